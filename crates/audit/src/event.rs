@@ -1,0 +1,354 @@
+//! The two events of a call and the id that ties them together.
+//!
+//! Fields are private and there are no setters: whoever holds an event can only read it. `Debug` shows the
+//! size of arguments and results, never their text, because events end up in logs by accident.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::Moment;
+
+/// Names one call in the audit trail, on the event bus, in logs and in error envelopes.
+///
+/// A version 7 UUID: ids minted later sort later, which keeps an index over them compact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CorrelationId(uuid::Uuid);
+
+impl CorrelationId {
+    /// A new id that no other call has.
+    #[must_use]
+    pub fn mint() -> Self {
+        Self(uuid::Uuid::now_v7())
+    }
+
+    /// Reads the hyphenated form of any UUID version; other spellings (braces, `urn:`, no hyphens) are refused
+    /// so that an id has one text.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() != uuid::fmt::Hyphenated::LENGTH {
+            return None;
+        }
+        uuid::Uuid::try_parse(text).ok().map(Self)
+    }
+
+    /// The sixteen bytes, for stores.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Display for CorrelationId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0.hyphenated(), formatter)
+    }
+}
+
+/// Who calls what: the part of a call that both of its events are built from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The tool's name as the client wrote it, also when no such tool exists.
+    pub tool: Arc<str>,
+    /// The server that offers the tool; none for built-in tools, Rust tools and unknown names.
+    pub server: Option<Arc<str>>,
+    /// On whose behalf the call is made.
+    pub principal: Arc<str>,
+    /// The id that both events carry.
+    pub correlation: CorrelationId,
+}
+
+/// A call is about to be made.
+#[derive(Clone)]
+pub struct Enter {
+    call: Call,
+    arguments: Bytes,
+    at: Moment,
+    validated: bool,
+}
+
+impl Enter {
+    /// Records that `call` entered at `at` with `arguments`, a JSON text.
+    ///
+    /// `validated` is false for a call that was rejected before its tool could run.
+    #[must_use]
+    pub fn new(call: Call, arguments: Bytes, validated: bool, at: Moment) -> Self {
+        Self { call, arguments, at, validated }
+    }
+
+    /// Who calls what; what [`Exit::new`] needs.
+    #[must_use]
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// The tool's name.
+    #[must_use]
+    pub fn tool(&self) -> &str {
+        &self.call.tool
+    }
+
+    /// The server that offers the tool, if one does.
+    #[must_use]
+    pub fn server(&self) -> Option<&str> {
+        self.call.server.as_deref()
+    }
+
+    /// On whose behalf the call is made.
+    #[must_use]
+    pub fn principal(&self) -> &str {
+        &self.call.principal
+    }
+
+    /// The arguments as JSON text.
+    #[must_use]
+    pub fn arguments(&self) -> &Bytes {
+        &self.arguments
+    }
+
+    /// UTC time of the call.
+    #[must_use]
+    pub fn at(&self) -> jiff::Timestamp {
+        self.at.wall
+    }
+
+    /// Monotonic time of the call, since the clock's origin.
+    #[must_use]
+    pub fn monotonic(&self) -> Duration {
+        self.at.monotonic
+    }
+
+    /// Both readings of the clock, for the exit that follows.
+    #[must_use]
+    pub fn moment(&self) -> Moment {
+        self.at
+    }
+
+    /// The id shared with the exit.
+    #[must_use]
+    pub fn correlation(&self) -> CorrelationId {
+        self.call.correlation
+    }
+
+    /// Whether the arguments passed validation (or the tool has no usable schema).
+    #[must_use]
+    pub fn validated(&self) -> bool {
+        self.validated
+    }
+}
+
+impl fmt::Debug for Enter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Enter")
+            .field("call", &self.call)
+            .field("arguments", &Size(&self.arguments))
+            .field("at", &self.at)
+            .field("validated", &self.validated)
+            .finish()
+    }
+}
+
+/// How a call ended.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The tool answered.
+    Result {
+        /// The result as JSON text.
+        body: Bytes,
+        /// Whether the tool itself calls its answer an error.
+        is_error: bool,
+    },
+    /// The tool did not answer, or did not run.
+    Error {
+        /// The stable error code.
+        code: Cow<'static, str>,
+        /// What went wrong, in words; without secrets.
+        message: String,
+    },
+    /// Nobody waited for the end any more.
+    Cancelled,
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Result { body, is_error } => formatter
+                .debug_struct("Result")
+                .field("body", &Size(body))
+                .field("is_error", is_error)
+                .finish(),
+            Self::Error { code, message } => {
+                formatter.debug_struct("Error").field("code", code).field("message", message).finish()
+            }
+            Self::Cancelled => formatter.write_str("Cancelled"),
+        }
+    }
+}
+
+/// A call has ended.
+#[derive(Clone, Debug)]
+pub struct Exit {
+    tool: Arc<str>,
+    correlation: CorrelationId,
+    duration_ms: u64,
+    outcome: Outcome,
+}
+
+impl Exit {
+    /// Records that `call`, which entered at `entered`, ended at `now` with `outcome`.
+    ///
+    /// Both moments must come from the same clock; only their monotonic readings count.
+    #[must_use]
+    pub fn new(call: &Call, entered: Moment, now: Moment, outcome: Outcome) -> Self {
+        let elapsed = now.monotonic.saturating_sub(entered.monotonic);
+        Self {
+            tool: Arc::clone(&call.tool),
+            correlation: call.correlation,
+            duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            outcome,
+        }
+    }
+
+    /// The tool's name.
+    #[must_use]
+    pub fn tool(&self) -> &str {
+        &self.tool
+    }
+
+    /// The id shared with the enter.
+    #[must_use]
+    pub fn correlation(&self) -> CorrelationId {
+        self.correlation
+    }
+
+    /// How long the call took, in whole milliseconds, rounded down.
+    #[must_use]
+    pub fn duration_ms(&self) -> u64 {
+        self.duration_ms
+    }
+
+    /// How the call ended.
+    #[must_use]
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+}
+
+/// Stands in for a payload in `Debug` output.
+struct Size<'a>(&'a Bytes);
+
+impl fmt::Debug for Size<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "<{} bytes>", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(wall: &str, monotonic: Duration) -> Moment {
+        Moment { wall: wall.parse().unwrap(), monotonic }
+    }
+
+    fn call() -> Call {
+        Call {
+            tool: "add".into(),
+            server: Some("calculator".into()),
+            principal: "ada".into(),
+            correlation: CorrelationId::mint(),
+        }
+    }
+
+    /// AUD-1: enter carries tool, arguments, UTC and monotonic time and the correlation id.
+    #[test]
+    fn enter_tells_what_it_was_built_from() {
+        let call = call();
+        let at = moment("2026-11-15T12:00:00Z", Duration::from_millis(7));
+        let enter = Enter::new(call.clone(), Bytes::from_static(br#"{"a":1}"#), true, at);
+        assert_eq!(enter.call(), &call);
+        assert_eq!((enter.tool(), enter.server(), enter.principal()), ("add", Some("calculator"), "ada"));
+        assert_eq!(enter.arguments().as_ref(), br#"{"a":1}"#);
+        assert_eq!(enter.at().to_string(), "2026-11-15T12:00:00Z");
+        assert_eq!(enter.monotonic(), Duration::from_millis(7));
+        assert_eq!(enter.moment(), at);
+        assert_eq!(enter.correlation(), call.correlation);
+        assert!(enter.validated());
+    }
+
+    /// AUD-1: the duration is whole milliseconds of the monotonic clock; the wall clock may jump.
+    #[test]
+    fn exit_counts_whole_milliseconds_of_the_monotonic_clock() {
+        #[track_caller]
+        fn check(entered: Duration, now: Duration, expected: u64) {
+            let call = call();
+            let exit = Exit::new(
+                &call,
+                moment("2026-11-15T12:00:00Z", entered),
+                moment("1999-01-01T00:00:00Z", now),
+                Outcome::Cancelled,
+            );
+            assert_eq!(exit.duration_ms(), expected);
+            assert_eq!((exit.tool(), exit.correlation()), ("add", call.correlation));
+            assert_eq!(exit.outcome(), &Outcome::Cancelled);
+        }
+        check(Duration::ZERO, Duration::ZERO, 0);
+        check(Duration::from_micros(500), Duration::from_micros(1_499), 0);
+        check(Duration::from_micros(500), Duration::from_micros(2_499), 1);
+        check(Duration::from_secs(1), Duration::from_secs(61), 60_000);
+        check(Duration::from_secs(2), Duration::from_secs(1), 0);
+        check(Duration::ZERO, Duration::MAX, u64::MAX);
+    }
+
+    /// AUD-1: exit carries either the result or the error.
+    #[test]
+    fn exit_keeps_its_outcome() {
+        let at = moment("2026-11-15T12:00:00Z", Duration::ZERO);
+        for outcome in [
+            Outcome::Result { body: Bytes::from_static(b"{}"), is_error: true },
+            Outcome::Error { code: Cow::Borrowed("HANDLER_ERROR"), message: "it broke".to_owned() },
+            Outcome::Cancelled,
+        ] {
+            assert_eq!(Exit::new(&call(), at, at, outcome.clone()).outcome(), &outcome);
+        }
+    }
+
+    #[test]
+    fn debug_output_keeps_payloads_out_of_logs() {
+        let at = moment("2026-11-15T12:00:00Z", Duration::ZERO);
+        let secret = Bytes::from_static(br#"{"token":"hunter2"}"#);
+        let enter = Enter::new(call(), secret.clone(), true, at);
+        let exit = Exit::new(&call(), at, at, Outcome::Result { body: secret, is_error: false });
+        let shown = format!("{enter:?} {exit:?}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("<19 bytes>"), "{shown}");
+    }
+
+    #[test]
+    fn correlation_ids_have_one_spelling() {
+        #[track_caller]
+        fn check(text: &str, expected: Option<&str>) {
+            assert_eq!(CorrelationId::parse(text).map(|id| id.to_string()).as_deref(), expected);
+        }
+        let text = "0199d0a5-6f2b-7c3e-8d4f-0123456789ab";
+        check(text, Some(text));
+        check(&text.to_uppercase(), Some(text));
+        check("0199d0a56f2b7c3e8d4f0123456789ab", None);
+        check("{0199d0a5-6f2b-7c3e-8d4f-0123456789ab}", None);
+        check("urn:uuid:0199d0a5-6f2b-7c3e-8d4f-0123456789ab", None);
+        check("0199d0a5-6f2b-7c3e-8d4f-0123456789ag", None);
+        check("0199d0a5-6f2b-7c3e-8d4f-0123456789é", None);
+        check("", None);
+    }
+
+    #[test]
+    fn minted_ids_differ_sort_by_age_and_round_trip() {
+        let ids: Vec<CorrelationId> = (0..1_000).map(|_| CorrelationId::mint()).collect();
+        assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(ids.iter().all(|id| CorrelationId::parse(&id.to_string()) == Some(*id)));
+    }
+}

@@ -1,0 +1,139 @@
+//! Where events go. A sink keeps them or forwards them; it never decides about a call beyond refusing it by
+//! failing `enter`.
+//!
+//! The two halves differ on purpose. The call waits for `enter`, so a store can make the record durable before
+//! the tool runs. `exit` is not asynchronous, because it also runs from the destructor of a call that was
+//! dropped or that panics, where nothing can be awaited: it queues, and the sink writes when it can.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::{Enter, Exit};
+
+/// What [`AuditSink::enter`] returns: boxed, so that sinks can be chosen at run time.
+pub type EnterFuture<'a> = Pin<Box<dyn Future<Output = Result<(), AuditError>> + Send + 'a>>;
+
+/// Why an event was not recorded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuditError {
+    /// The sink takes events faster than it can write them.
+    #[error("the audit queue is full")]
+    Full,
+    /// The sink tried and failed; the text says at what, without arguments or secrets.
+    #[error("the audit record was not written: {0}")]
+    Failed(String),
+}
+
+/// Keeps the events of calls.
+pub trait AuditSink: Send + Sync + 'static {
+    /// Records that a call is about to be made. The call waits, and does not run if this fails.
+    fn enter<'a>(&'a self, event: &'a Enter) -> EnterFuture<'a>;
+
+    /// Records that a call ended. Must not block.
+    ///
+    /// # Errors
+    /// When the event cannot be queued. The caller logs and counts that; the client never sees it.
+    fn exit(&self, event: Exit) -> Result<(), AuditError>;
+
+    /// Whether events would be thrown away, so that the caller need not build them.
+    fn is_noop(&self) -> bool {
+        false
+    }
+}
+
+/// Throws every event away: the library's default. The binary configures a real sink.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoopSink;
+
+impl AuditSink for NoopSink {
+    fn enter<'a>(&'a self, _event: &'a Enter) -> EnterFuture<'a> {
+        Box::pin(Recorded)
+    }
+
+    fn exit(&self, _event: Exit) -> Result<(), AuditError> {
+        Ok(())
+    }
+
+    fn is_noop(&self) -> bool {
+        true
+    }
+}
+
+/// A future without state: boxing it allocates nothing, which an `async` block could not promise.
+struct Recorded;
+
+impl Future for Recorded {
+    type Output = Result<(), AuditError>;
+
+    fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::task::Waker;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{Call, Clock, CorrelationId, Outcome, SystemClock};
+
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<String>>);
+
+    impl AuditSink for Kept {
+        fn enter<'a>(&'a self, event: &'a Enter) -> EnterFuture<'a> {
+            Box::pin(async move {
+                self.0.lock().unwrap().push(format!("enter {}", event.correlation()));
+                Ok(())
+            })
+        }
+
+        fn exit(&self, event: Exit) -> Result<(), AuditError> {
+            self.0.lock().unwrap().push(format!("exit {}", event.correlation()));
+            Ok(())
+        }
+    }
+
+    fn finish(future: EnterFuture<'_>) -> Result<(), AuditError> {
+        let mut future = future;
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => panic!("the sink waits for nothing here"),
+        }
+    }
+
+    fn drive(sink: &dyn AuditSink) -> CorrelationId {
+        let clock = SystemClock::new();
+        let call = Call {
+            tool: "t".into(),
+            server: None,
+            principal: "p".into(),
+            correlation: CorrelationId::mint(),
+        };
+        let enter = Enter::new(call, Bytes::from_static(b"{}"), false, clock.now());
+        finish(sink.enter(&enter)).unwrap();
+        sink.exit(Exit::new(enter.call(), enter.moment(), clock.now(), Outcome::Cancelled)).unwrap();
+        enter.correlation()
+    }
+
+    /// AUD-1: a sink chosen at run time gets an enter and an exit with the same correlation id.
+    #[test]
+    fn a_sink_sees_both_events_with_one_id() {
+        let sink = Arc::new(Kept::default());
+        assert!(!sink.is_noop());
+        let id = drive(&*sink);
+        assert_eq!(*sink.0.lock().unwrap(), [format!("enter {id}"), format!("exit {id}")]);
+    }
+
+    /// AUD-1: the no-op sink accepts everything, says that it keeps nothing, and boxes no state.
+    #[test]
+    fn the_noop_sink_costs_nothing() {
+        drive(&NoopSink);
+        assert!(NoopSink.is_noop());
+        assert_eq!(size_of::<Recorded>(), 0, "a boxed value without size allocates nothing");
+    }
+}
