@@ -1,1 +1,33 @@
-//! (to be written)
+//! JSON-RPC and MCP as bytes: what a message is, which parts of it are ours, and how to change
+//! those parts without touching the rest.
+//!
+//! This crate does no I/O and knows no runtime. A message that is only forwarded is never decoded
+//! into types: its members stay slices of the buffer it arrived in ([`Raw`]), and an edit yields a
+//! sequence of slices ([`Spliced`]) in which every byte that we do not own is the byte that came.
+
+pub mod code;
+mod depth;
+mod encode;
+mod error;
+mod frame;
+mod header;
+mod message;
+mod meta;
+mod method;
+mod raw;
+mod redact;
+mod revision;
+mod splice;
+
+pub use depth::{MAX_DEPTH, too_deep};
+pub use encode::{error_response, notification, request, response};
+pub use error::RpcError;
+pub use frame::{Line, LineBuffer};
+pub use header::{HeaderValueError, decode_header_value, encode_header_value};
+pub use message::{Id, Incoming, Malformed, Message, Notification, Request, Response};
+pub use meta::{MetaError, RequestMeta, key};
+pub use method::Method;
+pub use raw::{NotJson, Raw};
+pub use redact::Redactor;
+pub use revision::{Era, Revision};
+pub use splice::{Edit, Object, Spliced};

@@ -1,0 +1,94 @@
+//! Who asks, in which protocol, and what.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bridgehead_wire::{Era, Method, Object, RequestMeta, Revision};
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+/// Who calls: `local` without authentication, else the name of the token.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Principal(Arc<str>);
+
+impl Principal {
+    /// The principal of an endpoint without authentication.
+    pub fn local() -> Self {
+        Self::named("local")
+    }
+
+    /// The principal that a token names.
+    pub fn named(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// Its name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How the client reaches us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Lines on stdin and stdout.
+    Stdio,
+    /// Streamable HTTP.
+    Http,
+    /// A pair of pipes inside this process.
+    Memory,
+}
+
+/// One client, as far as an answer depends on it.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Who it is.
+    pub principal: Principal,
+    /// The revision this message speaks; for a legacy client the one negotiated at `initialize`.
+    pub revision: Revision,
+    /// Where it comes in.
+    pub transport: Transport,
+}
+
+impl Caller {
+    /// The era of the message.
+    pub fn era(&self) -> Era {
+        self.revision.era()
+    }
+}
+
+/// One request, its parameters found but not decoded.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    /// What is asked.
+    pub method: Method,
+    /// The parameters; absent ones read as an empty object.
+    pub params: Object,
+    /// Their `_meta`, already checked for the era.
+    pub meta: RequestMeta,
+}
+
+/// Where progress notifications of one request go, as whole encoded messages, in order.
+///
+/// Bounded: a client that does not read loses progress, never the answer.
+#[derive(Debug, Clone)]
+pub struct ProgressSink(mpsc::Sender<Bytes>);
+
+impl ProgressSink {
+    /// A sink and the end to read from, holding at most `capacity` unread notifications.
+    pub fn channel(capacity: usize) -> (Self, mpsc::Receiver<Bytes>) {
+        let (sender, receiver) = mpsc::channel(capacity);
+        (Self(sender), receiver)
+    }
+
+    /// Hands on one notification; says whether there was room.
+    pub fn send(&self, notification: Bytes) -> bool {
+        self.0.try_send(notification).is_ok()
+    }
+}

@@ -1,0 +1,105 @@
+//! Writing messages out. The caller owns the buffer; nothing is encoded twice.
+
+use bytes::{BufMut, BytesMut};
+
+use crate::{Id, Raw, RpcError, Spliced};
+
+/// Appends a request.
+pub fn request(out: &mut BytesMut, id: u64, method: &str, params: &Spliced) {
+    out.reserve(64 + method.len() + params.len());
+    out.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    let mut digits = [0_u8; 20];
+    out.put_slice(decimal(id, &mut digits));
+    out.put_slice(b",\"method\":\"");
+    out.put_slice(method.as_bytes());
+    out.put_slice(b"\",\"params\":");
+    params.write_to(out);
+    out.put_u8(b'}');
+}
+
+/// Appends a notification.
+pub fn notification(out: &mut BytesMut, method: &str, params: Option<&Spliced>) {
+    out.put_slice(b"{\"jsonrpc\":\"2.0\",\"method\":\"");
+    out.put_slice(method.as_bytes());
+    out.put_u8(b'"');
+    if let Some(params) = params {
+        out.put_slice(b",\"params\":");
+        params.write_to(out);
+    }
+    out.put_u8(b'}');
+}
+
+/// Appends the answer to the request `id`.
+pub fn response(out: &mut BytesMut, id: &Id, outcome: Result<&Spliced, &RpcError>) {
+    match outcome {
+        Ok(result) => {
+            out.reserve(40 + id.raw().bytes().len() + result.len());
+            out.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+            out.put_slice(id.raw().bytes());
+            out.put_slice(b",\"result\":");
+            result.write_to(out);
+            out.put_u8(b'}');
+        }
+        Err(error) => error_response(out, Some(id.raw()), error),
+    }
+}
+
+/// Appends an error answer. Without an id the member is left out: `null` is not a valid id.
+pub fn error_response(out: &mut BytesMut, id: Option<&Raw>, error: &RpcError) {
+    out.put_slice(b"{\"jsonrpc\":\"2.0\"");
+    if let Some(id) = id {
+        out.put_slice(b",\"id\":");
+        out.put_slice(id.bytes());
+    }
+    out.put_slice(b",\"error\":");
+    out.put_slice(error.body().bytes());
+    out.put_u8(b'}');
+}
+
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + u8::try_from(number % 10).unwrap_or_default();
+        number /= 10;
+        if number == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(write: impl FnOnce(&mut BytesMut)) -> String {
+        let mut out = BytesMut::new();
+        write(&mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn writes_each_kind() {
+        let params = Spliced::from(Raw::literal("{}"));
+        assert_eq!(
+            text(|out| request(out, u64::MAX, "tools/call", &params)),
+            r#"{"jsonrpc":"2.0","id":18446744073709551615,"method":"tools/call","params":{}}"#
+        );
+        assert_eq!(
+            text(|out| request(out, 0, "x", &params)),
+            r#"{"jsonrpc":"2.0","id":0,"method":"x","params":{}}"#
+        );
+        assert_eq!(text(|out| notification(out, "n", None)), r#"{"jsonrpc":"2.0","method":"n"}"#);
+        let id = Id::new(Raw::string("a")).unwrap();
+        assert_eq!(text(|out| response(out, &id, Ok(&params))), r#"{"jsonrpc":"2.0","id":"a","result":{}}"#);
+        let error = RpcError::new(1, "x");
+        assert_eq!(
+            text(|out| response(out, &id, Err(&error))),
+            r#"{"jsonrpc":"2.0","id":"a","error":{"code":1,"message":"x"}}"#
+        );
+        assert_eq!(
+            text(|out| error_response(out, None, &error)),
+            r#"{"jsonrpc":"2.0","error":{"code":1,"message":"x"}}"#
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! One JSON value as the bytes it arrived in.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// The text is not one JSON value.
+#[derive(Debug, thiserror::Error)]
+#[error("not valid JSON: {0}")]
+pub struct NotJson(#[from] serde_json::Error);
+
+/// One valid JSON value, without surrounding white space, as a cheap slice of a shared buffer.
+///
+/// Cloning and slicing count references; nothing is copied until somebody writes it out.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Raw(Bytes);
+
+impl Raw {
+    /// Checks `text` and keeps it as it is.
+    pub fn parse(text: impl Into<Bytes>) -> Result<Self, NotJson> {
+        let bytes = text.into();
+        let value: &RawValue = serde_json::from_slice(&bytes)?;
+        Ok(Self::within(&bytes, value))
+    }
+
+    /// Encodes a value of ours. Only types whose encoding cannot fail are used with it; a failure
+    /// would be a bug and yields `null`.
+    pub fn encode(value: &impl Serialize) -> Self {
+        Self(serde_json::to_vec(value).map_or(Bytes::from_static(b"null"), Bytes::from))
+    }
+
+    /// A JSON string.
+    pub fn string(text: &str) -> Self {
+        Self::encode(&text)
+    }
+
+    /// A literal written in the source.
+    pub const fn literal(text: &'static str) -> Self {
+        Self(Bytes::from_static(text.as_bytes()))
+    }
+
+    /// The slice of `buffer` that `value` borrows from it.
+    pub(crate) fn within(buffer: &Bytes, value: &RawValue) -> Self {
+        Self(buffer.slice_ref(value.get().as_bytes()))
+    }
+
+    /// Takes a slice that is known to be one JSON value.
+    pub(crate) const fn trusted(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub const fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// The text. JSON is UTF-8; the parser has checked it.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+
+    /// Decodes the value.
+    pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(&self.0)
+    }
+
+    /// The text of a JSON string, if this is one.
+    pub fn to_text(&self) -> Option<String> {
+        if self.0.first() == Some(&b'"') { self.decode().ok() } else { None }
+    }
+
+    /// Whether this is an object.
+    pub fn is_object(&self) -> bool {
+        self.0.first() == Some(&b'{')
+    }
+
+    /// Whether this is `null`.
+    pub fn is_null(&self) -> bool {
+        self.0.as_ref() == b"null"
+    }
+
+    /// A copy in a buffer of its own, for values that outlive the message they came in: a slice would
+    /// keep the whole read buffer alive.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
+}
+
+impl fmt::Debug for Raw {
+    /// Shows the size only: raw values carry arguments and results, which may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Raw({} bytes)", self.0.len())
+    }
+}
+
+impl From<Raw> for Bytes {
+    fn from(raw: Raw) -> Self {
+        raw.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_text_and_drops_the_space_around_it() {
+        assert_eq!(Raw::parse(" {\"a\": 1.0e0}\n").unwrap().as_str(), "{\"a\": 1.0e0}");
+        assert!(Raw::parse("{} {}").is_err());
+        assert!(Raw::parse("").is_err());
+        assert!(Raw::parse(&b"\"\xff\""[..]).is_err(), "invalid UTF-8 is not JSON");
+    }
+
+    #[test]
+    fn debug_shows_no_content() {
+        assert_eq!(format!("{:?}", Raw::string("hunter2")), "Raw(9 bytes)");
+    }
+}

@@ -1,0 +1,415 @@
+//! Changing members of a JSON object while every other byte stays the byte that came.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use smallvec::SmallVec;
+
+use crate::{NotJson, Raw};
+
+/// JSON text as a sequence of slices, some of them from the original message.
+#[derive(Debug, Clone, Default)]
+pub struct Spliced(SmallVec<[Bytes; 8]>);
+
+impl Spliced {
+    /// How many bytes it is when written out.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(Bytes::is_empty)
+    }
+
+    /// Writes it out.
+    pub fn write_to(&self, out: &mut BytesMut) {
+        out.reserve(self.len());
+        for part in &self.0 {
+            out.put_slice(part);
+        }
+    }
+
+    /// The whole text; no copy where it is one slice already.
+    pub fn to_raw(&self) -> Raw {
+        if let [only] = self.0.as_slice() {
+            return Raw::trusted(only.clone());
+        }
+        let mut out = BytesMut::with_capacity(self.len());
+        self.write_to(&mut out);
+        Raw::trusted(out.freeze())
+    }
+
+    fn push(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.0.push(part);
+        }
+    }
+}
+
+impl From<Raw> for Spliced {
+    fn from(raw: Raw) -> Self {
+        Self(SmallVec::from_iter([raw.into()]))
+    }
+}
+
+/// The top-level members of a JSON object, found but not decoded.
+#[derive(Debug, Clone)]
+pub struct Object {
+    source: Bytes,
+    members: SmallVec<[Member; 6]>,
+}
+
+/// A member's key (with its quotes) and value, as slices of the source.
+#[derive(Debug, Clone)]
+struct Member {
+    key: Bytes,
+    value: Bytes,
+}
+
+impl Member {
+    /// Keys are compared as what they mean: `"\u0061"` is `a`.
+    fn is(&self, name: &str) -> bool {
+        let text = &self.key[1..self.key.len() - 1];
+        if memchr::memchr(b'\\', text).is_none() {
+            return text == name.as_bytes();
+        }
+        serde_json::from_slice::<String>(&self.key).is_ok_and(|key| key == name)
+    }
+}
+
+impl Object {
+    /// Finds the members of `raw`, which must be an object.
+    pub fn parse(raw: &Raw) -> Result<Self, NotJson> {
+        let found: Found<'_> = raw.decode()?;
+        let slice = |value: &RawValue| raw.bytes().slice_ref(value.get().as_bytes());
+        let members =
+            found.0.iter().map(|(key, value)| Member { key: slice(key), value: slice(value) }).collect();
+        Ok(Self { source: raw.bytes().clone(), members })
+    }
+
+    /// An object without members.
+    pub fn empty() -> Self {
+        Self { source: Bytes::from_static(b"{}"), members: SmallVec::new() }
+    }
+
+    /// The value of the first member called `name`.
+    pub fn get(&self, name: &str) -> Option<Raw> {
+        self.members.iter().find(|member| member.is(name)).map(|member| Raw::trusted(member.value.clone()))
+    }
+
+    /// Whether a member called `name` stands more than once: two readers could then disagree about it.
+    pub fn repeats(&self, name: &str) -> bool {
+        self.members.iter().filter(|member| member.is(name)).count() > 1
+    }
+
+    /// The members: key as text, value as it came.
+    pub fn members(&self) -> impl Iterator<Item = (String, Raw)> + '_ {
+        self.members.iter().map(|member| {
+            let key = serde_json::from_slice(&member.key).unwrap_or_default();
+            (key, Raw::trusted(member.value.clone()))
+        })
+    }
+
+    /// Whether it has no members.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Begins a change.
+    pub fn edit(&self) -> Edit<'_> {
+        Edit {
+            object: self,
+            changes: SmallVec::from_elem(Change::Keep, self.members.len()),
+            added: SmallVec::new(),
+        }
+    }
+
+    fn offset(&self, part: &Bytes) -> usize {
+        part.as_ptr() as usize - self.source.as_ptr() as usize
+    }
+}
+
+/// A change of an [`Object`] in the making.
+#[derive(Debug)]
+pub struct Edit<'a> {
+    object: &'a Object,
+    changes: SmallVec<[Change; 6]>,
+    added: SmallVec<[(&'static str, Spliced); 3]>,
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Keep,
+    Remove,
+    Replace(Spliced),
+}
+
+impl Edit<'_> {
+    /// Gives `name` a value: in its place if it stands there (further copies go), else in front. Names of
+    /// ours need no escaping.
+    pub fn set(&mut self, name: &'static str, value: impl Into<Spliced>) -> &mut Self {
+        let mut value = Some(value.into());
+        for (member, change) in self.object.members.iter().zip(&mut self.changes) {
+            if member.is(name) {
+                *change = value.take().map_or(Change::Remove, Change::Replace);
+            }
+        }
+        if let Some(value) = value {
+            self.added.push((name, value));
+        }
+        self
+    }
+
+    /// Takes out every member that `unwanted` names.
+    pub fn remove_if(&mut self, unwanted: impl Fn(&str) -> bool) -> &mut Self {
+        for (member, change) in self.object.members.iter().zip(&mut self.changes) {
+            let text = &member.key[1..member.key.len() - 1];
+            let hit = if memchr::memchr(b'\\', text).is_none() {
+                std::str::from_utf8(text).is_ok_and(&unwanted)
+            } else {
+                serde_json::from_slice::<String>(&member.key).is_ok_and(|key| unwanted(&key))
+            };
+            if hit {
+                *change = Change::Remove;
+            }
+        }
+        self
+    }
+
+    /// Takes out `name`.
+    pub fn remove(&mut self, name: &str) -> &mut Self {
+        self.remove_if(|key| key == name)
+    }
+
+    /// Whether anything would change.
+    pub fn is_noop(&self) -> bool {
+        self.added.is_empty() && self.changes.iter().all(|change| matches!(change, Change::Keep))
+    }
+
+    /// The object with the change made.
+    pub fn finish(self) -> Spliced {
+        let Self { object, changes, added } = self;
+        let source = &object.source;
+        if added.is_empty() && changes.iter().all(|change| matches!(change, Change::Keep)) {
+            return Spliced(SmallVec::from_iter([source.clone()]));
+        }
+        let mut out = Spliced::default();
+        let first = object.members.first().map_or(1, |member| object.offset(&member.key));
+        out.push(source.slice(..first));
+        let mut empty = true;
+        for (name, value) in added {
+            out.push(Bytes::from(format!("{}\"{name}\":", if empty { "" } else { "," })));
+            out.0.extend(value.0);
+            empty = false;
+        }
+        let added_any = !empty;
+        // `kept` is the stretch of source bytes that has been accepted but not yet written out.
+        let mut kept: Option<(usize, usize)> = None;
+        let mut previous_end = first;
+        for (position, (member, change)) in object.members.iter().zip(changes).enumerate() {
+            let key = object.offset(&member.key);
+            let value = object.offset(&member.value);
+            let end = value + member.value.len();
+            let gap = previous_end;
+            previous_end = end;
+            if matches!(change, Change::Remove) {
+                continue;
+            }
+            // The separator in front of a member is the source's own, unless nothing stands before it.
+            let start = if empty {
+                key
+            } else if position == 0 {
+                debug_assert!(added_any);
+                out.push(Bytes::from_static(b","));
+                key
+            } else {
+                gap
+            };
+            empty = false;
+            let until = if matches!(change, Change::Keep) { end } else { value };
+            kept = match kept {
+                Some((from, to)) if to == start => Some((from, until)),
+                other => {
+                    if let Some((from, to)) = other {
+                        out.push(source.slice(from..to));
+                    }
+                    Some((start, until))
+                }
+            };
+            if let Change::Replace(with) = change {
+                if let Some((from, to)) = kept.take() {
+                    out.push(source.slice(from..to));
+                }
+                out.0.extend(with.0);
+            }
+        }
+        if let Some((from, to)) = kept {
+            out.push(source.slice(from..to));
+        }
+        out.push(source.slice(previous_end..));
+        out
+    }
+}
+
+/// Borrowed keys and values, in order.
+struct Found<'a>(SmallVec<[(&'a RawValue, &'a RawValue); 6]>);
+
+impl<'de> Deserialize<'de> for Found<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Found<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut found = SmallVec::new();
+                while let Some(entry) = map.next_entry()? {
+                    found.push(entry);
+                }
+                Ok(Found(found))
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(source: &str, change: impl FnOnce(&mut Edit<'_>), expected: &str) {
+        let object = Object::parse(&Raw::parse(source.to_owned()).unwrap()).unwrap();
+        let mut edit = object.edit();
+        change(&mut edit);
+        let spliced = edit.finish();
+        let raw = spliced.to_raw();
+        assert_eq!(raw.as_str(), expected);
+        assert_eq!(spliced.len(), expected.len());
+        assert!(Raw::parse(expected.to_owned()).is_ok());
+    }
+
+    fn one() -> Raw {
+        Raw::literal("1")
+    }
+
+    #[test]
+    fn replaces_in_place() {
+        check(
+            r#"{ "a" : 2 , "b":3 }"#,
+            |e| {
+                e.set("a", one());
+            },
+            r#"{ "a" : 1 , "b":3 }"#,
+        );
+        check(
+            r#"{"\u0061":2,"b":3}"#,
+            |e| {
+                e.set("a", one());
+            },
+            r#"{"\u0061":1,"b":3}"#,
+        );
+        check(
+            r#"{"a":2,"b":3,"a":4}"#,
+            |e| {
+                e.set("a", one());
+            },
+            r#"{"a":1,"b":3}"#,
+        );
+    }
+
+    #[test]
+    fn adds_in_front() {
+        check(
+            "{}",
+            |e| {
+                e.set("a", one());
+            },
+            r#"{"a":1}"#,
+        );
+        check(
+            "{ }",
+            |e| {
+                e.set("a", one()).set("b", one());
+            },
+            r#"{"a":1,"b":1 }"#,
+        );
+        check(
+            r#"{ "x":1.50 }"#,
+            |e| {
+                e.set("a", one());
+            },
+            r#"{ "a":1,"x":1.50 }"#,
+        );
+    }
+
+    #[test]
+    fn removes_with_its_separator() {
+        check(
+            r#"{ "a":1, "b":2, "c":3 }"#,
+            |e| {
+                e.remove("a");
+            },
+            r#"{ "b":2, "c":3 }"#,
+        );
+        check(
+            r#"{ "a":1, "b":2, "c":3 }"#,
+            |e| {
+                e.remove("b");
+            },
+            r#"{ "a":1, "c":3 }"#,
+        );
+        check(
+            r#"{ "a":1, "b":2, "c":3 }"#,
+            |e| {
+                e.remove("b").remove("c");
+            },
+            r#"{ "a":1 }"#,
+        );
+        check(
+            r#"{"a":1,"b":2}"#,
+            |e| {
+                e.remove("a").remove("b");
+            },
+            "{}",
+        );
+        check(
+            r#"{"a":1,"b":2}"#,
+            |e| {
+                e.remove("a").remove("b").set("c", one());
+            },
+            r#"{"c":1}"#,
+        );
+        check(
+            r#"{"a":1,"b":2}"#,
+            |e| {
+                e.remove("a").set("c", one());
+            },
+            r#"{"c":1,"b":2}"#,
+        );
+    }
+
+    #[test]
+    fn nests() {
+        let object = Object::parse(&Raw::literal(r#"{"_meta":{"k":1,"p":2},"z":0}"#)).unwrap();
+        let meta = Object::parse(&object.get("_meta").unwrap()).unwrap();
+        let mut inner = meta.edit();
+        inner.remove("k");
+        let mut outer = object.edit();
+        outer.set("_meta", inner.finish());
+        assert_eq!(outer.finish().to_raw().as_str(), r#"{"_meta":{"p":2},"z":0}"#);
+    }
+
+    #[test]
+    fn says_when_a_key_repeats() {
+        let object = Object::parse(&Raw::literal(r#"{"a":1,"\u0061":2}"#)).unwrap();
+        assert!(object.repeats("a"));
+        assert!(!object.repeats("b"));
+        assert!(Object::parse(&Raw::literal("[]")).is_err());
+    }
+}
