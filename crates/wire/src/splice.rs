@@ -143,7 +143,8 @@ pub struct Edit<'a> {
 enum Change {
     Keep,
     Remove,
-    Replace(Spliced),
+    /// Boxed because it is rare: an edit holds one `Change` for every member.
+    Replace(Box<Spliced>),
 }
 
 impl Edit<'_> {
@@ -153,7 +154,7 @@ impl Edit<'_> {
         let mut value = Some(value.into());
         for (member, change) in self.object.members.iter().zip(&mut self.changes) {
             if member.is(name) {
-                *change = value.take().map_or(Change::Remove, Change::Replace);
+                *change = value.take().map_or(Change::Remove, |value| Change::Replace(Box::new(value)));
             }
         }
         if let Some(value) = value {
