@@ -1,1 +1,43 @@
-//! (to be written)
+//! What the tests of the other crates stand on: a scripted upstream, time that moves on
+//! command, a sink that remembers, a check that nothing is left behind, and raw clients.
+//!
+//! It is a dependency of tests only, so it panics where a test would: a fault here is a
+//! failed test, and the message says what was expected. It knows the wire on its own and
+//! shares no code with the crates that speak it, so that both cannot be wrong together.
+//!
+//! ```no_run
+//! use bridgehead_testkit::{Behaviour, LeakCheck, Mock};
+//!
+//! # async fn test() {
+//! let check = LeakCheck::start();
+//! let mock = Mock::legacy()
+//!     .tool("echo", Behaviour::Echo)
+//!     .tool("slow", Behaviour::Echo.after(200).with_progress(3))
+//!     .variable(check.marker().0, check.marker().1);
+//! let ((program, arguments), variables) = (mock.command(), mock.env());
+//! // … run it under the code to be tested, then stop …
+//! check.assert_clean().await;
+//! # }
+//! ```
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "only tests use this crate: a fault here is a failed test"
+)]
+
+pub mod client;
+mod clock;
+mod leak;
+mod mock;
+mod recorder;
+mod script;
+
+pub use clock::FakeClock;
+pub use leak::{LeakCheck, Leftovers};
+pub use mock::{Mock, mock_path};
+pub use recorder::{Event, Recorder};
+pub use script::{
+    Behaviour, Crash, Era, Initialize, LEGACY_REVISION, MODERN_REVISION, Probe, ProgressFault, RpcError,
+    SCRIPT_VARIABLE, Script, Tool, Verbatim,
+};

@@ -1,0 +1,59 @@
+//! Reads what the client sends, as far as a mock needs to, keeping the text of every member.
+//!
+//! Nothing is judged here but the shape: whether a request fits its era is the server's
+//! business.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Any message; which kind it is shows in which members are there.
+#[derive(Deserialize)]
+pub(crate) struct Message<'a> {
+    #[serde(borrow)]
+    pub(crate) id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(crate) params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) error: Option<&'a RawValue>,
+}
+
+/// The parameters that matter to any method.
+#[derive(Default, Deserialize)]
+pub(crate) struct Params<'a> {
+    #[serde(borrow)]
+    pub(crate) name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(crate) arguments: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) cursor: Option<Cow<'a, str>>,
+    #[serde(rename = "requestId", borrow)]
+    pub(crate) request_id: Option<&'a RawValue>,
+    #[serde(rename = "protocolVersion", borrow)]
+    pub(crate) protocol_version: Option<Cow<'a, str>>,
+    #[serde(rename = "_meta", borrow)]
+    pub(crate) meta: Option<Meta<'a>>,
+}
+
+/// The envelope of the modern era, and the progress token of both.
+#[derive(Default, Deserialize)]
+pub(crate) struct Meta<'a> {
+    #[serde(rename = "io.modelcontextprotocol/protocolVersion", borrow)]
+    pub(crate) protocol_version: Option<Cow<'a, str>>,
+    #[serde(rename = "io.modelcontextprotocol/clientCapabilities", borrow)]
+    pub(crate) client_capabilities: Option<&'a RawValue>,
+    #[serde(rename = "progressToken", borrow)]
+    pub(crate) progress_token: Option<&'a RawValue>,
+}
+
+impl<'a> Message<'a> {
+    /// The parameters; absent ones read as empty.
+    pub(crate) fn params(&self) -> Result<Params<'a>, serde_json::Error> {
+        self.params.map_or_else(|| Ok(Params::default()), |raw| serde_json::from_str(raw.get()))
+    }
+}

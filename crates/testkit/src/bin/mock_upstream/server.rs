@@ -1,0 +1,373 @@
+//! Decides the era of each message and answers everything but tool calls.
+//!
+//! A request is modern if it carries the envelope, legacy after `initialize`. A mock of one
+//! era refuses what belongs to the other as a real server of that era would.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use bridgehead_testkit::{Era, Initialize, MODERN_REVISION, Probe, Script, Tool};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::message::{Message, Params};
+use crate::output::Output;
+use crate::tools::Call;
+
+/// The mock, shared by the reading thread and those that wait.
+pub(crate) struct Server {
+    script: Script,
+    pub(crate) output: Output,
+    initialized: AtomicBool,
+    pub(crate) tools: Mutex<Vec<Tool>>,
+    /// The parameters of the last call to a tool that does not report them.
+    pub(crate) last_call: Mutex<Option<String>>,
+    pub(crate) cancelled: Mutex<Vec<String>>,
+    /// The ids of open `subscriptions/listen` requests.
+    pub(crate) listens: Mutex<Vec<String>>,
+    pub(crate) next_question: AtomicU64,
+    /// Who waits for the answer to a question of ours, by its id.
+    pub(crate) questions: Mutex<HashMap<String, Sender<String>>>,
+}
+
+impl Server {
+    pub(crate) fn new(mut script: Script) -> Self {
+        Self {
+            output: Output::new(std::mem::take(&mut script.noise)),
+            tools: Mutex::new(std::mem::take(&mut script.tools)),
+            script,
+            initialized: AtomicBool::new(false),
+            last_call: Mutex::new(None),
+            cancelled: Mutex::new(Vec::new()),
+            listens: Mutex::new(Vec::new()),
+            next_question: AtomicU64::new(0),
+            questions: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Takes one line from the client.
+    pub(crate) fn receive(self: &Arc<Self>, line: &[u8]) {
+        let Ok(message) = serde_json::from_slice::<Message<'_>>(line) else {
+            self.output.error("null", -32700, "parse error", None);
+            return;
+        };
+        match (message.id, message.method.as_deref()) {
+            (Some(id), Some(method)) => self.request(id.get(), method, &message),
+            (None, Some(method)) => self.notification(method, &message),
+            (Some(id), None) => self.answer(id.get(), &message),
+            (None, None) => self.output.error("null", -32600, "invalid request", None),
+        }
+    }
+
+    fn notification(&self, method: &str, message: &Message<'_>) {
+        match method {
+            "notifications/initialized" => {
+                for line in &self.script.after_initialized {
+                    self.output.line(line.as_str());
+                }
+            }
+            "notifications/cancelled" => {
+                if let Ok(Params { request_id: Some(id), .. }) = message.params() {
+                    self.listens.lock().retain(|listen| listen != id.get());
+                    self.cancelled.lock().push(id.get().to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn answer(&self, id: &str, message: &Message<'_>) {
+        let Some(asker) = self.questions.lock().remove(id) else {
+            return;
+        };
+        let text = match (message.result, message.error) {
+            (Some(result), _) => format!(r#"{{"result":{result}}}"#),
+            (None, Some(error)) => format!(r#"{{"error":{error}}}"#),
+            (None, None) => "{}".to_owned(),
+        };
+        let _ = asker.send(text);
+    }
+
+    fn request(self: &Arc<Self>, id: &str, method: &str, message: &Message<'_>) {
+        let Ok(params) = message.params() else {
+            self.output.error(id, -32602, "params cannot be read", None);
+            return;
+        };
+        if method == "server/discover" {
+            self.probe(id, &params);
+            return;
+        }
+        let claimed = params.meta.as_ref().and_then(|meta| meta.protocol_version.as_deref());
+        let modern = match self.script.era {
+            Era::Modern => true,
+            Era::Legacy => false,
+            Era::Both => claimed.is_some(),
+        };
+        if method == "initialize" {
+            if modern {
+                self.unsupported(id, params.protocol_version.as_deref());
+            } else {
+                self.initialize(id, &params);
+            }
+            return;
+        }
+        if modern {
+            if !self.envelope_is_complete(id, &params) {
+                return;
+            }
+        } else if !self.initialized.load(Ordering::SeqCst) && method != "ping" {
+            self.output.error(id, -32600, "the server is not initialized", None);
+            return;
+        }
+        match method {
+            "ping" if !modern => self.output.result(id, "{}"),
+            "tools/list" => self.list(id, modern, params.cursor.as_deref()),
+            "tools/call" => {
+                Call::new(self, id, modern, &params, message.params.map(|raw| raw.get())).run();
+            }
+            "subscriptions/listen" if modern => self.listen(id),
+            _ => self.output.error(id, -32601, "method not found", None),
+        }
+    }
+
+    fn probe(self: &Arc<Self>, id: &str, params: &Params<'_>) {
+        match &self.script.on_probe {
+            Probe::ByEra => self.discover(id, params),
+            Probe::Silent => {}
+            Probe::Error(error) => {
+                let data = error.data.as_ref().map(|data| data.as_str());
+                self.output.error(id, error.code, &error.message, data);
+            }
+            Probe::Exit { status } => std::process::exit(*status),
+            Probe::Late { ms } => {
+                let complete = self.discovery(params);
+                let server = Arc::clone(self);
+                let id = id.to_owned();
+                later(*ms, move || server.finish_discovery(&id, complete));
+            }
+            Probe::ForeignId => {
+                self.output.error(r#""server-error""#, -32600, "bad request", None);
+            }
+            Probe::Unsupported { supported } => {
+                let data = json!({"supported": supported, "requested": MODERN_REVISION});
+                let message = "unsupported protocol version";
+                self.output.error(id, -32022, message, Some(&data.to_string()));
+            }
+            Probe::Garbage => self.output.line("what is this: server/discover?"),
+        }
+    }
+
+    fn discover(&self, id: &str, params: &Params<'_>) {
+        self.finish_discovery(id, self.discovery(params));
+    }
+
+    /// What the probe comes to: modern with a complete envelope, or the fault in it.
+    fn discovery(&self, params: &Params<'_>) -> Discovery {
+        if self.script.era == Era::Legacy {
+            return Discovery::Unknown;
+        }
+        match envelope(params) {
+            Envelope::Complete => Discovery::Result,
+            Envelope::Missing => Discovery::Incomplete,
+            Envelope::Unsupported(version) => Discovery::Unsupported(version),
+        }
+    }
+
+    fn finish_discovery(&self, id: &str, discovery: Discovery) {
+        match discovery {
+            Discovery::Unknown => self.output.error(id, -32601, "method not found", None),
+            Discovery::Incomplete => self.refuse_envelope(id),
+            Discovery::Unsupported(version) => self.unsupported(id, Some(&version)),
+            Discovery::Result => {
+                let mut result = json!({
+                    "resultType": "complete",
+                    "supportedVersions": [MODERN_REVISION],
+                    "capabilities": {"tools": {"listChanged": true}},
+                    "ttlMs": 0,
+                    "cacheScope": "public",
+                    "_meta": self.result_meta(),
+                });
+                if let Some(instructions) = &self.script.instructions {
+                    result["instructions"] = instructions.as_str().into();
+                }
+                self.output.result(id, &result.to_string());
+            }
+        }
+    }
+
+    fn envelope_is_complete(&self, id: &str, params: &Params<'_>) -> bool {
+        match envelope(params) {
+            Envelope::Complete => return true,
+            Envelope::Missing => self.refuse_envelope(id),
+            Envelope::Unsupported(version) => self.unsupported(id, Some(&version)),
+        }
+        false
+    }
+
+    fn refuse_envelope(&self, id: &str) {
+        let message = "params._meta lacks the protocol version or the client capabilities";
+        self.output.error(id, -32602, message, None);
+    }
+
+    fn unsupported(&self, id: &str, requested: Option<&str>) {
+        let data = json!({"supported": [MODERN_REVISION], "requested": requested});
+        let message = format!("unsupported protocol version, this server speaks {MODERN_REVISION}");
+        self.output.error(id, -32022, &message, Some(&data.to_string()));
+    }
+
+    fn initialize(&self, id: &str, params: &Params<'_>) {
+        match &self.script.initialize {
+            Initialize::Silent => return,
+            Initialize::Exit { status } => std::process::exit(*status),
+            Initialize::Error(error) => {
+                let data = error.data.as_ref().map(|data| data.as_str());
+                self.output.error(id, error.code, &error.message, data);
+                return;
+            }
+            Initialize::Answer if params.protocol_version.is_none() => {
+                let message = "initialize lacks protocolVersion";
+                self.output.error(id, -32602, message, None);
+                return;
+            }
+            Initialize::Answer => {}
+        }
+        for line in &self.script.before_initialize_result {
+            self.output.line(line.as_str());
+        }
+        let mut result = json!({
+            "protocolVersion": self.script.revision,
+            "capabilities": {"tools": {"listChanged": true}},
+            "serverInfo": self.server_info(),
+        });
+        if let Some(instructions) = &self.script.instructions {
+            result["instructions"] = instructions.as_str().into();
+        }
+        self.initialized.store(true, Ordering::SeqCst);
+        self.output.result(id, &result.to_string());
+    }
+
+    fn list(self: &Arc<Self>, id: &str, modern: bool, cursor: Option<&str>) {
+        if let Some(error) = &self.script.list_error {
+            let data = error.data.as_ref().map(|data| data.as_str());
+            self.output.error(id, error.code, &error.message, data);
+            return;
+        }
+        let page = match cursor.map(|cursor| cursor.strip_prefix("page-")) {
+            None => Some(0),
+            Some(number) => number.and_then(|number| number.parse().ok()),
+        };
+        let Some(page) = page else {
+            self.output.error(id, -32602, "invalid cursor", None);
+            return;
+        };
+        if self.script.list_delay_ms == 0 {
+            self.finish_list(id, modern, page);
+        } else {
+            let server = Arc::clone(self);
+            let id = id.to_owned();
+            later(self.script.list_delay_ms, move || {
+                server.finish_list(&id, modern, page);
+            });
+        }
+    }
+
+    fn finish_list(&self, id: &str, modern: bool, page: usize) {
+        let tools = self.tools.lock();
+        let pages = self.script.pages.max(1);
+        let size = tools.len().div_ceil(pages).max(1);
+        let listings: Vec<String> =
+            tools.iter().skip(page.saturating_mul(size)).take(size).map(Tool::listing).collect();
+        drop(tools);
+        let mut result = format!(r#"{{"tools":[{}]"#, listings.join(","));
+        if self.script.endless_pages || page + 1 < pages {
+            result += &format!(r#","nextCursor":"page-{}""#, page + 1);
+        }
+        if modern {
+            result += r#","resultType":"complete","ttlMs":0,"cacheScope":"public""#;
+            result += &format!(r#","_meta":{}"#, self.result_meta());
+        }
+        self.output.result(id, &(result + "}"));
+    }
+
+    fn listen(&self, id: &str) {
+        self.listens.lock().push(id.to_owned());
+        let meta = subscription_meta(id);
+        self.output.notify(
+            "notifications/subscriptions/acknowledged",
+            &format!(r#"{{{meta},"notifications":{{"toolsListChanged":true}}}}"#),
+        );
+    }
+
+    /// Tells whoever can be told that the tools have changed.
+    pub(crate) fn announce_change(&self) {
+        const METHOD: &str = "notifications/tools/list_changed";
+        for id in self.listens.lock().iter() {
+            self.output.notify(METHOD, &format!("{{{}}}", subscription_meta(id)));
+        }
+        if self.initialized.load(Ordering::SeqCst) {
+            self.output.notify(METHOD, "{}");
+        }
+    }
+
+    /// The `_meta` of a modern result.
+    pub(crate) fn result_meta(&self) -> Value {
+        json!({"io.modelcontextprotocol/serverInfo": self.server_info()})
+    }
+
+    fn server_info(&self) -> Value {
+        json!({"name": self.script.server_name, "version": self.script.server_version})
+    }
+}
+
+enum Discovery {
+    Result,
+    Unknown,
+    Incomplete,
+    Unsupported(String),
+}
+
+enum Envelope {
+    Complete,
+    Missing,
+    Unsupported(String),
+}
+
+fn envelope(params: &Params<'_>) -> Envelope {
+    let Some(meta) = &params.meta else {
+        return Envelope::Missing;
+    };
+    match (&meta.protocol_version, meta.client_capabilities) {
+        (Some(version), Some(capabilities)) if capabilities.get().starts_with('{') => {
+            if version == MODERN_REVISION {
+                Envelope::Complete
+            } else {
+                Envelope::Unsupported(version.clone().into_owned())
+            }
+        }
+        _ => Envelope::Missing,
+    }
+}
+
+fn subscription_meta(id: &str) -> String {
+    format!(r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}"#)
+}
+
+/// Does something on a thread of its own after a pause.
+pub(crate) fn later(ms: u64, action: impl FnOnce() + Send + 'static) {
+    aside(move || {
+        std::thread::sleep(Duration::from_millis(ms));
+        action();
+    });
+}
+
+/// Does something on a thread of its own.
+pub(crate) fn aside(action: impl FnOnce() + Send + 'static) {
+    // Small stacks, as a test may have a thousand calls waiting.
+    let spawned = std::thread::Builder::new().stack_size(256 * 1024).spawn(action);
+    if spawned.is_err() {
+        std::process::exit(70);
+    }
+}

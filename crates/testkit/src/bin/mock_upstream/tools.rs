@@ -1,0 +1,249 @@
+//! Plays what a tool does when it is called.
+//!
+//! Whatever waits, or writes more than a pipe holds, runs on its own thread: the reading
+//! thread must always be free to take the next message. Everything else is answered at
+//! once and in order.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bridgehead_testkit::{Behaviour, Crash, ProgressFault, SCRIPT_VARIABLE};
+use serde_json::{Value, json};
+
+use crate::message::Params;
+use crate::server::{Server, aside};
+
+/// One call, owned, so that it can move to another thread.
+pub(crate) struct Call {
+    server: Arc<Server>,
+    id: String,
+    modern: bool,
+    name: String,
+    arguments: String,
+    progress_token: Option<String>,
+    params: Option<String>,
+}
+
+impl Call {
+    pub(crate) fn new(
+        server: &Arc<Server>,
+        id: &str,
+        modern: bool,
+        params: &Params<'_>,
+        raw_params: Option<&str>,
+    ) -> Self {
+        Self {
+            server: Arc::clone(server),
+            id: id.to_owned(),
+            modern,
+            name: params.name.as_deref().unwrap_or_default().to_owned(),
+            arguments: params.arguments.map_or_else(|| "{}".to_owned(), |raw| raw.get().to_owned()),
+            progress_token: params
+                .meta
+                .as_ref()
+                .and_then(|meta| meta.progress_token)
+                .map(|token| token.get().to_owned()),
+            params: raw_params.map(str::to_owned),
+        }
+    }
+
+    /// Starts the call, and ends it if nothing in it waits.
+    pub(crate) fn run(mut self) {
+        let behaviour = self
+            .server
+            .tools
+            .lock()
+            .iter()
+            .find(|tool| tool.name() == self.name)
+            .map(|tool| tool.behaviour().clone());
+        let Some(behaviour) = behaviour else {
+            let message = format!("unknown tool: {}", self.name);
+            self.server.output.error(&self.id, -32602, &message, None);
+            return;
+        };
+        if !matches!(behaviour, Behaviour::Received) {
+            *self.server.last_call.lock() = self.params.take();
+        }
+        if waits(&behaviour) {
+            aside(move || self.play(&behaviour));
+        } else {
+            self.play(&behaviour);
+        }
+    }
+
+    fn play(&self, behaviour: &Behaviour) {
+        let output = &self.server.output;
+        match behaviour {
+            Behaviour::Echo => self.echo(&self.id),
+            Behaviour::Text(text) => self.text(text, None, false),
+            Behaviour::RawResult(result) => output.result(&self.id, result.as_str()),
+            Behaviour::RawLine(line) => output.line(&line.replace("$ID", &self.id)),
+            Behaviour::Error(error) => {
+                let data = error.data.as_ref().map(|data| data.as_str());
+                output.error(&self.id, error.code, &error.message, data);
+            }
+            Behaviour::IsError(text) => self.text(text, None, true),
+            Behaviour::Delay { ms, then } => {
+                std::thread::sleep(Duration::from_millis(*ms));
+                self.play(then);
+            }
+            Behaviour::Progress { steps, every_ms, fault, then } => {
+                self.progress(*steps, *every_ms, *fault, then);
+            }
+            Behaviour::Crash(Crash::Abort) => std::process::abort(),
+            Behaviour::Crash(Crash::Exit { status }) => std::process::exit(*status),
+            Behaviour::Hang | Behaviour::HangUntilCancelled => {}
+            Behaviour::Garbage(line) => output.line(line),
+            Behaviour::Flood { megabytes } => {
+                self.text(&"x".repeat(megabytes * 1024 * 1024), None, false);
+            }
+            Behaviour::WrongId => {
+                self.echo(r#""nobody-asked-with-this""#);
+                self.echo(&self.id);
+            }
+            Behaviour::DoubleAnswer => {
+                self.echo(&self.id);
+                self.echo(&self.id);
+            }
+            Behaviour::Ask { method, params } => {
+                let params = params.as_ref().map(|params| params.as_str());
+                if let Some(answer) = self.ask(method, params) {
+                    self.text(&answer, Some(&answer), false);
+                }
+            }
+            Behaviour::Environment { values } => self.value(&environment(values)),
+            Behaviour::Arguments => self.value(&json!({
+                "args": std::env::args().skip(1).collect::<Vec<_>>(),
+                "cwd": std::env::current_dir().ok(),
+            })),
+            Behaviour::ProcessId => self.value(&json!({"pid": std::process::id()})),
+            Behaviour::ReportCancelled => {
+                let ids = self.server.cancelled.lock().join(",");
+                let text = format!(r#"{{"cancelled":[{ids}]}}"#);
+                self.text(&text, Some(&text), false);
+            }
+            Behaviour::Received => {
+                let params = self.server.last_call.lock().clone();
+                let params = params.unwrap_or_else(|| "null".to_owned());
+                self.text(&params, None, false);
+            }
+            Behaviour::AddTool(tool) => {
+                let mut tools = self.server.tools.lock();
+                tools.retain(|known| known.name() != tool.name());
+                tools.push(tool.as_ref().clone());
+                drop(tools);
+                self.server.announce_change();
+                self.text("added", None, false);
+            }
+            Behaviour::Grandchild => match grandchild() {
+                Ok(pid) => self.value(&json!({"pid": pid})),
+                Err(error) => self.text(&error.to_string(), None, true),
+            },
+        }
+    }
+
+    fn echo(&self, id: &str) {
+        let result = self.result(&self.arguments, Some(&self.arguments), false);
+        self.server.output.result(id, &result);
+    }
+
+    fn value(&self, value: &Value) {
+        let text = value.to_string();
+        self.text(&text, Some(&text), false);
+    }
+
+    fn text(&self, text: &str, structured: Option<&str>, is_error: bool) {
+        let result = self.result(text, structured, is_error);
+        self.server.output.result(&self.id, &result);
+    }
+
+    fn result(&self, text: &str, structured: Option<&str>, is_error: bool) -> String {
+        let mut result = format!(r#"{{"content":[{{"type":"text","text":{}}}]"#, Value::from(text));
+        if let Some(structured) = structured {
+            result += &format!(r#","structuredContent":{structured}"#);
+        }
+        result += &format!(r#","isError":{is_error}"#);
+        if self.modern {
+            let meta = self.server.result_meta();
+            result += &format!(r#","resultType":"complete","_meta":{meta}"#);
+        }
+        result + "}"
+    }
+
+    fn progress(&self, steps: u64, every_ms: u64, fault: ProgressFault, then: &Behaviour) {
+        let report = |step: u64| {
+            let token = match (&self.progress_token, fault) {
+                (None, _) => return,
+                (Some(_), ProgressFault::UnknownToken) => r#""nobody-gave-this""#,
+                (Some(token), _) => token,
+            };
+            let done = if fault == ProgressFault::NotIncreasing { 1 } else { step };
+            self.server.output.notify(
+                "notifications/progress",
+                &format!(
+                    r#"{{"progressToken":{token},"progress":{done},"total":{steps},"message":"step {step}"}}"#
+                ),
+            );
+        };
+        for step in 1..=steps {
+            std::thread::sleep(Duration::from_millis(every_ms));
+            report(step);
+        }
+        self.play(then);
+        if fault == ProgressFault::AfterFinal {
+            report(steps + 1);
+        }
+    }
+
+    fn ask(&self, method: &str, params: Option<&str>) -> Option<String> {
+        // Counted from 0, as clients count theirs, so that the two spaces meet.
+        let id = self.server.next_question.fetch_add(1, Ordering::SeqCst);
+        let (sender, receiver) = mpsc::channel();
+        self.server.questions.lock().insert(id.to_string(), sender);
+        let params = params.map_or_else(String::new, |params| format!(r#","params":{params}"#));
+        self.server.output.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"{params}}}"#));
+        receiver.recv().ok()
+    }
+}
+
+fn waits(behaviour: &Behaviour) -> bool {
+    matches!(
+        behaviour,
+        Behaviour::Delay { .. }
+            | Behaviour::Progress { .. }
+            | Behaviour::Flood { .. }
+            | Behaviour::Ask { .. }
+    )
+}
+
+fn environment(told: &[String]) -> Value {
+    let variables: BTreeMap<String, String> = std::env::vars_os()
+        .map(|(name, value)| {
+            let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+            (text(name), text(value))
+        })
+        .collect();
+    let values: BTreeMap<&String, &String> =
+        variables.iter().filter(|(name, _)| told.contains(name)).collect();
+    json!({"names": variables.keys().collect::<Vec<_>>(), "values": values})
+}
+
+/// Starts a copy of this program that does not mind the end of its input.
+///
+/// It keeps this program's standard output open, as the forgotten children of real servers
+/// do.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a mock server may start programs, and this one is meant to be forgotten"
+)]
+fn grandchild() -> std::io::Result<u32> {
+    let child = std::process::Command::new(std::env::current_exe()?)
+        .env(SCRIPT_VARIABLE, r#"{"ignore_eof":true}"#)
+        .stdin(Stdio::null())
+        .spawn()?;
+    Ok(child.id())
+}

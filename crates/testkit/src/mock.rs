@@ -1,0 +1,271 @@
+//! Composes the script of a mock upstream and finds the program that plays it.
+//!
+//! Starting the program is left to whoever is under test: [`Mock::command`] and
+//! [`Mock::env`] give what a server's configuration needs. The program that is found is
+//! never older than the sources it is made from.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use crate::script::{Behaviour, Era, Initialize, Probe, RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim};
+
+/// A mock upstream in the making.
+#[derive(Debug, Clone, Default)]
+pub struct Mock {
+    script: Script,
+    variables: BTreeMap<String, String>,
+}
+
+impl Mock {
+    /// A mock of both eras without tools.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A mock that speaks only the modern era.
+    pub fn modern() -> Self {
+        Self::new().era(Era::Modern)
+    }
+
+    /// A mock that speaks only the legacy era.
+    pub fn legacy() -> Self {
+        Self::new().era(Era::Legacy)
+    }
+
+    /// Sets the era.
+    #[must_use]
+    pub fn era(mut self, era: Era) -> Self {
+        self.script.era = era;
+        self
+    }
+
+    /// Sets the revision that a legacy handshake answers, known or not.
+    #[must_use]
+    pub fn revision(mut self, revision: impl Into<String>) -> Self {
+        self.script.revision = revision.into();
+        self
+    }
+
+    /// Sets the instructions of the server.
+    #[must_use]
+    pub fn instructions(mut self, text: impl Into<String>) -> Self {
+        self.script.instructions = Some(text.into());
+        self
+    }
+
+    /// Sets what the server calls itself.
+    #[must_use]
+    pub fn server(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
+        self.script.server_name = name.into();
+        self.script.server_version = version.into();
+        self
+    }
+
+    /// Sets how `server/discover` is treated.
+    #[must_use]
+    pub fn on_probe(mut self, probe: Probe) -> Self {
+        self.script.on_probe = probe;
+        self
+    }
+
+    /// Sets how `initialize` is treated.
+    #[must_use]
+    pub fn on_initialize(mut self, initialize: Initialize) -> Self {
+        self.script.initialize = initialize;
+        self
+    }
+
+    /// Adds a line to write before the initialize result.
+    #[must_use]
+    pub fn before_initialize_result(mut self, message: impl Into<Verbatim>) -> Self {
+        self.script.before_initialize_result.push(message.into());
+        self
+    }
+
+    /// Adds a line to write when `notifications/initialized` came.
+    #[must_use]
+    pub fn after_initialized(mut self, message: impl Into<Verbatim>) -> Self {
+        self.script.after_initialized.push(message.into());
+        self
+    }
+
+    /// Adds a line that litters standard output, at start and between messages.
+    #[must_use]
+    pub fn noise(mut self, line: impl Into<String>) -> Self {
+        self.script.noise.push(line.into());
+        self
+    }
+
+    /// Adds a line to write on standard error at start.
+    #[must_use]
+    pub fn stderr(mut self, line: impl Into<String>) -> Self {
+        self.script.stderr.push(line.into());
+        self
+    }
+
+    /// Adds a tool that does as told.
+    #[must_use]
+    pub fn tool(self, name: impl Into<String>, behaviour: Behaviour) -> Self {
+        self.full_tool(Tool::new(name, behaviour))
+    }
+
+    /// Adds a tool with everything that can be said about it.
+    #[must_use]
+    pub fn full_tool(mut self, tool: Tool) -> Self {
+        self.script.tools.push(tool);
+        self
+    }
+
+    /// Splits `tools/list` over this many pages.
+    #[must_use]
+    pub fn pages(mut self, pages: usize) -> Self {
+        self.script.pages = pages;
+        self
+    }
+
+    /// Makes every page of `tools/list` name a next one.
+    #[must_use]
+    pub fn endless_pages(mut self) -> Self {
+        self.script.endless_pages = true;
+        self
+    }
+
+    /// Makes `tools/list` fail.
+    #[must_use]
+    pub fn list_error(mut self, error: RpcError) -> Self {
+        self.script.list_error = Some(error);
+        self
+    }
+
+    /// Makes `tools/list` slow.
+    #[must_use]
+    pub fn list_delay_ms(mut self, ms: u64) -> Self {
+        self.script.list_delay_ms = ms;
+        self
+    }
+
+    /// Keeps the process alive, for a minute at most, when its standard input ends.
+    #[must_use]
+    pub fn ignore_eof(mut self) -> Self {
+        self.script.ignore_eof = true;
+        self
+    }
+
+    /// Appends every line received to this file; see [`Script::transcript`].
+    #[must_use]
+    pub fn transcript(mut self, file: impl Into<PathBuf>) -> Self {
+        self.script.transcript = Some(file.into());
+        self
+    }
+
+    /// Adds a variable to [`Mock::env`], such as the mark of a
+    /// [`LeakCheck`](crate::LeakCheck).
+    #[must_use]
+    pub fn variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.variables.insert(name.into(), value.into());
+        self
+    }
+
+    /// The script as JSON.
+    pub fn script(&self) -> String {
+        serde_json::to_string(&self.script).expect("a script has only string keys")
+    }
+
+    /// The program, and no arguments: a test may add its own, they mean nothing to the mock.
+    pub fn command(&self) -> (PathBuf, Vec<String>) {
+        (mock_path().to_owned(), Vec::new())
+    }
+
+    /// The variables the program needs: its script.
+    pub fn env(&self) -> BTreeMap<String, String> {
+        let mut variables = self.variables.clone();
+        variables.insert(SCRIPT_VARIABLE.to_owned(), self.script());
+        variables
+    }
+}
+
+/// The program `mock-upstream` beside the running test, built now if it is missing or
+/// older than its sources.
+///
+/// A run over the whole workspace has built it already; a run of one other package
+/// (`cargo test -p …`) has not, because Cargo builds no programs of a dependency.
+pub fn mock_path() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let profile_folder = profile_folder();
+        let program = profile_folder.join(format!("mock-upstream{}", std::env::consts::EXE_SUFFIX));
+        if !is_fresh(&program) {
+            build(&profile_folder);
+        }
+        assert!(program.is_file(), "no mock upstream at {} after building it", program.display());
+        program
+    })
+}
+
+/// The folder of finished programs: the parent of `deps`, where Cargo puts test programs.
+fn profile_folder() -> PathBuf {
+    let current = std::env::current_exe().expect("the path of the running test");
+    let folder = current.parent().expect("a program lies in a folder");
+    match folder.file_name() {
+        Some(name) if name == "deps" || name == "examples" => {
+            folder.parent().expect("`deps` lies in a folder").to_owned()
+        }
+        // A doc test runs from a temporary folder, which says nothing about the target folder.
+        _ if folder.join("deps").is_dir() => folder.to_owned(),
+        _ => std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from)
+            .join("debug"),
+    }
+}
+
+fn is_fresh(program: &Path) -> bool {
+    let modified = |path: &Path| path.metadata().and_then(|data| data.modified());
+    let Ok(built) = modified(program) else {
+        return false;
+    };
+    let mut newest = SystemTime::UNIX_EPOCH;
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        // An archived test run carries no sources; then there is nothing to be older than.
+        let Ok(entries) = folder.read_dir() else {
+            continue;
+        };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Ok(time) = modified(&path) {
+                newest = newest.max(time);
+            }
+        }
+    }
+    newest <= built
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test of another package needs the program before anything can run it"
+)]
+fn build(profile_folder: &Path) {
+    let profile = match profile_folder.file_name().and_then(|name| name.to_str()) {
+        None | Some("debug") => "dev",
+        Some(name) => name,
+    };
+    let target_folder = profile_folder.parent().expect("a profile folder lies in a target folder");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = std::process::Command::new(cargo)
+        .args(["build", "--offline", "--package", "bridgehead-testkit"])
+        .args(["--bin", "mock-upstream", "--profile", profile])
+        .arg("--target-dir")
+        .arg(target_folder)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("cargo can be started");
+    assert!(
+        output.status.success(),
+        "building mock-upstream failed:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

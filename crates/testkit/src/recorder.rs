@@ -1,0 +1,181 @@
+//! An audit sink that remembers every event in the order it came, and can be told to fail.
+//!
+//! An event that was refused is remembered too: a test wants to see that it was tried.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bridgehead_audit::{AuditError, AuditSink, CorrelationId, Enter, EnterFuture, Exit};
+use parking_lot::Mutex;
+
+/// One event as the sink got it.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A call was about to be made.
+    Enter(Enter),
+    /// A call ended.
+    Exit(Exit),
+}
+
+/// A sink that keeps everything. Clones keep in the same place.
+#[derive(Debug, Clone, Default)]
+pub struct Recorder(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    events: Mutex<Vec<Event>>,
+    fail_enter: AtomicBool,
+    fail_exit: AtomicBool,
+}
+
+impl Event {
+    /// The id of the call.
+    pub fn correlation(&self) -> CorrelationId {
+        match self {
+            Self::Enter(enter) => enter.correlation(),
+            Self::Exit(exit) => exit.correlation(),
+        }
+    }
+}
+
+impl Recorder {
+    /// A sink that accepts everything.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// From now on `enter` fails, or works again.
+    pub fn fail_enter(&self, fail: bool) {
+        self.0.fail_enter.store(fail, Ordering::SeqCst);
+    }
+
+    /// From now on `exit` fails, or works again.
+    pub fn fail_exit(&self, fail: bool) {
+        self.0.fail_exit.store(fail, Ordering::SeqCst);
+    }
+
+    /// All events so far, in order.
+    pub fn events(&self) -> Vec<Event> {
+        self.0.events.lock().clone()
+    }
+
+    /// All enters so far, in order.
+    pub fn enters(&self) -> Vec<Enter> {
+        let pick = |event| match event {
+            Event::Enter(enter) => Some(enter),
+            Event::Exit(_) => None,
+        };
+        self.events().into_iter().filter_map(pick).collect()
+    }
+
+    /// All exits so far, in order.
+    pub fn exits(&self) -> Vec<Exit> {
+        let pick = |event| match event {
+            Event::Exit(exit) => Some(exit),
+            Event::Enter(_) => None,
+        };
+        self.events().into_iter().filter_map(pick).collect()
+    }
+
+    /// Asserts that every enter has exactly one exit, after it, and every exit its enter.
+    #[track_caller]
+    pub fn assert_paired(&self) {
+        let mut open = Vec::new();
+        for event in self.events() {
+            let id = event.correlation();
+            let at = open.iter().position(|known| *known == id);
+            match (event, at) {
+                (Event::Enter(_), None) => open.push(id),
+                (Event::Exit(_), Some(at)) => {
+                    open.remove(at);
+                }
+                (event, _) => panic!("an event out of place: {event:?}"),
+            }
+        }
+        assert!(open.is_empty(), "calls that entered and never ended: {open:?}");
+    }
+}
+
+impl AuditSink for Recorder {
+    fn enter<'a>(&'a self, event: &'a Enter) -> EnterFuture<'a> {
+        Box::pin(async move {
+            self.0.events.lock().push(Event::Enter(event.clone()));
+            outcome(&self.0.fail_enter)
+        })
+    }
+
+    fn exit(&self, event: Exit) -> Result<(), AuditError> {
+        self.0.events.lock().push(Event::Exit(event));
+        outcome(&self.0.fail_exit)
+    }
+}
+
+fn outcome(fail: &AtomicBool) -> Result<(), AuditError> {
+    if fail.load(Ordering::SeqCst) {
+        Err(AuditError::Failed("the test asked for it".to_owned()))
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_audit::{Call, Clock, Outcome};
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::FakeClock;
+
+    fn enter(clock: &FakeClock) -> Enter {
+        let call = Call {
+            tool: "add".into(),
+            server: None,
+            principal: "ada".into(),
+            correlation: CorrelationId::mint(),
+        };
+        Enter::new(call, Bytes::from_static(b"{}"), true, clock.now())
+    }
+
+    fn exit(enter: &Enter, clock: &FakeClock) -> Exit {
+        Exit::new(enter.call(), enter.moment(), clock.now(), Outcome::Cancelled)
+    }
+
+    #[tokio::test]
+    async fn keeps_events_in_order_also_those_it_refuses() {
+        let (clock, recorder) = (FakeClock::new(), Recorder::new());
+        let first = enter(&clock);
+        recorder.enter(&first).await.unwrap();
+        clock.advance(std::time::Duration::from_millis(3));
+        recorder.exit(exit(&first, &clock)).unwrap();
+        recorder.assert_paired();
+
+        recorder.fail_enter(true);
+        recorder.fail_exit(true);
+        let second = enter(&clock);
+        recorder.enter(&second).await.unwrap_err();
+        recorder.exit(exit(&second, &clock)).unwrap_err();
+        recorder.assert_paired();
+
+        let ids: Vec<_> = recorder.events().iter().map(Event::correlation).collect();
+        let (first, second) = (first.correlation(), second.correlation());
+        assert_eq!(ids, [first, first, second, second]);
+        assert_eq!(recorder.exits()[0].duration_ms(), 3);
+        assert_eq!(recorder.enters().len(), 2);
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "never ended")]
+    async fn an_enter_without_exit_is_not_paired() {
+        let recorder = Recorder::new();
+        recorder.enter(&enter(&FakeClock::new())).await.unwrap();
+        recorder.assert_paired();
+    }
+
+    #[test]
+    #[should_panic(expected = "out of place")]
+    fn an_exit_without_enter_is_not_paired() {
+        let (clock, recorder) = (FakeClock::new(), Recorder::new());
+        recorder.exit(exit(&enter(&clock), &clock)).unwrap();
+        recorder.assert_paired();
+    }
+}
