@@ -3,100 +3,112 @@
 //! It looks at the whole process, so these tests take turns even where a runner would run
 //! them side by side.
 
+#![expect(clippy::expect_used, reason = "a test without a runtime is a failed test")]
+
 use std::time::Duration;
 
 use bridgehead_testkit::client::{StdioClient, modern_params};
 use bridgehead_testkit::{Behaviour, LeakCheck, Mock};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::runtime::Builder;
 
 const SHORT: Duration = Duration::from_millis(100);
 
-async fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::const_new(());
-    TURN.lock().await
+/// Runs a test on a runtime of its own, while no other test of this file has one: a runtime
+/// holds descriptors too.
+fn alone(paused: bool, test: impl Future<Output = ()>) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock();
+    let runtime = Builder::new_current_thread().enable_all().start_paused(paused).build();
+    runtime.expect("a runtime").block_on(test);
 }
 
 fn check() -> LeakCheck {
     LeakCheck::start().whole_process(true).patience(SHORT)
 }
 
-#[tokio::test]
-async fn a_child_that_lives_or_is_a_zombie_is_found() {
-    let _turn = turn().await;
-    let check = check();
-    let mut client = StdioClient::start_mock(&Mock::new().ignore_eof());
-    let pid = client.pid().unwrap();
-    let left = check.settle().await.unwrap_err();
-    assert_eq!(left.processes.len(), 1, "{left}");
-    assert_eq!(left.processes[0].0, pid);
-    assert!(left.to_string().contains("mock-upstream"), "{left}");
-    assert!(left.descriptors.len() >= 2, "at least two pipes: {left}");
+#[test]
+fn a_child_that_lives_or_is_a_zombie_is_found() {
+    alone(false, async {
+        let check = check();
+        let mut client = StdioClient::start_mock(&Mock::new().ignore_eof());
+        let pid = client.pid().unwrap();
+        let left = check.settle().await.unwrap_err();
+        assert_eq!(left.processes.len(), 1, "{left}");
+        assert_eq!(left.processes[0].0, pid);
+        assert!(left.to_string().contains("mock-upstream"), "{left}");
+        assert!(left.descriptors.len() >= 2, "at least two pipes: {left}");
 
-    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
-    while check.leftovers().processes[0].1 != 'Z' {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    client.wait().await;
-    drop(client);
-    check.assert_clean().await;
+        kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+        while check.leftovers().processes[0].1 != 'Z' {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        client.wait().await;
+        drop(client);
+        check.assert_clean().await;
+    });
 }
 
 /// An orphan has another parent, but still the mark in its environment.
-#[tokio::test]
-async fn an_orphan_is_found_by_its_mark() {
-    let _turn = turn().await;
-    let check = check().whole_process(false);
-    let (name, value) = check.marker();
-    let mock = Mock::modern().tool("fork", Behaviour::Grandchild).variable(name, value);
-    let mut client = StdioClient::start_mock(&mock);
-    let answer = client.request("tools/call", modern_params(json!({"name": "fork"}))).await;
-    let orphan = answer["result"]["structuredContent"]["pid"].as_i64().unwrap();
-    client.close_stdin();
-    client.wait().await;
+#[test]
+fn an_orphan_is_found_by_its_mark() {
+    alone(false, async {
+        let check = check().whole_process(false);
+        let (name, value) = check.marker();
+        let mock = Mock::modern().tool("fork", Behaviour::Grandchild).variable(name, value);
+        let mut client = StdioClient::start_mock(&mock);
+        let answer = client.request("tools/call", modern_params(json!({"name": "fork"}))).await;
+        let orphan = answer["result"]["structuredContent"]["pid"].as_i64().unwrap();
+        client.close_stdin();
+        client.wait().await;
 
-    let left = check.settle().await.unwrap_err();
-    let pids: Vec<i64> = left.processes.iter().map(|process| process.0.into()).collect();
-    assert_eq!(pids, [orphan], "{left}");
-    kill_process(Pid::from_raw(orphan as i32).unwrap(), Signal::KILL).unwrap();
-    drop(client);
-    check.patience(Duration::from_secs(5)).assert_clean().await;
+        let left = check.settle().await.unwrap_err();
+        let pids: Vec<i64> = left.processes.iter().map(|process| process.0.into()).collect();
+        assert_eq!(pids, [orphan], "{left}");
+        kill_process(Pid::from_raw(orphan as i32).unwrap(), Signal::KILL).unwrap();
+        drop(client);
+        check.patience(Duration::from_secs(5)).assert_clean().await;
+    });
 }
 
-#[tokio::test]
-async fn descriptors_and_tasks_are_found() {
-    let _turn = turn().await;
-    let check = check();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let task = tokio::spawn(std::future::pending::<()>());
-    let left = check.settle().await.unwrap_err();
-    assert_eq!((left.descriptors.len(), left.tasks), (1, 1), "{left}");
-    assert_eq!(left.descriptors[0].1, file.path());
-    task.abort();
-    drop(file);
-    check.assert_clean().await;
+#[test]
+fn descriptors_and_tasks_are_found() {
+    alone(false, async {
+        let check = check();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let task = tokio::spawn(std::future::pending::<()>());
+        let left = check.settle().await.unwrap_err();
+        assert_eq!((left.descriptors.len(), left.tasks), (1, 1), "{left}");
+        assert_eq!(left.descriptors[0].1, file.path());
+        task.abort();
+        drop(file);
+        check.assert_clean().await;
+    });
 }
 
 /// Under a paused clock our own timers must still fire while the check waits.
-#[tokio::test(start_paused = true)]
-async fn what_goes_away_by_itself_is_forgiven() {
-    let _turn = turn().await;
-    let check = check().patience(Duration::from_secs(5));
-    let file = tempfile::NamedTempFile::new().unwrap();
-    tokio::spawn(async move {
-        tokio::time::sleep(SHORT).await;
-        drop(file);
+#[test]
+fn what_goes_away_by_itself_is_forgiven() {
+    alone(true, async {
+        let check = check().patience(Duration::from_secs(5));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        tokio::spawn(async move {
+            tokio::time::sleep(SHORT).await;
+            drop(file);
+        });
+        assert!(!check.leftovers().is_empty());
+        check.assert_clean().await;
     });
-    assert!(!check.leftovers().is_empty());
-    check.assert_clean().await;
 }
 
-#[tokio::test]
+#[test]
 #[should_panic(expected = "1 tasks of the runtime")]
-async fn the_failure_names_what_is_left() {
-    let _turn = turn().await;
-    let check = check();
-    tokio::spawn(std::future::pending::<()>());
-    check.assert_clean().await;
+fn the_failure_names_what_is_left() {
+    alone(false, async {
+        let check = check();
+        tokio::spawn(std::future::pending::<()>());
+        check.assert_clean().await;
+    });
 }
