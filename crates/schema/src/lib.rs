@@ -1,1 +1,116 @@
-//! (to be written)
+//! JSON Schema, compiled once and asked often.
+//!
+//! [`Validator`] checks the arguments of calls, [`header_parameters`] reads which of them travel as HTTP
+//! headers. What to do with a schema that does not compile, and when to check what, is decided by the caller.
+//!
+//! What must stay true: no `$ref` is ever fetched, and no schema, however hostile, makes a check run away:
+//! schemas come from upstreams and are bounded in size, nesting and in what their references expand to.
+
+mod complexity;
+mod header;
+mod validator;
+
+pub use header::{HeaderAnnotationError, HeaderKind, HeaderParameter, header_parameters};
+pub use validator::{Issue, Validator};
+
+/// Why a schema cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// The text is not JSON.
+    #[error("the schema is not JSON: {0}")]
+    NotJson(String),
+    /// The schema exceeds a bound.
+    #[error("the schema has more than {limit} {what}")]
+    TooLarge {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much is allowed.
+        limit: usize,
+    },
+    /// `$schema` names a dialect that is not known.
+    #[error("the schema's dialect `{0}` is not known; drafts 4, 6, 7, 2019-09 and 2020-12 are")]
+    UnknownDialect(String),
+    /// A reference leaves the document.
+    #[error("the schema refers to `{0}`, which is outside of it and is not fetched")]
+    RemoteReference(String),
+    /// A reference points at nothing.
+    #[error("the schema refers to `{0}`, which it does not contain")]
+    DanglingReference(String),
+    /// A part has an identifier of its own, which would change the meaning of the references in it.
+    #[error("the schema embeds another one with the identifier `{0}`; embedded schemas are not supported")]
+    EmbeddedSchema(String),
+    /// A schema is defined as itself, so checking it would not end.
+    #[error("the schema refers to itself without going into the instance")]
+    Endless,
+    /// The schema breaks the rules of its dialect.
+    #[error("the schema is not valid at `{path}`: {message}")]
+    Invalid {
+        /// JSON pointer into the schema.
+        path: String,
+        /// What is wrong there.
+        message: String,
+    },
+}
+
+/// Whether the root of `schema` is an object schema, as the input schema of a tool has to be: its `type` is
+/// `"object"` and nothing else.
+#[must_use]
+pub fn is_object_schema(schema: &serde_json::Value) -> bool {
+    schema.get("type").and_then(serde_json::Value::as_str) == Some("object")
+}
+
+/// At most `limit` characters of what `text` displays as. The rest is not even formatted: a message may
+/// contain megabytes that an untrusted party chose.
+pub(crate) fn shortened(text: &dyn std::fmt::Display, limit: usize) -> String {
+    struct Bounded {
+        text: String,
+        left: usize,
+    }
+    impl std::fmt::Write for Bounded {
+        fn write_str(&mut self, more: &str) -> std::fmt::Result {
+            for character in more.chars() {
+                if self.left == 0 {
+                    self.text.push('…');
+                    return Err(std::fmt::Error);
+                }
+                self.text.push(character);
+                self.left -= 1;
+            }
+            Ok(())
+        }
+    }
+    let mut bounded = Bounded { text: String::new(), left: limit };
+    // The error is our own and means that the bound was met.
+    let _ = std::fmt::write(&mut bounded, format_args!("{text}"));
+    bounded.text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// SRV-8: only a schema whose root is an object schema describes arguments.
+    #[test]
+    fn object_schemas_are_told_apart() {
+        assert!(is_object_schema(&json!({"type": "object"})));
+        for other in [
+            json!({}),
+            json!(true),
+            json!(null),
+            json!({"type": "string"}),
+            json!({"type": ["object"]}),
+            json!({"properties": {}}),
+        ] {
+            assert!(!is_object_schema(&other), "{other}");
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_at_a_character() {
+        assert_eq!(shortened(&"äöü", 3), "äöü");
+        assert_eq!(shortened(&"äöüß", 3), "äöü…");
+    }
+}

@@ -1,0 +1,232 @@
+//! The validator from outside: dialects, references, hostile schemas and what a failure tells.
+
+#![expect(clippy::panic, reason = "a failed expectation of a test")]
+
+use std::time::{Duration, Instant};
+
+use bridgehead_schema::{SchemaError, Validator};
+use serde_json::{Value, json};
+
+#[track_caller]
+fn compiled(schema: &Value) -> Validator {
+    match Validator::compile(&schema.to_string()) {
+        Ok(validator) => validator,
+        Err(error) => panic!("{schema}: {error}"),
+    }
+}
+
+#[track_caller]
+fn refused(schema: &Value) -> SchemaError {
+    match Validator::compile(&schema.to_string()) {
+        Ok(_) => panic!("{schema} compiles"),
+        Err(error) => error,
+    }
+}
+
+#[track_caller]
+fn within(limit: Duration, work: impl FnOnce()) {
+    let start = Instant::now();
+    work();
+    let taken = start.elapsed();
+    assert!(taken < limit, "took {taken:?}");
+}
+
+/// PIPE-3: each dialect has its own rules, 2020-12 is the default.
+#[test]
+fn the_dialect_decides_what_a_keyword_means() {
+    #[track_caller]
+    fn check(dialect: Option<&str>, mut schema: Value, instance: &Value, valid: bool) {
+        if let Some(dialect) = dialect {
+            schema["$schema"] = json!(dialect);
+        }
+        assert_eq!(compiled(&schema).check(instance).is_ok(), valid, "{schema} {instance}");
+    }
+    let pair = json!(["a", 1]);
+    // `items` as a list is a tuple up to 2019-09; `prefixItems` means nothing there.
+    let tuple = json!({"items": [{"type": "integer"}]});
+    let prefix = json!({"prefixItems": [{"type": "integer"}]});
+    for old in [
+        "http://json-schema.org/draft-04/schema#",
+        "http://json-schema.org/draft-06/schema#",
+        "http://json-schema.org/draft-07/schema#",
+        "http://json-schema.org/draft-07/schema",
+        "https://json-schema.org/draft/2019-09/schema",
+    ] {
+        check(Some(old), tuple.clone(), &pair, false);
+        check(Some(old), prefix.clone(), &pair, true);
+    }
+    for new in [None, Some("https://json-schema.org/draft/2020-12/schema")] {
+        check(new, prefix.clone(), &pair, false);
+    }
+    // `dependentRequired` came with 2019-09.
+    let dependent = json!({"dependentRequired": {"a": ["b"]}});
+    check(Some("http://json-schema.org/draft-07/schema#"), dependent.clone(), &json!({"a": 1}), true);
+    check(Some("https://json-schema.org/draft/2019-09/schema"), dependent, &json!({"a": 1}), false);
+}
+
+/// PIPE-3: a dialect nobody knows is an error with a name, not a guess.
+#[test]
+fn an_unknown_dialect_is_named() {
+    let error = refused(&json!({"$schema": "https://example.com/dialect"}));
+    assert!(
+        matches!(&error, SchemaError::UnknownDialect(name) if name == "https://example.com/dialect"),
+        "{error}"
+    );
+}
+
+/// PIPE-3: a reference out of the document is refused without a look at the network or the disk.
+#[test]
+fn a_remote_reference_is_refused() {
+    for target in [
+        "https://example.com/schema.json",
+        "http://127.0.0.1:9/canary",
+        "file:///etc/passwd",
+        "other.json",
+        "//example.com/x#/a",
+        "urn:example:x",
+    ] {
+        for keyword in ["$ref", "$dynamicRef"] {
+            for schema in [json!({keyword: target}), json!({"properties": {"a": {keyword: target}}})] {
+                let error = refused(&schema);
+                assert!(matches!(&error, SchemaError::RemoteReference(named) if named == target), "{error}");
+            }
+        }
+    }
+    // A base of one's own does not open the door either.
+    let error = refused(&json!({"$id": "https://example.com/a", "items": {"$ref": "b"}}));
+    assert!(matches!(error, SchemaError::RemoteReference(_)), "{error}");
+    // Not even in a part that nothing uses.
+    let error = refused(&json!({"$defs": {"unused": {"$ref": "https://example.com/x"}}}));
+    assert!(matches!(error, SchemaError::RemoteReference(_)), "{error}");
+}
+
+#[test]
+fn references_within_the_document_work() {
+    let schema = json!({
+        "properties": {"tree": {"$ref": "#/$defs/tree"}, "named": {"$ref": "#word"}},
+        "$defs": {
+            "tree": {"type": "object", "properties": {"left": {"$ref": "#/$defs/tree"}}, "additionalProperties": false},
+            "word": {"$anchor": "word", "type": "string"},
+        },
+    });
+    let validator = compiled(&schema);
+    assert_eq!(validator.check(&json!({"tree": {"left": {"left": {}}}, "named": "x"})), Ok(()));
+    let issues = validator.check(&json!({"tree": {"left": {"right": {}}}, "named": 1})).unwrap_err();
+    let mut paths: Vec<&str> = issues.iter().map(|issue| issue.instance_path.as_str()).collect();
+    paths.sort_unstable();
+    assert_eq!(paths, ["/named", "/tree/left"]);
+}
+
+/// PIPE-3: an issue has the instance path, the schema path and a message, under these names.
+#[test]
+fn issues_say_where_and_what() {
+    let schema = json!({
+        "type": "object",
+        "properties": {"list": {"items": {"type": "integer"}}, "a/b": {"minimum": 3}},
+        "required": ["name"],
+    });
+    let issues = compiled(&schema).check(&json!({"list": [1, "two"], "a/b": 1})).unwrap_err();
+    let mut issues: Vec<String> = issues.iter().map(|issue| serde_json::to_string(issue).unwrap()).collect();
+    issues.sort_unstable();
+    assert_eq!(
+        issues,
+        [
+            r#"{"path":"","schemaPath":"/required","message":"\"name\" is a required property"}"#,
+            r#"{"path":"/a~1b","schemaPath":"/properties/a~1b/minimum","message":"value is less than the minimum of 3"}"#,
+            r#"{"path":"/list/1","schemaPath":"/properties/list/items/type","message":"value is not of type \"integer\""}"#,
+        ]
+    );
+}
+
+/// PIPE-3: arguments are not echoed: issues are few, short, and say nothing of the value.
+#[test]
+fn issues_are_bounded() {
+    let validator = compiled(&json!({"additionalProperties": {"type": "integer"}}));
+    let secret = "hunter2".repeat(100_000);
+    let many: serde_json::Map<String, Value> =
+        (0..1_000).map(|index| (format!("{index:04}{}", "k".repeat(2_000)), json!(secret))).collect();
+    let issues = validator.check(&Value::Object(many.clone())).unwrap_err();
+    assert_eq!(issues.len(), 32);
+    for issue in &issues {
+        assert!(issue.message.chars().count() <= 257, "{}", issue.message);
+        assert!(issue.instance_path.chars().count() <= 513);
+        assert!(!issue.message.contains("hunter2"), "{}", issue.message);
+    }
+    let closed = compiled(&json!({"additionalProperties": false})).check(&Value::Object(many)).unwrap_err();
+    assert!(closed.iter().all(|issue| issue.message.chars().count() <= 257));
+}
+
+/// PIPE-3: a pattern that makes backtracking engines run for ever is answered quickly.
+#[test]
+fn catastrophic_patterns_are_harmless() {
+    for pattern in ["^(a+)+$", "^(a|aa)+$", "(.*)*b{1,100}c", "^([a-zA-Z]+)*$"] {
+        let validator = compiled(&json!({"pattern": pattern}));
+        let instance = json!(format!("{}!", "a".repeat(50_000)));
+        within(Duration::from_secs(2), || assert!(validator.check(&instance).is_err(), "{pattern}"));
+    }
+    within(Duration::from_secs(2), || {
+        refused(&json!({"pattern": "((a{100}){100}){100}"}));
+    });
+    refused(&json!({"pattern": "^(?=a)b"}));
+    refused(&json!({"pattern": "("}));
+}
+
+/// PIPE-3: what a broken schema is told.
+#[test]
+fn broken_schemas_do_not_compile() {
+    let error = refused(&json!({"properties": {"a": {"type": "objekt"}}}));
+    assert!(matches!(&error, SchemaError::Invalid { path, .. } if path == "/properties/a/type"), "{error}");
+    assert!(matches!(Validator::compile("{"), Err(SchemaError::NotJson(_))));
+    assert!(matches!(Validator::compile(&"[".repeat(10_000)), Err(SchemaError::NotJson(_))));
+    let large = format!(r#"{{"description":"{}"}}"#, "x".repeat(1 << 20));
+    assert!(matches!(Validator::compile(&large), Err(SchemaError::TooLarge { what: "bytes", .. })));
+}
+
+/// PIPE-3: recursion that branches cannot make a check or its explanation run away.
+#[test]
+fn branching_recursion_is_answered_quickly() {
+    let mut instance = json!({});
+    for _ in 0..100 {
+        instance = json!({"a": instance, "x": 1});
+    }
+    for (dialect, keyword) in [
+        ("https://json-schema.org/draft/2020-12/schema", "$ref"),
+        ("https://json-schema.org/draft/2020-12/schema", "$dynamicRef"),
+        ("https://json-schema.org/draft/2019-09/schema", "$recursiveRef"),
+        ("http://json-schema.org/draft-07/schema#", "$ref"),
+    ] {
+        let again = json!({"properties": {"a": {keyword: "#"}}, "required": ["x"]});
+        let validator = compiled(&json!({"$schema": dialect, "anyOf": [again, again]}));
+        within(Duration::from_secs(2), || {
+            let issues = validator.check(&instance).unwrap_err();
+            assert_eq!(issues[0].message, "value does not match the schema");
+        });
+    }
+    let again = json!({"properties": {"a": {"$ref": "#"}}, "required": ["x"]});
+    let validator = compiled(&json!({"anyOf": [again, again]}));
+    within(Duration::from_secs(2), || {
+        let issues = validator.check(&json!({"a": {"a": {}}})).unwrap_err();
+        assert!(issues[0].message.contains("anyOf"), "{issues:?}");
+    });
+}
+
+/// PIPE-3: a long way through the schema per level of the instance cannot exhaust the stack.
+#[test]
+fn the_stack_suffices() {
+    for links in [3, 14, 30, 60] {
+        let mut definitions = serde_json::Map::new();
+        for link in 0..links {
+            definitions.insert(link.to_string(), json!({"$ref": format!("#/$defs/{}", link + 1)}));
+        }
+        definitions.insert(links.to_string(), json!({"properties": {"a": {"$ref": "#"}, "end": false}}));
+        let validator = compiled(&json!({"$ref": "#/$defs/0", "$defs": definitions}));
+        let mut refused = 0;
+        let mut instance = json!({"end": 1});
+        for _ in 0..126 {
+            let issues = validator.check(&instance).unwrap_err();
+            refused += usize::from(issues[0].message.contains("nested more deeply"));
+            instance = json!({"a": instance});
+        }
+        assert_eq!(refused > 0, links > 6, "{links} links: {refused} refused");
+    }
+}
