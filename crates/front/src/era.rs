@@ -1,0 +1,238 @@
+//! Which era a message belongs to, and what its parameters must hold there.
+//!
+//! Decided for each message by itself, from the message alone (on HTTP with one header): a connection may
+//! carry both eras at once. Pure; the transports add what is theirs.
+
+use bridgehead_gateway::Ask;
+use bridgehead_wire::{Era, MetaError, Method, Object, Raw, RequestMeta, Revision, RpcError, code, key};
+
+/// How a message is to be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// By itself, from what its envelope says.
+    Modern,
+    /// As the opening of a legacy session.
+    Initialize,
+    /// Within a legacy session.
+    Legacy,
+}
+
+/// Decides from the envelope (`claims_version`), the HTTP version header where there is one, and the
+/// method, in this order.
+pub(crate) fn decide(claims_version: bool, header: Option<&str>, method: &Method) -> Kind {
+    if claims_version || header.is_some_and(is_modern_version) {
+        Kind::Modern
+    } else if *method == Method::Initialize {
+        Kind::Initialize
+    } else {
+        Kind::Legacy
+    }
+}
+
+/// Whether `version` names the modern revision or one that is still to come.
+pub(crate) fn is_modern_version(version: &str) -> bool {
+    let is_date = version.len() == 10
+        && version.bytes().enumerate().all(|(at, byte)| match at {
+            4 | 7 => byte == b'-',
+            _ => byte.is_ascii_digit(),
+        });
+    is_date && version >= Revision::V2026_07_28.as_str()
+}
+
+/// Whether `method` is of the other era only. Methods that nobody serves are the gateway's to refuse.
+pub(crate) fn absent_in(era: Era, method: &Method) -> bool {
+    match era {
+        Era::Modern => matches!(method, Method::Initialize | Method::Ping),
+        Era::Legacy => matches!(method, Method::Discover),
+    }
+}
+
+/// The error for a method that is not there.
+pub(crate) fn no_such_method(method: &Method, era: Era) -> RpcError {
+    let era = match era {
+        Era::Modern => Revision::V2026_07_28.as_str(),
+        Era::Legacy => "this session's revision",
+    };
+    RpcError::new(code::METHOD_NOT_FOUND, &format!("no method `{}` in {era}", shown(method)))
+}
+
+/// A method's name as far as it may stand in an error: a long one says nothing more.
+pub(crate) fn shown(method: &Method) -> String {
+    method.as_str().chars().take(64).collect()
+}
+
+/// The parameters of a request, found but not yet judged by the rules of an era.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    params: Result<Object, MetaError>,
+    meta: Result<RequestMeta, MetaError>,
+    claims_version: bool,
+}
+
+impl Reading {
+    /// Looks into `params`.
+    pub(crate) fn of(params: Option<&Raw>) -> Self {
+        let object = match params {
+            None => Ok(Object::empty()),
+            Some(raw) => Object::parse(raw).map_err(|_| MetaError::NoParams),
+        };
+        let meta = object.as_ref().map_err(|error| *error).and_then(|object| RequestMeta::read(Some(object)));
+        let claims_version = match &meta {
+            Ok(meta) => meta.protocol_version.is_some(),
+            // An envelope that is wrong elsewhere, or whose version is unusable, is an envelope still.
+            Err(_) => object
+                .as_ref()
+                .ok()
+                .and_then(|object| object.get(key::META))
+                .and_then(|meta| Object::parse(&meta).ok())
+                .is_some_and(|meta| meta.get(key::PROTOCOL_VERSION).is_some()),
+        };
+        Self { params: object, meta, claims_version }
+    }
+
+    /// Whether `_meta` names a protocol version, usable or not.
+    pub(crate) const fn claims_version(&self) -> bool {
+        self.claims_version
+    }
+
+    /// The parameters, where they are an object.
+    pub(crate) fn params(&self) -> Option<&Object> {
+        self.params.as_ref().ok()
+    }
+
+    /// The envelope of a modern request, complete.
+    pub(crate) fn envelope(&self) -> Result<&RequestMeta, RpcError> {
+        let meta = self.meta.as_ref().map_err(|error| invalid_params(*error))?;
+        meta.check_modern().map_err(invalid_params)?;
+        Ok(meta)
+    }
+
+    /// The request for the gateway. Its correlation id is the caller's if that is a UUID, else a new one.
+    pub(crate) fn into_ask(self, method: Method) -> Result<Ask, RpcError> {
+        let params = self.params.map_err(invalid_params)?;
+        let mut meta = self.meta.map_err(invalid_params)?;
+        let brought = meta.correlation_id.take().and_then(|id| uuid::Uuid::try_parse(&id).ok());
+        meta.correlation_id = Some(brought.unwrap_or_else(uuid::Uuid::now_v7).to_string());
+        Ok(Ask { method, params, meta })
+    }
+}
+
+fn invalid_params(error: MetaError) -> RpcError {
+    RpcError::new(code::INVALID_PARAMS, &error.to_string())
+}
+
+/// Refuses a version that is not served inline, naming the ones that are.
+pub(crate) fn check_served(version: &str) -> Result<(), RpcError> {
+    let supported = Revision::V2026_07_28.as_str();
+    if version == supported {
+        return Ok(());
+    }
+    let requested: String = version.chars().take(64).collect();
+    Err(RpcError::with_data(
+        code::UNSUPPORTED_PROTOCOL_VERSION,
+        "this protocol version is not served here",
+        &serde_json::json!({ "supported": [supported], "requested": requested }),
+    ))
+}
+
+/// The revision to answer to a legacy `initialize`.
+pub(crate) fn negotiate(params: Option<&Raw>) -> Result<Revision, RpcError> {
+    params
+        .and_then(|params| Object::parse(params).ok())
+        .and_then(|params| params.get("protocolVersion"))
+        .and_then(|version| version.to_text())
+        .map(|version| Revision::negotiate(&version))
+        .ok_or_else(|| RpcError::new(code::INVALID_PARAMS, "`params.protocolVersion` must be a string"))
+}
+
+/// The id that a `notifications/cancelled` names.
+pub(crate) fn cancelled_id(params: Option<&Raw>) -> Option<bridgehead_wire::Id> {
+    params
+        .and_then(|params| Object::parse(params).ok())
+        .and_then(|params| params.get("requestId"))
+        .and_then(bridgehead_wire::Id::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENVELOPE: &str = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}"#;
+
+    fn reading(params: &str) -> Reading {
+        Reading::of(Some(&Raw::parse(params.to_owned()).unwrap()))
+    }
+
+    #[test]
+    fn the_era_of_a_message() {
+        #[track_caller]
+        fn check(params: Option<&str>, header: Option<&str>, method: &str, expected: Kind) {
+            let raw = params.map(|params| Raw::parse(params.to_owned()).unwrap());
+            let claims = Reading::of(raw.as_ref()).claims_version();
+            assert_eq!(decide(claims, header, &Method::from(method)), expected);
+        }
+        let unknown = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"1999-01-01"}}"#;
+        let unusable = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":7}}"#;
+        let elsewhere =
+            r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","progressToken":{}}}"#;
+        // 1. The envelope decides, whatever else there is.
+        check(Some(ENVELOPE), None, "tools/list", Kind::Modern);
+        check(Some(ENVELOPE), Some("2025-06-18"), "tools/list", Kind::Modern);
+        check(Some(ENVELOPE), None, "initialize", Kind::Modern);
+        check(Some(unknown), None, "tools/list", Kind::Modern);
+        check(Some(unusable), None, "tools/list", Kind::Modern);
+        check(Some(elsewhere), None, "tools/list", Kind::Modern);
+        // 2. Then the header.
+        check(None, Some("2026-07-28"), "tools/list", Kind::Modern);
+        check(None, Some("2026-07-28"), "initialize", Kind::Modern);
+        check(Some("{}"), Some("2031-01-01"), "tools/list", Kind::Modern);
+        // 3. Then the method; 4. the rest is legacy.
+        check(Some("{}"), None, "initialize", Kind::Initialize);
+        check(Some("{}"), Some("2025-11-25"), "initialize", Kind::Initialize);
+        check(None, None, "tools/list", Kind::Legacy);
+        check(Some(r#"{"_meta":{"progressToken":1}}"#), Some("2025-06-18"), "tools/call", Kind::Legacy);
+        check(Some("[]"), None, "tools/list", Kind::Legacy);
+        check(None, Some("next"), "tools/list", Kind::Legacy);
+        check(None, Some("zzzz-zz-zz"), "tools/list", Kind::Legacy);
+    }
+
+    #[test]
+    fn a_modern_envelope_must_be_complete() {
+        assert!(reading(ENVELOPE).envelope().is_ok());
+        for params in ["{}", "[]", r#"{"_meta":7}"#, r#"{"_meta":{}}"#] {
+            assert_eq!(reading(params).envelope().unwrap_err().code(), code::INVALID_PARAMS, "{params}");
+        }
+    }
+
+    #[test]
+    fn only_the_modern_revision_is_served_inline() {
+        assert!(check_served("2026-07-28").is_ok());
+        let error = check_served("2025-11-25").unwrap_err();
+        assert_eq!(error.code(), code::UNSUPPORTED_PROTOCOL_VERSION);
+        let data: serde_json::Value = error.data().unwrap().decode().unwrap();
+        assert_eq!(data, serde_json::json!({ "supported": ["2026-07-28"], "requested": "2025-11-25" }));
+    }
+
+    /// PIPE-8: a caller's correlation id is taken when it is a UUID; otherwise the front mints one.
+    #[test]
+    fn correlation_ids_are_valid_when_they_leave_the_front() {
+        let of = |params: &str| {
+            let ask = reading(params).into_ask(Method::ToolsCall).unwrap();
+            ask.meta.correlation_id.unwrap()
+        };
+        let mine = "0199c1a4-7a51-7c3e-8a4f-3f1c2f2f9b11";
+        assert_eq!(of(&format!(r#"{{"_meta":{{"bridgehead/correlationId":"{mine}"}}}}"#)), mine);
+        let minted = of(r#"{"_meta":{"bridgehead/correlationId":"<script>"}}"#);
+        assert!(uuid::Uuid::try_parse(&minted).is_ok());
+        assert_ne!(of("{}"), of("{}"));
+    }
+
+    #[test]
+    fn initialize_needs_a_version_and_gets_a_legacy_one() {
+        let of = |params: &str| negotiate(Some(&Raw::parse(params.to_owned()).unwrap()));
+        assert_eq!(of(r#"{"protocolVersion":"2025-03-26"}"#), Ok(Revision::V2025_03_26));
+        assert_eq!(of(r#"{"protocolVersion":"2026-07-28"}"#), Ok(Revision::LATEST_LEGACY));
+        assert_eq!(of("{}").unwrap_err().code(), code::INVALID_PARAMS);
+        assert_eq!(negotiate(None).unwrap_err().code(), code::INVALID_PARAMS);
+    }
+}

@@ -1,0 +1,122 @@
+//! The requests of one client that have not been answered yet, by id.
+//!
+//! An id stands here from [`InFlight::enter`] until its [`Entry`] is finished, cancelled or dropped, on
+//! every path; while it stands, the same id is refused.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bridgehead_wire::{Id, RpcError, code};
+use futures_util::future::{AbortHandle, AbortRegistration};
+use parking_lot::Mutex;
+
+/// The table; clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct InFlight(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    next: u64,
+    running: HashMap<Id, (u64, AbortHandle)>,
+}
+
+impl InFlight {
+    /// Takes `id`, unless a request with it is still running. What runs under the registration stops
+    /// when the request is cancelled.
+    pub(crate) fn enter(&self, id: &Id) -> Result<(Entry, AbortRegistration), RpcError> {
+        let mut table = self.0.lock();
+        if table.running.contains_key(id) {
+            return Err(RpcError::new(
+                code::INVALID_REQUEST,
+                "a request with this id is still being answered; use another id",
+            ));
+        }
+        let serial = table.next;
+        table.next += 1;
+        let (handle, registration) = AbortHandle::new_pair();
+        table.running.insert(id.clone(), (serial, handle));
+        Ok((Entry { table: self.clone(), id: id.clone(), serial }, registration))
+    }
+
+    /// Stops the request `id`; says whether there was one. The id is free at once.
+    pub(crate) fn cancel(&self, id: &Id) -> bool {
+        let taken = self.0.lock().running.remove(id);
+        taken.inspect(|(_, handle)| handle.abort()).is_some()
+    }
+
+    /// Stops every request.
+    pub(crate) fn cancel_all(&self) {
+        let taken = std::mem::take(&mut self.0.lock().running);
+        taken.values().for_each(|(_, handle)| handle.abort());
+    }
+
+    /// How many are running.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().running.len()
+    }
+
+    fn leave(&self, id: &Id, serial: u64) -> bool {
+        let mut table = self.0.lock();
+        let mine = table.running.get(id).is_some_and(|(other, _)| *other == serial);
+        mine && table.running.remove(id).is_some()
+    }
+}
+
+/// One running request's place in the table.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    table: InFlight,
+    id: Id,
+    serial: u64,
+}
+
+impl Entry {
+    /// Frees the id and says whether the answer is still wanted. Comes before the answer is written:
+    /// whoever has read the answer may use the id again.
+    pub(crate) fn finish(self) -> bool {
+        self.table.leave(&self.id, self.serial)
+    }
+
+    /// The request's id.
+    pub(crate) const fn id(&self) -> &Id {
+        &self.id
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.table.leave(&self.id, self.serial);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bridgehead_wire::Raw;
+
+    #[test]
+    fn an_id_is_refused_while_it_runs_and_freed_on_every_path() {
+        let table = InFlight::default();
+        let id = Id::from(1);
+        let (entry, _) = table.enter(&id).unwrap();
+        assert_eq!(table.enter(&id).unwrap_err().code(), code::INVALID_REQUEST);
+        assert!(table.enter(&Id::new(Raw::string("1")).unwrap()).is_ok(), "a string is another id");
+        assert!(entry.finish());
+        let (entry, _) = table.enter(&id).unwrap();
+        drop(entry);
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn a_cancelled_id_is_free_at_once_and_its_answer_unwanted() {
+        let table = InFlight::default();
+        let id = Id::from(1);
+        let (first, _registration) = table.enter(&id).unwrap();
+        assert!(table.cancel(&id));
+        assert!(!table.cancel(&id));
+        let (second, _registration) = table.enter(&id).unwrap();
+        assert!(!first.finish(), "the first is gone and must not free the second");
+        assert!(second.finish());
+    }
+}

@@ -1,0 +1,459 @@
+//! Serves one client over lines: stdin and stdout, or a pair of pipes inside the process.
+//!
+//! One loop reads and decides; every request runs as its own task; answers, progress and announcements
+//! leave through one [`Outbox`]. The legacy state (the negotiated revision) belongs to the connection,
+//! modern requests stand by themselves, and both may be mixed on one connection.
+//!
+//! A client that floods is held back, not refused: no line is read while the requests in progress weigh
+//! more than [`IN_PROGRESS_BYTES`] or while more than a few MiB of answers wait to be read.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bridgehead_gateway::{Ask, Caller, Principal, ProgressSink, Transport};
+use bridgehead_wire::{
+    Era, Id, Incoming, Line, LineBuffer, Malformed, Message, Method, Notification, Raw, Request, Revision,
+    RpcError, Spliced, code, error_response, notification, response,
+};
+use bytes::{BufMut, BytesMut};
+use futures_util::future::{AbortRegistration, Abortable, join_all};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::debug;
+
+use crate::Backend;
+use crate::era::{self, Kind, Reading};
+use crate::inflight::{Entry, InFlight};
+use crate::outbox::Outbox;
+
+/// How long requests in progress may still be answered after the client closed its end. Below the two
+/// seconds after which common clients stop waiting for a server to exit and send a signal.
+pub const DRAIN_AFTER_END: Duration = Duration::from_secs(1);
+/// What the requests in progress may weigh together.
+pub(crate) const IN_PROGRESS_BYTES: usize = 64 * 1024 * 1024;
+/// What a request weighs at least: its task and the block of the read buffer that it keeps alive.
+const LEAST_WEIGHT: usize = 16 * 1024;
+/// How many messages a batch may hold.
+pub(crate) const MAX_BATCH: usize = 256;
+/// How many progress notifications of one request may wait.
+pub(crate) const PROGRESS_CAPACITY: usize = 64;
+
+/// What is fixed about one line-based client.
+#[derive(Debug, Clone)]
+pub struct LineOptions {
+    /// Who it is.
+    pub principal: Principal,
+    /// What kind of lines these are.
+    pub transport: Transport,
+    /// The longest line that is accepted.
+    pub max_message_bytes: usize,
+}
+
+/// Serves the client until it closes its end, cannot be written to, or `shutdown` is cancelled.
+///
+/// After the end of input, requests in progress have [`DRAIN_AFTER_END`] to be answered; what is left is
+/// cancelled. On `shutdown` no more is read, and this returns when everything in progress is answered:
+/// the caller bounds that by dropping the future, which cancels the rest. A client that has gone is a
+/// clean end too; any other failure to read or write is returned.
+pub async fn serve_lines<R, W, B>(
+    reader: R,
+    writer: W,
+    backend: B,
+    options: LineOptions,
+    shutdown: CancellationToken,
+) -> io::Result<()>
+where
+    R: AsyncRead + Send,
+    W: AsyncWrite + Send + 'static,
+    B: Backend,
+{
+    let outbox = Arc::new(Outbox::default());
+    let mut writing = AbortOnDropHandle::new(tokio::spawn({
+        let outbox = outbox.clone();
+        async move { outbox.write_to(writer).await }
+    }));
+    let initialized = Arc::new(AtomicBool::new(false));
+    let announcing = AbortOnDropHandle::new(tokio::spawn(announce(
+        backend.catalog_changes(),
+        initialized.clone(),
+        outbox.clone(),
+    )));
+    let mut connection = Connection {
+        backend,
+        options,
+        outbox: outbox.clone(),
+        in_flight: InFlight::default(),
+        weight: Arc::new(Semaphore::new(IN_PROGRESS_BYTES)),
+        tasks: JoinSet::new(),
+        revision: None,
+        initialized,
+    };
+    let ended = connection.read(reader, &shutdown).await;
+    debug!(?ended, in_progress = connection.tasks.len(), "no more lines are read");
+    if matches!(ended, Ok(End::ClientGone)) {
+        connection.tasks.abort_all();
+    }
+    let finish = async {
+        while connection.tasks.join_next().await.is_some() {}
+        drop(announcing);
+        outbox.close();
+        (&mut writing).await
+    };
+    let written = match &ended {
+        Ok(End::Shutdown) => finish.await,
+        Ok(End::OfInput | End::ClientGone) | Err(_) => {
+            match tokio::time::timeout(DRAIN_AFTER_END, finish).await {
+                Ok(written) => written,
+                Err(_) => {
+                    connection.in_flight.cancel_all();
+                    connection.tasks.shutdown().await;
+                    Ok(Ok(()))
+                }
+            }
+        }
+    };
+    match (ended, written) {
+        (Err(error), _) | (Ok(_), Ok(Err(error))) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Why reading stopped.
+#[derive(Debug)]
+enum End {
+    OfInput,
+    ClientGone,
+    Shutdown,
+}
+
+/// Tells an initialized legacy client whenever the set of tools has become another one.
+async fn announce(
+    mut changes: tokio::sync::watch::Receiver<u64>,
+    initialized: Arc<AtomicBool>,
+    outbox: Arc<Outbox>,
+) {
+    while changes.changed().await.is_ok() {
+        outbox.room().await;
+        changes.mark_unchanged();
+        if initialized.load(Ordering::Acquire) {
+            outbox.push(|out| notification(out, Method::ToolsListChanged.as_str(), None));
+        }
+    }
+}
+
+struct Connection<B> {
+    backend: B,
+    options: LineOptions,
+    outbox: Arc<Outbox>,
+    in_flight: InFlight,
+    weight: Arc<Semaphore>,
+    tasks: JoinSet<()>,
+    /// What `initialize` negotiated.
+    revision: Option<Revision>,
+    initialized: Arc<AtomicBool>,
+}
+
+/// What becomes of one request.
+enum Step {
+    /// It is answered already.
+    Done(Id, Result<Spliced, RpcError>),
+    /// The gateway answers it.
+    Run(Work),
+}
+
+/// One request on its way to the gateway.
+struct Work {
+    entry: Entry,
+    registration: AbortRegistration,
+    caller: Caller,
+    ask: Ask,
+}
+
+impl<B: Backend> Connection<B> {
+    async fn read(&mut self, reader: impl AsyncRead + Send, shutdown: &CancellationToken) -> io::Result<End> {
+        let mut reader = pin!(reader);
+        let mut lines = LineBuffer::new(self.options.max_message_bytes);
+        let outbox = self.outbox.clone();
+        let mut open = true;
+        loop {
+            let line = match lines.next_line() {
+                None if !open => lines.finish(),
+                line => line,
+            };
+            if let Some(line) = line {
+                tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => return Ok(End::Shutdown),
+                    () = outbox.gone() => return Ok(End::ClientGone),
+                    () = self.take(line) => {}
+                }
+                continue;
+            }
+            if !open {
+                return Ok(End::OfInput);
+            }
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(End::Shutdown),
+                () = outbox.gone() => return Ok(End::ClientGone),
+                read = reader.read_buf(lines.space()) => open = read? > 0,
+            }
+        }
+    }
+
+    async fn take(&mut self, line: Line) {
+        while self.tasks.try_join_next().is_some() {}
+        self.outbox.room().await;
+        let text = match line {
+            Line::Text(text) => text,
+            Line::TooLong { bytes, id } => {
+                let limit = self.options.max_message_bytes;
+                let reason =
+                    format!("the message has {bytes} bytes, more than the {limit} that are accepted");
+                debug!(bytes, limit, "refused a line that is too long");
+                let error = RpcError::new(code::INVALID_REQUEST, &reason);
+                return self.outbox.push(|out| error_response(out, id.as_ref().map(Id::raw), &error));
+            }
+        };
+        match Incoming::parse(&text) {
+            Ok(Incoming::Single(message)) => self.single(message, text.len()).await,
+            Ok(Incoming::Batch(items)) => self.batch(items, text.len()).await,
+            Err(malformed) => {
+                debug!(code = malformed.code, reason = %malformed.reason, "refused a line");
+                self.outbox.push(|out| malformed_response(out, &malformed));
+            }
+        }
+    }
+
+    async fn single(&mut self, message: Message, bytes: usize) {
+        match message {
+            Message::Request(request) => match self.step(request) {
+                Step::Done(id, outcome) => {
+                    self.outbox.push(|out| response(out, &id, outcome.as_ref()));
+                }
+                Step::Run(work) => {
+                    let permit = self.admit(bytes).await;
+                    let (backend, outbox) = (self.backend.clone(), self.outbox.clone());
+                    self.tasks.spawn(async move {
+                        let _permit = permit;
+                        if let Some((id, outcome)) = run(&backend, work, &outbox).await {
+                            outbox.push(|out| response(out, &id, outcome.as_ref()));
+                        }
+                    });
+                }
+            },
+            Message::Notification(told) => self.told(&told),
+            Message::Response(_) => debug!("ignored a response: nothing was asked of this client"),
+        }
+    }
+
+    /// One array of answers to an array of messages, where the negotiated revision has that.
+    async fn batch(&mut self, items: Vec<Result<Message, Malformed>>, bytes: usize) {
+        let refusal = if !self.revision.is_some_and(Revision::has_batches) {
+            Some("a batch is not allowed here; send one message per line".to_owned())
+        } else if items.len() > MAX_BATCH {
+            Some(format!("a batch may hold at most {MAX_BATCH} messages"))
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            debug!(messages = items.len(), reason, "refused a batch");
+            let error = RpcError::new(code::INVALID_REQUEST, &reason);
+            return self.outbox.push(|out| error_response(out, None, &error));
+        }
+        let mut steps = Vec::with_capacity(items.len());
+        for item in items {
+            match item {
+                Ok(Message::Request(request)) => steps.push(Ok(self.batched_step(request))),
+                Ok(Message::Notification(told)) => self.told(&told),
+                Ok(Message::Response(_)) => {
+                    debug!("ignored a response: nothing was asked of this client");
+                }
+                Err(malformed) => steps.push(Err(malformed)),
+            }
+        }
+        if steps.is_empty() {
+            return;
+        }
+        let permit = self.admit(bytes).await;
+        let (backend, outbox) = (self.backend.clone(), self.outbox.clone());
+        self.tasks.spawn(async move {
+            let _permit = permit;
+            let answers = join_all(steps.into_iter().map(|step| answer_step(&backend, step, &outbox))).await;
+            if let Some(array) = batch_answer(&answers) {
+                outbox.push(|out| out.put_slice(&array));
+            }
+        });
+    }
+
+    fn batched_step(&mut self, request: Request) -> Step {
+        let unbatchable =
+            request.method == Method::Initialize || Reading::of(request.params.as_ref()).claims_version();
+        if unbatchable {
+            return Step::Done(request.id, Err(not_in_a_batch()));
+        }
+        self.step(request)
+    }
+
+    /// Decides the era of a request and what is to be done about it.
+    fn step(&mut self, request: Request) -> Step {
+        let Request { id, method, params } = request;
+        let reading = Reading::of(params.as_ref());
+        let outcome = match era::decide(reading.claims_version(), None, &method) {
+            Kind::Initialize => self.initialize(params.as_ref()).map(Err),
+            Kind::Modern => modern(reading, method).map(|ask| Ok((Revision::V2026_07_28, ask))),
+            Kind::Legacy if method == Method::Ping => Ok(Err(Raw::literal("{}"))),
+            Kind::Legacy => self.legacy(reading, method).map(Ok),
+        };
+        let (revision, ask) = match outcome {
+            Ok(Ok(run)) => run,
+            Ok(Err(result)) => return Step::Done(id, Ok(result.into())),
+            Err(error) => {
+                debug!(code = error.code(), "refused a request");
+                return Step::Done(id, Err(error));
+            }
+        };
+        match self.in_flight.enter(&id) {
+            Ok((entry, registration)) => {
+                let caller = Caller {
+                    principal: self.options.principal.clone(),
+                    revision,
+                    transport: self.options.transport,
+                };
+                Step::Run(Work { entry, registration, caller, ask })
+            }
+            Err(error) => {
+                debug!("refused a request whose id is in use");
+                Step::Done(id, Err(error))
+            }
+        }
+    }
+
+    /// May come again: the client then negotiates anew.
+    fn initialize(&mut self, params: Option<&Raw>) -> Result<Raw, RpcError> {
+        let revision = era::negotiate(params)?;
+        debug!(%revision, "legacy client");
+        self.revision = Some(revision);
+        self.initialized.store(false, Ordering::Release);
+        Ok(self.backend.initialize(revision))
+    }
+
+    fn legacy(&self, reading: Reading, method: Method) -> Result<(Revision, Ask), RpcError> {
+        let Some(revision) = self.revision else {
+            let reason = format!(
+                "`{}` came before `initialize`; initialize first, or send the `_meta` of {}",
+                era::shown(&method),
+                Revision::V2026_07_28
+            );
+            return Err(RpcError::new(code::INVALID_REQUEST, &reason));
+        };
+        if era::absent_in(Era::Legacy, &method) {
+            return Err(era::no_such_method(&method, Era::Legacy));
+        }
+        Ok((revision, reading.into_ask(method)?))
+    }
+
+    fn told(&mut self, told: &Notification) {
+        match told.method {
+            Method::Initialized if self.revision.is_some() => self.initialized.store(true, Ordering::Release),
+            Method::Cancelled => {
+                let found =
+                    era::cancelled_id(told.params.as_ref()).is_some_and(|id| self.in_flight.cancel(&id));
+                debug!(found, "cancelled by the client");
+            }
+            _ => debug!(method = era::shown(&told.method), "ignored a notification"),
+        }
+    }
+
+    /// Waits until a request of this size may begin.
+    async fn admit(&self, bytes: usize) -> Option<tokio::sync::OwnedSemaphorePermit> {
+        let weight = bytes.clamp(LEAST_WEIGHT, IN_PROGRESS_BYTES);
+        self.weight.clone().acquire_many_owned(u32::try_from(weight).unwrap_or(u32::MAX)).await.ok()
+    }
+}
+
+/// The checks of a modern request on lines, where no headers repeat the envelope.
+fn modern(reading: Reading, method: Method) -> Result<Ask, RpcError> {
+    let meta = reading.envelope()?;
+    era::check_served(meta.protocol_version.as_deref().unwrap_or_default())?;
+    if era::absent_in(Era::Modern, &method) {
+        return Err(era::no_such_method(&method, Era::Modern));
+    }
+    reading.into_ask(method)
+}
+
+/// Runs one request, its progress first; nothing when it was cancelled.
+async fn run<B: Backend>(
+    backend: &B,
+    work: Work,
+    outbox: &Outbox,
+) -> Option<(Id, Result<Spliced, RpcError>)> {
+    let Work { entry, registration, caller, ask } = work;
+    let answer = async {
+        if ask.meta.progress_token.is_none() {
+            return backend.answer(&caller, ask, None).await;
+        }
+        let (sink, mut notes) = ProgressSink::channel(PROGRESS_CAPACITY);
+        let mut answer = pin!(backend.answer(&caller, ask, Some(sink)));
+        loop {
+            tokio::select! {
+                biased;
+                Some(note) = notes.recv() => drop(outbox.push_if_room(&note)),
+                outcome = &mut answer => {
+                    while let Ok(note) = notes.try_recv() {
+                        outbox.push_if_room(&note);
+                    }
+                    return outcome;
+                }
+            }
+        }
+    };
+    let outcome = Abortable::new(answer, registration).await.ok()?;
+    let id = entry.id().clone();
+    entry.finish().then_some((id, outcome))
+}
+
+async fn answer_step<B: Backend>(
+    backend: &B,
+    step: Result<Step, Malformed>,
+    outbox: &Outbox,
+) -> Option<BytesMut> {
+    let mut out = BytesMut::new();
+    match step {
+        Ok(Step::Done(id, outcome)) => response(&mut out, &id, outcome.as_ref()),
+        Ok(Step::Run(work)) => {
+            let (id, outcome) = run(backend, work, outbox).await?;
+            response(&mut out, &id, outcome.as_ref());
+        }
+        Err(malformed) => malformed_response(&mut out, &malformed),
+    }
+    Some(out)
+}
+
+/// The answers of a batch as one array; nothing when every request was cancelled.
+pub(crate) fn batch_answer(answers: &[Option<BytesMut>]) -> Option<BytesMut> {
+    let mut out = BytesMut::new();
+    for answer in answers.iter().flatten() {
+        out.put_u8(if out.is_empty() { b'[' } else { b',' });
+        out.put_slice(answer);
+    }
+    if out.is_empty() {
+        return None;
+    }
+    out.put_u8(b']');
+    Some(out)
+}
+
+pub(crate) fn malformed_response(out: &mut BytesMut, malformed: &Malformed) {
+    error_response(out, malformed.id.as_ref().map(Id::raw), &malformed.to_error());
+}
+
+pub(crate) fn not_in_a_batch() -> RpcError {
+    RpcError::new(code::INVALID_REQUEST, "this request must not be part of a batch; send it by itself")
+}

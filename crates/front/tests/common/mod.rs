@@ -1,0 +1,214 @@
+//! A backend that does what the test's tool names say, and the messages the tests send.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bridgehead_front::Backend;
+use bridgehead_gateway::{Ask, Caller, ProgressSink};
+use bridgehead_schema::HeaderParameter;
+use bridgehead_wire::{Method, Object, Raw, Revision, RpcError, Spliced, code};
+use bytes::Bytes;
+use tokio::sync::{Notify, watch};
+
+/// The scripted backend; clones share everything.
+#[derive(Clone)]
+pub(crate) struct Fake(Arc<Inner>);
+
+pub(crate) struct Inner {
+    /// Calls that have begun.
+    pub(crate) begun: AtomicUsize,
+    /// Calls that were dropped before they had finished.
+    pub(crate) cancelled: AtomicUsize,
+    /// Calls that have finished.
+    pub(crate) finished: AtomicUsize,
+    /// Lets one `gate` call finish.
+    pub(crate) gate: Notify,
+    /// Told whenever one of the counts changes.
+    pub(crate) moved: Notify,
+    pub(crate) changes: watch::Sender<u64>,
+    pub(crate) headers: Arc<[HeaderParameter]>,
+    /// The callers seen, as `principal revision`.
+    pub(crate) callers: std::sync::Mutex<Vec<String>>,
+}
+
+impl std::ops::Deref for Fake {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        Self::with_headers(Vec::new())
+    }
+
+    pub(crate) fn with_headers(headers: Vec<HeaderParameter>) -> Self {
+        Self(Arc::new(Inner {
+            begun: AtomicUsize::new(0),
+            cancelled: AtomicUsize::new(0),
+            finished: AtomicUsize::new(0),
+            gate: Notify::new(),
+            moved: Notify::new(),
+            changes: watch::channel(0).0,
+            headers: headers.into(),
+            callers: std::sync::Mutex::default(),
+        }))
+    }
+
+    /// Waits until `count` is at least `expected`.
+    pub(crate) async fn until(&self, count: impl Fn(&Inner) -> &AtomicUsize, expected: usize) {
+        let wait = async {
+            loop {
+                let mut moved = std::pin::pin!(self.moved.notified());
+                moved.as_mut().enable();
+                if count(&self.0).load(Ordering::SeqCst) >= expected {
+                    return;
+                }
+                moved.await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(10), wait).await.expect("the count is reached");
+    }
+
+    fn count(&self, count: &AtomicUsize) {
+        count.fetch_add(1, Ordering::SeqCst);
+        self.moved.notify_waiters();
+    }
+
+    async fn call(&self, ask: Ask, progress: Option<ProgressSink>) -> Result<Spliced, RpcError> {
+        let text = |name: &str| ask.params.get(name).and_then(|raw| raw.to_text());
+        let Some(tool) = text("name") else {
+            return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be a string"));
+        };
+        let mut running = Running { fake: self, done: false };
+        self.count(&self.begun);
+        let token = ask.meta.progress_token.as_ref().map_or("0".to_owned(), |raw| raw.as_str().to_owned());
+        let note = |step: usize| {
+            let params = format!(r#"{{"progressToken":{token},"progress":{step}}}"#);
+            let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{params}}}"#);
+            progress.as_ref().map(|sink| sink.send(Bytes::from(text)))
+        };
+        let outcome = match tool.as_str() {
+            "echo" => Ok(ask.params.get("arguments").unwrap_or(Raw::literal("{}"))),
+            "steps" => {
+                for step in 1..=5 {
+                    note(step);
+                    tokio::task::yield_now().await;
+                }
+                Ok(Raw::literal(r#"{"steps":5}"#))
+            }
+            "burst" => {
+                for step in 1..=5 {
+                    note(step);
+                }
+                Ok(Raw::literal(r#"{"burst":5}"#))
+            }
+            "gate" => {
+                self.gate.notified().await;
+                Ok(Raw::literal(r#"{"gate":"open"}"#))
+            }
+            "step_then_gate" => {
+                note(1);
+                self.gate.notified().await;
+                note(2);
+                Ok(Raw::literal(r#"{"gate":"open"}"#))
+            }
+            "hang" => std::future::pending().await,
+            "big" => Ok(Raw::string(&"x".repeat(1024 * 1024))),
+            "capability" => Err(RpcError::new(code::MISSING_CLIENT_CAPABILITY, "needs sampling")),
+            "upstream_no_method" => Err(RpcError::new(code::METHOD_NOT_FOUND, "upstream says so")),
+            _ => Err(RpcError::new(code::INVALID_PARAMS, "unknown tool")),
+        };
+        running.done = true;
+        self.count(&self.finished);
+        outcome.map(Spliced::from)
+    }
+}
+
+/// Counts a call that is dropped before its end.
+struct Running<'a> {
+    fake: &'a Fake,
+    done: bool,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.fake.count(&self.fake.cancelled);
+        }
+    }
+}
+
+impl Backend for Fake {
+    async fn answer(
+        &self,
+        caller: &Caller,
+        ask: Ask,
+        progress: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        self.callers.lock().unwrap().push(format!("{} {}", caller.principal, caller.revision));
+        match ask.method {
+            Method::ToolsList => Ok(Raw::literal(r#"{"tools":[]}"#).into()),
+            Method::Discover => Ok(Raw::literal(r#"{"supportedVersions":["2026-07-28"]}"#).into()),
+            Method::ToolsCall => self.call(ask, progress).await,
+            _ => Err(RpcError::new(code::METHOD_NOT_FOUND, "no such method")),
+        }
+    }
+
+    fn initialize(&self, revision: Revision) -> Raw {
+        Raw::encode(&serde_json::json!({ "protocolVersion": revision.as_str(), "capabilities": {} }))
+    }
+
+    fn header_parameters(&self, tool: &str) -> Arc<[HeaderParameter]> {
+        if tool == "echo" { self.headers.clone() } else { Arc::new([]) }
+    }
+
+    fn catalog_changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}
+
+/// The `_meta` members of a modern request.
+pub(crate) const ENVELOPE: &str = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}"#;
+
+/// A modern request; `params` are the members besides `_meta`.
+pub(crate) fn modern(id: &str, method: &str, params: &str) -> String {
+    let comma = if params.is_empty() { "" } else { "," };
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}{comma}"_meta":{{{ENVELOPE}}}}}}}"#
+    )
+}
+
+/// A legacy request; `params` are all members.
+pub(crate) fn legacy(id: &str, method: &str, params: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}}}}}"#)
+}
+
+/// A legacy `initialize`.
+pub(crate) fn initialize(id: &str, revision: &str) -> String {
+    legacy(
+        id,
+        "initialize",
+        &format!(
+            r#""protocolVersion":"{revision}","capabilities":{{}},"clientInfo":{{"name":"t","version":"0"}}"#
+        ),
+    )
+}
+
+/// A notification.
+pub(crate) fn told(method: &str, params: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{{params}}}}}"#)
+}
+
+/// The code of an error answer, or 0 for a result.
+pub(crate) fn code_of(answer: &serde_json::Value) -> i64 {
+    answer["error"]["code"].as_i64().unwrap_or(0)
+}
+
+/// The text of an id member as it stands in `line`.
+pub(crate) fn id_of(line: &str) -> Option<String> {
+    let raw = Raw::parse(line.to_owned()).ok()?;
+    Object::parse(&raw).ok()?.get("id").map(|id| id.as_str().to_owned())
+}
