@@ -1,1 +1,48 @@
-//! (to be written)
+//! Turns configuration files into a checked configuration.
+//!
+//! A file is read into one tree whatever its format (`tree`), compared with the one table of keys ([`keys`],
+//! `section`), and given its meaning (`check`). The result, [`Config`], cannot express a mistake; nothing
+//! downstream validates it again. Mistakes come as [`Diagnostic`]s with file, line, caret and cure, all at once,
+//! and never show a secret.
+//!
+//! No I/O happens here except reading the files that are named; the process environment comes in as a map.
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::path::Path;
+//!
+//! use bridgehead_config::{Environment, Source, load, locate};
+//!
+//! # fn main() -> Result<(), bridgehead_config::ConfigError> {
+//! let environment = Environment::read(BTreeMap::new())?;
+//! let folder = Path::new("a/folder/without/a/configuration");
+//! let file = locate(None, &environment, folder)?;
+//! let config = load(file.as_deref(), &environment, folder)?;
+//! assert_eq!(config.source, Source::Demo);
+//! # Ok(())
+//! # }
+//! ```
+
+mod check;
+mod diagnostic;
+mod env_file;
+pub mod environment;
+mod interpolate;
+pub mod keys;
+mod load;
+mod mask;
+mod reference;
+mod secret;
+mod section;
+mod settings;
+mod tree;
+
+pub use diagnostic::{ConfigError, Diagnostic, Severity};
+pub use environment::Environment;
+pub use load::{load, locate};
+pub use reference::reference;
+pub use secret::Secret;
+pub use settings::{
+    AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, InvalidServerName, Launch, LogLevel,
+    Mode, Prefix, Server, ServerName, Source, Stdio, TokenSource, ToolOverride, UnknownWord,
+};

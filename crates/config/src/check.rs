@@ -1,0 +1,248 @@
+//! From the written form to the checked form: what the keys of a file mean together.
+//!
+//! Kinds and ranges are already right when a value gets here ([`crate::section`]). After this module nothing is
+//! validated again.
+
+mod client;
+mod server;
+
+pub(crate) use client::{SERVER_MAPS, client};
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::environment::{Environment, is_bearer_token};
+use crate::keys::Place;
+use crate::mask::is_variable_name;
+use crate::secret::Secret;
+use crate::section::{Findings, Section};
+use crate::settings::{
+    AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, Prefix, ServerName, Source, TokenSource,
+};
+use crate::tree::{Node, Span, Value};
+
+/// What surrounds the file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct World<'w> {
+    pub(crate) environment: &'w Environment,
+    /// The folder that relative paths in the file start from: its own.
+    pub(crate) base: &'w Path,
+}
+
+/// Checks a native file.
+pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> Config {
+    let Value::Table(entries) = &root.value else { return Config::demo() };
+    let root = Section::read(Place::Root, entries, findings);
+    let gateway = gateway(&Section::read(Place::Gateway, root.table("gateway"), findings), findings);
+    let http = http(&Section::read(Place::Http, root.table("http"), findings), world, findings);
+    let audit = audit(&Section::read(Place::Audit, root.table("audit"), findings));
+
+    let mut servers = Vec::new();
+    let mut disabled = Vec::new();
+    let mut interpolated = BTreeSet::new();
+    for entry in root.table("servers") {
+        let name = entry.key.parse().unwrap_or_else(|error| {
+            findings.mistake(
+                findings
+                    .diagnostic(format!("{error}"), &entry.key_span)
+                    .help("use 1 to 64 letters, digits, `_`, `.` and `-`"),
+            );
+            ServerName::adapt(&entry.key)
+        });
+        let read = server::read(name, entry, &gateway, world, &mut interpolated, findings);
+        if read.disabled { disabled.push(read.server.name) } else { servers.push(read.server) }
+    }
+    let source = Source::Toml(findings.source.path.clone());
+    Config { source, gateway, http, audit, servers, disabled, interpolated, warnings: Vec::new() }
+}
+
+fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
+    let default = GatewaySettings::default();
+    let (request_timeout, max_total) =
+        timeouts(section, default.request_timeout, default.max_total, findings);
+    GatewaySettings {
+        mode: section.text("mode").and_then(|(mode, _)| mode.parse().ok()).unwrap_or(default.mode),
+        prefix: match section.flag("prefix") {
+            Some(true) => Prefix::Always,
+            Some(false) => Prefix::Never,
+            None => Prefix::Auto,
+        },
+        max_name_length: count(section, "max_name_length", default.max_name_length),
+        request_timeout,
+        max_total,
+        startup_timeout: duration(section, "startup_timeout_ms", default.startup_timeout),
+        list_wait: duration(section, "list_wait_ms", default.list_wait),
+        threads: section
+            .integer("threads")
+            .and_then(|threads| NonZeroUsize::new(usize::try_from(threads).ok()?)),
+        debug_errors: section.flag("debug_errors").unwrap_or(default.debug_errors),
+        max_message_bytes: bytes(section, "max_message_mb", default.max_message_bytes),
+    }
+}
+
+fn http(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> HttpSettings {
+    let default = HttpSettings::default();
+    let listen =
+        match section.text("listen") {
+            None => default.listen,
+            Some((text, span)) => address(text).unwrap_or_else(|| {
+                findings.mistake(findings.diagnostic("`listen` is not an address with a port", span).help(
+                    "write an IP address and a port, such as `\"127.0.0.1:4848\"` or `\"[::1]:4848\"`",
+                ));
+                default.listen
+            }),
+        };
+    HttpSettings {
+        listen,
+        allowed_hosts: names(
+            section,
+            "allowed_hosts",
+            is_host,
+            "a host, such as `\"gateway.example.com\"`",
+            findings,
+        ),
+        allowed_origins: names(
+            section,
+            "allowed_origins",
+            is_origin,
+            "a scheme and a host, such as `\"https://app.example.com\"`",
+            findings,
+        ),
+        token: token(section, world, findings),
+        max_sessions: count(section, "max_sessions", default.max_sessions),
+        session_idle: duration(section, "session_idle_ms", default.session_idle),
+        max_body_bytes: bytes(section, "max_body_mb", default.max_body_bytes),
+        keep_alive: duration(section, "keep_alive_ms", default.keep_alive),
+    }
+}
+
+fn audit(_section: &Section<'_>) -> AuditSettings {
+    // The key table lets only today's behaviour pass.
+    AuditSettings { store: AuditStore::None }
+}
+
+fn address(text: &str) -> Option<SocketAddr> {
+    match text.strip_prefix("localhost:") {
+        Some(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().ok()?))),
+        None => text.parse().ok(),
+    }
+}
+
+fn names(
+    section: &Section<'_>,
+    key: &str,
+    fits: fn(&str) -> bool,
+    expected: &str,
+    findings: &mut Findings,
+) -> Vec<String> {
+    let mut names = Vec::new();
+    for (text, span) in section.list(key) {
+        if fits(text) {
+            names.push(text.to_owned());
+        } else {
+            let message = format!("an entry of `{key}` cannot match anything");
+            findings.mistake(findings.diagnostic(message, span).help(format!("write {expected}")));
+        }
+    }
+    names
+}
+
+fn is_host(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_graphic())
+        && !text.contains(['/', '@', '?', '#'])
+}
+
+fn is_origin(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, host)| !scheme.is_empty() && is_host(host))
+}
+
+fn token(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> TokenSource {
+    match (section.text("token_file"), section.text("token_env")) {
+        (Some(_), Some((_, span))) => {
+            findings.mistake(
+                findings
+                    .diagnostic("both `token_file` and `token_env` are written", span)
+                    .help("keep the one that holds the token"),
+            );
+            TokenSource::None
+        }
+        (Some((path, span)), None) => {
+            if path.is_empty() {
+                findings.mistake(findings.diagnostic("`token_file` is empty", span).help("name a file"));
+            }
+            TokenSource::File(world.environment.resolve(path, world.base))
+        }
+        (None, Some((name, span))) => match world.environment.variable(name) {
+            Some(value) if is_bearer_token(&Secret::new(value)) => {
+                TokenSource::Env { name: name.to_owned(), value: Secret::new(value) }
+            }
+            found => {
+                refuse_token(name, span, found.is_some(), findings);
+                TokenSource::None
+            }
+        },
+        (None, None) => match &world.environment.http_token {
+            Some(value) => {
+                TokenSource::Env { name: crate::environment::HTTP_TOKEN.to_owned(), value: value.clone() }
+            }
+            None => TokenSource::None,
+        },
+    }
+}
+
+fn refuse_token(name: &str, span: &Span, set: bool, findings: &mut Findings) {
+    // What does not look like a variable's name may be the token itself.
+    let shown =
+        if is_variable_name(name) { format!("the variable `{name}`") } else { "that variable".to_owned() };
+    let diagnostic = if set {
+        findings
+            .diagnostic(format!("`token_env`: {shown} does not hold a bearer token"), span)
+            .help("use one or more visible ASCII characters without spaces")
+    } else {
+        findings
+            .diagnostic(format!("`token_env`: {shown} is not set"), span)
+            .help("write the name of a variable that holds the token, not the token itself")
+    };
+    findings.mistake(diagnostic);
+}
+
+/// `request_timeout_ms` and `max_total_ms`, which must fit together whichever of them is written.
+fn timeouts(
+    section: &Section<'_>,
+    request_default: Duration,
+    total_default: Duration,
+    findings: &mut Findings,
+) -> (Duration, Duration) {
+    let request = duration(section, "request_timeout_ms", request_default);
+    let total = duration(section, "max_total_ms", total_default);
+    if request > total
+        && let Some(entry) = section.entry("request_timeout_ms").or(section.entry("max_total_ms"))
+    {
+        let message = "`request_timeout_ms` is longer than `max_total_ms`";
+        findings.mistake(findings.diagnostic(message, &entry.node.span).help(format!(
+            "a call ends after `max_total_ms` in any case: make it at least {}, or `request_timeout_ms` at most {}",
+            request.as_millis(),
+            total.as_millis()
+        )));
+    }
+    (request, total)
+}
+
+fn duration(section: &Section<'_>, key: &str, default: Duration) -> Duration {
+    section.integer(key).map_or(default, Duration::from_millis)
+}
+
+fn count(section: &Section<'_>, key: &str, default: usize) -> usize {
+    section.integer(key).and_then(|number| usize::try_from(number).ok()).unwrap_or(default)
+}
+
+fn bytes(section: &Section<'_>, key: &str, default: usize) -> usize {
+    section
+        .integer(key)
+        .and_then(|megabytes| usize::try_from(megabytes * 1024 * 1024).ok())
+        .unwrap_or(default)
+}

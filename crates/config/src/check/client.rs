@@ -1,0 +1,106 @@
+//! The JSON file of an MCP client, used as it is.
+//!
+//! It belongs to another program, so surplus keys are only told, a mistake costs one server, and names that we
+//! would not allow are adapted.
+
+use std::collections::BTreeSet;
+
+use super::{World, http, server};
+use crate::keys::Place;
+use crate::section::{Findings, Section};
+use crate::settings::{AuditSettings, Config, GatewaySettings, ServerName, Source};
+use crate::tree::{Entry, Node, Value};
+
+/// The keys under which clients keep their servers.
+pub(crate) const SERVER_MAPS: [&str; 3] = ["mcpServers", "servers", "context_servers"];
+
+/// Keys beside the servers that need no remark.
+const EXPECTED_BESIDES: [&str; 2] = ["$schema", "inputs"];
+
+/// Checks a client's file. An error among the findings means that it is not such a file at all.
+pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> Config {
+    let looked_for = "a client's file has its servers under `mcpServers`, `servers` or `context_servers`";
+    let entries: &[Entry] = match &root.value {
+        Value::Table(entries) => entries,
+        _ => &[],
+    };
+    let (maps, besides): (Vec<&Entry>, Vec<&Entry>) =
+        entries.iter().partition(|entry| SERVER_MAPS.contains(&entry.key.as_str()));
+    if maps.is_empty() {
+        findings.mistake(findings.diagnostic("the file has no map of servers", &root.span).help(looked_for));
+    }
+    tell_besides(&besides, findings);
+
+    let gateway = GatewaySettings::default();
+    let http = http(&Section::read(Place::Http, &[], findings), world, findings);
+    let mut config = Config {
+        source: Source::ClientJson(findings.source.path.clone()),
+        gateway: gateway.clone(),
+        http,
+        audit: AuditSettings::default(),
+        servers: Vec::new(),
+        disabled: Vec::new(),
+        interpolated: BTreeSet::new(),
+        warnings: Vec::new(),
+    };
+    let mut taken = BTreeSet::new();
+    for map in maps {
+        let Value::Table(servers) = &map.node.value else {
+            let message =
+                format!("`{}` must be a table of servers, found {}", map.key, map.node.value.describe());
+            findings.mistake(findings.diagnostic(message, &map.node.span).help(looked_for));
+            continue;
+        };
+        for (index, entry) in servers.iter().enumerate() {
+            if servers[index + 1..].iter().any(|later| later.key == entry.key) {
+                let message = format!("server `{}` is written twice", entry.key);
+                findings.warning(findings.diagnostic(message, &entry.key_span).help("the last one is used"));
+                continue;
+            }
+            let name = name(entry, &mut taken, findings);
+            let read = server::read(name, entry, &gateway, world, &mut config.interpolated, findings);
+            if read.disabled {
+                config.disabled.push(read.server.name);
+            } else {
+                config.servers.push(read.server);
+            }
+        }
+    }
+    config
+}
+
+/// Some clients keep all their settings in this file: one remark for all of them.
+fn tell_besides(besides: &[&Entry], findings: &mut Findings) {
+    let surplus: Vec<_> =
+        besides.iter().filter(|entry| !EXPECTED_BESIDES.contains(&entry.key.as_str())).collect();
+    let Some(first) = surplus.first() else { return };
+    let message = match surplus.len() {
+        1 => format!("unknown key `{}`", first.key),
+        count => format!("unknown key `{}` and {} more", first.key, count - 1),
+    };
+    let nearest = surplus.iter().find_map(|entry| {
+        let close = |map: &&&str| strsim::damerau_levenshtein(map, &entry.key) <= 3;
+        SERVER_MAPS.iter().find(close).map(|map| format!("did you mean `{map}` by `{}`?", entry.key))
+    });
+    let help = nearest.unwrap_or_else(|| "only the servers of a client's file are used".to_owned());
+    findings.warning(findings.diagnostic(message, &first.key_span).help(help));
+}
+
+fn name(entry: &Entry, taken: &mut BTreeSet<ServerName>, findings: &mut Findings) -> ServerName {
+    let adapted = ServerName::adapt(&entry.key);
+    let mut name = adapted.clone();
+    let mut number = 2;
+    while !taken.insert(name.clone()) {
+        name = adapted.numbered(number);
+        number += 1;
+    }
+    if name.as_str() != entry.key {
+        let message = format!("server `{}` is called `{name}` here", entry.key);
+        findings.warning(
+            findings
+                .diagnostic(message, &entry.key_span)
+                .help("names are 1 to 64 letters, digits, `_`, `.` and `-`, each used once"),
+        );
+    }
+    name
+}

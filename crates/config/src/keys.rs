@@ -1,0 +1,276 @@
+//! Every key of the configuration, once.
+//!
+//! Reading, the nearest match for a typo, what a snippet may show and the reference page all come from
+//! [`KEYS`]; a key that is not in this table does not exist. What a value *means* is decided in `check`.
+
+mod all;
+
+pub use all::KEYS;
+
+/// A table of the configuration in which keys live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// The top of the file.
+    Root,
+    /// `[gateway]`
+    Gateway,
+    /// `[http]`
+    Http,
+    /// `[audit]`
+    Audit,
+    /// `[queues.NAME]`
+    Queue,
+    /// `[servers.NAME]`
+    Server,
+    /// `[servers.NAME.limits]`
+    Limits,
+    /// `[servers.NAME.files]`
+    Files,
+    /// `[servers.NAME.tools.TOOL]`
+    Tool,
+}
+
+impl Place {
+    /// All places in the order of the reference page.
+    pub const ALL: [Place; 9] = [
+        Place::Root,
+        Place::Gateway,
+        Place::Http,
+        Place::Audit,
+        Place::Server,
+        Place::Tool,
+        Place::Limits,
+        Place::Files,
+        Place::Queue,
+    ];
+
+    /// The place as it is written in the file.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Place::Root => "the top of the file",
+            Place::Gateway => "[gateway]",
+            Place::Http => "[http]",
+            Place::Audit => "[audit]",
+            Place::Queue => "[queues.NAME]",
+            Place::Server => "[servers.NAME]",
+            Place::Limits => "[servers.NAME.limits]",
+            Place::Files => "[servers.NAME.files]",
+            Place::Tool => "[servers.NAME.tools.TOOL]",
+        }
+    }
+}
+
+/// What a value looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// `true` or `false`.
+    Flag,
+    /// A whole number within bounds, both included.
+    Integer {
+        /// The smallest allowed value.
+        least: u64,
+        /// The largest allowed value.
+        most: u64,
+    },
+    /// A string.
+    Text,
+    /// One of these words, in any case.
+    Choice(&'static [&'static str]),
+    /// `true`, `false`, or one of these words.
+    FlagOr(&'static [&'static str]),
+    /// A list of strings.
+    List,
+    /// A table whose keys are free and whose values are strings.
+    Map,
+    /// A table with the keys of a place.
+    Table(Place),
+    /// A table of named tables, each with the keys of a place.
+    Tables(Place),
+}
+
+impl Kind {
+    /// The kind in words: "must be …".
+    pub fn describe(self) -> String {
+        match self {
+            Kind::Flag => "`true` or `false`".to_owned(),
+            Kind::Integer { least, most } => format!("a whole number from {least} to {most}"),
+            Kind::Text => "a string".to_owned(),
+            Kind::Choice(words) => format!("one of {}", quoted(words)),
+            Kind::FlagOr(words) => format!("`true`, `false` or {}", quoted(words)),
+            Kind::List => "a list of strings".to_owned(),
+            Kind::Map => "a table of strings".to_owned(),
+            Kind::Table(_) => "a table".to_owned(),
+            Kind::Tables(_) => "a table of tables".to_owned(),
+        }
+    }
+}
+
+fn quoted(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether a key can be used already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status {
+    /// The key works.
+    Supported,
+    /// The key is reserved; its behaviour is still to come.
+    Later {
+        /// Values that ask for what happens today anyway, and are therefore accepted.
+        accepts: &'static [&'static str],
+        /// Whether running a server without it would break what the file asks for (a limit, a filter, another
+        /// transport). Then that server is not started even where other surplus keys are only warned about.
+        binding: bool,
+    },
+}
+
+/// One key of the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// The table it lives in.
+    pub place: Place,
+    /// Its name in snake_case; the camelCase form is accepted too.
+    pub name: &'static str,
+    /// What its value looks like.
+    pub kind: Kind,
+    /// What it does, in one sentence.
+    pub doc: &'static str,
+    /// Its default as shown in the reference, empty if it has none.
+    pub default: &'static str,
+    /// Whether it can be used already.
+    pub status: Status,
+}
+
+impl Key {
+    /// What it does as part of a message: lower case and without a full stop.
+    pub(crate) fn gist(&self) -> String {
+        let mut characters = self.doc.strip_suffix('.').unwrap_or(self.doc).chars();
+        characters.next().map(|first| first.to_lowercase().chain(characters).collect()).unwrap_or_default()
+    }
+
+    /// The key's name in camelCase.
+    pub fn camel_case(&self) -> String {
+        let mut camel = String::with_capacity(self.name.len());
+        let mut raise = false;
+        for character in self.name.chars() {
+            match character {
+                '_' => raise = true,
+                _ if raise => {
+                    camel.push(character.to_ascii_uppercase());
+                    raise = false;
+                }
+                _ => camel.push(character),
+            }
+        }
+        camel
+    }
+}
+
+/// All keys of a place, in the order of the reference.
+pub fn of(place: Place) -> impl Iterator<Item = &'static Key> {
+    KEYS.iter().filter(move |key| key.place == place)
+}
+
+/// The key of a place with this name, in either spelling.
+pub fn find(place: Place, written: &str) -> Option<&'static Key> {
+    of(place).find(|key| key.name == written || key.camel_case() == written)
+}
+
+/// Names people bring along from other tools.
+const SYNONYMS: &[(Place, &str, &str)] = &[
+    (Place::Root, "mcp_servers", "servers"),
+    (Place::Root, "context_servers", "servers"),
+    (Place::Server, "cmd", "command"),
+    (Place::Server, "arguments", "args"),
+    (Place::Server, "environment", "env"),
+    (Place::Server, "dotenv", "env_file"),
+    (Place::Server, "working_directory", "cwd"),
+    (Place::Server, "workdir", "cwd"),
+    (Place::Server, "transport", "type"),
+    (Place::Server, "timeout", "request_timeout_ms"),
+    (Place::Server, "timeout_ms", "request_timeout_ms"),
+    (Place::Gateway, "timeout_ms", "request_timeout_ms"),
+    (Place::Http, "bind", "listen"),
+    (Place::Http, "address", "listen"),
+];
+
+/// The key of a place that was most likely meant by an unknown name.
+pub fn nearest(place: Place, written: &str) -> Option<&'static Key> {
+    let written = snake_case(written);
+    let tolerance = (written.chars().count() / 3).clamp(1, 3);
+    let synonyms = SYNONYMS.iter().filter(|(at, ..)| *at == place);
+    of(place)
+        .map(|key| (key.name, key))
+        .chain(synonyms.filter_map(|(_, other, meant)| find(place, meant).map(|key| (*other, key))))
+        .map(|(name, key)| (strsim::damerau_levenshtein(&written, name), key))
+        .filter(|(distance, _)| *distance <= tolerance)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, key)| key)
+}
+
+/// Another place that has a key with this name.
+pub fn elsewhere(place: Place, written: &str) -> Option<Place> {
+    Place::ALL.into_iter().find(|other| *other != place && find(*other, written).is_some())
+}
+
+fn snake_case(written: &str) -> String {
+    let mut snake = String::with_capacity(written.len() + 4);
+    for character in written.chars() {
+        if character.is_uppercase() && !snake.is_empty() && !snake.ends_with('_') {
+            snake.push('_');
+        }
+        match character {
+            '-' | ' ' => snake.push('_'),
+            _ => snake.extend(character.to_lowercase()),
+        }
+    }
+    snake
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_spellings_find_a_key_and_no_other_does() {
+        for key in KEYS {
+            assert_eq!(find(key.place, key.name).map(|found| found.name), Some(key.name));
+            assert_eq!(find(key.place, &key.camel_case()).map(|found| found.name), Some(key.name));
+        }
+        assert!(find(Place::Server, "request-timeout-ms").is_none());
+        assert!(find(Place::Server, "RequestTimeoutMs").is_none());
+    }
+
+    #[test]
+    fn no_key_is_listed_twice_and_each_has_a_sentence() {
+        for (index, key) in KEYS.iter().enumerate() {
+            let twin = KEYS[..index].iter().any(|other| other.place == key.place && other.name == key.name);
+            assert!(!twin, "{} is listed twice", key.name);
+            assert!(key.doc.ends_with('.'), "{}: {}", key.name, key.doc);
+        }
+    }
+
+    #[track_caller]
+    fn check(place: Place, written: &str, expected: Option<&str>) {
+        assert_eq!(nearest(place, written).map(|key| key.name), expected, "{written}");
+    }
+
+    #[test]
+    fn the_nearest_key_is_what_was_meant() {
+        check(Place::Server, "comand", Some("command"));
+        check(Place::Server, "commnad", Some("command"));
+        check(Place::Server, "arg", Some("args"));
+        check(Place::Server, "request-timeout-ms", Some("request_timeout_ms"));
+        check(Place::Server, "RequestTimeoutMs", Some("request_timeout_ms"));
+        check(Place::Server, "environment", Some("env"));
+        check(Place::Server, "enviromnent", Some("env"));
+        check(Place::Server, "alwaysAllow", None);
+        check(Place::Root, "mcpServers", Some("servers"));
+        check(Place::Root, "server", Some("servers"));
+        check(Place::Gateway, "Mode", Some("mode"));
+        assert_eq!(elsewhere(Place::Gateway, "listen"), Some(Place::Http));
+    }
+}

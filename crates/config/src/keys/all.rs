@@ -1,0 +1,137 @@
+//! The table of keys itself. To let a key land, set its status to `Supported` and read it in `check`.
+
+use super::Kind::{self, Choice, Flag, FlagOr, Integer, List, Map, Table, Tables, Text};
+use super::Place::{self, Audit, Files, Gateway, Http, Limits, Queue, Root, Server, Tool};
+use super::{Key, Status};
+
+const DAY_MS: u64 = 86_400_000;
+/// What a duration may be: at least a millisecond, at most a week.
+const DURATION: Kind = Integer { least: 1, most: 7 * DAY_MS };
+const DURATION_OR_ZERO: Kind = Integer { least: 0, most: 7 * DAY_MS };
+const COUNT: Kind = Integer { least: 1, most: 1_000_000 };
+const MEGABYTES: Kind = Integer { least: 1, most: 4096 };
+const LIMIT: Kind = Integer { least: 1, most: u32::MAX as u64 };
+
+const LATER: Status = Status::Later { accepts: &[], binding: false };
+const BINDING: Status = Status::Later { accepts: &[], binding: true };
+
+const fn later_but(accepts: &'static [&'static str]) -> Status {
+    Status::Later { accepts, binding: false }
+}
+
+const fn binding_but(accepts: &'static [&'static str]) -> Status {
+    Status::Later { accepts, binding: true }
+}
+
+const fn works(
+    place: Place,
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    doc: &'static str,
+) -> Key {
+    Key { place, name, kind, doc, default, status: Status::Supported }
+}
+
+const fn later(
+    status: Status,
+    place: Place,
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    doc: &'static str,
+) -> Key {
+    Key { place, name, kind, doc, default, status }
+}
+
+/// Every key of the configuration.
+#[rustfmt::skip] // one key, one line: this is a table
+pub const KEYS: &[Key] = &[
+    works(Root, "gateway", Table(Gateway), "", "How calls are run."),
+    works(Root, "http", Table(Http), "", "How clients reach the gateway over HTTP."),
+    works(Root, "audit", Table(Audit), "", "Where the record of calls is kept."),
+    works(Root, "servers", Tables(Server), "", "The MCP servers behind the gateway, each under its name."),
+    later(BINDING, Root, "queues", Tables(Queue), "", "Named queues that bound how many calls run at once."),
+
+    works(Gateway, "mode", Choice(&["full", "readonly", "minimal", "test"]), "\"full\"", "Which tools are offered: all, only those annotated read-only, only the built-in ones, or all with debug details."),
+    works(Gateway, "prefix", FlagOr(&["auto"]), "\"auto\"", "Whether tools are named `server__tool`; `\"auto\"` leaves the prefix out if and only if one server is configured."),
+    works(Gateway, "max_name_length", Integer { least: 16, most: 1024 }, "64", "Longest tool name shown to clients; a longer one gets a short form with a stable hash."),
+    works(Gateway, "request_timeout_ms", DURATION, "300000", "How long a call may stay silent; progress restarts the clock."),
+    works(Gateway, "max_total_ms", DURATION, "3600000", "How long a call may take altogether, progress or not."),
+    works(Gateway, "startup_timeout_ms", DURATION, "30000", "How long the gateway itself may take to start."),
+    works(Gateway, "list_wait_ms", DURATION_OR_ZERO, "5000", "How long the first list of tools waits for servers that are still starting."),
+    works(Gateway, "threads", Integer { least: 1, most: 1024 }, "one per core", "Number of worker threads."),
+    works(Gateway, "debug_errors", Flag, "false", "Puts backtraces into the details of errors."),
+    works(Gateway, "max_message_mb", MEGABYTES, "16", "Largest single message from a server, in megabytes."),
+    later(LATER, Gateway, "init_concurrency", COUNT, "8", "How many servers are started at the same time."),
+    later(LATER, Gateway, "roots", List, "", "Folders announced to servers that ask for roots."),
+
+    works(Http, "listen", Text, "\"127.0.0.1:4848\"", "Address and port; anything but loopback requires a token."),
+    works(Http, "allowed_hosts", List, "loopback names", "`Host` headers that are accepted besides those of loopback."),
+    works(Http, "allowed_origins", List, "loopback origins", "`Origin` headers that are accepted besides those of loopback."),
+    works(Http, "token_file", Text, "", "File that holds the bearer token clients must send."),
+    works(Http, "token_env", Text, "", "Name of the variable that holds the bearer token clients must send."),
+    works(Http, "max_sessions", COUNT, "1024", "How many sessions of older clients may be open at once."),
+    works(Http, "session_idle_ms", DURATION, "1800000", "How long a session without a request is kept."),
+    works(Http, "max_body_mb", MEGABYTES, "16", "Largest request body, in megabytes."),
+    works(Http, "keep_alive_ms", DURATION, "15000", "How often a comment is sent on a silent event stream."),
+
+    later(later_but(&["none"]), Audit, "store", Choice(&["sqlite", "none"]), "\"none\"", "Where the audit trail is kept."),
+    later(LATER, Audit, "payloads", Choice(&["redacted", "digest", "none"]), "\"redacted\"", "What is kept of arguments and results."),
+    later(LATER, Audit, "on_failure", Choice(&["refuse", "continue"]), "\"refuse\"", "What happens to a call that cannot be recorded."),
+
+    later(binding_but(&["stdio"]), Server, "type", Choice(&["stdio", "http", "sse", "websocket", "streamable-http", "streamableHttp", "streamable_http", "ws"]), "by `command` or `url`", "How the server is reached."),
+    works(Server, "command", Text, "", "Program to run; excludes `url`."),
+    works(Server, "args", List, "[]", "Arguments of the command."),
+    works(Server, "env", Map, "{}", "Environment variables of the command, besides `PATH`, `HOME`, `USER`, `LANG`, `TERM` and `TMPDIR`."),
+    works(Server, "env_file", Text, "", "File with `NAME=value` lines; `env` wins over it."),
+    works(Server, "cwd", Text, "that of the gateway", "Folder in which the command runs."),
+    later(BINDING, Server, "url", Text, "", "Address of a remote server; excludes `command`."),
+    later(BINDING, Server, "headers", Map, "{}", "Headers sent to a remote server."),
+    works(Server, "disabled", Flag, "false", "Leaves the server out."),
+    works(Server, "prefix", Flag, "that of the gateway", "Whether this server's tools are named `server__tool`."),
+    works(Server, "request_timeout_ms", DURATION, "that of the gateway", "How long a call to this server may stay silent."),
+    works(Server, "max_total_ms", DURATION, "that of the gateway", "How long a call to this server may take altogether."),
+    works(Server, "tools", Tables(Tool), "", "Settings of single tools, each under its name at the server."),
+    later(BINDING, Server, "tools_allowed", List, "[\"*\"]", "Patterns of the tools that are offered."),
+    later(BINDING, Server, "tools_denied", List, "[]", "Patterns of the tools that are not offered; wins over `tools_allowed`."),
+    later(binding_but(&["shared"]), Server, "isolation", Choice(&["shared", "session", "call"]), "\"shared\"", "Who shares a process of this server: everyone, one client session, or nobody."),
+    later(binding_but(&["true"]), Server, "shared", Flag, "true", "`false` is another way to write `isolation = \"session\"`."),
+    later(BINDING, Server, "limits", Table(Limits), "", "What the server's processes may use."),
+    later(BINDING, Server, "require", List, "[]", "Protections without which the server must not start."),
+    later(BINDING, Server, "files", Table(Files), "", "Which files the server may use."),
+    later(binding_but(&["full"]), Server, "network", Choice(&["none", "full"]), "\"full\"", "Whether the server may use the network."),
+    later(BINDING, Server, "profile", Text, "", "Ready-made set of protections."),
+    later(BINDING, Server, "on_missing", Choice(&["refuse", "degrade"]), "\"refuse\"", "What happens when a protection cannot be enforced."),
+    later(later_but(&["0"]), Server, "idle_timeout_ms", DURATION_OR_ZERO, "0", "How long an unused server keeps running; 0 means for ever."),
+    later(later_but(&["false"]), Server, "lazy", Flag, "false", "Starts the server on first use."),
+    later(later_but(&["auto"]), Server, "era", Choice(&["auto", "modern", "legacy"]), "\"auto\"", "Protocol era spoken with the server."),
+    later(LATER, Server, "queue", Text, "", "Queue that bounds this server's calls."),
+    later(LATER, Server, "stable_after_ms", DURATION, "60000", "Health that resets the restart delays."),
+    later(LATER, Server, "jitter", Flag, "true", "Spreads restarts over time."),
+    later(LATER, Server, "probe_interval_ms", DURATION, "30000", "How often the server's health is probed."),
+    later(LATER, Server, "restart", Flag, "true", "Restarts the server when it ends."),
+    later(LATER, Server, "retry", Choice(&["always", "safe", "never"]), "\"safe\"", "Whether a failed call is tried again."),
+    later(LATER, Server, "interactive", Text, "\"auto\"", "How calls during which the server asks its user are attributed."),
+    later(LATER, Server, "max_leases", COUNT, "8", "How many processes serve exclusive calls."),
+    later(later_but(&["off"]), Server, "output", Choice(&["off", "report", "enforce"]), "\"off\"", "What is done with results that do not match their schema."),
+    later(LATER, Server, "roots", List, "", "Folders announced to this server when it asks for roots."),
+
+    works(Tool, "lock", Flag, "false", "Runs calls of this tool one at a time."),
+    later(LATER, Tool, "queue", Text, "that of the server", "Queue that bounds this tool's calls."),
+    later(BINDING, Tool, "limits", Table(Limits), "those of the server", "What one call of this tool may use."),
+
+    later(BINDING, Limits, "max_memory_mb", LIMIT, "", "Memory of the whole process tree, in megabytes."),
+    later(BINDING, Limits, "max_execution_ms", DURATION, "", "Time one call may run."),
+    later(BINDING, Limits, "max_processes", LIMIT, "", "Processes in the tree."),
+    later(BINDING, Limits, "max_open_files", LIMIT, "", "Open files of each process."),
+    later(BINDING, Limits, "max_file_mb", LIMIT, "", "Largest file a process may write, in megabytes."),
+    later(BINDING, Limits, "max_output_mb", LIMIT, "", "Largest output of one call, in megabytes."),
+    later(BINDING, Limits, "max_log_kb", LIMIT, "", "Captured error output of one call, in kilobytes."),
+
+    later(BINDING, Files, "read", List, "[]", "Paths the server may read."),
+    later(BINDING, Files, "write", List, "[]", "Paths the server may read and write."),
+
+    later(BINDING, Queue, "concurrency", COUNT, "64", "How many calls run at once."),
+    later(BINDING, Queue, "max_waiting", COUNT, "", "How many calls may wait."),
+];

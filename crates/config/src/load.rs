@@ -1,0 +1,135 @@
+//! Which file is used, and reading it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::check::{self, SERVER_MAPS, World};
+use crate::diagnostic::{ConfigError, Diagnostic, Severity, SourceText};
+use crate::environment::{self, Environment};
+use crate::mask::Mask;
+use crate::section::Findings;
+use crate::settings::{Config, TokenSource};
+use crate::tree::{self, Node, SyntaxError};
+
+/// The file to use: `explicit` (the `--config` option), `BRIDGEHEAD_CONFIG`, `bridgehead.toml` and `.mcp.json`
+/// in `cwd`, `bridgehead/bridgehead.toml` in the user's configuration folder. `None` if there is none of them,
+/// an error if one that was named does not exist.
+pub fn locate(
+    explicit: Option<&Path>,
+    environment: &Environment,
+    cwd: &Path,
+) -> Result<Option<PathBuf>, ConfigError> {
+    let named = match (explicit, &environment.config) {
+        (Some(path), _) => Some((path, "--config")),
+        (None, Some(path)) => Some((path.as_path(), environment::CONFIG)),
+        (None, None) => None,
+    };
+    if let Some((path, by)) = named {
+        if cwd.join(path).is_file() {
+            return Ok(Some(path.to_owned()));
+        }
+        let message = format!("there is no file `{}`, which {by} names", path.display());
+        return Err(Diagnostic::error(message).help(format!("correct {by}, or leave it out")).into());
+    }
+    let user = environment
+        .variable("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_absolute())
+        .or_else(|| environment.variable("HOME").map(|home| Path::new(home).join(".config")))
+        .map(|folder| folder.join("bridgehead").join("bridgehead.toml"));
+    let found = [Some(cwd.join("bridgehead.toml")), Some(cwd.join(".mcp.json")), user]
+        .into_iter()
+        .flatten()
+        .find(|path| path.is_file());
+    Ok(found)
+}
+
+/// Reads and checks a file, or gives the defaults if there is none. Relative paths start from `cwd`.
+pub fn load(path: Option<&Path>, environment: &Environment, cwd: &Path) -> Result<Config, ConfigError> {
+    let mut config = match path {
+        Some(path) => {
+            let full = cwd.join(path);
+            let text = std::fs::read(&full).map_err(|error| {
+                Diagnostic::error(format!("cannot read the configuration: {error}")).in_file(path)
+            })?;
+            let text = String::from_utf8(text).map_err(|error| {
+                let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
+                    .iter()
+                    .filter(|byte| **byte == b'\n');
+                Diagnostic::error(format!("line {} is not UTF-8 text", line.count() + 1)).in_file(path)
+            })?;
+            let base = full.parent().unwrap_or(cwd);
+            parse(path, text, World { environment, base })?
+        }
+        None => {
+            let mut config = Config::demo();
+            if let Some(value) = &environment.http_token {
+                config.http.token =
+                    TokenSource::Env { name: environment::HTTP_TOKEN.to_owned(), value: value.clone() };
+            }
+            config
+        }
+    };
+    config.gateway.mode = environment.mode.unwrap_or(config.gateway.mode);
+    config.gateway.startup_timeout = environment.startup_timeout.unwrap_or(config.gateway.startup_timeout);
+    Ok(config)
+}
+
+fn is_json(path: &Path, text: &str) -> bool {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("json" | "jsonc") => true,
+        Some("toml") => false,
+        // A JSON file of a client begins with a brace or a comment, a TOML file with neither.
+        _ => text.trim_start().starts_with(['{', '/']),
+    }
+}
+
+fn parse(path: &Path, mut text: String, world: World<'_>) -> Result<Config, ConfigError> {
+    if text.starts_with('\u{feff}') {
+        text.drain(..'\u{feff}'.len_utf8());
+    }
+    let json = is_json(path, &text);
+    let tree =
+        if json { tree::read_json(&text).map_err(|error| vec![error]) } else { tree::read_toml(&text) };
+    let source = |mask| Arc::new(SourceText { path: path.to_owned(), text, mask });
+    let root = match tree {
+        Ok(root) => root,
+        Err(errors) => {
+            return Err(syntax(&source(Mask::AllValues), errors, if json { "JSON" } else { "TOML" }));
+        }
+    };
+    let mask = if json { Mask::client(&root, &SERVER_MAPS) } else { Mask::native(&root) };
+    checked(&root, json, source(mask), world)
+}
+
+fn syntax(source: &Arc<SourceText>, errors: Vec<SyntaxError>, format: &str) -> ConfigError {
+    let tell = |error: SyntaxError| {
+        let diagnostic =
+            Diagnostic::error(format!("not valid {format}: {}", error.message)).at(source, &error.span);
+        // The parsers guess at what a bare word was meant to be (`n…` a `nan`, `t…` a `true`); it is nearly always
+        // text without quotes.
+        let bare_word = source.text.get(error.span).is_some_and(|text| text.starts_with(char::is_alphabetic));
+        if bare_word { diagnostic.help("write text in quotes") } else { diagnostic }
+    };
+    ConfigError(errors.into_iter().map(tell).collect())
+}
+
+fn checked(
+    root: &Node,
+    json: bool,
+    source: Arc<SourceText>,
+    world: World<'_>,
+) -> Result<Config, ConfigError> {
+    let mut findings = Findings::new(source, !json);
+    let mut config = if json {
+        check::client(root, world, &mut findings)
+    } else {
+        check::native(root, world, &mut findings)
+    };
+    findings.diagnostics.sort_by_key(Diagnostic::position);
+    if findings.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error) {
+        return Err(ConfigError(findings.diagnostics));
+    }
+    config.warnings = findings.diagnostics;
+    Ok(config)
+}

@@ -1,0 +1,275 @@
+//! What of a configuration file may be shown in a diagnostic.
+//!
+//! Threat: error output ends in terminals, CI logs and bug reports, and configuration files hold credentials.
+//! So a snippet shows a value only where the key table says that it is harmless: values of `env`, `headers` and
+//! of unknown keys are left out, and so are arguments and addresses that look like they carry a credential.
+//! A file that does not parse has no keys to go by; there, letters and digits of all values are blotted out.
+
+use crate::keys::{self, Kind, Place};
+use crate::tree::{Node, Span, Value};
+
+/// What is left out of a file's text when it is shown.
+#[derive(Debug)]
+pub(crate) enum Mask {
+    /// These ranges, sorted and without overlap.
+    Ranges(Vec<Span>),
+    /// Everything that could be a value, since the file could not be parsed.
+    AllValues,
+}
+
+/// Words that give a credential away, in a key or in an argument.
+#[rustfmt::skip]
+const TELLTALES: [&str; 15] = [
+    "token", "secret", "password", "passwd", "apikey", "api-key", "auth", "credential", "bearer", "-key", "_key",
+    "key=", "sk-", "ghp_", "github_pat",
+];
+
+impl Mask {
+    /// For a native file.
+    pub(crate) fn native(root: &Node) -> Self {
+        let mut ranges = Vec::new();
+        mask_place(root, Place::Root, &mut ranges);
+        Self::sorted(ranges)
+    }
+
+    /// For a client's JSON file whose servers are under one of `maps`.
+    pub(crate) fn client(root: &Node, maps: &[&str]) -> Self {
+        let mut ranges = Vec::new();
+        if let Value::Table(entries) = &root.value {
+            for entry in entries {
+                match &entry.node.value {
+                    Value::Table(servers) if maps.contains(&entry.key.as_str()) => {
+                        servers
+                            .iter()
+                            .for_each(|server| mask_place(&server.node, Place::Server, &mut ranges));
+                    }
+                    _ => mask_leaves(&entry.node, &mut ranges),
+                }
+            }
+        } else {
+            mask_leaves(root, &mut ranges);
+        }
+        Self::sorted(ranges)
+    }
+
+    fn sorted(mut ranges: Vec<Span>) -> Self {
+        ranges.sort_by_key(|range| range.start);
+        Mask::Ranges(ranges)
+    }
+
+    /// The text without what must not be shown, and where `span` is in it.
+    pub(crate) fn apply(&self, text: &str, span: Span) -> (String, Span) {
+        match self {
+            Mask::AllValues => (blot_values(text), span),
+            Mask::Ranges(ranges) => leave_out(text, ranges, span),
+        }
+    }
+}
+
+fn mask_place(node: &Node, place: Place, ranges: &mut Vec<Span>) {
+    let Value::Table(entries) = &node.value else { return mask_leaves(node, ranges) };
+    for entry in entries {
+        // A near miss is treated as the key that was meant: `comand = "npx"` may be shown, `evn` may not.
+        let meant = || keys::nearest(place, &entry.key).filter(|_| !tells(&entry.key));
+        match keys::find(place, &entry.key).or_else(meant) {
+            None => mask_leaves(&entry.node, ranges),
+            Some(key) => match (key.kind, &entry.node.value) {
+                (Kind::Table(inner), Value::Table(_)) => mask_place(&entry.node, inner, ranges),
+                (Kind::Tables(inner), Value::Table(named)) => {
+                    named.iter().for_each(|entry| mask_place(&entry.node, inner, ranges));
+                }
+                (Kind::Map | Kind::Table(_) | Kind::Tables(_), _) => mask_leaves(&entry.node, ranges),
+                _ if key.name == "token_env" => mask_unless_variable(&entry.node, ranges),
+                _ => mask_telltales(&entry.node, ranges),
+            },
+        }
+    }
+}
+
+fn mask_leaves(node: &Node, ranges: &mut Vec<Span>) {
+    match &node.value {
+        Value::Table(entries) => entries.iter().for_each(|entry| mask_leaves(&entry.node, ranges)),
+        Value::List(items) => items.iter().for_each(|item| mask_leaves(item, ranges)),
+        _ => ranges.push(node.span.clone()),
+    }
+}
+
+/// `token_env` holds a name; someone who puts the token itself there must not see it in a log.
+fn mask_unless_variable(node: &Node, ranges: &mut Vec<Span>) {
+    let named = matches!(&node.value, Value::Text(name) if is_variable_name(name));
+    if !named {
+        mask_leaves(node, ranges);
+    }
+}
+
+/// Whether this is written like the name of an environment variable, upper case as is the custom.
+pub(crate) fn is_variable_name(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_uppercase() || first == '_')
+        && name.chars().all(|other| other.is_ascii_uppercase() || other.is_ascii_digit() || other == '_')
+}
+
+/// Leaves out texts that look like they carry a credential, and what follows them in a list
+/// (`["--token", "abc"]`).
+fn mask_telltales(node: &Node, ranges: &mut Vec<Span>) {
+    match &node.value {
+        Value::Text(text) if tells(text) => ranges.push(node.span.clone()),
+        Value::List(items) => {
+            let mut after_telltale = false;
+            for item in items {
+                if after_telltale {
+                    mask_leaves(item, ranges);
+                } else {
+                    mask_telltales(item, ranges);
+                }
+                after_telltale = matches!(&item.value, Value::Text(text) if tells(text) || text == "-H");
+            }
+        }
+        Value::Table(_) => mask_leaves(node, ranges),
+        _ => {}
+    }
+}
+
+fn tells(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    // `user:password@host` and query strings are where addresses carry credentials.
+    lower.contains("://") && lower.contains(['@', '?'])
+        || TELLTALES.iter().any(|telltale| lower.contains(telltale))
+}
+
+fn leave_out(text: &str, ranges: &[Span], span: Span) -> (String, Span) {
+    let mut shown = String::with_capacity(text.len());
+    let mut copied = 0;
+    let mut moved = span.clone();
+    for range in ranges.iter().filter(|range| range.end <= text.len()) {
+        if range.start < copied {
+            continue;
+        }
+        shown.push_str(&text[copied..range.start]);
+        let at = shown.len();
+        shown.push('…');
+        let end = shown.len();
+        // Lines keep their numbers.
+        shown.extend(text[range.clone()].chars().filter(|character| *character == '\n'));
+        copied = range.end;
+
+        let inside = |position: usize| range.start < position && position < range.end;
+        moved.start = if inside(span.start) || span.start == range.start { at } else { moved.start };
+        moved.end = if inside(span.end) || span.end == range.end { end } else { moved.end };
+        if span.start >= range.end {
+            moved.start = span.start - range.end + shown.len();
+        }
+        if span.end > range.end {
+            moved.end = span.end - range.end + shown.len();
+        }
+    }
+    shown.push_str(&text[copied..]);
+    moved.end = moved.end.max(moved.start);
+    (shown, moved)
+}
+
+/// Replaces letters and digits after the key of each line byte by byte, so that positions stay as they are and
+/// the punctuation, which is what a syntax error is about, stays visible.
+fn blot_values(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut in_long_string = false;
+    for line in text.split_inclusive('\n') {
+        let key_end = if in_long_string { 0 } else { key_length(line) };
+        shown.push_str(&line[..key_end]);
+        for character in line[key_end..].chars() {
+            if character.is_alphanumeric() {
+                shown.extend(std::iter::repeat_n('*', character.len_utf8()));
+            } else {
+                shown.push(character);
+            }
+        }
+        let fences = line.matches("\"\"\"").count() + line.matches("'''").count();
+        in_long_string ^= fences % 2 == 1;
+    }
+    shown
+}
+
+/// The length of what is certainly a key or a table header at the start of a line.
+fn key_length(line: &str) -> usize {
+    let indent = line.len() - line.trim_start().len();
+    let rest = &line[indent..];
+    let word = |text: &str| {
+        text.find(|character: char| !(character.is_ascii_alphanumeric() || "_-.".contains(character)))
+            .unwrap_or(text.len())
+    };
+    if let Some(header) = rest.strip_prefix('[') {
+        let length = word(header);
+        return if header[length..].starts_with(']') { indent + 1 + length } else { indent };
+    }
+    let quote = usize::from(rest.starts_with(['"', '\'']));
+    let length = word(&rest[quote..]);
+    let after = rest[quote + length..].strip_prefix(&rest[..quote]);
+    match after {
+        Some(after) if length > 0 && after.trim_start().starts_with(['=', ':']) => indent + quote + length,
+        _ => indent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{read_json, read_toml};
+
+    #[track_caller]
+    fn check(toml: &str, expected: &str) {
+        let mask = Mask::native(&read_toml(toml).unwrap());
+        assert_eq!(mask.apply(toml, 0..0).0, expected);
+    }
+
+    #[test]
+    fn only_harmless_values_are_shown() {
+        check("[gateway]\nmode = \"full\"", "[gateway]\nmode = \"full\"");
+        check("[servers.a]\nenv = { K = \"v\" }", "[servers.a]\nenv = { K = … }");
+        check("[servers.a.env]\nK = '''\nv\n'''\n", "[servers.a.env]\nK = …\n\n\n");
+        check("[servers.a]\nevn = { K = 1 }", "[servers.a]\nevn = { K = … }");
+        check("[servers.a]\ncomand = 'npx'", "[servers.a]\ncomand = 'npx'");
+        check("[servers.a]\npin = 'v'\n", "[servers.a]\npin = …\n");
+        check("servers.a.args = ['-y', '--token', 'v', 'x']", "servers.a.args = ['-y', …, …, 'x']");
+        check("servers.a.args = ['--api-key=v']", "servers.a.args = […]");
+        check("servers.a.url = 'https://u:v@host'", "servers.a.url = …");
+        check("[http]\ntoken_fil = 'v'", "[http]\ntoken_fil = …");
+        check("[http]\ntoken = 'v'", "[http]\ntoken = …");
+        check("[http]\ntoken_env = 'sk-v'", "[http]\ntoken_env = …");
+        check("[http]\ntoken_env = 'MY_TOKEN'", "[http]\ntoken_env = 'MY_TOKEN'");
+        check("servers = 'v'", "servers = …");
+    }
+
+    #[test]
+    fn a_client_file_shows_servers_only() {
+        let text = r#"{"key": "v", "mcpServers": {"a": {"command": "x", "env": {"K": "v"}}}}"#;
+        let mask = Mask::client(&read_json(text).unwrap(), &["mcpServers"]);
+        let shown = mask.apply(text, 0..0).0;
+        assert_eq!(shown, r#"{"key": …, "mcpServers": {"a": {"command": "x", "env": {"K": …}}}}"#);
+    }
+
+    #[test]
+    fn the_caret_moves_with_the_text() {
+        let text = "[servers.a]\nenv = { K = \"a long value\", L = 2 } # x";
+        let mask = Mask::native(&read_toml(text).unwrap());
+        for (target, expected) in
+            [("K", "K"), ("\"a long value\"", "…"), ("long", "…"), ("L", "L"), ("# x", "# x")]
+        {
+            let start = text.find(target).unwrap();
+            let (shown, span) = mask.apply(text, start..start + target.len());
+            assert_eq!(&shown[span], expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn a_broken_file_shows_keys_and_punctuation() {
+        #[track_caller]
+        fn check(line: &str, expected: &str) {
+            assert_eq!(Mask::AllValues.apply(line, 0..0).0, expected);
+        }
+        check("K = \"v3ry secrét", "K = \"**** ******* ".trim_end());
+        check("  \"env\": {\"K\": \"v\"", "  \"env\": {\"*\": \"*\"");
+        check("[servers.a]", "[servers.a]");
+        check("  \"c2VjcmV0==\"", "  \"********==\"");
+        check("[ \"abc\" ", "[ \"***\" ");
+        check("K = \"\"\"\nabc=\n\"\"\"\nL = 1", "K = \"\"\"\n***=\n\"\"\"\nL = *");
+    }
+}

@@ -1,0 +1,301 @@
+//! Reads one table of a file by the key table: unknown keys, keys written twice, keys that are still to come,
+//! values of the wrong kind. What passes is typed, so `check` only has to say what it means.
+//!
+//! How hard a finding hits depends on whose file it is: our own TOML is refused, a client's JSON loses the
+//! one server it concerns ([`Findings`]).
+
+use std::sync::Arc;
+
+use crate::diagnostic::{Diagnostic, Severity, SourceText};
+use crate::keys::{self, Key, Kind, Place, Status};
+use crate::tree::{Entry, Node, Span, Value};
+
+/// Collects what is found wrong in a file.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    pub(crate) source: Arc<SourceText>,
+    /// Whether mistakes refuse the whole file.
+    pub(crate) strict: bool,
+    pub(crate) diagnostics: Vec<Diagnostic>,
+    /// Why the server that is being read cannot run.
+    broken: Option<String>,
+    /// The server that is being read.
+    server: Option<String>,
+}
+
+impl Findings {
+    pub(crate) fn new(source: Arc<SourceText>, strict: bool) -> Self {
+        Self { source, strict, diagnostics: Vec::new(), broken: None, server: None }
+    }
+
+    pub(crate) fn enter_server(&mut self, name: &str) {
+        self.server = Some(name.to_owned());
+        self.broken = None;
+    }
+
+    /// Ends reading a server: the reason why it cannot run, if there is one.
+    pub(crate) fn leave_server(&mut self) -> Option<String> {
+        self.server = None;
+        self.broken.take()
+    }
+
+    pub(crate) fn diagnostic(&self, message: impl Into<String>, span: &Span) -> Diagnostic {
+        Diagnostic::error(message).at(&self.source, span)
+    }
+
+    /// A mistake: refuses a native file; in a client's file it costs the server that is being read.
+    pub(crate) fn mistake(&mut self, diagnostic: Diagnostic) {
+        if self.strict || self.server.is_none() {
+            self.diagnostics.push(diagnostic);
+        } else {
+            self.failure(diagnostic);
+        }
+    }
+
+    /// Something surplus: refuses a native file, is only told in a client's file.
+    pub(crate) fn surplus(&mut self, mut diagnostic: Diagnostic) {
+        if !self.strict {
+            diagnostic.severity = Severity::Warning;
+        }
+        self.diagnostics.push(diagnostic);
+    }
+
+    /// Something that costs the server that is being read, whoever's file it is.
+    pub(crate) fn failure(&mut self, mut diagnostic: Diagnostic) {
+        if self.broken.is_none() {
+            self.broken = Some(diagnostic.message.clone());
+        }
+        if let Some(server) = &self.server {
+            diagnostic.message = format!("server `{server}` cannot start: {}", diagnostic.message);
+        }
+        diagnostic.severity = Severity::Warning;
+        self.diagnostics.push(diagnostic);
+    }
+
+    pub(crate) fn warning(&mut self, mut diagnostic: Diagnostic) {
+        diagnostic.severity = Severity::Warning;
+        self.diagnostics.push(diagnostic);
+    }
+}
+
+/// The keys of one table that are known, supported and of the right kind.
+#[derive(Debug)]
+pub(crate) struct Section<'t> {
+    entries: Vec<(&'static Key, &'t Entry)>,
+    /// Every key that was meant, usable or not.
+    mentioned: Vec<&'static str>,
+}
+
+/// Keys of remote servers. They come together, and one "not supported yet" says it all.
+const REMOTE: [&str; 3] = ["type", "url", "headers"];
+
+impl<'t> Section<'t> {
+    /// Reads the entries of a table that lives at `place`.
+    pub(crate) fn read(place: Place, entries: &'t [Entry], findings: &mut Findings) -> Self {
+        let mut section = Section { entries: Vec::new(), mentioned: Vec::new() };
+        let mut remote_told = false;
+        for entry in entries {
+            let Some(key) = keys::find(place, &entry.key) else {
+                let meant = keys::nearest(place, &entry.key);
+                section.mentioned.extend(meant.map(|key| key.name));
+                findings.surplus(unknown(place, entry, meant, findings));
+                continue;
+            };
+            if section.mentioned.contains(&key.name) && section.supersede(key, entry, findings) {
+                continue;
+            }
+            section.mentioned.push(key.name);
+            if let Some(binding) = still_to_come(key, &entry.node) {
+                let remote = REMOTE.contains(&key.name);
+                if !(remote && remote_told) {
+                    // `type = "stido"` is a typo, not a wish for the future.
+                    let misspelt =
+                        matches!(key.kind, Kind::Choice(_)).then(|| wrong_kind(key, entry, findings));
+                    let diagnostic = misspelt.flatten().unwrap_or_else(|| to_come(key, entry, findings));
+                    if binding { findings.mistake(diagnostic) } else { findings.surplus(diagnostic) }
+                }
+                remote_told |= remote;
+            } else if let Some(diagnostic) = wrong_kind(key, entry, findings) {
+                findings.mistake(diagnostic);
+            } else {
+                section.entries.push((key, entry));
+            }
+        }
+        section
+    }
+
+    /// Handles a key that was written before: an error in a native file; in JSON the last one wins, as in every
+    /// JSON reader. Returns whether to pass over the second one.
+    fn supersede(&mut self, key: &Key, entry: &Entry, findings: &mut Findings) -> bool {
+        let misspelt = !self.entries.iter().any(|(known, _)| known.name == key.name);
+        if misspelt && !findings.strict {
+            return false;
+        }
+        findings.surplus(
+            findings.diagnostic(format!("`{}` is written twice", key.name), &entry.key_span).help(format!(
+                "keep one; `{}` and `{}` are the same key",
+                key.name,
+                key.camel_case()
+            )),
+        );
+        if !findings.strict {
+            self.entries.retain(|(known, _)| known.name != key.name);
+        }
+        findings.strict
+    }
+
+    /// Whether the key was meant in this table, even if it could not be used.
+    pub(crate) fn mentions(&self, name: &str) -> bool {
+        self.mentioned.contains(&name)
+    }
+
+    pub(crate) fn entry(&self, name: &str) -> Option<&'t Entry> {
+        debug_assert!(keys::KEYS.iter().any(|key| key.name == name), "`{name}` is not in the key table");
+        self.entries.iter().find(|(key, _)| key.name == name).map(|(_, entry)| *entry)
+    }
+
+    pub(crate) fn flag(&self, name: &str) -> Option<bool> {
+        match self.entry(name)?.node.value {
+            Value::Flag(flag) => Some(flag),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn integer(&self, name: &str) -> Option<u64> {
+        match self.entry(name)?.node.value {
+            Value::Integer(number) => u64::try_from(number).ok(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Option<(&'t str, &'t Span)> {
+        let node = &self.entry(name)?.node;
+        text_of(node).map(|text| (text, &node.span))
+    }
+
+    pub(crate) fn list(&self, name: &str) -> Vec<(&'t str, &'t Span)> {
+        match self.entry(name).map(|entry| &entry.node.value) {
+            Some(Value::List(items)) => {
+                items.iter().filter_map(|item| text_of(item).map(|text| (text, &item.span))).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The entries of a table, of whatever kind.
+    pub(crate) fn table(&self, name: &str) -> &'t [Entry] {
+        match self.entry(name).map(|entry| &entry.node.value) {
+            Some(Value::Table(entries)) => entries,
+            _ => &[],
+        }
+    }
+}
+
+fn text_of(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn unknown(place: Place, entry: &Entry, meant: Option<&Key>, findings: &Findings) -> Diagnostic {
+    let diagnostic = findings.diagnostic(format!("unknown key `{}`", entry.key), &entry.key_span);
+    if let Some(key) = meant {
+        return diagnostic.label(format!("did you mean `{}`?", key.name)).help(key.gist());
+    }
+    let diagnostic = diagnostic.label(match place {
+        Place::Root => "not a key of the top of the file".to_owned(),
+        _ => format!("not a key of `{}`", place.heading()),
+    });
+    if !findings.strict {
+        return diagnostic.help("it is ignored");
+    }
+    if let Some(other) = keys::elsewhere(place, &entry.key) {
+        return diagnostic.help(format!("it belongs in `{}`", other.heading()));
+    }
+    let known: Vec<_> = keys::of(place)
+        .filter(|key| key.status == Status::Supported)
+        .map(|key| format!("`{}`", key.name))
+        .collect();
+    diagnostic.help(format!("the keys here are {}", known.join(", ")))
+}
+
+/// Whether the key asks for something that is not built yet: `Some(binding)`.
+fn still_to_come(key: &Key, node: &Node) -> Option<bool> {
+    match key.status {
+        Status::Supported => None,
+        Status::Later { accepts, binding } => {
+            let text = node.value.scalar_text();
+            let accepted =
+                text.is_some_and(|text| accepts.iter().any(|word| word.eq_ignore_ascii_case(&text)));
+            (!accepted).then_some(binding)
+        }
+    }
+}
+
+fn to_come(key: &Key, entry: &Entry, findings: &Findings) -> Diagnostic {
+    let way_out = match (key.status, findings.strict) {
+        (Status::Later { accepts: [word, ..], .. }, _) => format!("only `{word}` works today"),
+        (Status::Later { binding: true, .. }, false) => "the server is left out".to_owned(),
+        (_, true) => "remove it".to_owned(),
+        (_, false) => "it is ignored".to_owned(),
+    };
+    findings
+        .diagnostic(format!("`{}` is not supported yet", key.name), &entry.key_span)
+        .help(format!("{way_out} ({})", key.gist()))
+}
+
+fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnostic> {
+    let node = &entry.node;
+    // Clients differ on `"PORT": 3000`; its text is what the process would see.
+    let lenient = !findings.strict && key.kind == Kind::Map;
+    let is_text = |item: &Node| match item.value {
+        Value::Text(_) => true,
+        Value::Integer(_) | Value::Number(_) | Value::Flag(_) => lenient,
+        _ => false,
+    };
+    let wrong = match (key.kind, &node.value) {
+        (Kind::Flag | Kind::FlagOr(_), Value::Flag(_))
+        | (Kind::Text, Value::Text(_))
+        | (Kind::Table(_), Value::Table(_)) => return None,
+        (Kind::Integer { least, most }, Value::Integer(number)) => {
+            let fits = u64::try_from(*number).is_ok_and(|number| (least..=most).contains(&number));
+            (!fits).then_some(node)
+        }
+        (Kind::Choice(words) | Kind::FlagOr(words), Value::Text(text)) => {
+            (!words.iter().any(|word| word.eq_ignore_ascii_case(text))).then_some(node)
+        }
+        (Kind::List, Value::List(items)) => items.iter().find(|item| !is_text(item)),
+        (Kind::Map, Value::Table(entries)) => {
+            entries.iter().map(|entry| &entry.node).find(|item| !is_text(item))
+        }
+        (Kind::Tables(_), Value::Table(entries)) => {
+            entries.iter().map(|entry| &entry.node).find(|item| !matches!(item.value, Value::Table(_)))
+        }
+        _ => Some(node),
+    }?;
+    let expected = key.kind.describe();
+    let found = match (key.kind, &wrong.value) {
+        // Where the kind is right, only the value itself says what is wrong. Such values are words and
+        // numbers by nature; a longer text ended up here by accident and is not repeated.
+        (Kind::Integer { .. }, Value::Integer(number)) => format!("`{number}`"),
+        (Kind::Choice(_) | Kind::FlagOr(_), Value::Text(text)) if text.len() <= 20 => format!("`\"{text}\"`"),
+        (Kind::Choice(_) | Kind::FlagOr(_), Value::Text(_)) => "another string".to_owned(),
+        (_, value) => value.describe().to_owned(),
+    };
+    Some(
+        findings
+            .diagnostic(format!("`{}` must be {expected}, found {found}", key.name), &wrong.span)
+            .label(match meant_word(key.kind, &wrong.value) {
+                Some(word) => format!("did you mean `\"{word}\"`?"),
+                None => format!("expected {expected}"),
+            })
+            .help(key.gist()),
+    )
+}
+
+fn meant_word(kind: Kind, value: &Value) -> Option<&'static str> {
+    let (Kind::Choice(words) | Kind::FlagOr(words), Value::Text(text)) = (kind, value) else { return None };
+    let distance = |word: &str| strsim::damerau_levenshtein(&text.to_lowercase(), word);
+    words.iter().copied().filter(|word| distance(word) <= 2).min_by_key(|word| distance(word))
+}

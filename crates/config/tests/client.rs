@@ -1,0 +1,154 @@
+//! What an unmodified file of an MCP client means.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a failed assumption is a failed test")]
+
+use std::collections::BTreeMap;
+
+use bridgehead_config::{Config, Environment, Launch, Source, load};
+use proptest::prelude::*;
+
+#[track_caller]
+fn config(text: &str) -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(".mcp.json"), text).unwrap();
+    std::fs::write(folder.path().join(".env"), "FROM_FILE=1").unwrap();
+    let variables = BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]);
+    let environment = Environment::read(variables).unwrap();
+    load(Some(".mcp.json".as_ref()), &environment, folder.path()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// One line per server: its name, and its command line or the reason why it has none.
+fn summary(config: &Config) -> Vec<String> {
+    let line = |server: &bridgehead_config::Server| match &server.launch {
+        Launch::Stdio(stdio) => {
+            let env: Vec<_> =
+                stdio.env.iter().map(|(name, value)| format!("{name}={}", value.expose())).collect();
+            let words = env.iter().chain([&stdio.command]).chain(&stdio.args);
+            format!("{}: {}", server.name, words.map(String::as_str).collect::<Vec<_>>().join(" "))
+        }
+        Launch::Unusable { reason } => format!("{}! {reason}", server.name),
+    };
+    config.servers.iter().map(line).collect()
+}
+
+#[test]
+fn a_claude_style_file_just_works() {
+    let read = config(
+        r#"{
+          // what a person adds by hand
+          "mcpServers": {
+            "files": { "command": "npx", "args": ["-y", "server-filesystem", "/tmp"], },
+            "github": {
+              "type": "stdio", "command": "gh-mcp", "args": [], "envFile": ".env",
+              "env": { "TOKEN": "${TOKEN}", "PORT": 3000, "HOST": "${NO:-h}" }, "cwd": null
+            },
+            "off": { "command": "x", "disabled": true, "args": "wrong" },
+          },
+        }"#,
+    );
+    assert_eq!(read.source, Source::ClientJson(".mcp.json".into()));
+    assert_eq!(
+        summary(&read),
+        ["files: npx -y server-filesystem /tmp", "github: FROM_FILE=1 HOST=h PORT=3000 TOKEN=hunter2 gh-mcp"]
+    );
+    assert_eq!(read.disabled.len(), 1);
+    assert_eq!(read.warnings.len(), 0, "{:?}", read.warnings);
+}
+
+#[test]
+fn other_clients_keep_their_servers_under_other_names() {
+    for map in ["mcpServers", "servers", "context_servers"] {
+        let read = config(&format!(r#"{{"{map}": {{"a": {{"command": "x"}}}}, "inputs": []}}"#));
+        assert_eq!(summary(&read), ["a: x"]);
+        assert!(read.warnings.is_empty());
+    }
+}
+
+#[test]
+fn a_broken_server_leaves_the_others_alone() {
+    let read = config(
+        r#"{"mcpServers": {
+            "good": {"command": "x", "timeout": 5, "autoApprove": []},
+            "args": {"command": "x", "args": "y"},
+            "null": {"command": "x", "args": ["a", null]},
+            "none": {},
+            "empty": {"command": " "},
+            "unset": {"command": "x", "args": ["${NOPE}"]},
+            "odd": {"command": "x", "args": ["${1}"]},
+            "remote": {"url": "https://host/mcp"},
+            "sse": {"type": "sse", "url": "https://host/sse"},
+            "kind": {"type": "pigeon", "command": "x"},
+            "word": "x"
+        }}"#,
+    );
+    assert_eq!(
+        summary(&read),
+        [
+            "good: x",
+            "args! `args` must be a list of strings, found a string",
+            "null! `args` must be a list of strings, found null",
+            "none! neither `command` nor `url` is written",
+            "empty! `command` is empty",
+            "unset! `args`: the variable `NOPE` is not set",
+            "odd! `args`: a `${` does not begin a variable",
+            "remote! `url` is not supported yet",
+            "sse! `type` is not supported yet",
+            "kind! `type` must be one of `\"stdio\"`, `\"http\"`, `\"sse\"`, `\"websocket\"`, `\"streamable-http\"`, \
+             `\"streamableHttp\"`, `\"streamable_http\"`, `\"ws\"`, found `\"pigeon\"`",
+            "word! a server must be a table, found a string",
+        ]
+    );
+    assert_eq!(read.warnings.len(), 12);
+}
+
+#[test]
+fn names_are_adapted_and_stay_apart() {
+    let read = config(
+        r#"{"mcpServers": {
+            "a b": {"command": "1"}, "a_b": {"command": "2"}, "a/b": {"command": "3"}, "": {"command": "4"},
+            "twice": {"command": "5"}, "twice": {"command": "6"}
+        }}"#,
+    );
+    assert_eq!(summary(&read), ["a_b: 1", "a_b_2: 2", "a_b_3: 3", "_: 4", "twice: 6"]);
+    assert_eq!(read.warnings.len(), 5);
+}
+
+#[test]
+fn a_file_without_a_telling_name_is_recognised_by_its_first_character() {
+    let folder = tempfile::tempdir().unwrap();
+    let environment = Environment::read(BTreeMap::new()).unwrap();
+    for (text, json) in
+        [("\u{feff} {\"servers\": {}}", true), ("// x\n{\"servers\": {}}", true), ("[servers]", false)]
+    {
+        std::fs::write(folder.path().join("settings"), text).unwrap();
+        let config = load(Some("settings".as_ref()), &environment, folder.path()).unwrap();
+        assert_eq!(matches!(config.source, Source::ClientJson(_)), json, "{text}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Whatever a file holds, reading it ends in a configuration or in diagnostics that can be shown.
+    #[test]
+    fn arbitrary_files_never_panic(
+        lines in prop::collection::vec(
+            prop_oneof![
+                Just("[servers.a]".to_owned()), Just("[gateway]".to_owned()), Just("[http]".to_owned()),
+                Just("{\"mcpServers\": {\"a\": {".to_owned()), Just("}}}".to_owned()),
+                r#"(command|args|env|mode|listen|type|tools|é) = ("x|"x"|1|\[1\]|\{ é = "y" \}|-1|"\$\{X")"#,
+                r#""(command|args|env|url|é)": ("x|"x"|1|\[1,\]|\{"é": "y"\}|null),?"#,
+                any::<String>(),
+            ],
+            0..8,
+        ),
+        name in prop_oneof![Just("x.toml"), Just("x.json"), Just("x")],
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(name), lines.join("\n")).unwrap();
+        let environment = Environment::read(BTreeMap::new()).unwrap();
+        match load(Some(name.as_ref()), &environment, folder.path()) {
+            Ok(config) => config.warnings.iter().for_each(|warning| drop(warning.render(true))),
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
+}

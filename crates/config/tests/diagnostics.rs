@@ -1,0 +1,545 @@
+//! What a person sees after a mistake: the line, the caret, the cure, all mistakes at once and no secret.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed assumption is a failed test")]
+
+use std::collections::BTreeMap;
+
+use bridgehead_config::{ConfigError, Environment, load};
+use insta::assert_snapshot;
+
+fn environment() -> Environment {
+    Environment::read(BTreeMap::from([("HOME".to_owned(), "/home/x".to_owned())])).unwrap()
+}
+
+#[track_caller]
+fn refused(file: &str, text: &str) -> ConfigError {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(file), text).unwrap();
+    load(Some(file.as_ref()), &environment(), folder.path()).expect_err("the file must be refused")
+}
+
+#[track_caller]
+fn toml(text: &str) -> String {
+    refused("bridgehead.toml", text).to_string()
+}
+
+/// The warnings about a client's file, which is accepted.
+#[track_caller]
+fn warned(text: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(".mcp.json"), text).unwrap();
+    let config = load(Some(".mcp.json".as_ref()), &environment(), folder.path()).unwrap();
+    ConfigError(config.warnings).to_string()
+}
+
+#[test]
+fn an_unknown_key_gets_its_nearest_match() {
+    assert_snapshot!(toml("[servers.files]\ncomand = \"npx\"\n"), @r#"
+    error: unknown key `comand`
+     --> bridgehead.toml:2:1
+      |
+    2 | comand = "npx"
+      | ^^^^^^ did you mean `command`?
+      |
+      = help: program to run; excludes `url`
+    "#);
+}
+
+#[test]
+fn a_key_in_the_wrong_place_is_sent_home() {
+    assert_snapshot!(toml("[gateway]\nlisten = \"127.0.0.1:1\"\n"), @r"
+    error: unknown key `listen`
+     --> bridgehead.toml:2:1
+      |
+    2 | listen = …
+      | ^^^^^^ not a key of `[gateway]`
+      |
+      = help: it belongs in `[http]`
+    ");
+}
+
+#[test]
+fn a_key_like_no_other_gets_the_list() {
+    assert_snapshot!(toml("[servers.a]\ncommand = \"x\"\n[servers.a.tools.t]\nzzz = 1\n"), @r"
+    error: unknown key `zzz`
+     --> bridgehead.toml:4:1
+      |
+    4 | zzz = …
+      | ^^^ not a key of `[servers.NAME.tools.TOOL]`
+      |
+      = help: the keys here are `lock`
+    ");
+}
+
+#[test]
+fn several_mistakes_are_told_in_one_go() {
+    let text = r#"
+[gateway]
+mode = "readnly"
+threads = 0
+request_timeout_ms = 4000000
+colour = true
+
+[http]
+listen = "everywhere"
+allowed_origins = ["app.example.com"]
+
+[servers."my server"]
+command = ""
+
+[servers.both]
+command = "x"
+args = "-y"
+url = "https://host"
+
+[servers.neither]
+cwd = "."
+"#;
+    assert_snapshot!(toml(text), @r#"
+    error: `mode` must be one of `"full"`, `"readonly"`, `"minimal"`, `"test"`, found `"readnly"`
+     --> bridgehead.toml:3:8
+      |
+    3 | mode = "readnly"
+      |        ^^^^^^^^^ did you mean `"readonly"`?
+      |
+      = help: which tools are offered: all, only those annotated read-only, only the built-in ones, or all with debug details
+
+    error: `threads` must be a whole number from 1 to 1024, found `0`
+     --> bridgehead.toml:4:11
+      |
+    4 | threads = 0
+      |           ^ expected a whole number from 1 to 1024
+      |
+      = help: number of worker threads
+
+    error: `request_timeout_ms` is longer than `max_total_ms`
+     --> bridgehead.toml:5:22
+      |
+    5 | request_timeout_ms = 4000000
+      |                      ^^^^^^^
+      |
+      = help: a call ends after `max_total_ms` in any case: make it at least 4000000, or `request_timeout_ms` at most 3600000
+
+    error: unknown key `colour`
+     --> bridgehead.toml:6:1
+      |
+    6 | colour = …
+      | ^^^^^^ not a key of `[gateway]`
+      |
+      = help: the keys here are `mode`, `prefix`, `max_name_length`, `request_timeout_ms`, `max_total_ms`, `startup_timeout_ms`, `list_wait_ms`, `threads`, `debug_errors`, `max_message_mb`
+
+    error: `listen` is not an address with a port
+     --> bridgehead.toml:9:10
+      |
+    9 | listen = "everywhere"
+      |          ^^^^^^^^^^^^
+      |
+      = help: write an IP address and a port, such as `"127.0.0.1:4848"` or `"[::1]:4848"`
+
+    error: an entry of `allowed_origins` cannot match anything
+      --> bridgehead.toml:10:20
+       |
+    10 | allowed_origins = ["app.example.com"]
+       |                    ^^^^^^^^^^^^^^^^^
+       |
+       = help: write a scheme and a host, such as `"https://app.example.com"`
+
+    error: `my server` is not a server name
+      --> bridgehead.toml:12:10
+       |
+    12 | [servers."my server"]
+       |          ^^^^^^^^^^^
+       |
+       = help: use 1 to 64 letters, digits, `_`, `.` and `-`
+
+    error: `command` is empty
+      --> bridgehead.toml:13:11
+       |
+    13 | command = ""
+       |           ^^
+       |
+       = help: name the program to run
+
+    error: both `command` and `url` are written
+      --> bridgehead.toml:15:10
+       |
+    15 | [servers.both]
+       |          ^^^^
+       |
+       = help: keep one: a server is either run or reached
+
+    error: `args` must be a list of strings, found a string
+      --> bridgehead.toml:17:8
+       |
+    17 | args = "-y"
+       |        ^^^^ expected a list of strings
+       |
+       = help: arguments of the command
+
+    error: `url` is not supported yet
+      --> bridgehead.toml:18:1
+       |
+    18 | url = "https://host"
+       | ^^^
+       |
+       = help: remove it (address of a remote server; excludes `command`)
+
+    error: neither `command` nor `url` is written
+      --> bridgehead.toml:20:10
+       |
+    20 | [servers.neither]
+       |          ^^^^^^^
+       |
+       = help: name the program to run: `command`
+    "#);
+}
+
+#[test]
+fn a_key_written_in_both_spellings_is_an_error() {
+    assert_snapshot!(toml("[gateway]\ndebug_errors = true\ndebugErrors = false\n"), @r"
+    error: `debug_errors` is written twice
+     --> bridgehead.toml:3:1
+      |
+    3 | debugErrors = false
+      | ^^^^^^^^^^^
+      |
+      = help: keep one; `debug_errors` and `debugErrors` are the same key
+    ");
+}
+
+#[test]
+fn a_key_of_the_future_is_not_supported_yet() {
+    let text = r#"
+[audit]
+store = "sqlite"
+
+[servers.a]
+command = "x"
+isolation = "call"
+
+[servers.a.limits]
+max_memory_mb = 256
+
+[servers.b]
+type = "http"
+url = "https://host/mcp"
+headers = { Authorization = "Bearer hunter2" }
+
+[queues.slow]
+concurrency = 1
+"#;
+    assert_snapshot!(toml(text), @r#"
+    error: `store` is not supported yet
+     --> bridgehead.toml:3:1
+      |
+    3 | store = "sqlite"
+      | ^^^^^
+      |
+      = help: only `none` works today (where the audit trail is kept)
+
+    error: `isolation` is not supported yet
+     --> bridgehead.toml:7:1
+      |
+    7 | isolation = "call"
+      | ^^^^^^^^^
+      |
+      = help: only `shared` works today (who shares a process of this server: everyone, one client session, or nobody)
+
+    error: `limits` is not supported yet
+     --> bridgehead.toml:9:12
+      |
+    9 | [servers.a.limits]
+      |            ^^^^^^
+      |
+      = help: remove it (what the server's processes may use)
+
+    error: `type` is not supported yet
+      --> bridgehead.toml:13:1
+       |
+    13 | type = "http"
+       | ^^^^
+       |
+       = help: only `stdio` works today (how the server is reached)
+
+    error: `queues` is not supported yet
+      --> bridgehead.toml:17:2
+       |
+    17 | [queues.slow]
+       |  ^^^^^^
+       |
+       = help: remove it (named queues that bound how many calls run at once)
+    "#);
+}
+
+#[test]
+fn syntax_errors_in_toml_are_told_in_one_go_without_values() {
+    let text = "[servers.a]\ncommand = npx\n[servers.a.env]\nTOKEN = \"hunter2\nOTHER = hunter3\n";
+    let shown = toml(text);
+    assert!(!shown.contains("hunter"), "{shown}");
+    assert_snapshot!(shown, @r#"
+    error: not valid TOML: invalid float, expected `nan`
+     --> bridgehead.toml:2:11
+      |
+    2 | command = ***
+      |           ^^^
+      |
+      = help: write text in quotes
+
+    error: not valid TOML: invalid basic string, expected `"`
+     --> bridgehead.toml:4:17
+      |
+    4 | TOKEN = "*******
+      |                 ^
+
+    error: not valid TOML: string values must be quoted, expected literal string
+     --> bridgehead.toml:5:9
+      |
+    5 | OTHER = *******
+      |         ^^^^^^^
+      |
+      = help: write text in quotes
+    "#);
+}
+
+#[test]
+fn a_syntax_error_in_json_has_a_caret() {
+    let text = "{\n  // servers\n  \"mcpServers\": {\n    \"a\": { \"command\": \"x\" \"env\": { \"K\": \"hunter2\" } }\n  }\n}\n";
+    let shown = refused(".mcp.json", text).to_string();
+    assert!(!shown.contains("hunter"), "{shown}");
+    assert_snapshot!(shown, @r#"
+    error: not valid JSON: expected comma
+     --> .mcp.json:4:26
+      |
+    4 |     "a": { "*******": "*" "***": { "*": "*******" } }
+      |                          ^
+    "#);
+}
+
+#[test]
+fn a_json_file_without_servers_says_what_was_looked_for() {
+    assert_snapshot!(refused("x.json", "{\n  \"mcpServer\": {}\n}\n"), @r#"
+    error: the file has no map of servers
+     --> x.json:1:1
+      |
+    1 | {
+      | ^
+      |
+      = help: a client's file has its servers under `mcpServers`, `servers` or `context_servers`
+
+    warning: unknown key `mcpServer`
+     --> x.json:2:3
+      |
+    2 |   "mcpServer": {}
+      |   ^^^^^^^^^^^
+      |
+      = help: did you mean `mcpServers` by `mcpServer`?
+    "#);
+    assert_snapshot!(refused("x.json", ""), @r"
+    error: not valid JSON: the file holds no JSON object
+     --> x.json:1:1
+      |
+    1 |
+      | ^
+    ");
+}
+
+#[test]
+fn no_snippet_shows_a_secret() {
+    let text = r#"
+[http]
+token = "hunter2"
+token_env = "hunter2"
+
+[servers.a]
+command = "x"
+args = ["--api-key", "hunter2", 7]
+env = { KEY = "hunter2", "A=B" = "hunter2", PORT = 3000 }
+enviromnent = { KEY = "hunter2" }
+
+[servers.b]
+command = "x"
+pin = "hunter2"
+env = "hunter2"
+"#;
+    let shown = toml(text);
+    assert!(!shown.contains("hunter2"), "{shown}");
+    assert_snapshot!(shown, @r#"
+    error: unknown key `token`
+     --> bridgehead.toml:3:1
+      |
+    3 | token = …
+      | ^^^^^ not a key of `[http]`
+      |
+      = help: the keys here are `listen`, `allowed_hosts`, `allowed_origins`, `token_file`, `token_env`, `max_sessions`, `session_idle_ms`, `max_body_mb`, `keep_alive_ms`
+
+    error: `token_env`: that variable is not set
+     --> bridgehead.toml:4:13
+      |
+    4 | token_env = …
+      |             ^
+      |
+      = help: write the name of a variable that holds the token, not the token itself
+
+    error: `args` must be a list of strings, found a number
+     --> bridgehead.toml:8:15
+      |
+    8 | args = […, …, 7]
+      |               ^ expected a list of strings
+      |
+      = help: arguments of the command
+
+    error: `env` must be a table of strings, found a number
+     --> bridgehead.toml:9:36
+      |
+    9 | env = { KEY = …, "A=B" = …, PORT = … }
+      |                                    ^ expected a table of strings
+      |
+      = help: environment variables of the command, besides `PATH`, `HOME`, `USER`, `LANG`, `TERM` and `TMPDIR`
+
+    error: unknown key `enviromnent`
+      --> bridgehead.toml:10:1
+       |
+    10 | enviromnent = { KEY = … }
+       | ^^^^^^^^^^^ did you mean `env`?
+       |
+       = help: environment variables of the command, besides `PATH`, `HOME`, `USER`, `LANG`, `TERM` and `TMPDIR`
+
+    error: unknown key `pin`
+      --> bridgehead.toml:14:1
+       |
+    14 | pin = …
+       | ^^^ not a key of `[servers.NAME]`
+       |
+       = help: the keys here are `command`, `args`, `env`, `env_file`, `cwd`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`
+
+    error: `env` must be a table of strings, found a string
+      --> bridgehead.toml:15:7
+       |
+    15 | env = …
+       |       ^ expected a table of strings
+       |
+       = help: environment variables of the command, besides `PATH`, `HOME`, `USER`, `LANG`, `TERM` and `TMPDIR`
+    "#);
+}
+
+#[test]
+fn a_clients_file_loses_only_the_server_with_the_mistake() {
+    let text = r#"{
+  "theme": "dark",
+  "mcpServers": {
+    "My Server": { "command": "x", "alwaysAllow": ["a"], "comand": "y" },
+    "wrong": { "command": "x", "args": "-y ${NOT_SET}", "env": { "KEY": "hunter2" } },
+    "unset": { "command": "x", "env": { "KEY": "hunter2${NOT_SET}" } },
+    "remote": { "type": "http", "url": "https://host/mcp?key=hunter2", "headers": { "X": "hunter2" } },
+    "confined": { "command": "x", "toolsDenied": ["rm"] },
+    "input": { "command": "x", "args": ["${input:key}"] },
+    "list": []
+  }
+}"#;
+    let shown = warned(text);
+    assert!(!shown.contains("hunter2"), "{shown}");
+    assert_snapshot!(shown, @r#"
+    warning: unknown key `theme`
+     --> .mcp.json:2:3
+      |
+    2 |   "theme": …,
+      |   ^^^^^^^
+      |
+      = help: only the servers of a client's file are used
+
+    warning: server `My Server` is called `My_Server` here
+     --> .mcp.json:4:5
+      |
+    4 |     "My Server": { "command": "x", "alwaysAllow": […], "comand": "y" },
+      |     ^^^^^^^^^^^
+      |
+      = help: names are 1 to 64 letters, digits, `_`, `.` and `-`, each used once
+
+    warning: unknown key `alwaysAllow`
+     --> .mcp.json:4:36
+      |
+    4 |     "My Server": { "command": "x", "alwaysAllow": […], "comand": "y" },
+      |                                    ^^^^^^^^^^^^^ not a key of `[servers.NAME]`
+      |
+      = help: it is ignored
+
+    warning: unknown key `comand`
+     --> .mcp.json:4:56
+      |
+    4 |     "My Server": { "command": "x", "alwaysAllow": […], "comand": "y" },
+      |                                                        ^^^^^^^^ did you mean `command`?
+      |
+      = help: program to run; excludes `url`
+
+    warning: server `wrong` cannot start: `args` must be a list of strings, found a string
+     --> .mcp.json:5:40
+      |
+    5 |     "wrong": { "command": "x", "args": "-y ${NOT_SET}", "env": { "KEY": … } },
+      |                                        ^^^^^^^^^^^^^^^ expected a list of strings
+      |
+      = help: arguments of the command
+
+    warning: server `unset` cannot start: `env.KEY`: the variable `NOT_SET` is not set
+     --> .mcp.json:6:48
+      |
+    6 |     "unset": { "command": "x", "env": { "KEY": … } },
+      |                                                ^
+      |
+      = help: set `NOT_SET`, or give a default: `${NOT_SET:-default}`
+
+    warning: server `remote` cannot start: `type` is not supported yet
+     --> .mcp.json:7:17
+      |
+    7 |     "remote": { "type": "http", "url": …, "headers": { "X": … } },
+      |                 ^^^^^^
+      |
+      = help: only `stdio` works today (how the server is reached)
+
+    warning: server `confined` cannot start: `tools_denied` is not supported yet
+     --> .mcp.json:8:35
+      |
+    8 |     "confined": { "command": "x", "toolsDenied": ["rm"] },
+      |                                   ^^^^^^^^^^^^^
+      |
+      = help: the server is left out (patterns of the tools that are not offered; wins over `tools_allowed`)
+
+    warning: server `input` cannot start: `args`: `${input:key}` can only be answered by an editor
+     --> .mcp.json:9:41
+      |
+    9 |     "input": { "command": "x", "args": ["${input:key}"] },
+      |                                         ^^^^^^^^^^^^^^
+      |
+      = help: put the value into a variable and write `${NAME}`
+
+    warning: server `list` cannot start: a server must be a table, found a list
+      --> .mcp.json:10:13
+       |
+    10 |     "list": []
+       |             ^^
+    "#);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = load(Some("x.toml".as_ref()), &environment(), folder.path()).unwrap_err();
+    assert_snapshot!(missing, @r"
+    error: cannot read the configuration: No such file or directory (os error 2)
+    --> x.toml
+    ");
+    std::fs::write(folder.path().join("y.toml"), b"a = 1\nb = \"\xff\"").unwrap();
+    let garbled = load(Some("y.toml".as_ref()), &environment(), folder.path()).unwrap_err();
+    assert_snapshot!(garbled, @r"
+    error: line 2 is not UTF-8 text
+    --> y.toml
+    ");
+}
+
+#[test]
+fn positions_count_from_one_and_colours_are_optional() {
+    let error = refused("bridgehead.toml", "# ü\n[gateway]\n  'ü' = { 'môde' = 1 }\n");
+    let diagnostic = &error.0[0];
+    assert_eq!(diagnostic.position(), Some((3, 3)), "{diagnostic}");
+    assert_eq!(diagnostic.file(), Some("bridgehead.toml".as_ref()));
+    assert!(!diagnostic.render(false).contains('\u{1b}'));
+    assert!(diagnostic.render(true).contains('\u{1b}'));
+}

@@ -1,0 +1,307 @@
+//! What a `bridgehead.toml` means.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a failed assumption is a failed test")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use bridgehead_config::{
+    Config, ConfigError, Environment, Launch, Mode, Prefix, Server, Source, Stdio, TokenSource, load,
+};
+
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    Environment::read(variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect())
+        .unwrap()
+}
+
+fn load_in(folder: &Path, text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    std::fs::write(folder.join("bridgehead.toml"), text).unwrap();
+    load(Some("bridgehead.toml".as_ref()), &environment(variables), folder)
+}
+
+#[track_caller]
+fn config_with(text: &str, variables: &[(&str, &str)]) -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    load_in(folder.path(), text, variables).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[track_caller]
+fn config(text: &str) -> Config {
+    config_with(text, &[])
+}
+
+#[track_caller]
+fn stdio(server: &Server) -> &Stdio {
+    match &server.launch {
+        Launch::Stdio(stdio) => stdio,
+        Launch::Unusable { reason } => panic!("{}: {reason}", server.name),
+    }
+}
+
+#[track_caller]
+fn reason(server: &Server) -> &str {
+    match &server.launch {
+        Launch::Unusable { reason } => reason,
+        Launch::Stdio(stdio) => panic!("{}: {stdio:?}", server.name),
+    }
+}
+
+/// PIPE-9: an empty file means all defaults.
+#[test]
+fn an_empty_file_is_all_defaults() {
+    let config = config("");
+    assert_eq!(config.source, Source::Toml("bridgehead.toml".into()));
+    assert_eq!(config.gateway.mode, Mode::Full);
+    assert_eq!(config.gateway.prefix, Prefix::Auto);
+    assert_eq!(config.gateway.max_name_length, 64);
+    assert_eq!(config.gateway.request_timeout, Duration::from_millis(300_000));
+    assert_eq!(config.gateway.max_total, Duration::from_millis(3_600_000));
+    assert_eq!(config.gateway.startup_timeout, Duration::from_millis(30_000));
+    assert_eq!(config.gateway.list_wait, Duration::from_millis(5_000));
+    assert_eq!(config.gateway.threads, None);
+    assert!(!config.gateway.debug_errors);
+    assert_eq!(config.gateway.max_message_bytes, 16 << 20);
+    assert_eq!(config.http.listen.to_string(), "127.0.0.1:4848");
+    assert_eq!(config.http.token, TokenSource::None);
+    assert_eq!(config.http.max_sessions, 1024);
+    assert_eq!(config.http.session_idle, Duration::from_secs(1800));
+    assert_eq!(config.http.max_body_bytes, 16 << 20);
+    assert_eq!(config.http.keep_alive, Duration::from_secs(15));
+    assert!(config.servers.is_empty() && config.warnings.is_empty());
+}
+
+#[test]
+fn every_supported_key_is_read_in_both_spellings() {
+    let snake = r#"
+[gateway]
+mode = "ReadOnly"
+prefix = true
+max_name_length = 32
+request_timeout_ms = 1
+max_total_ms = 2
+startup_timeout_ms = 3
+list_wait_ms = 0
+threads = 4
+debug_errors = true
+max_message_mb = 5
+[http]
+listen = "[::1]:80"
+allowed_hosts = ["a.example"]
+allowed_origins = ["https://a.example"]
+max_sessions = 6
+session_idle_ms = 7
+max_body_mb = 8
+keep_alive_ms = 9
+[audit]
+store = "none"
+[servers.s]
+type = "stdio"
+command = "x"
+prefix = false
+request_timeout_ms = 10
+max_total_ms = 11
+isolation = "shared"
+[servers.s.tools."odd tool"]
+lock = true
+"#;
+    let camel: String = snake
+        .lines()
+        .map(|line| {
+            let (key, rest) = line.split_once(" = ").unwrap_or((line, ""));
+            let mut raise = false;
+            let camel: String = key
+                .chars()
+                .filter_map(|character| {
+                    if character == '_' {
+                        raise = true;
+                        return None;
+                    }
+                    Some(if std::mem::take(&mut raise) { character.to_ascii_uppercase() } else { character })
+                })
+                .collect();
+            if rest.is_empty() { format!("{camel}\n") } else { format!("{camel} = {rest}\n") }
+        })
+        .collect();
+    assert!(camel.contains("maxNameLength"), "{camel}");
+    let read = config(snake);
+    assert_eq!(format!("{read:?}"), format!("{:?}", config(&camel)));
+    let (gateway, http) = (&read.gateway, &read.http);
+    assert_eq!((gateway.mode, gateway.prefix, gateway.max_name_length), (Mode::Readonly, Prefix::Always, 32));
+    assert_eq!(gateway.request_timeout, Duration::from_millis(1));
+    assert_eq!(gateway.max_total, Duration::from_millis(2));
+    assert_eq!(gateway.startup_timeout, Duration::from_millis(3));
+    assert_eq!(gateway.list_wait, Duration::ZERO);
+    assert_eq!(gateway.threads.map(usize::from), Some(4));
+    assert!(gateway.debug_errors);
+    assert_eq!(gateway.max_message_bytes, 5 << 20);
+    assert_eq!(http.listen.to_string(), "[::1]:80");
+    assert_eq!(http.allowed_hosts, ["a.example"]);
+    assert_eq!(http.allowed_origins, ["https://a.example"]);
+    assert_eq!((http.max_sessions, http.max_body_bytes), (6, 8 << 20));
+    assert_eq!((http.session_idle, http.keep_alive), (Duration::from_millis(7), Duration::from_millis(9)));
+    let server = &read.servers[0];
+    assert_eq!(server.prefix, Some(false));
+    assert_eq!(server.request_timeout, Duration::from_millis(10));
+    assert_eq!(server.max_total, Duration::from_millis(11));
+    assert_eq!(server.tools["odd tool"].lock, Some(true));
+}
+
+/// CAT-3: the prefix is `"auto"`, `true` or `false`, and a server may have its own.
+#[test]
+fn prefix_has_three_values() {
+    for (text, expected) in [("\"auto\"", Prefix::Auto), ("true", Prefix::Always), ("false", Prefix::Never)] {
+        assert_eq!(config(&format!("[gateway]\nprefix = {text}")).gateway.prefix, expected);
+    }
+}
+
+/// SRV-5 and SRV-6: the environment wins over the file.
+#[test]
+fn the_environment_wins_over_the_file() {
+    let text = "[gateway]\nmode = \"full\"\nstartup_timeout_ms = 1";
+    let read = config_with(text, &[("BRIDGEHEAD_MODE", "TEST"), ("BRIDGEHEAD_STARTUP_TIMEOUT_MS", "2")]);
+    assert_eq!(read.gateway.mode, Mode::Test);
+    assert_eq!(read.gateway.startup_timeout, Duration::from_millis(2));
+}
+
+#[test]
+fn servers_keep_the_order_of_the_file_and_disabled_ones_are_left_out() {
+    let text = r#"
+[servers.zebra]
+command = "z"
+[servers.off]
+command = "${NOT_SET}"
+disabled = true
+[servers.ant]
+command = "a"
+"#;
+    let read = config(text);
+    let names: Vec<_> = read.servers.iter().map(|server| server.name.as_str()).collect();
+    assert_eq!(names, ["zebra", "ant"]);
+    assert_eq!(read.disabled.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["off"]);
+    assert!(read.warnings.is_empty());
+}
+
+/// SRV-6: variables are filled in where the file names them, and only an affected server fails.
+#[test]
+fn an_unset_variable_costs_its_server_only() {
+    let text = r#"
+[servers.good]
+command = "${CMD}"
+args = ["--home=${HOME}", "$${HOME}", "${NO:-d}"]
+env = { KEY = "${env:SECRET}" }
+cwd = "${HOME}/x"
+[servers.bad]
+command = "x"
+args = ["${NOT_SET}"]
+"#;
+    let read = config_with(text, &[("CMD", "run"), ("HOME", "/h"), ("SECRET", "hunter2")]);
+    let good = stdio(&read.servers[0]);
+    assert_eq!(good.command, "run");
+    assert_eq!(good.args, ["--home=/h", "${HOME}", "d"]);
+    assert_eq!(good.env["KEY"].expose(), "hunter2");
+    assert_eq!(good.cwd.as_deref(), Some("/h/x".as_ref()));
+    assert_eq!(reason(&read.servers[1]), "`args`: the variable `NOT_SET` is not set");
+    assert_eq!(read.warnings.len(), 1);
+    let names: Vec<_> = read.interpolated.iter().map(String::as_str).collect();
+    assert_eq!(names, ["CMD", "HOME", "NO", "NOT_SET", "SECRET"]);
+    assert!(!format!("{read:?}").contains("hunter2"));
+}
+
+#[test]
+fn a_malformed_reference_refuses_our_own_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = load_in(folder.path(), "[servers.a]\ncommand = \"${\"", &[]).unwrap_err();
+    assert!(error.to_string().contains("a `${` does not begin a variable"), "{error}");
+}
+
+#[test]
+fn env_wins_over_env_file_and_paths_start_from_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("sub")).unwrap();
+    std::fs::write(folder.path().join("sub/.env"), "A=file\nB='both words'\n").unwrap();
+    std::fs::write(folder.path().join("sub/broken.env"), "A=1\nhunter2\n").unwrap();
+    let text = r#"
+[servers.a]
+command = "x"
+cwd = "work"
+env_file = ".env"
+env = { A = "env" }
+[servers.b]
+command = "x"
+env_file = "missing.env"
+[servers.c]
+command = "x"
+env_file = "broken.env"
+[servers.d]
+command = "x"
+cwd = "~/work"
+"#;
+    std::fs::write(folder.path().join("sub/b.toml"), text).unwrap();
+    let read = load(Some("sub/b.toml".as_ref()), &environment(&[("HOME", "/h")]), folder.path()).unwrap();
+    let a = stdio(&read.servers[0]);
+    assert_eq!((a.env["A"].expose(), a.env["B"].expose()), ("env", "both words"));
+    assert_eq!(a.cwd, Some(folder.path().join("sub/work")));
+    assert!(reason(&read.servers[1]).starts_with("`env_file` cannot be read"));
+    assert_eq!(reason(&read.servers[2]), "`env_file`: line 2 is not `NAME=value`");
+    assert_eq!(stdio(&read.servers[3]).cwd.as_deref(), Some("/h/work".as_ref()));
+    assert_eq!(read.warnings.len(), 2);
+}
+
+#[test]
+fn a_server_timeout_starts_from_the_gateways() {
+    let text = "[gateway]\nrequest_timeout_ms = 1000\n[servers.a]\ncommand = \"x\"\nmax_total_ms = 1000";
+    let server = &config(text).servers[0];
+    assert_eq!(server.request_timeout, Duration::from_secs(1));
+    assert_eq!(server.max_total, Duration::from_secs(1));
+    let folder = tempfile::tempdir().unwrap();
+    let error =
+        load_in(folder.path(), &text.replace("max_total_ms = 1000", "max_total_ms = 999"), &[]).unwrap_err();
+    assert!(error.to_string().contains("`request_timeout_ms` is longer than `max_total_ms`"), "{error}");
+}
+
+#[test]
+fn the_token_comes_from_one_place() {
+    #[track_caller]
+    fn check(http: &str, variables: &[(&str, &str)], expected: Result<TokenSource, &str>) {
+        let folder = tempfile::tempdir().unwrap();
+        match (load_in(folder.path(), &format!("[http]\n{http}"), variables), expected) {
+            (Ok(config), Ok(expected)) => assert_eq!(config.http.token, expected),
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+            (found, _) => panic!("{http}: {found:?}"),
+        }
+    }
+    let variable =
+        |name: &str, value: &str| TokenSource::Env { name: name.into(), value: value.to_owned().into() };
+    check("", &[], Ok(TokenSource::None));
+    check("", &[("BRIDGEHEAD_HTTP_TOKEN", "t")], Ok(variable("BRIDGEHEAD_HTTP_TOKEN", "t")));
+    check("token_env = 'T'", &[("T", "t"), ("BRIDGEHEAD_HTTP_TOKEN", "u")], Ok(variable("T", "t")));
+    check("token_file = '/t'", &[("BRIDGEHEAD_HTTP_TOKEN", "u")], Ok(TokenSource::File("/t".into())));
+    check("token_file = '~/t'", &[("HOME", "/h")], Ok(TokenSource::File("/h/t".into())));
+    check("token_file = ''", &[], Err("`token_file` is empty"));
+    check("token_env = 'T'", &[], Err("the variable `T` is not set"));
+    check("token_env = 'T'", &[("T", "a b")], Err("the variable `T` does not hold a bearer token"));
+    check("token_env = 'T'\ntoken_file = 't'", &[("T", "t")], Err("both `token_file` and `token_env`"));
+}
+
+#[test]
+fn addresses_need_a_port() {
+    assert_eq!(config("http.listen = 'localhost:1'").http.listen.to_string(), "127.0.0.1:1");
+    assert_eq!(config("http.listen = '0.0.0.0:1'").http.listen.to_string(), "0.0.0.0:1");
+    let folder = tempfile::tempdir().unwrap();
+    for bad in ["", "127.0.0.1", ":80", "example.com:80", "localhost:99999"] {
+        assert!(load_in(folder.path(), &format!("http.listen = '{bad}'"), &[]).is_err(), "{bad}");
+    }
+}
+
+/// The environment of the process is a map, so two gateways in one process may differ.
+#[test]
+fn without_a_file_the_demo_gets_the_environment() {
+    let variables = BTreeMap::from([
+        ("BRIDGEHEAD_MODE".to_owned(), "minimal".to_owned()),
+        ("BRIDGEHEAD_HTTP_TOKEN".to_owned(), "t".to_owned()),
+    ]);
+    let config = load(None, &Environment::read(variables).unwrap(), "/".as_ref()).unwrap();
+    assert_eq!((config.source, config.gateway.mode), (Source::Demo, Mode::Minimal));
+    assert!(matches!(config.http.token, TokenSource::Env { .. }));
+    assert!(config.servers.is_empty());
+}

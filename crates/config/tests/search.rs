@@ -1,0 +1,88 @@
+//! Which file is used.
+#![expect(clippy::unwrap_used, reason = "a failed assumption is a failed test")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use bridgehead_config::{Environment, locate};
+
+struct Place {
+    folder: tempfile::TempDir,
+    variables: BTreeMap<String, String>,
+}
+
+impl Place {
+    fn with(files: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["cwd", "xdg/bridgehead", "home/.config/bridgehead"] {
+            std::fs::create_dir_all(folder.path().join(file)).unwrap();
+        }
+        for file in files {
+            std::fs::write(folder.path().join(file), "").unwrap();
+        }
+        Self { folder, variables: BTreeMap::new() }
+    }
+
+    fn set(mut self, name: &str, value: impl AsRef<Path>) -> Self {
+        let value = self.folder.path().join(value);
+        self.variables.insert(name.to_owned(), value.to_str().unwrap().to_owned());
+        self
+    }
+
+    fn locate(&self, explicit: Option<&str>) -> Result<Option<PathBuf>, String> {
+        let environment = Environment::read(self.variables.clone()).unwrap();
+        let root = self.folder.path();
+        locate(explicit.map(Path::new), &environment, &root.join("cwd"))
+            .map(|found| found.map(|path| path.strip_prefix(root).map_or(path.clone(), Path::to_owned)))
+            .map_err(|error| error.to_string().replace(root.to_str().unwrap(), "ROOT"))
+    }
+}
+
+const XDG: &str = "xdg/bridgehead/bridgehead.toml";
+const HOME: &str = "home/.config/bridgehead/bridgehead.toml";
+const OWN: &str = "cwd/bridgehead.toml";
+const CLIENT: &str = "cwd/.mcp.json";
+
+#[track_caller]
+fn check(place: &Place, explicit: Option<&str>, expected: Option<&str>) {
+    assert_eq!(place.locate(explicit), Ok(expected.map(PathBuf::from)));
+}
+
+#[test]
+fn the_first_of_the_search_order_is_used() {
+    let all = ["cwd/named.toml", "cwd/variable.toml", OWN, CLIENT, XDG, HOME];
+    let folders = |place: Place| place.set("XDG_CONFIG_HOME", "xdg").set("HOME", "home");
+    let everything = folders(Place::with(&all)).set("BRIDGEHEAD_CONFIG", "cwd/variable.toml");
+    check(&everything, Some("named.toml"), Some("named.toml"));
+    check(&everything, None, Some("cwd/variable.toml"));
+    check(&folders(Place::with(&all[2..])), None, Some(OWN));
+    check(&folders(Place::with(&all[3..])), None, Some(CLIENT));
+    check(&folders(Place::with(&all[4..])), None, Some(XDG));
+    // Where XDG_CONFIG_HOME is set, ~/.config is not its fallback.
+    check(&folders(Place::with(&all[5..])), None, None);
+    check(&Place::with(&all[5..]).set("HOME", "home"), None, Some(HOME));
+    check(&Place::with(&all[4..]), None, None);
+}
+
+#[test]
+fn a_relative_configuration_folder_is_not_used() {
+    let mut place = Place::with(&[XDG, HOME]).set("HOME", "home");
+    place.variables.insert("XDG_CONFIG_HOME".to_owned(), "../xdg".to_owned());
+    check(&place, None, Some(HOME));
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let place = Place::with(&[OWN]).set("BRIDGEHEAD_CONFIG", "gone.toml");
+    insta::assert_snapshot!(place.locate(Some("gone.toml")).unwrap_err(), @r"
+    error: there is no file `gone.toml`, which --config names
+     |
+     = help: correct --config, or leave it out
+    ");
+    insta::assert_snapshot!(place.locate(None).unwrap_err(), @r"
+    error: there is no file `ROOT/gone.toml`, which BRIDGEHEAD_CONFIG names
+     |
+     = help: correct BRIDGEHEAD_CONFIG, or leave it out
+    ");
+    assert!(place.locate(Some(".")).is_err(), "a folder is not a file");
+}
