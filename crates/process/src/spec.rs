@@ -1,0 +1,273 @@
+//! What to start, and where the program is found.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// What a child gets from the environment of the gateway; everything else has to be given on purpose.
+const INHERITED: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"];
+
+/// The part of the gateway's environment that every child gets; extend it with the server's own variables.
+#[must_use]
+pub fn base_environment(parent: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    INHERITED
+        .iter()
+        .filter_map(|&name| parent.get(name).map(|value| (name.to_owned(), value.clone())))
+        .collect()
+}
+
+/// A program to start.
+///
+/// `Debug` shows neither arguments nor the values of the environment, which may be secrets.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// A name to look up in the `PATH` of `env`, or a path; a relative path is taken from `cwd`.
+    pub program: String,
+    /// The arguments, without the program itself.
+    pub args: Vec<String>,
+    /// The complete environment.
+    pub env: BTreeMap<String, String>,
+    /// The working directory; the gateway's own if there is none.
+    pub cwd: Option<PathBuf>,
+}
+
+impl fmt::Debug for Spec {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Spec")
+            .field("program", &self.program)
+            .field("args", &format_args!("<{}>", self.args.len()))
+            .field("env", &self.env.keys())
+            .field("cwd", &self.cwd)
+            .finish()
+    }
+}
+
+/// Why a program was not started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// A bare name is in none of the directories of `PATH`.
+    #[error(
+        "program `{program}` was not found; every directory in PATH was searched; install it, \
+         correct the name, give its full path, or set PATH in the server's env"
+    )]
+    NotFound {
+        /// The program as written.
+        program: String,
+    },
+    /// A bare name was given, but there is no `PATH` to search.
+    #[error(
+        "program `{program}` was not found because PATH is not set; give its full path, or set PATH in the \
+         server's env"
+    )]
+    NoPath {
+        /// The program as written.
+        program: String,
+    },
+    /// A path leads to nothing.
+    #[error("there is no program at `{}`; correct the path, or give only a name to search PATH", path.display())]
+    NoSuchFile {
+        /// Where it was expected.
+        path: PathBuf,
+    },
+    /// The file exists but may not be run, or is no program.
+    #[error(
+        "`{}` cannot be executed; check that it is a program, starts with `#!` if it is a script, and has \
+         execute permission",
+        path.display()
+    )]
+    NotExecutable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file exists, but the interpreter in its first line does not.
+    #[error("the interpreter that `{}` names in its first line does not exist; install it", path.display())]
+    NoInterpreter {
+        /// The script.
+        path: PathBuf,
+    },
+    /// The working directory does not exist or is no directory.
+    #[error("the working directory `{}` does not exist; create it or correct `cwd`", cwd.display())]
+    NoDirectory {
+        /// The working directory.
+        cwd: PathBuf,
+    },
+    /// The system refused for another reason.
+    #[error("program `{program}` could not be started: {source}")]
+    Other {
+        /// The program as written.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Spec {
+    /// The absolute path of the program, found as the child's own shell would find it.
+    pub(crate) fn resolve(&self) -> Result<PathBuf, SpawnError> {
+        if let Some(cwd) = &self.cwd
+            && !cwd.is_dir()
+        {
+            return Err(SpawnError::NoDirectory { cwd: cwd.clone() });
+        }
+        if self.program.contains('/') {
+            let path = self.absolute(Path::new(&self.program))?;
+            return match look(&path) {
+                Found::Program => Ok(path),
+                Found::Other => Err(SpawnError::NotExecutable { path }),
+                Found::Nothing => Err(SpawnError::NoSuchFile { path }),
+            };
+        }
+        let Some(search) = self.env.get("PATH") else {
+            return Err(SpawnError::NoPath { program: self.program.clone() });
+        };
+        let mut blocked = None;
+        for directory in std::env::split_paths(search) {
+            let path = self.absolute(&directory.join(&self.program))?;
+            match look(&path) {
+                Found::Program => return Ok(path),
+                Found::Other if path.is_file() => blocked = blocked.or(Some(path)),
+                Found::Other | Found::Nothing => {}
+            }
+        }
+        Err(match blocked {
+            Some(path) => SpawnError::NotExecutable { path },
+            None => SpawnError::NotFound { program: self.program.clone() },
+        })
+    }
+
+    /// Says what it means that the system refused to start the program at `path`.
+    pub(crate) fn refused(&self, path: PathBuf, source: io::Error) -> SpawnError {
+        match source.kind() {
+            // The file was there a moment ago; what is missing is what it needs to run.
+            io::ErrorKind::NotFound => SpawnError::NoInterpreter { path },
+            io::ErrorKind::PermissionDenied => SpawnError::NotExecutable { path },
+            _ if source.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
+                SpawnError::NotExecutable { path }
+            }
+            _ => SpawnError::Other { program: self.program.clone(), source },
+        }
+    }
+
+    fn absolute(&self, path: &Path) -> Result<PathBuf, SpawnError> {
+        let path = match &self.cwd {
+            Some(cwd) => cwd.join(path),
+            None => path.to_owned(),
+        };
+        std::path::absolute(path)
+            .map_err(|source| SpawnError::Other { program: self.program.clone(), source })
+    }
+}
+
+enum Found {
+    Program,
+    Other,
+    Nothing,
+}
+
+fn look(path: &Path) -> Found {
+    match path.metadata() {
+        Ok(metadata) if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 => Found::Program,
+        Ok(_) => Found::Other,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Found::Other,
+        Err(_) => Found::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    /// LINK-1: a child inherits six variables and nothing else.
+    #[test]
+    fn the_base_environment_is_an_allow_list() {
+        let parent = map(&[
+            ("PATH", "/bin"),
+            ("HOME", "/h"),
+            ("USER", "u"),
+            ("LANG", "C"),
+            ("TERM", "dumb"),
+            ("TMPDIR", "/t"),
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("PATHS", "x"),
+            ("LD_PRELOAD", "x"),
+        ]);
+        let base = base_environment(&parent);
+        assert_eq!(
+            base,
+            map(&[
+                ("PATH", "/bin"),
+                ("HOME", "/h"),
+                ("USER", "u"),
+                ("LANG", "C"),
+                ("TERM", "dumb"),
+                ("TMPDIR", "/t")
+            ])
+        );
+        assert_eq!(base_environment(&map(&[("HOME", "/h")])), map(&[("HOME", "/h")]));
+    }
+
+    #[test]
+    fn programs_are_searched_as_the_child_would() {
+        let place = tempfile::tempdir().unwrap();
+        let file = |name: &str, mode: u32| {
+            let path = place.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "#!/bin/sh\n").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path
+        };
+        let first = file("first/tool", 0o644);
+        let second = file("second/tool", 0o755);
+        let plain = file("first/plain", 0o644);
+        std::fs::create_dir(place.path().join("first/folder")).unwrap();
+        let path = format!("{0}/none:{0}/first:{0}/second", place.path().display());
+
+        let check = |program: &str, path: Option<&str>, cwd: Option<&Path>, expected: Result<&Path, &str>| {
+            let spec = Spec {
+                program: program.to_owned(),
+                args: Vec::new(),
+                env: path.map(|path| map(&[("PATH", path)])).unwrap_or_default(),
+                cwd: cwd.map(Path::to_owned),
+            };
+            match (spec.resolve(), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected),
+                (Err(error), Err(expected)) => {
+                    let message = error.to_string();
+                    assert!(message.contains(expected), "{message}");
+                    assert!(!message.contains("/second"), "PATH is told: {message}");
+                }
+                (found, expected) => panic!("{program}: {found:?} instead of {expected:?}"),
+            }
+        };
+        check("tool", Some(&path), None, Ok(&second));
+        check("plain", Some(&path), None, Err(&format!("`{}` cannot be executed", plain.display())));
+        check("folder", Some(&path), None, Err("program `folder` was not found; every directory in PATH"));
+        check("absent", Some(&path), None, Err("program `absent` was not found; every directory in PATH"));
+        check("tool", None, None, Err("because PATH is not set"));
+        check("./second/tool", None, Some(place.path()), Ok(&place.path().join("second/tool")));
+        check(second.to_str().unwrap(), None, None, Ok(&second));
+        check(first.to_str().unwrap(), None, None, Err("cannot be executed"));
+        check("./absent", None, Some(place.path()), Err("there is no program at"));
+        check("tool", Some(&path), Some(Path::new("/no/such/place")), Err("`/no/such/place` does not exist"));
+    }
+
+    #[test]
+    fn debug_output_has_no_secrets() {
+        let spec = Spec {
+            program: "server".to_owned(),
+            args: vec!["--token=hunter2".to_owned()],
+            env: map(&[("TOKEN", "hunter2")]),
+            cwd: None,
+        };
+        let shown = format!("{spec:?}");
+        assert!(shown.contains("TOKEN") && !shown.contains("hunter2"), "{shown}");
+    }
+}

@@ -1,0 +1,190 @@
+//! What a child says on its standard error: cut into lines, cleaned, shown to a callback as it comes, and its
+//! end kept for whoever wants to know why the child died.
+//!
+//! The text is untrusted: lines are bounded, and control characters are removed so that they cannot steer the
+//! terminal of whoever reads a log. The pipe is always drained, as a child that cannot write stands still.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::oneshot;
+
+/// Bytes of one line; the rest of a longer one is dropped.
+const LONGEST_LINE: usize = 8 * 1024;
+/// Bytes of lines that are kept.
+const TAIL: usize = 64 * 1024;
+/// How long the last words of a child are waited for once it has ended. Usually the pipe ends with it, but a
+/// descendant that left the process group may hold it open for ever.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Is shown each line.
+pub type LineCallback = Box<dyn Fn(&str) + Send>;
+
+/// The end of what a child has said so far. Clones share it, and it outlives the child.
+#[derive(Clone, Debug, Default)]
+pub struct Stderr {
+    kept: Arc<Mutex<Kept>>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    lines: VecDeque<Box<str>>,
+    bytes: usize,
+}
+
+impl Stderr {
+    /// The last lines, at most 64 KiB, without a final line break.
+    #[must_use]
+    pub fn tail(&self) -> String {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = String::with_capacity(kept.bytes);
+        for line in &kept.lines {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(line);
+        }
+        text
+    }
+
+    fn keep(&self, line: &str) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        // The line break counts, or empty lines would be kept without bound.
+        kept.bytes += line.len() + 1;
+        kept.lines.push_back(line.into());
+        while kept.bytes > TAIL {
+            let Some(oldest) = kept.lines.pop_front() else { break };
+            kept.bytes -= oldest.len() + 1;
+        }
+    }
+}
+
+/// Reads `pipe` until it ends, or until shortly after `ended` resolves.
+pub(crate) async fn collect(
+    mut pipe: impl AsyncRead + Unpin,
+    stderr: Stderr,
+    on_line: LineCallback,
+    mut ended: oneshot::Receiver<()>,
+) {
+    let mut lines = Lines { stderr, on_line, line: Vec::new() };
+    let mut buffer = vec![0; 8 * 1024];
+    loop {
+        tokio::select! {
+            read = pipe.read(&mut buffer) => match read {
+                Ok(0) | Err(_) => return lines.finish(),
+                Ok(count) => lines.take(&buffer[..count]),
+            },
+            _ = &mut ended => break,
+        }
+    }
+    let rest = async {
+        while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+            lines.take(&buffer[..count]);
+        }
+    };
+    // Either way it is over; a line without an end is a line too.
+    let _ = tokio::time::timeout(LAST_WORDS, rest).await;
+    lines.finish();
+}
+
+struct Lines {
+    stderr: Stderr,
+    on_line: LineCallback,
+    line: Vec<u8>,
+}
+
+impl Lines {
+    fn take(&mut self, mut bytes: &[u8]) {
+        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+            self.extend(&bytes[..end]);
+            self.emit();
+            bytes = &bytes[end + 1..];
+        }
+        self.extend(bytes);
+    }
+
+    fn extend(&mut self, bytes: &[u8]) {
+        let room = LONGEST_LINE - self.line.len();
+        self.line.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn emit(&mut self) {
+        let mut text: String = String::from_utf8_lossy(&self.line)
+            .chars()
+            .filter(|&character| character == '\t' || !character.is_control())
+            .collect();
+        // Replacing what is not UTF-8 makes it longer.
+        text.truncate(text.floor_char_boundary(LONGEST_LINE));
+        self.line.clear();
+        self.stderr.keep(&text);
+        (self.on_line)(&text);
+    }
+
+    fn finish(&mut self) {
+        if !self.line.is_empty() {
+            self.emit();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    async fn collected(input: &[u8]) -> (Vec<String>, String) {
+        let (sender, receiver) = mpsc::channel();
+        let stderr = Stderr::default();
+        let (_running, ended) = oneshot::channel();
+        let on_line = Box::new(move |line: &str| sender.send(line.to_owned()).unwrap());
+        collect(input, stderr.clone(), on_line, ended).await;
+        (receiver.iter().collect(), stderr.tail())
+    }
+
+    /// LINK-1: stderr is captured, and cannot play tricks on whoever reads it.
+    #[tokio::test]
+    async fn lines_are_cleaned() {
+        let (lines, tail) = collected(b"one\r\n\ttwo \x1b[31mred\x07\n\nb\xffd \xc2\x9b1m\nlast").await;
+        assert_eq!(lines, ["one", "\ttwo [31mred", "", "b\u{fffd}d 1m", "last"]);
+        assert_eq!(tail, lines.join("\n"));
+    }
+
+    #[tokio::test]
+    async fn lines_and_tail_are_bounded() {
+        let mut input = "x".repeat(1 << 20);
+        input.push_str("\nnext\n");
+        let (lines, _) = collected(input.as_bytes()).await;
+        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [LONGEST_LINE, 4]);
+
+        let (lines, _) = collected(&[0xff; LONGEST_LINE]).await;
+        assert!(lines[0].len() <= LONGEST_LINE);
+
+        let numbered: String = (0..20_000).map(|number| format!("line {number}\n")).collect();
+        let (lines, tail) = collected(numbered.as_bytes()).await;
+        assert_eq!(lines.len(), 20_000);
+        assert!(tail.len() <= TAIL && tail.len() > TAIL - 100, "{}", tail.len());
+        assert!(tail.ends_with("\nline 19999"));
+
+        let (_, tail) = collected("\n".repeat(1 << 20).as_bytes()).await;
+        assert!(tail.len() <= TAIL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipe_that_stays_open_is_left_soon_after_the_end() {
+        let (mut writer, reader) = tokio::io::duplex(64);
+        let stderr = Stderr::default();
+        let (running, ended) = oneshot::channel::<()>();
+        let task = tokio::spawn(collect(reader, stderr.clone(), Box::new(|_| {}), ended));
+        writer.write_all(b"first\n").await.unwrap();
+        drop(running);
+        writer.write_all(b"last words").await.unwrap();
+        task.await.unwrap();
+        assert_eq!(stderr.tail(), "first\nlast words");
+        assert!(writer.write_all(b"too late").await.is_err());
+    }
+}
