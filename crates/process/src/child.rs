@@ -46,7 +46,7 @@ pub struct Child {
 /// The task that reads standard error; dropping `ended` tells it that the child is gone.
 #[derive(Debug)]
 struct Collector {
-    ended: oneshot::Sender<()>,
+    ended: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
@@ -80,7 +80,7 @@ pub fn spawn(spec: &Spec, on_line: LineCallback) -> Result<Child, SpawnError> {
     let stderr = Stderr::default();
     let collector = inner.stderr.take().map(|pipe| {
         let (ended, gone) = oneshot::channel();
-        Collector { ended, task: tokio::spawn(collect(pipe, stderr.clone(), on_line, gone)) }
+        Collector { ended: Some(ended), task: tokio::spawn(collect(pipe, stderr.clone(), on_line, gone)) }
     });
     let (stdin, stdout) = (inner.stdin.take(), inner.stdout.take());
     Ok(Child { pid, inner, stdin, stdout, stderr, collector, children, exit: None })
@@ -153,14 +153,17 @@ impl Child {
         }
     }
 
-    fn has_ended(&self) -> bool {
+    fn has_ended(&mut self) -> bool {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         loop {
             return match rustix::process::waitid(WaitId::Pid(self.pid), look) {
                 Ok(status) => status.is_some(),
                 Err(Errno::INTR) => continue,
-                // Somebody else in this process has reaped it.
-                Err(_) => true,
+                Err(_) => {
+                    // Somebody else in this process has reaped it: the group may be a stranger's by now.
+                    self.exit = Some(Exit { code: None, signal: None });
+                    true
+                }
             };
         }
     }
@@ -181,11 +184,13 @@ impl Child {
 
     /// Waits until standard error is read to its end, or has been given up.
     async fn last_words(&mut self) {
-        if let Some(Collector { ended, task }) = self.collector.take() {
-            drop(ended);
+        if let Some(Collector { ended, task }) = &mut self.collector {
+            drop(ended.take());
             // A task that panicked in the callback has nothing more to say.
             let _ = task.await;
         }
+        // Only now, so that a wait that is dropped here can be repeated.
+        self.collector = None;
     }
 
     fn signal_group(&self, signal: Signal) {
