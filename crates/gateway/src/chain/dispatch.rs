@@ -1,0 +1,128 @@
+//! Stage four: the tool runs, here or on its server.
+
+use bridgehead_upstream::{Event, FailureStage, LinkError, Purpose, State, Tool, Upstream};
+use bridgehead_wire::{Method, code};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::validate::Checked;
+use super::{Call, Chain, Outcome, envelope_result};
+use crate::catalog::{Registered, Target};
+use crate::error::{CallError, Code};
+use crate::native::ToolContext;
+use crate::relay::{ToolResult, params_for, progress_for};
+
+pub(super) async fn run(chain: &Chain, call: &Call<'_>, arguments: Checked) -> Outcome {
+    let outcome = match call.route.as_deref().map(|route| &route.target) {
+        Some(Target::Native(native)) => {
+            let arguments = match arguments {
+                Checked::Decoded(arguments) => arguments,
+                Checked::Untouched => json!({}),
+            };
+            run_native(chain, call, native, arguments).await
+        }
+        Some(Target::Upstream { upstream, tool }) => run_upstream(call, upstream, tool).await,
+        None => {
+            Err(CallError::new(Code::ProviderToolUnknown, format!("no server offers tool `{}`", call.tool)))
+        }
+    };
+    outcome.unwrap_or_else(|error| {
+        debug!(correlationId = %call.correlation, tool = %call.tool, code = %error.code, %error, "call failed");
+        Outcome::Failed(error)
+    })
+}
+
+async fn run_native(
+    chain: &Chain,
+    call: &Call<'_>,
+    native: &Registered,
+    arguments: Value,
+) -> Result<Outcome, CallError> {
+    let context = ToolContext { correlation: call.correlation, principal: call.caller.principal.clone() };
+    let data = native.tool.run(arguments, context, chain.debug_errors).await?;
+    tool_result(envelope_result(&json!({"ok": true, "data": data}), false, true))
+}
+
+async fn run_upstream(call: &Call<'_>, upstream: &Upstream, tool: &Tool) -> Result<Outcome, CallError> {
+    let server = upstream.name();
+    let ready = match upstream.state() {
+        State::Ready(ready) => ready,
+        State::Starting => return Err(unavailable(format!("server `{server}` is still starting"))),
+        State::Stopped => return Err(unavailable(format!("server `{server}` was stopped"))),
+        State::Failed(failure) => {
+            let message = format!("server `{server}` does not serve: {}", failure.reason);
+            let code = match failure.stage {
+                FailureStage::Init => Code::ProviderInitFailed,
+                FailureStage::Crashed => Code::ProviderUnavailable,
+            };
+            return Err(CallError::new(code, message));
+        }
+    };
+    let mut exchange = ready.link.open(Purpose::Ordinary);
+    let wants_progress = call.progress.is_some() && call.ask.meta.progress_token.is_some();
+    let params = params_for(
+        &call.ask.params,
+        &call.ask.meta,
+        (*tool.name != *call.tool).then_some(tool.name.as_str()),
+        ready.peer.revision.era(),
+        wants_progress.then(|| exchange.id()),
+    );
+    exchange.send(&Method::ToolsCall, &params).await;
+    let limits = upstream.config();
+    let last = Instant::now() + limits.max_total;
+    loop {
+        let deadline = last.min(Instant::now() + limits.request_timeout);
+        let Ok(event) = tokio::time::timeout_at(deadline, exchange.next()).await else {
+            // Leaving drops the exchange, which tells the server.
+            let message = format!(
+                "server `{server}` did not answer tool `{}` in time (tool failed: timeout)",
+                tool.name
+            );
+            return Err(CallError::new(Code::ProviderTimeout, message).after_sending());
+        };
+        match event {
+            Event::Progress(params) => {
+                if let (Some(sink), Some(token)) = (&call.progress, &call.ask.meta.progress_token)
+                    && let Some(notification) = progress_for(&params, token, call.caller.revision)
+                    && !sink.send(notification)
+                {
+                    debug!(correlationId = %call.correlation, "the client does not read its progress; one was dropped");
+                }
+            }
+            Event::Answer(Ok(result)) => {
+                return tool_result(result).map_err(|error| CallError {
+                    message: format!("server `{server}`: {}", error.message),
+                    ..error
+                });
+            }
+            // These two are about our own request to the server; a client would take them for its own.
+            Event::Answer(Err(error))
+                if matches!(error.code(), code::HEADER_MISMATCH | code::UNSUPPORTED_PROTOCOL_VERSION) =>
+            {
+                let message = format!("server `{server}` refused the gateway's request: {}", error.message());
+                return Err(CallError::new(Code::ProviderUnavailable, message));
+            }
+            Event::Answer(Err(error)) => return Ok(Outcome::Relayed(error)),
+            Event::Lost(error @ LinkError::TooLarge { .. }) => {
+                let message = format!("server `{server}`: {error}");
+                return Err(CallError::new(Code::ProviderInvalidOutput, message).after_sending());
+            }
+            Event::Lost(LinkError::Closed(reason)) => {
+                let message = format!("server `{server}` was lost during the call: {reason}");
+                return Err(CallError::new(Code::ProviderCrashed, message).after_sending());
+            }
+        }
+    }
+}
+
+fn tool_result(result: bridgehead_wire::Raw) -> Result<Outcome, CallError> {
+    match ToolResult::read(&result) {
+        Ok(read) => Ok(Outcome::Result(result, read)),
+        Err(reason) => Err(CallError::new(Code::ProviderInvalidOutput, reason).after_sending()),
+    }
+}
+
+fn unavailable(message: String) -> CallError {
+    CallError::new(Code::ProviderUnavailable, message)
+}

@@ -1,0 +1,118 @@
+//! The five stages that every call passes, built-in or upstream, in one function.
+
+mod dispatch;
+mod record;
+mod validate;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bridgehead_audit::{AuditSink, Clock, CorrelationId};
+use bridgehead_wire::{Raw, RpcError, Spliced};
+
+use crate::caller::{Ask, Caller, ProgressSink};
+use crate::catalog::Route;
+use crate::error::{CallError, Code, Shape};
+use crate::relay::ToolResult;
+use record::Record;
+
+/// One tool invocation.
+pub(crate) struct Call<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) ask: &'a Ask,
+    /// The name the client used.
+    pub(crate) tool: Arc<str>,
+    /// Absent where no tool of that name is offered.
+    pub(crate) route: Option<Arc<Route>>,
+    pub(crate) arguments: Raw,
+    pub(crate) correlation: CorrelationId,
+    pub(crate) progress: Option<ProgressSink>,
+}
+
+impl Call<'_> {
+    pub(crate) fn server(&self) -> Option<&str> {
+        self.route.as_ref().and_then(|route| route.server.as_deref())
+    }
+}
+
+/// How a call ended, if it was not dropped.
+pub(crate) enum Outcome {
+    /// A tool result, of an upstream or of a Rust tool.
+    Result(Raw, ToolResult),
+    /// The upstream's own JSON-RPC error, passed on.
+    Relayed(RpcError),
+    /// Our own failure.
+    Failed(CallError),
+}
+
+/// What the chain needs besides the call.
+pub(crate) struct Chain {
+    pub(crate) audit: Arc<dyn AuditSink>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) server_info: Raw,
+    /// Whether errors may show what happened inside.
+    pub(crate) debug_errors: bool,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// What has been counted since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) calls: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
+    pub(crate) audit_exit_failures: AtomicU64,
+}
+
+impl Chain {
+    /// Read top to bottom: this is the order a call meets. Dropping the future at any point releases the
+    /// turn, cancels the call upstream and still leaves its pair of audit events.
+    pub(crate) async fn run(&self, call: &Call<'_>) -> Outcome {
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
+        let mut record = Record::open(self, call);
+        let _turn = match call.route.as_ref().and_then(|route| route.turn.as_ref()) {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        let checked = validate::check(call);
+        if let Err(error) = record.enter(checked.is_ok()).await {
+            let error = CallError::new(Code::AuditEnterFailed, format!("the call was not made: {error}"));
+            return record.exit(Outcome::Failed(error));
+        }
+        let outcome = match checked {
+            Ok(arguments) => dispatch::run(self, call, arguments).await,
+            Err(error) => Outcome::Failed(error),
+        };
+        record.exit(outcome)
+    }
+
+    /// What the client gets for it.
+    pub(crate) fn answer(&self, call: &Call<'_>, outcome: Outcome) -> Result<Spliced, RpcError> {
+        let era = call.caller.era();
+        match outcome {
+            Outcome::Result(_, result) => Ok(result.finish(era, &self.server_info, call.correlation)),
+            Outcome::Relayed(error) => Err(error),
+            Outcome::Failed(error) => match error.code.shape() {
+                Shape::Rpc(code) => Err(error.to_rpc(code, call.server(), &call.tool, call.correlation)),
+                Shape::ToolResult | Shape::Internal => {
+                    let structured = call.server().is_none();
+                    let result = envelope_result(&error.envelope(), true, structured);
+                    match ToolResult::read(&result) {
+                        Ok(result) => Ok(result.finish(era, &self.server_info, call.correlation)),
+                        Err(_) => Ok(result.into()),
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// ENV-1: the envelope as text and, for our own tools, as structured content with the same JSON.
+pub(crate) fn envelope_result(envelope: &serde_json::Value, is_error: bool, structured: bool) -> Raw {
+    let text = envelope.to_string();
+    let mut result = serde_json::json!({"content": [{"type": "text", "text": text}], "isError": is_error});
+    if structured {
+        result["structuredContent"] = envelope.clone();
+    }
+    Raw::encode(&result)
+}

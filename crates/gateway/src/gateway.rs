@@ -1,0 +1,405 @@
+//! The gateway itself: built without side effects, started, asked, stopped.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bridgehead_audit::{AuditSink, Clock, CorrelationId, NoopSink, SystemClock};
+use bridgehead_config::{GatewaySettings, Mode, Server};
+use bridgehead_schema::HeaderParameter;
+use bridgehead_upstream::{State, Upstream};
+use bridgehead_wire::{Era, Method, Raw, Revision, RpcError, Spliced, code, key};
+use parking_lot::RwLock;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use crate::builtin::{server_health, server_ping};
+use crate::caller::{Ask, Caller, ProgressSink};
+use crate::catalog::{Catalog, Registered, Shape};
+use crate::chain::{Call, Chain, Counters};
+use crate::native::{NativeTool, RegisterError};
+
+/// What a gateway is built from. Everything has a default; building reads and starts nothing.
+pub struct Options {
+    /// The `[gateway]` settings.
+    pub settings: GatewaySettings,
+    /// The servers, in the order their tools are listed.
+    pub servers: Vec<Server>,
+    /// The variables from which servers get the few that every program needs.
+    pub environment: BTreeMap<String, String>,
+    /// Where calls are recorded.
+    pub audit: Arc<dyn AuditSink>,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// When this process came up, by the clock's monotonic reading; now, if absent.
+    pub boot: Option<Duration>,
+    /// The version to show.
+    pub version: String,
+    /// Rust tools besides the built-in ones.
+    pub tools: Vec<NativeTool>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            settings: GatewaySettings::default(),
+            servers: Vec::new(),
+            environment: BTreeMap::new(),
+            audit: Arc::new(NoopSink),
+            clock: Arc::new(SystemClock::default()),
+            boot: None,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            tools: Vec::new(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("version", &self.version)
+            .field("tools", &self.tools)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The gateway. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Gateway(Arc<Inner>);
+
+/// What clones share, and what the built-in tools look at.
+pub(crate) struct Inner {
+    pub(crate) settings: GatewaySettings,
+    pub(crate) version: String,
+    boot: Duration,
+    servers: Vec<Server>,
+    environment: Arc<BTreeMap<String, String>>,
+    chain: Chain,
+    natives: Vec<Arc<Registered>>,
+    upstreams: RwLock<Vec<Upstream>>,
+    catalog: ArcSwap<Catalog>,
+    /// Ticks when the list that clients see has become another one.
+    changes: watch::Sender<u64>,
+    /// How many servers are still starting, as the catalog has it.
+    starting: watch::Sender<usize>,
+    /// Until when lists wait for servers that are starting; set by the first list.
+    list_deadline: OnceLock<Instant>,
+    upstream_changed: Arc<Notify>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// Builds a gateway; refuses a Rust tool that cannot be registered.
+    pub fn new(options: Options) -> Result<Self, RegisterError> {
+        let Options { settings, servers, environment, audit, clock, boot, version, tools } = options;
+        let server_info = Raw::encode(&json!({"name": "bridgehead", "version": version}));
+        let chain = Chain {
+            audit,
+            server_info,
+            debug_errors: settings.debug_errors || settings.mode == Mode::Test,
+            counters: Arc::new(Counters::default()),
+            clock: Arc::clone(&clock),
+        };
+        let boot = boot.unwrap_or_else(|| clock.monotonic());
+        let mut refused = None;
+        let inner = Arc::new_cyclic(|gateway| {
+            let mut all = vec![server_ping(gateway.clone()), server_health(gateway.clone())];
+            let natives = match register(&mut all, tools, settings.mode) {
+                Ok(natives) => natives,
+                Err(error) => {
+                    refused = Some(error);
+                    Vec::new()
+                }
+            };
+            let catalog = Catalog::merge(shape(&settings), &natives, &[], &chain.server_info, None);
+            Inner {
+                boot,
+                version,
+                environment: Arc::new(environment),
+                natives,
+                upstreams: RwLock::default(),
+                catalog: ArcSwap::from_pointee(catalog),
+                changes: watch::Sender::new(0),
+                starting: watch::Sender::new(0),
+                list_deadline: OnceLock::new(),
+                upstream_changed: Arc::new(Notify::new()),
+                stop: CancellationToken::new(),
+                tasks: TaskTracker::new(),
+                settings,
+                servers,
+                chain,
+            }
+        });
+        match refused {
+            Some(error) => Err(error),
+            None => Ok(Self(inner)),
+        }
+    }
+
+    /// Starts the servers in the background, unless the mode is `minimal`. Does nothing the second time.
+    pub fn start(&self) {
+        let inner = &self.0;
+        let mut upstreams = inner.upstreams.write();
+        if !upstreams.is_empty() || inner.settings.mode == Mode::Minimal {
+            return;
+        }
+        for server in &inner.servers {
+            let environment = Arc::clone(&inner.environment);
+            let limit = inner.settings.max_message_bytes;
+            upstreams.push(Upstream::start(
+                server.clone(),
+                environment,
+                limit,
+                Arc::clone(&inner.upstream_changed),
+            ));
+        }
+        drop(upstreams);
+        inner.merge();
+        let this = Arc::clone(inner);
+        inner.tasks.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = this.stop.cancelled() => break,
+                    () = this.upstream_changed.notified() => this.merge(),
+                }
+            }
+        });
+    }
+
+    /// Stops every server and returns when nothing of them is left.
+    pub async fn stop(&self) {
+        self.0.stop.cancel();
+        let upstreams = std::mem::take(&mut *self.0.upstreams.write());
+        futures_util::future::join_all(upstreams.iter().map(Upstream::stop)).await;
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    /// Answers one request of either era. Dropping the future cancels the request.
+    pub async fn answer(
+        &self,
+        caller: &Caller,
+        ask: Ask,
+        progress: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        match (&ask.method, caller.era()) {
+            (Method::ToolsCall, _) => self.call_tool(caller, &ask, progress).await,
+            (Method::ToolsList, _) => self.list_tools(caller, &ask).await,
+            (Method::Discover, Era::Modern) => Ok(self.0.discover().into()),
+            (method, _) => {
+                let message = format!("method `{method}` is not offered");
+                Err(RpcError::new(code::METHOD_NOT_FOUND, &message))
+            }
+        }
+    }
+
+    /// The result of a legacy `initialize` that negotiated `revision`.
+    pub fn initialize(&self, revision: Revision) -> Raw {
+        Raw::encode(&json!({
+            "protocolVersion": revision.as_str(),
+            "capabilities": {"tools": {"listChanged": true}},
+            "serverInfo": {"name": "bridgehead", "version": self.0.version},
+        }))
+    }
+
+    /// The arguments of a tool that travel as `Mcp-Param-*` headers too; none for an unknown tool.
+    pub fn header_parameters(&self, tool: &str) -> Arc<[HeaderParameter]> {
+        static NONE: LazyLock<Arc<[HeaderParameter]>> = LazyLock::new(|| Arc::new([]));
+        self.0.catalog.load().route(tool).and_then(|route| route.headers()).unwrap_or(&NONE).clone()
+    }
+
+    /// Ticks whenever the list of tools has become another one.
+    pub fn catalog_changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    /// Waits until no server is starting any more.
+    pub async fn settled(&self) {
+        let mut starting = self.0.starting.subscribe();
+        let _ = starting.wait_for(|starting| *starting == 0).await;
+    }
+
+    /// The servers, in the order of the configuration.
+    pub fn upstreams(&self) -> Vec<Upstream> {
+        self.0.upstreams.read().clone()
+    }
+
+    /// Tools whose offered name is a short form: server, tool, name.
+    pub fn renamed(&self) -> Vec<(String, String, String)> {
+        self.0.catalog.load().renamed.clone()
+    }
+
+    /// What `server_health` answers.
+    pub fn health(&self) -> Value {
+        self.0.health()
+    }
+
+    async fn list_tools(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
+        if ask.params.get("cursor").is_some_and(|cursor| !cursor.is_null()) {
+            // The list is one page, so we never hand out a cursor.
+            return Err(RpcError::new(
+                code::INVALID_PARAMS,
+                "the cursor is not one of ours; start without one",
+            ));
+        }
+        self.wait_for_servers().await;
+        Ok(self.0.catalog.load().list(caller.era()).clone().into())
+    }
+
+    /// SRV-3: the first list waits for servers that are starting, for a while.
+    async fn wait_for_servers(&self) {
+        let mut starting = self.0.starting.subscribe();
+        if *starting.borrow() == 0 {
+            return;
+        }
+        let deadline = *self.0.list_deadline.get_or_init(|| Instant::now() + self.0.settings.list_wait);
+        let _ = tokio::time::timeout_at(deadline, starting.wait_for(|starting| *starting == 0)).await;
+    }
+
+    async fn call_tool(
+        &self,
+        caller: &Caller,
+        ask: &Ask,
+        progress: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        for name in ["name", "arguments"] {
+            if ask.params.repeats(name) {
+                return Err(RpcError::new(
+                    code::INVALID_PARAMS,
+                    &format!("`params.{name}` stands more than once"),
+                ));
+            }
+        }
+        let Some(tool) = ask.params.get("name").and_then(|name| name.to_text()) else {
+            return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be the name of a tool"));
+        };
+        let mut route = self.0.catalog.load().route(&tool).cloned();
+        if route.is_none() {
+            // A client may know the name from an earlier list, while its server is still coming up.
+            self.wait_for_servers().await;
+            route = self.0.catalog.load().route(&tool).cloned();
+        }
+        let correlation = ask
+            .meta
+            .correlation_id
+            .as_deref()
+            .and_then(CorrelationId::parse)
+            .unwrap_or_else(CorrelationId::mint);
+        let call = Call {
+            caller,
+            ask,
+            tool: route.as_ref().map_or_else(|| tool.as_str().into(), |route| Arc::clone(&route.name)),
+            route,
+            arguments: ask.params.get("arguments").unwrap_or(Raw::literal("{}")),
+            correlation,
+            progress,
+        };
+        let span = tracing::debug_span!("call", correlationId = %correlation, tool = %call.tool, principal = %caller.principal);
+        let outcome = self.0.chain.run(&call).instrument(span).await;
+        self.0.chain.answer(&call, outcome)
+    }
+}
+
+impl Inner {
+    /// Since the start, by the monotonic clock.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.chain.clock.monotonic().saturating_sub(self.boot)
+    }
+
+    pub(crate) fn health(&self) -> Value {
+        let upstreams: Vec<Value> = self.upstreams.read().iter().map(describe).collect();
+        let catalog = self.catalog.load();
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.chain.counters;
+        json!({
+            "upstreams": upstreams,
+            "counters": {
+                "calls": count(&counters.calls),
+                "failed": count(&counters.failed),
+                "cancelled": count(&counters.cancelled),
+                "auditExitFailures": count(&counters.audit_exit_failures),
+                "toolsHiddenByMode": catalog.hidden,
+            },
+            "capabilities": {"tools": {"listChanged": true}},
+        })
+    }
+
+    fn discover(&self) -> Raw {
+        Raw::encode(&json!({
+            "supportedVersions": [Revision::MODERN.as_str()],
+            "capabilities": {"tools": {}},
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "resultType": "complete",
+            "_meta": {key::SERVER_INFO: {"name": "bridgehead", "version": self.version}},
+        }))
+    }
+
+    /// Makes the catalog anew from the upstreams as they are now.
+    fn merge(&self) {
+        let upstreams = self.upstreams.read().clone();
+        let before = self.catalog.load_full();
+        let info = &self.chain.server_info;
+        let after =
+            Arc::new(Catalog::merge(shape(&self.settings), &self.natives, &upstreams, info, Some(&before)));
+        let changed = !before.lists_the_same(&after);
+        let starting = after.starting;
+        self.catalog.store(after);
+        self.starting.send_replace(starting);
+        if changed {
+            self.changes.send_modify(|generation| *generation += 1);
+        }
+    }
+}
+
+fn register(
+    all: &mut Vec<NativeTool>,
+    more: Vec<NativeTool>,
+    mode: Mode,
+) -> Result<Vec<Arc<Registered>>, RegisterError> {
+    all.extend(more);
+    let mut registered = Vec::with_capacity(all.len());
+    for (position, tool) in all.iter().enumerate() {
+        let validator = tool.check(mode, &all[..position])?;
+        let definition = Raw::encode(&tool.definition());
+        registered.push(Arc::new(Registered { tool: tool.clone(), validator, definition }));
+    }
+    Ok(registered)
+}
+
+fn shape(settings: &GatewaySettings) -> Shape {
+    Shape { mode: settings.mode, prefix: settings.prefix, name_limit: settings.max_name_length }
+}
+
+fn describe(upstream: &Upstream) -> Value {
+    let mut entry = json!({"name": upstream.name().as_ref()});
+    match upstream.state() {
+        State::Starting => entry["state"] = json!("starting"),
+        State::Stopped => entry["state"] = json!("stopped"),
+        State::Failed(failure) => {
+            entry["state"] = json!("failed");
+            entry["reason"] = json!(failure.reason);
+        }
+        State::Ready(ready) => {
+            entry["state"] = json!("ready");
+            entry["revision"] = json!(ready.peer.revision.as_str());
+            entry["tools"] = json!(ready.tools.len());
+            entry["pid"] = json!(ready.pid);
+            entry["inFlight"] = json!(ready.link.in_flight());
+        }
+    }
+    entry
+}

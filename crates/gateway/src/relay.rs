@@ -1,0 +1,177 @@
+//! What changes in a call on its way to a server and in its answer on the way back. Everything else
+//! passes as the bytes that came.
+
+use bridgehead_audit::CorrelationId;
+use bridgehead_upstream::stamp_modern;
+use bridgehead_wire::{Era, Method, Object, Raw, RequestMeta, Revision, Spliced, key, notification};
+use bytes::{Bytes, BytesMut};
+
+/// The params for the next hop: the server's own tool name, and a `_meta` of our making around what the
+/// client put there for others.
+pub(crate) fn params_for(
+    params: &Object,
+    meta: &RequestMeta,
+    tool: Option<&str>,
+    era: Era,
+    progress_token: Option<u64>,
+) -> Spliced {
+    let mut edit = params.edit();
+    if let Some(tool) = tool {
+        edit.set("name", Raw::string(tool));
+    }
+    if era == Era::Modern || progress_token.is_some() || !meta.is_empty() {
+        let meta = meta.for_next_hop(|meta| {
+            if era == Era::Modern {
+                stamp_modern(meta);
+            }
+            if let Some(token) = progress_token {
+                meta.set(key::PROGRESS_TOKEN, Raw::encode(&token));
+            }
+        });
+        edit.set(key::META, meta);
+    }
+    edit.finish()
+}
+
+/// A progress notification under the client's own token.
+pub(crate) fn progress_for(params: &Raw, token: &Raw, revision: Revision) -> Option<Bytes> {
+    let object = Object::parse(params).ok()?;
+    let mut edit = object.edit();
+    edit.set(key::PROGRESS_TOKEN, token.clone());
+    if revision < Revision::V2025_03_26 {
+        edit.remove("message");
+    }
+    let mut out = BytesMut::new();
+    notification(&mut out, Method::Progress.as_str(), Some(&edit.finish()));
+    Some(out.freeze())
+}
+
+/// A tool result, read as far as we must.
+pub(crate) struct ToolResult {
+    object: Object,
+    pub(crate) is_error: bool,
+}
+
+impl ToolResult {
+    /// Fails with words where the result cannot be passed on.
+    pub(crate) fn read(result: &Raw) -> Result<Self, &'static str> {
+        let object = Object::parse(result).map_err(|_| "the result is not an object")?;
+        match object.get("resultType").map(|raw| raw.to_text()) {
+            None => {}
+            Some(Some(kind)) if kind == "complete" => {}
+            Some(_) => return Err("the result is of a type that was not asked for"),
+        }
+        let is_error = object.get("isError").is_some_and(|raw| raw.as_str() == "true");
+        Ok(Self { object, is_error })
+    }
+
+    /// The result for a client of `era`, with our marks in its `_meta`.
+    pub(crate) fn finish(&self, era: Era, server_info: &Raw, correlation: CorrelationId) -> Spliced {
+        let meta = self
+            .object
+            .get(key::META)
+            .and_then(|meta| Object::parse(&meta).ok())
+            .unwrap_or_else(Object::empty);
+        let mut meta = meta.edit();
+        meta.remove_if(|name| name.starts_with(key::HOP_PREFIX));
+        let mut edit = self.object.edit();
+        match era {
+            Era::Legacy => {
+                edit.remove("resultType");
+            }
+            Era::Modern => {
+                edit.set("resultType", Raw::literal("\"complete\""));
+                meta.set(key::SERVER_INFO, server_info.clone());
+            }
+        }
+        meta.set(key::CORRELATION_ID, Raw::string(&correlation.to_string()));
+        edit.set(key::META, meta.finish());
+        edit.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(text: &str) -> Object {
+        Object::parse(&Raw::parse(text.to_owned()).unwrap()).unwrap()
+    }
+
+    #[track_caller]
+    fn sent(params: &str, tool: Option<&str>, era: Era, token: Option<u64>, expected: &str) {
+        let params = object(params);
+        let meta = RequestMeta::read(Some(&params)).unwrap();
+        assert_eq!(params_for(&params, &meta, tool, era, token).to_raw().as_str(), expected);
+    }
+
+    #[test]
+    fn what_a_server_gets() {
+        let call = r#"{"name":"s__t", "arguments":{"x": 1.0}}"#;
+        sent(call, None, Era::Legacy, None, call);
+        sent(call, Some("t"), Era::Legacy, None, r#"{"name":"t", "arguments":{"x": 1.0}}"#);
+        sent(
+            call,
+            None,
+            Era::Legacy,
+            Some(7),
+            r#"{"_meta":{"progressToken":7},"name":"s__t", "arguments":{"x": 1.0}}"#,
+        );
+        let modern = r#"{"name":"t","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"traceparent":"00-1"}}"#;
+        sent(modern, None, Era::Legacy, None, r#"{"name":"t","_meta":{"traceparent":"00-1"}}"#);
+        let to_modern = format!(
+            r#"{{"name":"t","_meta":{{"io.modelcontextprotocol/clientInfo":{{"name":"bridgehead","version":"{}"}},"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{{}},"traceparent":"00-1"}}}}"#,
+            env!("CARGO_PKG_VERSION")
+        );
+        sent(modern, None, Era::Modern, None, &to_modern);
+    }
+
+    /// PIPE-8: the correlation id is in the result's `_meta`, whatever the era.
+    #[test]
+    fn what_a_client_gets() {
+        let id = CorrelationId::mint();
+        let info = Raw::literal(r#"{"name":"b"}"#);
+        let result = Raw::literal(r#"{"content":[{"type":"future_block"}],"x":1.50}"#);
+        let result = ToolResult::read(&result).unwrap();
+        assert_eq!(
+            result.finish(Era::Legacy, &info, id).to_raw().as_str(),
+            format!(
+                r#"{{"_meta":{{"bridgehead/correlationId":"{id}"}},"content":[{{"type":"future_block"}}],"x":1.50}}"#
+            )
+        );
+        let modern = result.finish(Era::Modern, &info, id).to_raw();
+        assert!(modern.as_str().starts_with(
+            r#"{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"b"},"#
+        ));
+        let from_modern = Raw::literal(
+            r#"{"resultType":"complete","content":[],"isError":true,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"u"},"v/k":1}}"#,
+        );
+        let from_modern = ToolResult::read(&from_modern).unwrap();
+        assert!(from_modern.is_error);
+        assert_eq!(
+            from_modern.finish(Era::Legacy, &info, id).to_raw().as_str(),
+            format!(
+                r#"{{"content":[],"isError":true,"_meta":{{"bridgehead/correlationId":"{id}","v/k":1}}}}"#
+            )
+        );
+    }
+
+    #[test]
+    fn results_that_cannot_be_passed_on() {
+        assert!(ToolResult::read(&Raw::literal("5")).is_err());
+        assert!(ToolResult::read(&Raw::literal(r#"{"resultType":"input_required"}"#)).is_err());
+    }
+
+    #[test]
+    fn progress_carries_the_clients_token() {
+        let params = Raw::literal(r#"{"progressToken":3,"progress":1.0,"message":"m"}"#);
+        let token = Raw::string("mine");
+        let text = progress_for(&params, &token, Revision::V2025_11_25).unwrap();
+        assert_eq!(
+            text,
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"mine","progress":1.0,"message":"m"}}"#
+        );
+        let text = progress_for(&params, &token, Revision::V2024_11_05).unwrap();
+        assert!(!text.windows(7).any(|part| part == b"message"));
+    }
+}

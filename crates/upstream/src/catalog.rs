@@ -1,0 +1,171 @@
+//! The tools of one upstream, read once and prepared for every later call.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bridgehead_schema::{HeaderParameter, Validator};
+use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Spliced, code};
+use serde::Deserialize;
+use serde_json::Value;
+use tracing::warn;
+
+use crate::link::{Link, LinkError, Purpose, modern_params};
+use crate::negotiate::Peer;
+
+/// A list that goes on past this many pages never ends.
+const MAX_PAGES: usize = 1_000;
+/// More tools than this from one server are a fault of that server.
+const MAX_TOOLS: usize = 50_000;
+
+/// One tool as its upstream describes it, with what a call needs prepared.
+#[derive(Debug)]
+pub struct Tool {
+    /// Its name upstream.
+    pub name: String,
+    /// Its whole definition, byte for byte.
+    pub definition: Raw,
+    /// Checks arguments; absent where the schema does not compile.
+    pub validator: Option<Validator>,
+    /// Arguments that travel as headers too.
+    pub headers: Arc<[HeaderParameter]>,
+    /// Whether it is annotated as changing nothing.
+    pub read_only: bool,
+}
+
+/// Why a tool list could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ListError {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("the server refused `tools/list`: {} (code {})", .0.message(), .0.code())]
+    Refused(RpcError),
+    #[error("the server's answer to `tools/list` is not usable: {0}")]
+    Unusable(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Page<'a> {
+    #[serde(borrow)]
+    tools: Vec<&'a serde_json::value::RawValue>,
+    next_cursor: Option<String>,
+}
+
+/// Reads all pages.
+pub(crate) async fn list_tools(server: &str, link: &Link, peer: &Peer) -> Result<Vec<Arc<Tool>>, ListError> {
+    let mut tools: Vec<Arc<Tool>> = Vec::new();
+    let mut names = HashSet::new();
+    let mut cursors = HashSet::new();
+    let mut cursor: Option<String> = None;
+    for _ in 0..MAX_PAGES {
+        let params = list_params(peer, cursor.as_deref());
+        let result = match link.ask(&Method::ToolsList, &params, Purpose::Ordinary).await? {
+            Ok(result) => result,
+            // A server without tools need not know the method.
+            Err(error) if error.code() == code::METHOD_NOT_FOUND && tools.is_empty() => return Ok(tools),
+            Err(error) => return Err(ListError::Refused(error)),
+        };
+        let page: Page<'_> = result.decode().map_err(|error| ListError::Unusable(error.to_string()))?;
+        for definition in page.tools {
+            match Tool::read(server, definition.get()) {
+                Some(tool) if names.insert(tool.name.clone()) => tools.push(Arc::new(tool)),
+                Some(tool) => {
+                    warn!(server = %format_args!("mcp:{server}"), tool = tool.name, "the server lists this tool twice; the first is used")
+                }
+                None => {
+                    warn!(server = %format_args!("mcp:{server}"), "the server lists a tool without a name; it is left out")
+                }
+            }
+        }
+        if tools.len() > MAX_TOOLS {
+            return Err(ListError::Unusable(format!("more than {MAX_TOOLS} tools")));
+        }
+        match page.next_cursor {
+            None => return Ok(tools),
+            Some(next) => {
+                if !cursors.insert(next.clone()) {
+                    return Err(ListError::Unusable(
+                        "a page names a cursor that came before: the list never ends".to_owned(),
+                    ));
+                }
+                cursor = Some(next);
+            }
+        }
+    }
+    Err(ListError::Unusable(format!("the list goes on past {MAX_PAGES} pages")))
+}
+
+fn list_params(peer: &Peer, cursor: Option<&str>) -> Spliced {
+    let members = Object::empty();
+    let mut edit = members.edit();
+    if let Some(cursor) = cursor {
+        edit.set("cursor", Raw::string(cursor));
+    }
+    let params = edit.finish().to_raw();
+    match peer.revision.era() {
+        Era::Legacy => params.into(),
+        Era::Modern => modern_params(&Object::parse(&params).unwrap_or_else(|_| Object::empty())),
+    }
+}
+
+impl Tool {
+    /// Prepares one entry of a list. The definition is copied out of the page, which may then go.
+    fn read(server: &str, text: &str) -> Option<Self> {
+        let definition = Raw::parse(text.to_owned()).ok()?;
+        let members = Object::parse(&definition).ok()?;
+        let name = members.get("name")?.to_text().filter(|name| !name.is_empty())?;
+        let server = format_args!("mcp:{server}");
+        let schema = members.get("inputSchema");
+        let validator = schema.as_ref().and_then(|schema| match Validator::compile(schema.as_str()) {
+            Ok(validator) => Some(validator),
+            Err(error) => {
+                warn!(%server, tool = name, %error, "the input schema does not compile; arguments go through unchecked");
+                None
+            }
+        });
+        let headers = schema.as_ref().and_then(|schema| schema.decode::<Value>().ok()).map(|schema| {
+            bridgehead_schema::header_parameters(&schema).unwrap_or_else(|error| {
+                warn!(%server, tool = name, %error, "the `x-mcp-header` annotations are not valid and are ignored");
+                Vec::new()
+            })
+        });
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Annotations {
+            read_only_hint: bool,
+        }
+        let annotations: Annotations =
+            members.get("annotations").and_then(|raw| raw.decode().ok()).unwrap_or_default();
+        Some(Self {
+            name,
+            validator,
+            headers: headers.unwrap_or_default().into(),
+            read_only: annotations.read_only_hint,
+            definition,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_is_prepared_once() {
+        let text = r#"{"name":"a","x": 1.50,"inputSchema":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}},"annotations":{"readOnlyHint":true}}"#;
+        let tool = Tool::read("s", text).unwrap();
+        assert_eq!(tool.definition.as_str(), text, "the definition is kept byte for byte");
+        assert!(tool.read_only);
+        assert!(tool.validator.as_ref().unwrap().check(&serde_json::json!({"n": "x"})).is_err());
+        assert_eq!(tool.headers.len(), 1);
+    }
+
+    /// PIPE-3: a tool whose schema does not compile is kept, unvalidated.
+    #[test]
+    fn a_tool_with_a_broken_schema_is_kept() {
+        let tool = Tool::read("s", r#"{"name":"a","inputSchema":{"type":5}}"#).unwrap();
+        assert!(tool.validator.is_none());
+        assert!(Tool::read("s", r#"{"title":"no name"}"#).is_none());
+        assert!(Tool::read("s", "5").is_none());
+    }
+}

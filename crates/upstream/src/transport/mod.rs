@@ -1,0 +1,3 @@
+//! The ways to reach a server, one module each.
+
+pub(crate) mod stdio;

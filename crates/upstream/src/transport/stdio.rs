@@ -1,0 +1,153 @@
+//! A server as a child process: spawned, wired to a link, and asked what it speaks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_config::{Server, Stdio};
+use bridgehead_process::{Child, Exit, SpawnError, Spec};
+use bridgehead_wire::Redactor;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::debug;
+
+use crate::link::{Link, LinkError};
+use crate::negotiate::{NegotiateError, Opening, Peer, negotiate};
+
+/// How long a server that was asked to end by closing its stdin has before it is killed.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+/// How long a process whose output has ended may take to be gone as well.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+/// How much of the end of stderr an error quotes.
+const STDERR_SHOWN: usize = 600;
+
+/// A running server process and the link to it.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) link: Link,
+    child: Child,
+    reader: AbortOnDropHandle<()>,
+    writer: AbortOnDropHandle<()>,
+}
+
+/// Why a server did not come up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    #[error(transparent)]
+    Negotiate(#[from] NegotiateError),
+}
+
+/// Starts the server and negotiates; a server that ends on the probe is started once more without it.
+pub(crate) async fn connect(
+    server: &Server,
+    stdio: &Stdio,
+    environment: &BTreeMap<String, String>,
+    limit: usize,
+) -> Result<(Process, Peer), ConnectError> {
+    let process = Process::spawn(server, stdio, environment, limit)?;
+    match process.negotiate(Opening::Probe).await {
+        Err((NegotiateError::EndedOnProbe(reason), process)) => {
+            debug!(server = %format_args!("mcp:{}", server.name), %reason, "the server ended on the probe; starting it again without");
+            process.stop().await;
+        }
+        Err((error, process)) => {
+            process.stop().await;
+            return Err(error.into());
+        }
+        Ok(found) => return Ok(found),
+    }
+    let process = Process::spawn(server, stdio, environment, limit)?;
+    match process.negotiate(Opening::Initialize).await {
+        Ok(found) => Ok(found),
+        Err((error, process)) => {
+            process.stop().await;
+            Err(error.into())
+        }
+    }
+}
+
+impl Process {
+    fn spawn(
+        server: &Server,
+        stdio: &Stdio,
+        environment: &BTreeMap<String, String>,
+        limit: usize,
+    ) -> Result<Self, SpawnError> {
+        let mut env = bridgehead_process::base_environment(environment);
+        env.extend(stdio.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
+        let spec =
+            Spec { program: stdio.command.clone(), args: stdio.args.clone(), env, cwd: stdio.cwd.clone() };
+        let name: Arc<str> = Arc::from(server.name.as_ref());
+        let redactor = Redactor::default();
+        let log = {
+            let name = Arc::clone(&name);
+            move |line: &str| debug!(server = %format_args!("mcp:{name}"), stderr = %redactor.text(line), "server wrote")
+        };
+        let mut child = bridgehead_process::spawn(&spec, Box::new(log))?;
+        let pipes = child.take_stdout().zip(child.take_stdin());
+        let (stdout, stdin) = pipes.ok_or_else(|| SpawnError::Other {
+            program: spec.program.clone(),
+            source: std::io::Error::other("the new process has no pipes"),
+        })?;
+        let (link, read, write) = Link::over(&name, stdout, stdin, limit);
+        debug!(server = %format_args!("mcp:{name}"), pid = child.pid(), "started");
+        let (reader, writer) = (tokio::spawn(read), tokio::spawn(write));
+        Ok(Self {
+            link,
+            child,
+            reader: AbortOnDropHandle::new(reader),
+            writer: AbortOnDropHandle::new(writer),
+        })
+    }
+
+    async fn negotiate(mut self, opening: Opening) -> Result<(Self, Peer), (NegotiateError, Self)> {
+        let link = self.link.clone();
+        let negotiating = negotiate(&link, opening);
+        tokio::pin!(negotiating);
+        let outcome = tokio::select! {
+            outcome = &mut negotiating => outcome,
+            () = self.ended() => negotiating.await,
+        };
+        match outcome {
+            Ok(peer) => Ok((self, peer)),
+            Err(error) => Err((error, self)),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Resolves when the server's output has ended; every open request has then failed with the reason.
+    pub(crate) async fn ended(&mut self) {
+        if !self.reader.is_finished() {
+            // A panic of the reader would end the link like any other end of it.
+            let _ = (&mut self.reader).await;
+        }
+        let exit = tokio::time::timeout(EXIT_GRACE, self.child.wait()).await.ok();
+        self.link.end(LinkError::Closed(self.reason(exit).into()));
+    }
+
+    fn reason(&self, exit: Option<Exit>) -> String {
+        let how = match exit {
+            Some(exit) => format!("the server ended with {exit}"),
+            None => "the server closed its output".to_owned(),
+        };
+        let tail = self.child.stderr_tail();
+        let tail = Redactor::default().text(tail.trim()).into_owned();
+        let skip = tail.char_indices().rev().nth(STDERR_SHOWN).map_or(0, |(at, _)| at);
+        if tail.is_empty() { how } else { format!("{how}; its stderr ends: {}", &tail[skip..]) }
+    }
+
+    /// Ends the server: stdin closes, then the group is asked, then killed. Nothing of it is left after.
+    pub(crate) async fn stop(self) {
+        let Self { link, child, reader, writer } = self;
+        writer.abort();
+        let _ = writer.await;
+        child.stop(STOP_GRACE).await;
+        reader.abort();
+        let _ = reader.await;
+        link.end(LinkError::Closed("the server was stopped".into()));
+    }
+}

@@ -1,0 +1,241 @@
+//! Which names belong to secrets.
+//!
+//! A name is judged by how it ends, without case and separators: `X-Api-Key`, `api_key` and `apiKey` are
+//! one name. Judging by the end keeps names *about* secrets (`token_count`, `password_file`,
+//! `authorization_endpoint`) apart from names *of* secrets.
+
+use smallvec::SmallVec;
+
+/// How the name of a secret ends.
+const SECRET: &[&str] = &[
+    "accesskey",
+    "accesstokens",
+    "accountkey",
+    "amzsignature",
+    "apikey",
+    "apikeys",
+    "apitokens",
+    "authkey",
+    "authorization",
+    "bearer",
+    "cookie",
+    "cookies",
+    "credential",
+    "credentials",
+    "encryptionkey",
+    "googsignature",
+    "hmackey",
+    "jwt",
+    "masterkey",
+    "mnemonic",
+    "passcode",
+    "passphrase",
+    "passwd",
+    "password",
+    "passwords",
+    "privatekey",
+    "privatekeys",
+    "refreshtokens",
+    "secret",
+    "secretid",
+    "secretkey",
+    "secretkeybase",
+    "secrets",
+    "sessid",
+    "sessionid",
+    "sessionkey",
+    "sharedkey",
+    "signingkey",
+    "sshkey",
+    "subscriptionkey",
+    "token",
+];
+
+/// What may follow without changing whose value it is.
+const TRAILERS: &[&str] = &[
+    "b64",
+    "base64",
+    "confirm",
+    "confirmation",
+    "current",
+    "dev",
+    "hash",
+    "header",
+    "new",
+    "old",
+    "plain",
+    "prod",
+    "raw",
+    "string",
+    "test",
+    "text",
+    "value",
+];
+
+/// What stands before `token` where it is no secret: cursors, progress and the vocabulary of models.
+const HARMLESS_TOKENS: &[&str] = &[
+    "bos",
+    "cancellation",
+    "continuation",
+    "eos",
+    "mask",
+    "next",
+    "pad",
+    "page",
+    "pagination",
+    "progress",
+    "sep",
+    "special",
+    "stop",
+    "sync",
+    "unk",
+];
+
+/// Endings that are secrets only as a word of their own: `db_pass`, but not `bypass`.
+const SECRET_WORDS: &[&str] = &["pass", "pwd"];
+
+/// Whether the value called `name` is a secret.
+pub(super) fn is_secret(name: &[u8]) -> bool {
+    let folded: SmallVec<[u8; 64]> =
+        name.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase).collect();
+    let mut folded = folded.as_slice();
+    loop {
+        if let Some(before) = folded.strip_suffix(b"token") {
+            return !HARMLESS_TOKENS.iter().any(|word| before.ends_with(word.as_bytes()));
+        }
+        if SECRET.iter().any(|ending| folded.ends_with(ending.as_bytes())) || folded == b"sig" {
+            return true;
+        }
+        let digits = folded.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        let trailer = TRAILERS.iter().find(|word| folded.ends_with(word.as_bytes()));
+        match trailer.map_or(digits, |word| word.len()) {
+            0 => return ends_in_secret_word(name),
+            surplus => folded = &folded[..folded.len() - surplus],
+        }
+    }
+}
+
+/// Whether the value called `name` runs to the end of its line where nothing quotes it.
+pub(super) fn takes_the_line(name: &[u8]) -> bool {
+    ends_with_ignoring_case(name, b"cookie")
+}
+
+/// Whether the value called `name` runs to the end of its line after an authentication scheme.
+pub(super) fn takes_the_line_after_a_scheme(name: &[u8]) -> bool {
+    ends_with_ignoring_case(name, b"authorization")
+}
+
+fn ends_in_secret_word(name: &[u8]) -> bool {
+    SECRET_WORDS.iter().any(|word| {
+        let Some(start) = name.len().checked_sub(word.len()) else { return false };
+        let (before, last) = name.split_at(start);
+        let separate = match before.last() {
+            // The variable PWD is the working directory.
+            None => last != b"PWD" && *word == "pwd",
+            Some(byte) if byte.is_ascii_lowercase() => last[0].is_ascii_uppercase(),
+            Some(byte) => !byte.is_ascii_alphanumeric(),
+        };
+        separate && last.eq_ignore_ascii_case(word.as_bytes())
+    })
+}
+
+fn ends_with_ignoring_case(name: &[u8], ending: &[u8]) -> bool {
+    name.len() >= ending.len() && name[name.len() - ending.len()..].eq_ignore_ascii_case(ending)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_secret;
+
+    #[track_caller]
+    fn check(secret: bool, names: &[&str]) {
+        for name in names {
+            assert_eq!(is_secret(name.as_bytes()), secret, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_secrets() {
+        check(
+            true,
+            &[
+                "password",
+                "PASSWORD",
+                "db.password",
+                "userPassword",
+                "PGPASSWORD",
+                "passwd",
+                "password2",
+                "token",
+                "authToken",
+                "access_token",
+                "X-Auth-Token",
+                "csrftoken",
+                "apiKey",
+                "api-key",
+                "API_KEY",
+                "apikey",
+                "AWS_SECRET_ACCESS_KEY",
+                "private_key",
+                "clientSecret",
+                "client_secret_old",
+                "credentials",
+                "Authorization",
+                "Proxy-Authorization",
+                "Cookie",
+                "Set-Cookie",
+                "sessionId",
+                "Mcp-Session-Id",
+                "PHPSESSID",
+                "smtp_pass",
+                "dbPass",
+                "Pwd",
+                "MYSQL_PWD",
+                "sig",
+                "password_hash",
+                "api_key_1",
+                "secret_value",
+                "X-Amz-Signature",
+            ],
+        );
+    }
+
+    #[test]
+    fn names_of_other_things() {
+        check(
+            false,
+            &[
+                "",
+                "progressToken",
+                "progress_token",
+                "nextPageToken",
+                "max_tokens",
+                "maxTokens",
+                "tokens",
+                "tokenizer",
+                "token_count",
+                "token_type",
+                "token_endpoint",
+                "authorization_endpoint",
+                "key",
+                "public_key",
+                "password_file",
+                "secretary",
+                "session",
+                "id",
+                "PWD",
+                "OLDPWD",
+                "bypass",
+                "compass",
+                "pass",
+                "passed",
+                "author",
+                "eos_token",
+                "signature",
+                "value",
+                "12",
+                "cookie_policy",
+            ],
+        );
+    }
+}
