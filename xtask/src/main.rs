@@ -1,2 +1,89 @@
-//! (to be written)
-fn main() {}
+//! The menu of chores around the code: `cargo xtask CHORE`.
+//!
+//! Each chore is what CI runs, under the same name, so that nobody has to read CI to know what will be asked of a
+//! change. Nothing here is part of the product.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the person who started it")]
+
+mod report;
+mod requirements;
+mod scan;
+mod steps;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use steps::{Install, Steps};
+
+const HELP: &str = "\
+Chores of the Bridgehead workspace.
+
+Usage: cargo xtask CHORE
+
+Chores:
+  check                  formatting, requirements, lints and documentation; warnings are errors
+  test                   all tests of the workspace, then the examples in its documentation
+  ci                     check, then test; installs cargo-nextest where it is missing
+  requirements           are all landed requirements named by a test, and is docs/requirements.md fresh?
+  requirements --write   writes docs/requirements.md anew
+  help                   this text
+
+Examples:
+  cargo xtask check      before a commit
+  cargo xtask ci         exactly what CI runs
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let root = root();
+    let outcome = match arguments.as_slice() {
+        [] | ["help" | "--help" | "-h"] | [_, "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        ["check"] => {
+            let mut steps = Steps::new(&root);
+            check(&mut steps);
+            steps.finish()
+        }
+        ["test"] => {
+            let mut steps = Steps::new(&root);
+            steps.test(Install::No);
+            steps.finish()
+        }
+        ["ci"] => {
+            let mut steps = Steps::new(&root);
+            check(&mut steps);
+            steps.test(Install::Yes);
+            steps.finish()
+        }
+        ["requirements"] => report::check(&root),
+        ["requirements", "--write"] => report::write(&root),
+        unknown => {
+            eprintln!("there is no chore `{}`\n\n{HELP}", unknown.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The cheap ones first: they fail within a second.
+fn check(steps: &mut Steps<'_>) {
+    steps.cargo("formatting", &["fmt", "--all", "--check"], &[]);
+    steps.run("requirements", report::check);
+    steps.cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]);
+    steps.cargo("documentation", &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]);
+}
+
+/// The root of the repository, wherever the chore was called from.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}

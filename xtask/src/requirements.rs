@@ -1,0 +1,202 @@
+//! What Bridgehead promises, one line each, and whether the promise is due already.
+//!
+//! The table is the only list of ids in the repository. A promise is marked as landed in the change that keeps it;
+//! from then on a test has to name it.
+
+/// One promise.
+pub(crate) struct Requirement {
+    pub(crate) family: &'static str,
+    pub(crate) number: u8,
+    pub(crate) summary: &'static str,
+    /// Whether a test must name it now.
+    pub(crate) landed: bool,
+}
+
+impl Requirement {
+    /// As tests write it.
+    pub(crate) fn id(&self) -> String {
+        format!("{}-{}", self.family, self.number)
+    }
+
+    pub(crate) fn group(&self) -> Group {
+        match (self.family, self.number) {
+            ("PROV", 2) | ("POOL", _) => Group::Health,
+            ("CAT" | "LINK" | "PROV", _) => Group::Integration,
+            ("BOX", _) => Group::Isolation,
+            ("ERR", _) => Group::Errors,
+            _ => Group::Rest,
+        }
+    }
+}
+
+/// Where a promise stands in the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    Integration,
+    Isolation,
+    Health,
+    Errors,
+    Rest,
+}
+
+impl Group {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Integration, Self::Isolation, Self::Health, Self::Errors, Self::Rest];
+
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Integration => "Integration",
+            Self::Isolation => "Process isolation",
+            Self::Health => "Health",
+            Self::Errors => "Error normalisation",
+            Self::Rest => "The rest",
+        }
+    }
+}
+
+const fn kept(family: &'static str, number: u8, summary: &'static str) -> Requirement {
+    Requirement { family, number, summary, landed: true }
+}
+
+const fn later(family: &'static str, number: u8, summary: &'static str) -> Requirement {
+    Requirement { family, number, summary, landed: false }
+}
+
+/// All promises. Within a group the report keeps this order.
+pub(crate) const REQUIREMENTS: &[Requirement] = &[
+    later("BRG", 1, "a library call opens one link to a server; closing it twice is fine"),
+    later("BRG", 2, "handshake and attempts have a timeout: option, variable, then 30 s"),
+    later("BRG", 3, "a call is tried a bounded number of times, with doubling pauses on an injected clock"),
+    later("BRG", 4, "which failures are worth another attempt, and that no other gets one"),
+    later("BRG", 5, "the final error has the cause, the attempts, whether it was retryable, and the tool"),
+    later("BRG", 6, "retry policies `always`, `safe` and `never`; `Retry-After` is honoured"),
+    later("BRG", 7, "an in-memory transport joins a client and a server in one process"),
+    kept("SRV", 1, "a server context is built from defaults and without side effects"),
+    kept(
+        "SRV",
+        2,
+        "start installs its handlers once, keeps to its timeout, and the exit codes tell how it ended",
+    ),
+    kept("SRV", 3, "the front answers at once while servers warm up; stop returns when all is closed"),
+    kept("SRV", 4, "on stdio, stdout carries the protocol and nothing else"),
+    kept("SRV", 5, "four modes decide which tools are offered, and refusals name tool and mode"),
+    kept("SRV", 6, "only known environment variables are read; an unknown one of ours is an error"),
+    kept("SRV", 7, "`server_ping` and `server_health` answer in the envelope"),
+    kept("SRV", 8, "names and schemas of Rust tools are checked at registration, with three distinct errors"),
+    kept("PIPE", 1, "lock, validation, audit enter, dispatch, audit exit: one order for every tool"),
+    kept("PIPE", 2, "the tool lock is fair and released whatever happens"),
+    kept("PIPE", 3, "arguments are checked against the tool's schema, and refusals say where and why"),
+    kept("PIPE", 4, "a call that cannot be recorded is not made"),
+    kept("PIPE", 5, "failure and panic of a Rust tool are one error; backtraces only when asked for"),
+    kept("PIPE", 6, "audit exit always runs, and its own failure never reaches the client"),
+    kept("PIPE", 7, "every call leaves exactly one pair of audit events, refused and cancelled ones too"),
+    kept("PIPE", 8, "one correlation id from the front to logs, errors and results; trace context goes on"),
+    kept("PIPE", 9, "a call ends when it is silent too long, or takes too long altogether"),
+    kept("ERR", 1, "one table maps every code of ours to what a client sees"),
+    kept("ERR", 2, "every code has a page with cause and cure, and the hint points there"),
+    kept("AUD", 1, "a sink gets an immutable enter and exit; the default one keeps nothing"),
+    later("AUD", 2, "the SQLite sink loses no enter of an answered call, even when killed"),
+    later("AUD", 3, "a changed, removed or reordered row is found, and inclusion can be proven offline"),
+    later("AUD", 4, "secrets are taken out before anything is stored, logged or published"),
+    later("AUD", 5, "several gateways on one machine keep separate chains that are read together"),
+    later("AUD", 6, "retention seals whole segments, which stay verifiable"),
+    kept("ENV", 1, "built-in tools answer in one envelope, as structured content and as text"),
+    later("ENV", 2, "the library's envelope of an upstream call, with data and meta"),
+    later("ENV", 3, "data is the structured content where there is any, else the mapped blocks"),
+    later("ENV", 4, "output schemas come from discovery; none means anything goes"),
+    later("ENV", 5, "results are cast to their schema, and every change is listed"),
+    later("ENV", 6, "a tool's own error is data; only transport failures are errors"),
+    later("ENV", 7, "content blocks are mapped and none is dropped"),
+    later("ENV", 8, "the flat form of a result for agents"),
+    later("ENV", 9, "every tool of an upstream becomes an operation with spec and handler"),
+    kept("LINK", 1, "stdio: a child process with pipes, known pid, captured stderr and a small environment"),
+    later("LINK", 2, "streamable HTTP in both eras, with custom headers"),
+    later("LINK", 3, "the older HTTP with SSE, with custom headers"),
+    later("LINK", 4, "WebSocket with custom headers, a frame for each message"),
+    later("LINK", 5, "the kind of link is named, aliased, or found out"),
+    later("LINK", 6, "a server that wants OAuth is reported as one, with another way in"),
+    later("CAT", 1, "on connect the revision is agreed and all tools are read, page by page"),
+    later("CAT", 2, "schemas and lists are answered from memory; announced changes refresh it"),
+    kept("CAT", 3, "offered names: prefix, collisions and length, resolved through a map"),
+    later("CAT", 4, "allow and deny patterns decide which tools are offered; deny wins"),
+    later("CAT", 5, "instructions of servers and tools become one text"),
+    later("CAT", 6, "twenty thousand tools over two hundred servers stay usable"),
+    later("POOL", 1, "who shares a server: everyone, a session, or a call; contradiction is an error"),
+    later("POOL", 2, "acquiring joins a running start, and fails at once after it failed"),
+    later("POOL", 3, "restart delays grow to a minute and are reset by lasting health only"),
+    later("POOL", 4, "the adapter reconnects with its own policy of the same supervisor"),
+    later("POOL", 5, "health probes, when they run and what they ask"),
+    later("POOL", 6, "a link that ends by itself is restarted, one that we close is not"),
+    later("POOL", 7, "fair and bounded queues; a full one is a retryable refusal"),
+    later("POOL", 8, "warm-up is parallel, repeatable, and no failed server blocks another"),
+    later("POOL", 9, "no process is left behind, whoever is killed; stderr is kept and marked"),
+    later("POOL", 10, "a client's cancellation reaches the server"),
+    later("POOL", 11, "two codes tell a running restart from one that will not come"),
+    later("POOL", 12, "cleanup leaves nothing and may be followed by a new start"),
+    later("POOL", 13, "layers of timeouts are ordered so that the tool's own message wins"),
+    later("POOL", 14, "what is measured and logged of starts and calls, at which level"),
+    later("PROV", 1, "the provider adapter's trait and configuration"),
+    later("PROV", 2, "healthy, degraded, unavailable: how the adapter moves between them"),
+    later("PROV", 3, "a call while disconnected is a retryable refusal"),
+    later("PROV", 4, "execute looks up, checks, runs confined, and checks the output"),
+    later("PROV", 5, "terminate ends everything and may be repeated"),
+    later("BOX", 1, "an isolated call runs in a process of its own, with limits"),
+    later("BOX", 2, "the payload travels by IPC, and captured output is bounded"),
+    later("BOX", 3, "timeout, crash and memory limit end the whole tree and are told apart"),
+    later("BOX", 4, "no zombie, orphan or open descriptor after any outcome"),
+    later("BOX", 5, "isolation adds less than 10 ms at the 95th percentile"),
+    later("BUS", 1, "the topics and what their events carry"),
+    later("BUS", 2, "every event has a correlation id; every call has one outcome event"),
+    later("BUS", 3, "publishing never blocks a call; a slow subscriber is told what it lost"),
+    later("ERA", 1, "old and new clients and servers work together in all four combinations"),
+    later("ERA", 2, "a parked call never runs twice, and its state is sealed"),
+    later("ERA", 3, "questions of a server are attributed to a call, or the server gets exclusive leases"),
+    later("ERA", 4, "what passes between revisions is converted field by field"),
+    later("QA", 1, "coverage bars for the crates, the chain and the bootstrap"),
+    later("QA", 2, "every promise is named by a test, and this report says by which"),
+    later("QA", 3, "test doubles are scripted peers over real transports, and published programs"),
+    later("QA", 4, "a troubleshooting section for each class of failure"),
+    later("QA", 5, "the adapter's own cost stays below 10 ms at the 95th percentile"),
+];
+
+/// The families, each once, in the order of the table.
+pub(crate) fn families() -> Vec<&'static str> {
+    let mut families: Vec<&str> = REQUIREMENTS.iter().map(|requirement| requirement.family).collect();
+    families.dedup();
+    families
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_family_is_complete_and_in_order() {
+        let last: Vec<(&str, u8)> = families()
+            .into_iter()
+            .map(|family| {
+                let numbers: Vec<u8> =
+                    REQUIREMENTS.iter().filter(|one| one.family == family).map(|one| one.number).collect();
+                assert!(numbers.iter().copied().eq(1..=numbers.len() as u8), "{family}: {numbers:?}");
+                (family, numbers.len() as u8)
+            })
+            .collect();
+        let expected = [
+            ("BRG", 7),
+            ("SRV", 8),
+            ("PIPE", 9),
+            ("ERR", 2),
+            ("AUD", 6),
+            ("ENV", 9),
+            ("LINK", 6),
+            ("CAT", 6),
+            ("POOL", 14),
+            ("PROV", 5),
+            ("BOX", 5),
+            ("BUS", 3),
+            ("ERA", 4),
+            ("QA", 5),
+        ];
+        assert_eq!(last, expected);
+    }
+}

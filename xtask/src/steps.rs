@@ -1,0 +1,117 @@
+//! Runs the steps of a chore one after the other and remembers which failed.
+//!
+//! A failing step does not stop the next: one run tells everything there is to correct.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+/// Whether a missing test runner is installed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Install {
+    Yes,
+    No,
+}
+
+/// The steps so far.
+pub(crate) struct Steps<'a> {
+    root: &'a Path,
+    failed: Vec<&'static str>,
+}
+
+impl<'a> Steps<'a> {
+    pub(crate) const fn new(root: &'a Path) -> Self {
+        Self { root, failed: Vec::new() }
+    }
+
+    /// One step, with its time.
+    pub(crate) fn run(&mut self, name: &'static str, step: impl FnOnce(&Path) -> Result<()>) {
+        println!("── {name}");
+        let started = Instant::now();
+        let outcome = step(self.root);
+        let seconds = started.elapsed().as_secs_f32();
+        match outcome {
+            Ok(()) => println!("── {name}: ok, {seconds:.1} s\n"),
+            Err(error) => {
+                println!("── {name}: failed, {seconds:.1} s\n   {error:#}\n");
+                self.failed.push(name);
+            }
+        }
+    }
+
+    /// A step that is one call of cargo.
+    pub(crate) fn cargo(&mut self, name: &'static str, arguments: &[&str], variables: &[(&str, &str)]) {
+        self.run(name, |root| cargo(root, arguments, variables));
+    }
+
+    /// All tests, with nextest where there is one: it gives each test a process of its own and ends those that hang.
+    pub(crate) fn test(&mut self, install: Install) {
+        if !has_nextest(self.root) {
+            println!("cargo-nextest is not installed; `cargo install cargo-nextest --locked` installs it");
+            if install == Install::Yes
+                && let Err(error) = cargo(self.root, &["install", "cargo-nextest", "--locked"], &[])
+            {
+                println!("it could not be installed: {error:#}");
+            }
+        }
+        if has_nextest(self.root) {
+            let profile = if install == Install::Yes { "ci" } else { "default" };
+            self.cargo("tests", &["nextest", "run", "--workspace", "--profile", profile], &[]);
+            self.cargo("tests in documentation", &["test", "--workspace", "--doc"], &[]);
+        } else {
+            println!("going on with `cargo test`, which cannot end a test that hangs");
+            self.cargo("tests", &["test", "--workspace", "--no-fail-fast"], &[]);
+        }
+    }
+
+    /// Fails if a step did.
+    pub(crate) fn finish(self) -> Result<()> {
+        if !self.failed.is_empty() {
+            bail!("failed: {}", self.failed.join(", "));
+        }
+        Ok(())
+    }
+}
+
+fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<()> {
+    let status = command(root)
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .status()
+        .with_context(|| format!("cargo {} could not be started", arguments.join(" ")))?;
+    if !status.success() {
+        bail!("cargo {} ended with {status}", arguments.join(" "));
+    }
+    Ok(())
+}
+
+fn has_nextest(root: &Path) -> bool {
+    let outcome =
+        command(root).args(["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    outcome.is_ok_and(|status| status.success())
+}
+
+/// What cargo printed.
+pub(crate) fn cargo_output(root: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
+    let output = command(root)
+        .args(arguments)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cargo could not be started")?;
+    if !output.status.success() {
+        bail!("cargo {} ended with {}", arguments.join(" "), output.status);
+    }
+    Ok(output.stdout)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a chore is a person's typing: no part of the gateway runs through here"
+)]
+fn command(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
+}
