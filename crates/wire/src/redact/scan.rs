@@ -233,12 +233,9 @@ impl<'a> Scan<'a> {
             // Not a port behind the colon, so perhaps a password with a slash that nobody escaped.
             let colon = memchr::memchr(b':', authority)?;
             let port = authority[colon + 1..].iter().all(u8::is_ascii_digit);
-            let look = self.run(end, |byte| !ends_url(byte)).min(end + URL_LOOK);
-            if port || authority.starts_with(b"[") {
-                None
-            } else {
-                memchr::memchr(b'@', &self.bytes[start..look])
-            }
+            let near = &self.bytes[start..(end + URL_LOOK).min(self.bytes.len())];
+            let near = &near[..near.iter().take_while(|byte| !ends_url(**byte)).count()];
+            if port || authority.starts_with(b"[") { None } else { memchr::memchr(b'@', near) }
         });
         let userinfo = start..start + at_sign.unwrap_or_default();
         // A name alone is no secret; without anything to hide this is still no pair.
@@ -491,7 +488,7 @@ mod tests {
         }
     }
 
-    /// Repeated beginnings of every rule, in a size where quadratic time would be minutes.
+    /// Repeated beginnings of every rule, in a size where quadratic time would be many seconds.
     #[test]
     fn the_time_is_linear() {
         for beginning in [
@@ -516,11 +513,11 @@ mod tests {
             "Some(\"",
             "-----BEGIN PRIVATE KEY-----",
         ] {
-            let long = beginning.repeat(1_000_000 / beginning.len());
+            let long = beginning.repeat(200_000 / beginning.len());
             let started = std::time::Instant::now();
             let _ = text(&long);
             let _ = text(&format!("token={long}"));
-            assert!(started.elapsed().as_secs() < 5, "{beginning:?}");
+            assert!(started.elapsed().as_secs() < 2, "{beginning:?}");
         }
     }
 }
