@@ -220,3 +220,232 @@ async fn initialized(link: &Link, result: &Raw) -> Result<Peer, NegotiateError> 
         server_info: object.get("serverInfo").map(|raw| raw.detached()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+
+    use super::*;
+
+    /// What the scripted peer does with a message: lines to write, or the end.
+    type Script = fn(&Value) -> Option<Vec<Value>>;
+
+    async fn peer(stream: DuplexStream, script: Script) -> Vec<String> {
+        let (read, mut write) = tokio::io::split(stream);
+        let mut lines = BufReader::new(read).lines();
+        let mut seen = Vec::new();
+        while let Ok(Some(line)) = lines.next_line().await {
+            let message: Value = serde_json::from_str(&line).unwrap();
+            seen.push(message["method"].as_str().unwrap_or("answer").to_owned());
+            let Some(answers) = script(&message) else { break };
+            for answer in answers {
+                let mut text = answer.to_string();
+                text.push('\n');
+                write.write_all(text.as_bytes()).await.unwrap();
+            }
+        }
+        seen
+    }
+
+    async fn against(script: Script) -> (Result<Peer, NegotiateError>, Vec<String>) {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (read, write) = tokio::io::split(ours);
+        let (link, reading, writing) = Link::over("test", read, write, 1 << 20);
+        let peer = tokio::spawn(peer(theirs, script));
+        let reader = tokio::spawn({
+            let link = link.clone();
+            async move {
+                reading.await;
+                link.end(LinkError::Closed("ended".into()));
+            }
+        });
+        let writer = tokio::spawn(writing);
+        let outcome = negotiate(&link, Opening::Probe).await;
+        // Lets what was sent last arrive before the stream closes.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        writer.abort();
+        let _ = writer.await;
+        reader.abort();
+        let _ = reader.await;
+        (outcome, peer.await.unwrap())
+    }
+
+    fn error(message: &Value, code: i64, data: Value) -> Value {
+        json!({"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": "no", "data": data}})
+    }
+
+    fn legacy(message: &Value, revision: &str) -> Value {
+        json!({"jsonrpc": "2.0", "id": message["id"], "result": {
+            "protocolVersion": revision, "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"},
+            "instructions": "be kind",
+        }})
+    }
+
+    fn modern(message: &Value, versions: &[&str]) -> Value {
+        json!({"jsonrpc": "2.0", "id": message["id"], "result": {
+            "supportedVersions": versions, "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "public",
+            "resultType": "complete", "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "new", "version": "1"}},
+        }})
+    }
+
+    const HANDSHAKE: [&str; 3] = ["server/discover", "initialize", "notifications/initialized"];
+
+    #[tokio::test(start_paused = true)]
+    async fn a_modern_peer_is_not_shaken_hands_with() {
+        let (peer, seen) = against(|message| Some(vec![modern(message, &["2026-07-28"])])).await;
+        let peer = peer.unwrap();
+        assert_eq!(peer.revision, Revision::MODERN);
+        assert_eq!(peer.server_info.unwrap().as_str(), r#"{"name":"new","version":"1"}"#);
+        assert_eq!(seen, ["server/discover"]);
+    }
+
+    #[track_caller]
+    fn is_legacy((peer, seen): (Result<Peer, NegotiateError>, Vec<String>), revision: Revision) {
+        let peer = peer.unwrap();
+        assert_eq!(peer.revision, revision);
+        assert_eq!(peer.instructions.as_deref(), Some("be kind"));
+        assert_eq!(seen, HANDSHAKE);
+    }
+
+    /// Every error code means the handshake: no server is judged by one of them.
+    #[tokio::test(start_paused = true)]
+    async fn any_error_means_legacy() {
+        macro_rules! with_code {
+            ($($code:literal),*) => {$({
+                let outcome = against(|message| match message["method"].as_str() {
+                    Some("server/discover") => Some(vec![error(message, $code, json!(null))]),
+                    Some("initialize") => Some(vec![legacy(message, "2024-11-05")]),
+                    _ => Some(vec![]),
+                });
+                is_legacy(outcome.await, Revision::V2024_11_05);
+            })*};
+        }
+        with_code!(-32601, -32602, -32600, -32000, -32700, 0, 42);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_means_legacy_after_a_while() {
+        let outcome = against(|message| match message["method"].as_str() {
+            Some("initialize") => Some(vec![legacy(message, "2025-06-18")]),
+            _ => Some(vec![]),
+        });
+        is_legacy(outcome.await, Revision::V2025_06_18);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_with_a_foreign_id_means_legacy_at_once() {
+        let started = tokio::time::Instant::now();
+        let outcome = against(|message| match message["method"].as_str() {
+            Some("server/discover") => Some(vec![
+                json!({"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32600, "message": "x"}}),
+            ]),
+            Some("initialize") => Some(vec![legacy(message, "2025-11-25")]),
+            _ => Some(vec![]),
+        });
+        is_legacy(outcome.await, Revision::V2025_11_25);
+        assert!(started.elapsed() < PATIENCE);
+    }
+
+    /// Notifications and requests before the handshake has ended, with the id of our own request.
+    #[tokio::test(start_paused = true)]
+    async fn early_traffic_is_not_taken_for_an_answer() {
+        let outcome = against(|message| match message["method"].as_str() {
+            Some("server/discover") => Some(vec![
+                json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}),
+                json!({"jsonrpc": "2.0", "id": message["id"], "method": "roots/list"}),
+                error(message, -32601, json!(null)),
+            ]),
+            Some("initialize") => Some(vec![
+                json!({"jsonrpc": "2.0", "id": message["id"], "method": "ping"}),
+                json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {}}),
+                legacy(message, "2025-11-25"),
+            ]),
+            _ => Some(vec![]),
+        });
+        let (peer, seen) = outcome.await;
+        assert_eq!(peer.unwrap().revision, Revision::V2025_11_25);
+        let asked: Vec<_> = seen.iter().filter(|method| *method != "answer").collect();
+        assert_eq!(asked, HANDSHAKE.iter().collect::<Vec<_>>());
+        assert_eq!(seen.len(), 5, "both requests of the server were answered: {seen:?}");
+    }
+
+    /// A slow server answers the probe after the handshake was offered too.
+    #[tokio::test(start_paused = true)]
+    async fn late_answers_to_both_questions() {
+        // Answers nothing until `initialize` has come, then in order.
+        let modern_only = against(|message| match message["method"].as_str() {
+            Some("initialize") => {
+                Some(vec![modern(&json!({"id": 1}), &["2026-07-28"]), error(message, -32601, json!(null))])
+            }
+            _ => Some(vec![]),
+        });
+        assert_eq!(modern_only.await.0.unwrap().revision, Revision::MODERN);
+        let both = against(|message| match message["method"].as_str() {
+            Some("initialize") => {
+                Some(vec![modern(&json!({"id": 1}), &["2026-07-28"]), legacy(message, "2025-11-25")])
+            }
+            _ => Some(vec![]),
+        });
+        assert_eq!(both.await.0.unwrap().revision, Revision::V2025_11_25);
+        let legacy_only = against(|message| match message["method"].as_str() {
+            Some("initialize") => {
+                Some(vec![error(&json!({"id": 1}), -32601, json!(null)), legacy(message, "2025-11-25")])
+            }
+            _ => Some(vec![]),
+        });
+        assert_eq!(legacy_only.await.0.unwrap().revision, Revision::V2025_11_25);
+        let silent_on_initialize = against(|message| match message["method"].as_str() {
+            Some("initialize") => Some(vec![modern(&json!({"id": 1}), &["2026-07-28"])]),
+            _ => Some(vec![]),
+        });
+        assert_eq!(silent_on_initialize.await.0.unwrap().revision, Revision::MODERN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn versions_that_do_not_meet_are_named() {
+        let (future, _) = against(|message| Some(vec![modern(message, &["2031-01-01"])])).await;
+        let error_text = future.unwrap_err().to_string();
+        assert!(error_text.contains("2031-01-01") && error_text.contains("2026-07-28"), "{error_text}");
+        let (refusing, _) =
+            against(|message| Some(vec![error(message, -32022, json!({"supported": ["2031-01-01"]}))])).await;
+        assert!(matches!(refusing, Err(NegotiateError::Incompatible { .. })));
+        let (odd, _) = against(|message| match message["method"].as_str() {
+            Some("initialize") => Some(vec![legacy(message, "1999-09-09")]),
+            _ => Some(vec![error(message, -32601, json!(null))]),
+        })
+        .await;
+        assert!(odd.unwrap_err().to_string().contains("1999-09-09"));
+    }
+
+    /// A server that names legacy versions in its answer to the probe is shaken hands with.
+    #[tokio::test(start_paused = true)]
+    async fn named_legacy_versions_mean_legacy() {
+        let outcome = against(|message| match message["method"].as_str() {
+            Some("server/discover") => {
+                Some(vec![error(message, -32022, json!({"supported": ["2025-11-25"]}))])
+            }
+            Some("initialize") => Some(vec![legacy(message, "2025-11-25")]),
+            _ => Some(vec![]),
+        });
+        is_legacy(outcome.await, Revision::V2025_11_25);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_on_the_probe_is_told_apart() {
+        let (outcome, _) = against(|_| None).await;
+        assert!(matches!(outcome, Err(NegotiateError::EndedOnProbe(_))), "{outcome:?}");
+        let (outcome, _) = against(|message| match message["method"].as_str() {
+            Some("server/discover") => Some(vec![error(message, -32601, json!(null))]),
+            _ => None,
+        })
+        .await;
+        assert!(matches!(outcome, Err(NegotiateError::Link(_))), "{outcome:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_handshake_says_why() {
+        let (outcome, _) = against(|message| Some(vec![error(message, -32000, json!(null))])).await;
+        assert!(matches!(outcome, Err(NegotiateError::Refused { code: -32000, .. })));
+    }
+}

@@ -25,7 +25,8 @@ const STDERR_SHOWN: usize = 600;
 pub(crate) struct Process {
     pub(crate) link: Link,
     child: Child,
-    reader: AbortOnDropHandle<()>,
+    /// Gone once it was seen to end.
+    reader: Option<AbortOnDropHandle<()>>,
     writer: AbortOnDropHandle<()>,
 }
 
@@ -96,7 +97,7 @@ impl Process {
         Ok(Self {
             link,
             child,
-            reader: AbortOnDropHandle::new(reader),
+            reader: Some(AbortOnDropHandle::new(reader)),
             writer: AbortOnDropHandle::new(writer),
         })
     }
@@ -121,9 +122,10 @@ impl Process {
 
     /// Resolves when the server's output has ended; every open request has then failed with the reason.
     pub(crate) async fn ended(&mut self) {
-        if !self.reader.is_finished() {
+        if let Some(reader) = &mut self.reader {
             // A panic of the reader would end the link like any other end of it.
-            let _ = (&mut self.reader).await;
+            let _ = reader.await;
+            self.reader = None;
         }
         let exit = tokio::time::timeout(EXIT_GRACE, self.child.wait()).await.ok();
         self.link.end(LinkError::Closed(self.reason(exit).into()));
@@ -146,8 +148,7 @@ impl Process {
         writer.abort();
         let _ = writer.await;
         child.stop(STOP_GRACE).await;
-        reader.abort();
-        let _ = reader.await;
+        drop(reader);
         link.end(LinkError::Closed("the server was stopped".into()));
     }
 }

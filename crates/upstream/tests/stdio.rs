@@ -1,0 +1,268 @@
+//! Real server processes behind the stdio transport.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_config::{GatewaySettings, Launch, Server, Stdio};
+use bridgehead_testkit::{Behaviour, LeakCheck, Mock, Probe};
+use bridgehead_upstream::{Event, Exchange, FailureStage, Purpose, Ready, State, Upstream};
+use bridgehead_wire::{Method, Raw, Revision, Spliced};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+const LIMIT: usize = 1 << 20;
+
+/// A started mock; every test ends with [`Running::end`], which also looks for leftovers.
+struct Running {
+    upstream: Upstream,
+    leaks: LeakCheck,
+}
+
+impl Running {
+    fn start(mock: &Mock) -> Self {
+        Self::start_with(mock, &BTreeMap::new())
+    }
+
+    fn start_with(mock: &Mock, environment: &BTreeMap<String, String>) -> Self {
+        let leaks = LeakCheck::start();
+        let (program, args) = mock.command();
+        let mut stdio = Stdio::new(program.to_str().unwrap(), args);
+        let (mark, value) = leaks.marker();
+        let marker = (mark.to_owned(), value.to_owned());
+        for (name, value) in mock.env().into_iter().chain([marker]) {
+            stdio.env.insert(name, bridgehead_config::Secret::new(value));
+        }
+        let server = Server::new("mock".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
+        let upstream = Upstream::start(server, Arc::new(environment.clone()), LIMIT, Arc::new(Notify::new()));
+        Self { upstream, leaks }
+    }
+
+    async fn ready(&self) -> Arc<Ready> {
+        self.upstream.settled().await;
+        match self.upstream.state() {
+            State::Ready(ready) => ready,
+            other => panic!("not ready: {other:?}"),
+        }
+    }
+
+    async fn end(self) {
+        self.upstream.stop().await;
+        self.leaks.assert_clean().await;
+    }
+}
+
+async fn open(ready: &Ready, tool: &str, arguments: Value) -> Exchange {
+    let mut exchange = ready.link.open(Purpose::Ordinary);
+    let mut params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": exchange.id()}});
+    if ready.peer.revision == Revision::MODERN {
+        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
+        params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    }
+    exchange.send(&Method::ToolsCall, &Spliced::from(Raw::encode(&params))).await;
+    exchange
+}
+
+async fn call(ready: &Ready, tool: &str) -> Result<Raw, String> {
+    match open(ready, tool, json!({})).await.answer().await {
+        Ok(Ok(result)) => Ok(result),
+        Ok(Err(error)) => Err(error.body().as_str().to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+async fn revision_of(mock: &Mock) -> Revision {
+    let running = Running::start(&mock.clone().tool("echo", Behaviour::Echo));
+    let ready = running.ready().await;
+    let revision = ready.peer.revision;
+    assert!(call(&ready, "echo").await.is_ok());
+    drop(ready);
+    running.end().await;
+    revision
+}
+
+/// LINK-1: both eras and every odd answer to the probe.
+#[tokio::test]
+async fn every_kind_of_server_comes_up() {
+    assert_eq!(revision_of(&Mock::modern()).await, Revision::MODERN);
+    assert_eq!(revision_of(&Mock::new()).await, Revision::MODERN);
+    assert_eq!(revision_of(&Mock::legacy()).await, Revision::V2025_11_25);
+    assert_eq!(revision_of(&Mock::legacy().revision("2024-11-05")).await, Revision::V2024_11_05);
+    assert_eq!(revision_of(&Mock::legacy().on_probe(Probe::Exit { status: 1 })).await, Revision::V2025_11_25);
+    assert_eq!(revision_of(&Mock::legacy().on_probe(Probe::ForeignId)).await, Revision::V2025_11_25);
+}
+
+/// LINK-1: the child sees the listed variables and what `env` gives, and nothing else.
+#[tokio::test]
+async fn the_environment_is_cleared() {
+    let values = ["HOME", "MINE", "SECRET"].map(str::to_owned).to_vec();
+    let mock = Mock::legacy().variable("MINE", "given").tool("env", Behaviour::Environment { values });
+    let ours = [("HOME", "/home/someone"), ("SECRET", "hunter2"), ("PATH", "/usr/bin")];
+    let ours = ours.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let running = Running::start_with(&mock, &ours);
+    let ready = running.ready().await;
+    let text = call(&ready, "env").await.unwrap().as_str().to_owned();
+    assert!(text.contains("/home/someone") && text.contains("given"), "{text}");
+    assert!(!text.contains("hunter2") && !text.contains("SECRET"), "{text}");
+    running.end().await;
+}
+
+/// LINK-1: the pid is tracked, and stderr is captured: an error quotes its end.
+#[tokio::test]
+async fn a_crash_is_told_with_status_and_stderr() {
+    let mock = Mock::legacy()
+        .stderr("password=hunter2 about to go")
+        .tool("die", Behaviour::Crash(bridgehead_testkit::Crash::Exit { status: 3 }));
+    let running = Running::start(&mock);
+    let ready = running.ready().await;
+    assert!(std::path::Path::new(&format!("/proc/{}", ready.pid)).exists());
+    let mut other = open(&ready, "die", json!({})).await;
+    let error = other.answer().await.unwrap_err().to_string();
+    assert!(error.contains("exit status 3") && error.contains("about to go"), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+    let mut states = running.upstream.watch();
+    let state = states.wait_for(|state| matches!(state, State::Failed(_))).await.unwrap().clone();
+    let State::Failed(failure) = state else { unreachable!() };
+    assert_eq!(failure.stage, FailureStage::Crashed);
+    let later = open(&ready, "die", json!({})).await.answer().await;
+    assert!(later.is_err(), "a link that ended refuses at once");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn noise_wrong_ids_and_second_answers_do_no_harm() {
+    let mock = Mock::legacy()
+        .noise("Starting up... {not json}")
+        .tool("wrong", Behaviour::WrongId)
+        .tool("twice", Behaviour::DoubleAnswer)
+        .tool("echo", Behaviour::Echo);
+    let running = Running::start(&mock);
+    let ready = running.ready().await;
+    for _ in 0..3 {
+        assert!(call(&ready, "wrong").await.is_ok());
+        assert!(call(&ready, "twice").await.is_ok());
+        assert!(call(&ready, "echo").await.is_ok());
+    }
+    assert_eq!(ready.link.in_flight(), 0);
+    running.end().await;
+}
+
+/// A line over the limit is an error of that call, never a hang, and the link goes on.
+#[tokio::test]
+async fn an_oversized_answer_is_an_error() {
+    let mock = Mock::legacy().tool("flood", Behaviour::Flood { megabytes: 5 }).tool("echo", Behaviour::Echo);
+    let running = Running::start(&mock);
+    let ready = running.ready().await;
+    let error = call(&ready, "flood").await.unwrap_err();
+    assert!(error.contains("max_message_mb"), "{error}");
+    assert!(call(&ready, "echo").await.is_ok());
+    running.end().await;
+}
+
+#[tokio::test]
+async fn progress_comes_in_order_and_before_the_answer() {
+    let mock = Mock::modern().tool("work", Behaviour::Text("done".to_owned()).with_progress(50));
+    let running = Running::start(&mock);
+    let ready = running.ready().await;
+    let mut exchanges = Vec::new();
+    for _ in 0..20 {
+        exchanges.push(open(&ready, "work", json!({})).await);
+    }
+    for mut exchange in exchanges {
+        let mut last = -1.0;
+        loop {
+            match exchange.next().await {
+                Event::Progress(params) => {
+                    let params: Value = params.decode().unwrap();
+                    assert_eq!(params["progressToken"], exchange.id());
+                    assert!(params["progress"].as_f64().unwrap() > last);
+                    last = params["progress"].as_f64().unwrap();
+                }
+                Event::Answer(answer) => break assert!(answer.is_ok()),
+                Event::Lost(error) => panic!("{error}"),
+            }
+        }
+        assert!(last > 0.0, "some progress arrived");
+    }
+    running.end().await;
+}
+
+/// Dropping a request is a cancellation upstream.
+#[tokio::test]
+async fn a_dropped_request_is_cancelled() {
+    let mock =
+        Mock::legacy().tool("hang", Behaviour::HangUntilCancelled).tool("report", Behaviour::ReportCancelled);
+    let running = Running::start(&mock);
+    let ready = running.ready().await;
+    let exchange = open(&ready, "hang", json!({})).await;
+    let id = exchange.id();
+    tokio::task::yield_now().await;
+    drop(exchange);
+    let report = call(&ready, "report").await.unwrap();
+    assert!(report.as_str().contains(&id.to_string()), "{}", report.as_str());
+    assert_eq!(ready.link.in_flight(), 0);
+    running.end().await;
+}
+
+#[tokio::test]
+async fn servers_that_do_not_come_up_say_why() {
+    let reason = async |mock: &Mock| {
+        let running = Running::start(mock);
+        running.upstream.settled().await;
+        let State::Failed(failure) = running.upstream.state() else {
+            panic!("{:?}", running.upstream.state())
+        };
+        assert_eq!(failure.stage, FailureStage::Init);
+        running.end().await;
+        failure.reason.clone()
+    };
+    let text = reason(&Mock::legacy().revision("1999-09-09")).await;
+    assert!(text.contains("1999-09-09"), "{text}");
+    let text = reason(&Mock::legacy().tool("a", Behaviour::Echo).endless_pages()).await;
+    assert!(text.contains("tools/list"), "{text}");
+    let text =
+        reason(&Mock::legacy().on_initialize(bridgehead_testkit::Initialize::Exit { status: 9 })).await;
+    assert!(text.contains("exit status 9"), "{text}");
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_exist_is_named() {
+    let leaks = LeakCheck::start();
+    let stdio = Stdio::new("no-such-program-here", Vec::<String>::new());
+    let server = Server::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
+    let path = [("PATH".to_owned(), "/usr/bin".to_owned())].into();
+    let upstream = Upstream::start(server, Arc::new(path), LIMIT, Arc::new(Notify::new()));
+    upstream.settled().await;
+    let State::Failed(failure) = upstream.state() else { panic!() };
+    assert!(failure.reason.contains("no-such-program-here"), "{}", failure.reason);
+    upstream.stop().await;
+    leaks.assert_clean().await;
+}
+
+#[tokio::test]
+async fn all_pages_are_read_and_changes_are_followed() {
+    let mut mock = Mock::legacy()
+        .pages(3)
+        .tool("grow", Behaviour::AddTool(Box::new(bridgehead_testkit::Tool::new("later", Behaviour::Echo))));
+    for number in 0..10 {
+        mock = mock.tool(format!("t{number}"), Behaviour::Echo);
+    }
+    let running = Running::start(&mock);
+    let ready = running.ready().await;
+    assert_eq!(ready.tools.len(), 11);
+    call(&ready, "grow").await.unwrap();
+    let mut states = running.upstream.watch();
+    let grown = |state: &State| matches!(state, State::Ready(ready) if ready.tools.len() == 12);
+    tokio::time::timeout(Duration::from_secs(5), states.wait_for(grown)).await.unwrap().unwrap();
+    running.end().await;
+}
+
+/// A server that is being started when the gateway stops leaves nothing either.
+#[tokio::test]
+async fn stopping_during_the_start_leaves_nothing() {
+    let running = Running::start(
+        &Mock::legacy().on_probe(Probe::Silent).on_initialize(bridgehead_testkit::Initialize::Silent),
+    );
+    tokio::task::yield_now().await;
+    running.end().await;
+}
