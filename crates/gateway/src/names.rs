@@ -109,9 +109,9 @@ mod tests {
         check(&[("files", "read", true)], &["files__read"]);
         check(&[("files", "read", false)], &["read"]);
         check(&[("files", "server_ping", false)], &["files__server_ping"]);
-        check(&[("a", "x", false), ("b", "x", false)], &["x_84ed33d6", "x_f4164e07"]);
-        check(&[("a", "b__c", true), ("a__b", "c", true)], &["a__b__c_35e9a397", "a__b__c_0c2ff6f1"]);
-        check(&[("server", "a_name_that_is_long", true)], &["server__a_n_23aae5fa"]);
+        check(&[("a", "x", false), ("b", "x", false)], &["x_e1f4230d", "x_ed11935c"]);
+        check(&[("a", "b__c", true), ("a__b", "c", true)], &["a__b__c_bbeb6ab7", "a__b__c_089a7a89"]);
+        check(&[("server", "a_name_that_is_long", true)], &["server__a_n_ccb2f4e8"]);
     }
 
     /// CAT-3: a server that joins changes no name but those it collides with.

@@ -1,0 +1,444 @@
+//! The five stages, seen from the front's side.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::{Fixture, ask};
+use bridgehead_audit::{CorrelationId, Outcome};
+use bridgehead_config::Mode;
+use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink, ToolFailure};
+use bridgehead_testkit::{Behaviour, Event, FakeClock, Mock, Recorder, Tool};
+use bridgehead_wire::{Raw, Revision};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+const LEGACY: Revision = Revision::V2025_11_25;
+
+fn object() -> Value {
+    json!({"type": "object"})
+}
+
+fn with_tool(tool: NativeTool) -> impl FnOnce(&mut Options) {
+    move |options| options.tools.push(tool)
+}
+
+/// What a refused or failed call's envelope says.
+fn error_of(result: &Value) -> Value {
+    assert_eq!(result["isError"], true, "{result}");
+    let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(text["ok"], false);
+    text["error"].clone()
+}
+
+/// PIPE-1: lock, then validation, then audit enter, then dispatch, then audit exit. The waiting call has
+/// neither been validated nor recorded; the refused one is recorded as not validated and not dispatched.
+#[tokio::test]
+async fn the_stages_come_in_order() {
+    let gate = Arc::new(Notify::new());
+    let runs = Arc::new(AtomicUsize::new(0));
+    let tool = {
+        let (gate, runs) = (Arc::clone(&gate), Arc::clone(&runs));
+        let schema = json!({"type": "object", "required": ["n"]});
+        NativeTool::new("slow", "", schema, move |_, _| {
+            let (gate, runs) = (Arc::clone(&gate), Arc::clone(&runs));
+            async move {
+                runs.fetch_add(1, Ordering::SeqCst);
+                gate.notified().await;
+                Ok(json!(null))
+            }
+        })
+    };
+    let fixture = Arc::new(Fixture::start(&[], with_tool(tool)));
+    let first = tokio::spawn({
+        let fixture = Arc::clone(&fixture);
+        async move { fixture.call("slow", json!({"n": 1})).await }
+    });
+    while runs.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let second = tokio::spawn({
+        let fixture = Arc::clone(&fixture);
+        async move { fixture.call("slow", json!({})).await }
+    });
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(fixture.recorder.events().len(), 1, "the second call waits for its turn before anything else");
+    gate.notify_one();
+    first.await.unwrap().unwrap();
+    let refused = second.await.unwrap().unwrap();
+    assert_eq!(error_of(&refused)["code"], "INVALID_PARAMS");
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "a refused call is not dispatched");
+    let kinds: Vec<String> = fixture
+        .recorder
+        .events()
+        .iter()
+        .map(|event| match event {
+            Event::Enter(enter) => format!("enter {}", enter.validated()),
+            Event::Exit(_) => "exit".to_owned(),
+        })
+        .collect();
+    assert_eq!(kinds, ["enter true", "exit", "enter false", "exit"]);
+    Arc::into_inner(fixture).unwrap().end().await;
+}
+
+/// PIPE-2: turns are first come first served, and a panic or a dropped request gives the turn back.
+#[tokio::test]
+async fn turns_are_fair_and_always_given_back() {
+    let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let tool = {
+        let order = Arc::clone(&order);
+        NativeTool::new("turn", "", object(), move |arguments, _| {
+            let order = Arc::clone(&order);
+            async move {
+                order.lock().push(arguments["n"].as_u64().unwrap());
+                tokio::task::yield_now().await;
+                match arguments["do"].as_str() {
+                    Some("panic") => panic!("on purpose"),
+                    Some("hang") => std::future::pending().await,
+                    _ => Ok(json!(null)),
+                }
+            }
+        })
+    };
+    let fixture = Arc::new(Fixture::start(&[], with_tool(tool)));
+    let call = |n: u64, what: &'static str| {
+        let fixture = Arc::clone(&fixture);
+        tokio::spawn(async move { fixture.call("turn", json!({"n": n, "do": what})).await })
+    };
+    let hanging = call(0, "hang");
+    tokio::task::yield_now().await;
+    let waiting: Vec<_> = (1..6).map(|n| call(n, if n == 2 { "panic" } else { "" })).collect();
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*order.lock(), [0]);
+    hanging.abort();
+    let _ = hanging.await;
+    for call in waiting {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(*order.lock(), [0, 1, 2, 3, 4, 5]);
+    Arc::into_inner(fixture).unwrap().end().await;
+}
+
+/// PIPE-2: an upstream tool runs concurrently unless its configuration asks for turns.
+#[tokio::test]
+async fn upstream_tools_run_side_by_side() {
+    let mock = Mock::legacy().tool("slow", Behaviour::Echo.after(150)).tool("echo", Behaviour::Echo);
+    let fixture = Fixture::start(&[("m", mock)], |_| ());
+    fixture.gateway.settled().await;
+    let started = std::time::Instant::now();
+    let calls = (0..10).map(|_| fixture.call("slow", json!({})));
+    for result in futures_util::future::join_all(calls).await {
+        result.unwrap();
+    }
+    assert!(
+        started.elapsed() < Duration::from_millis(150 * 9),
+        "ten calls did not queue up behind each other"
+    );
+    fixture.end().await;
+}
+
+/// PIPE-2: `lock = true` makes an upstream tool's calls take turns.
+#[tokio::test]
+async fn an_upstream_tool_can_be_locked() {
+    let mock = Mock::legacy().tool("hang", Behaviour::HangUntilCancelled).tool("echo", Behaviour::Echo);
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.servers[0].tools.entry("hang".to_owned()).or_default().lock = Some(true);
+    });
+    fixture.gateway.settled().await;
+    let fixture = Arc::new(fixture);
+    let calls: Vec<_> = (0..2)
+        .map(|_| {
+            let fixture = Arc::clone(&fixture);
+            tokio::spawn(async move { fixture.call("hang", json!({})).await })
+        })
+        .collect();
+    fixture.call("echo", json!({})).await.unwrap();
+    assert_eq!(fixture.gateway.health()["upstreams"][0]["inFlight"], 1, "only one of the two is upstream");
+    for call in calls {
+        call.abort();
+        let _ = call.await;
+    }
+    Arc::into_inner(fixture).unwrap().end().await;
+}
+
+/// PIPE-3: a failure is INVALID_PARAMS with the instance path, the schema path and a message; an upstream
+/// tool's has no structured content.
+#[tokio::test]
+async fn arguments_are_checked_against_the_schema() {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    let mock = Mock::legacy().full_tool(Tool::new("strict", Behaviour::Echo).input_schema(schema));
+    let fixture = Fixture::start(&[("m", mock)], |_| ());
+    fixture.gateway.settled().await;
+    fixture.call("strict", json!({"n": 1})).await.unwrap();
+    let refused = fixture.call("strict", json!({"n": "x"})).await.unwrap();
+    assert!(refused.get("structuredContent").is_none());
+    let error = error_of(&refused);
+    assert_eq!(error["code"], "INVALID_PARAMS");
+    let issue = &error["details"]["issues"][0];
+    assert_eq!(
+        (issue["path"].as_str(), issue["schemaPath"].as_str()),
+        (Some("/n"), Some("/properties/n/type"))
+    );
+    assert!(issue["message"].as_str().is_some_and(|message| !message.is_empty()));
+    let not_an_object = fixture.call("strict", json!([1])).await.unwrap();
+    assert_eq!(error_of(&not_an_object)["code"], "INVALID_PARAMS");
+    fixture.end().await;
+}
+
+/// PIPE-4: a call whose beginning cannot be recorded is not made; its end is still recorded.
+#[tokio::test]
+async fn no_record_no_call() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let tool = {
+        let runs = Arc::clone(&runs);
+        NativeTool::new("count", "", object(), move |_, _| {
+            runs.fetch_add(1, Ordering::SeqCst);
+            async { Ok(json!(null)) }
+        })
+    };
+    let fixture = Fixture::start(&[], with_tool(tool));
+    fixture.recorder.fail_enter(true);
+    let error = fixture.call("count", json!({})).await.unwrap_err();
+    assert_eq!(
+        (error["code"].as_i64(), error["data"]["code"].as_str()),
+        (Some(-32603), Some("AUDIT_ENTER_FAILED"))
+    );
+    assert_eq!(error["data"]["mayHaveRun"], false);
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+    let exits = fixture.recorder.exits();
+    assert!(matches!(exits[0].outcome(), Outcome::Error { code, .. } if code == "AUDIT_ENTER_FAILED"));
+    fixture.gateway.stop().await;
+}
+
+/// PIPE-5: a handler's failure and its panic are HANDLER_ERROR; what is inside shows only where asked for.
+#[tokio::test]
+async fn handlers_fail_safely() {
+    let tool = || {
+        NativeTool::new("bad", "", object(), |arguments, _| async move {
+            if arguments["panic"] == true {
+                panic!("a private thing");
+            }
+            Err(ToolFailure::new("it broke").with_details(json!({"why": 7})))
+        })
+    };
+    let fixture = Fixture::start(&[], with_tool(tool()));
+    let failed = fixture.call("bad", json!({})).await.unwrap();
+    assert_eq!(
+        error_of(&failed),
+        json!({"code": "HANDLER_ERROR", "message": "it broke", "details": {"why": 7}})
+    );
+    let panicked = fixture.call("bad", json!({"panic": true})).await.unwrap();
+    assert_eq!(error_of(&panicked), json!({"code": "HANDLER_ERROR", "message": "tool `bad` panicked"}));
+    fixture.end().await;
+    for debug in
+        [(|options: &mut Options| options.settings.mode = Mode::Test) as fn(&mut Options), |options| {
+            options.settings.debug_errors = true
+        }]
+    {
+        let fixture = Fixture::start(&[], |options| {
+            options.tools.push(tool());
+            debug(options);
+        });
+        let panicked = fixture.call("bad", json!({"panic": true})).await.unwrap();
+        assert_eq!(error_of(&panicked)["details"]["panic"], "a private thing");
+        fixture.end().await;
+    }
+}
+
+/// PIPE-6: a failing audit exit is counted, and the client sees the original outcome.
+#[tokio::test]
+async fn a_failing_exit_is_ours_to_note() {
+    let fixture = Fixture::start(&[], |_| ());
+    fixture.recorder.fail_exit(true);
+    let ping = fixture.call("server_ping", json!({})).await.unwrap();
+    assert_eq!(ping["structuredContent"]["ok"], true);
+    assert_eq!(fixture.gateway.health()["counters"]["auditExitFailures"], 1);
+    fixture.gateway.stop().await;
+}
+
+/// PIPE-7: rejected calls, unknown tools, and calls cancelled while queued or running leave one pair each.
+#[tokio::test]
+async fn every_call_leaves_one_pair() {
+    let gate = NativeTool::new("hang", "", json!({"type": "object", "maxProperties": 0}), |_, _| {
+        std::future::pending()
+    });
+    let fixture = Arc::new(Fixture::start(&[], with_tool(gate)));
+    fixture.call("server_ping", json!({})).await.unwrap();
+    fixture.call("hang", json!({"surplus": 1})).await.unwrap();
+    fixture.call("nobody", json!({})).await.unwrap_err();
+    let call = || {
+        let fixture = Arc::clone(&fixture);
+        tokio::spawn(async move { fixture.call("hang", json!({})).await })
+    };
+    let (running, queued) = (call(), call());
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    for call in [queued, running] {
+        call.abort();
+        let _ = call.await;
+    }
+    while fixture.recorder.exits().len() < 5 {
+        tokio::task::yield_now().await;
+    }
+    let outcomes: Vec<_> = fixture
+        .recorder
+        .exits()
+        .iter()
+        .map(|exit| match exit.outcome() {
+            Outcome::Result { .. } => "result".to_owned(),
+            Outcome::Error { code, .. } => code.to_string(),
+            Outcome::Cancelled => "cancelled".to_owned(),
+        })
+        .collect();
+    assert_eq!(outcomes[..3], ["result", "INVALID_PARAMS", "PROVIDER_TOOL_UNKNOWN"]);
+    assert_eq!(outcomes[3..], ["cancelled", "cancelled"]);
+    let validated: Vec<bool> = fixture.recorder.enters().iter().map(|enter| enter.validated()).collect();
+    assert_eq!(validated[..3], [true, false, false]);
+    Arc::into_inner(fixture).unwrap().end().await;
+}
+
+/// PIPE-8: the correlation id is the caller's where it is a UUID, else ours; it is in the result, in the
+/// error and in both audit events; trace context goes on to the server, our own keys do not.
+#[tokio::test]
+async fn one_id_through_everything() {
+    let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("received", Behaviour::Received);
+    let fixture = Fixture::start(&[("m", mock)], |_| ());
+    fixture.gateway.settled().await;
+    let id = CorrelationId::mint().to_string();
+    let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let meta = json!({"bridgehead/correlationId": id, "traceparent": traceparent, "acme/x": [1]});
+    let params = json!({"name": "echo", "arguments": {}, "_meta": meta});
+    let result: Value = fixture.ask(LEGACY, "tools/call", params.clone()).await.unwrap().decode().unwrap();
+    assert_eq!(result["_meta"]["bridgehead/correlationId"], id.as_str());
+    let seen = fixture.call("received", json!({})).await.unwrap()["content"].to_string();
+    assert!(seen.contains(traceparent) && seen.contains("acme/x") && !seen.contains("bridgehead/"), "{seen}");
+    let mut unknown = params.clone();
+    unknown["name"] = json!("nobody");
+    let error = fixture.ask(LEGACY, "tools/call", unknown).await.unwrap_err();
+    assert!(error.body().as_str().contains(&id));
+    let first = &fixture.recorder.enters()[0];
+    assert_eq!(first.correlation().to_string(), id);
+    assert_eq!(fixture.recorder.exits()[0].correlation().to_string(), id);
+    let mut bad = params;
+    bad["_meta"]["bridgehead/correlationId"] = json!("not a uuid; DROP TABLE");
+    let result: Value = fixture.ask(LEGACY, "tools/call", bad).await.unwrap().decode().unwrap();
+    let minted = result["_meta"]["bridgehead/correlationId"].as_str().unwrap();
+    assert!(CorrelationId::parse(minted).is_some());
+    fixture.end().await;
+}
+
+/// PIPE-9: the time of a call is restarted by progress, and capped; leaving tells the server.
+#[tokio::test]
+async fn time_is_restarted_by_progress_and_capped() {
+    let mock = Mock::legacy()
+        .tool("hang", Behaviour::HangUntilCancelled)
+        .tool(
+            "steps",
+            Behaviour::Text("done".to_owned()).with_odd_progress(
+                8,
+                40,
+                bridgehead_testkit::ProgressFault::None,
+            ),
+        )
+        .tool("report", Behaviour::ReportCancelled);
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.servers[0].request_timeout = Duration::from_millis(200);
+        options.servers[0].max_total = Duration::from_millis(2_000);
+    });
+    fixture.gateway.settled().await;
+    let error = fixture.call("hang", json!({})).await.unwrap_err();
+    assert_eq!(
+        (error["data"]["code"].as_str(), error["data"]["mayHaveRun"].as_bool()),
+        (Some("PROVIDER_TIMEOUT"), Some(true))
+    );
+    assert!(error["message"].as_str().unwrap().contains("(tool failed: timeout)"));
+    let report = fixture.call("report", json!({})).await.unwrap();
+    assert_ne!(report["content"][0]["text"], "[]", "the server was told: {report}");
+    let (sink, mut progress) = ProgressSink::channel(64);
+    let params = json!({"name": "steps", "arguments": {}, "_meta": {"progressToken": "p"}});
+    let result = fixture.ask_with(LEGACY, "tools/call", params, Some(sink)).await.unwrap();
+    assert!(result.as_str().contains("done"), "320 ms of work under a limit of 200, with progress");
+    assert!(progress.recv().await.is_some());
+    fixture.end().await;
+}
+
+/// PIPE-9: the cap holds however much progress there is.
+#[tokio::test]
+async fn progress_does_not_extend_a_call_for_ever() {
+    let mock = Mock::legacy().tool(
+        "steps",
+        Behaviour::Text("done".to_owned()).with_odd_progress(
+            200,
+            20,
+            bridgehead_testkit::ProgressFault::None,
+        ),
+    );
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.servers[0].request_timeout = Duration::from_millis(150);
+        options.servers[0].max_total = Duration::from_millis(300);
+    });
+    fixture.gateway.settled().await;
+    let (sink, _progress) = ProgressSink::channel(1024);
+    let params = json!({"name": "steps", "arguments": {}, "_meta": {"progressToken": 7}});
+    let error = fixture.ask_with(LEGACY, "tools/call", params, Some(sink)).await.unwrap_err();
+    assert!(error.body().as_str().contains("PROVIDER_TIMEOUT"));
+    fixture.end().await;
+}
+
+/// SRV-7: version, mode and uptime by the monotonic clock. ENV-1: the envelope as structured content and as
+/// the same JSON in text, described by the output schema.
+#[tokio::test]
+async fn the_gateway_answers_about_itself() {
+    let clock = FakeClock::new();
+    let gateway = Gateway::new(Options {
+        clock: Arc::new(clock.clone()),
+        version: "9.8.7".to_owned(),
+        audit: Arc::new(Recorder::new()),
+        ..Options::default()
+    })
+    .unwrap();
+    clock.advance(Duration::from_millis(1_234));
+    let params = json!({"name": "server_ping"});
+    let result: Value = ask(&gateway, LEGACY, "tools/call", params, None).await.unwrap().decode().unwrap();
+    let envelope = json!({"ok": true, "data": {"version": "9.8.7", "mode": "full", "uptime_ms": 1_234}});
+    assert_eq!(result["structuredContent"], envelope);
+    assert_eq!(
+        serde_json::from_str::<Value>(result["content"][0]["text"].as_str().unwrap()).unwrap(),
+        envelope
+    );
+    let health: Value = ask(&gateway, LEGACY, "tools/call", json!({"name": "server_health"}), None)
+        .await
+        .unwrap()
+        .decode()
+        .unwrap();
+    let data = &health["structuredContent"]["data"];
+    assert!(
+        data["upstreams"].is_array() && data["counters"]["calls"] == 2 && data["capabilities"].is_object()
+    );
+    let list: Value = ask(&gateway, LEGACY, "tools/list", json!({}), None).await.unwrap().decode().unwrap();
+    for tool in list["tools"].as_array().unwrap() {
+        let schema = bridgehead_schema::Validator::compile(&tool["outputSchema"].to_string()).unwrap();
+        let sample = if tool["name"] == "server_ping" { &result } else { &health };
+        assert!(schema.check(&sample["structuredContent"]).is_ok());
+        assert!(schema.check(&json!({"ok": false, "error": {"code": "X", "message": "y"}})).is_ok());
+    }
+}
+
+/// The relay is byte-faithful: unknown members, unknown blocks, number text and key order survive.
+#[tokio::test]
+async fn results_pass_byte_for_byte() {
+    let text = r#"{"z":1.0e0, "content":[{"type":"future_block","b":0.10,"a":"\u00e4"}],"structuredContent":{"big":123456789012345678901234567890}}"#;
+    let mock = Mock::legacy().tool("raw", Behaviour::raw_result(text));
+    let fixture = Fixture::start(&[("m", mock)], |_| ());
+    fixture.gateway.settled().await;
+    let params = json!({"name": "raw", "arguments": {}});
+    let result: Raw = fixture.ask(LEGACY, "tools/call", params).await.unwrap();
+    let rest = &result.as_str()[result.as_str().find("},").unwrap() + 2..];
+    assert_eq!(rest, &text[1..], "all that follows our `_meta` is the server's own text");
+    fixture.end().await;
+}

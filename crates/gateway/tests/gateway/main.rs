@@ -1,0 +1,5 @@
+//! The gateway with scripted servers behind it.
+
+mod catalog;
+mod chain;
+mod support;

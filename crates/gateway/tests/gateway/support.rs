@@ -1,0 +1,101 @@
+//! A gateway with scripted servers behind it, asked as a front would ask it.
+
+use std::sync::Arc;
+
+use bridgehead_config::{GatewaySettings, Launch, Secret, Server, Stdio};
+use bridgehead_gateway::{Ask, Caller, Gateway, Options, Principal, ProgressSink, Transport};
+use bridgehead_testkit::{LeakCheck, Mock, Recorder};
+use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError};
+use serde_json::{Value, json};
+
+/// A started gateway; ends by [`Fixture::end`], which also looks for leftovers.
+pub(crate) struct Fixture {
+    pub(crate) gateway: Gateway,
+    pub(crate) recorder: Recorder,
+    leaks: LeakCheck,
+}
+
+/// A server entry that runs a mock.
+pub(crate) fn server(name: &str, mock: &Mock, leaks: &LeakCheck) -> Server {
+    let (program, args) = mock.command();
+    let mut stdio = Stdio::new(program.to_str().unwrap(), args);
+    let (mark, value) = leaks.marker();
+    let marker = (mark.to_owned(), value.to_owned());
+    for (name, value) in mock.env().into_iter().chain([marker]) {
+        stdio.env.insert(name, Secret::new(value));
+    }
+    Server::new(name.parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+}
+
+impl Fixture {
+    pub(crate) fn start(servers: &[(&str, Mock)], change: impl FnOnce(&mut Options)) -> Self {
+        let leaks = LeakCheck::start();
+        let recorder = Recorder::new();
+        let mut options = Options {
+            servers: servers.iter().map(|(name, mock)| server(name, mock, &leaks)).collect(),
+            audit: Arc::new(recorder.clone()),
+            ..Options::default()
+        };
+        change(&mut options);
+        let gateway = Gateway::new(options).unwrap();
+        gateway.start();
+        Self { gateway, recorder, leaks }
+    }
+
+    pub(crate) async fn ask(&self, revision: Revision, method: &str, params: Value) -> Result<Raw, RpcError> {
+        self.ask_with(revision, method, params, None).await
+    }
+
+    pub(crate) async fn ask_with(
+        &self,
+        revision: Revision,
+        method: &str,
+        params: Value,
+        progress: Option<ProgressSink>,
+    ) -> Result<Raw, RpcError> {
+        ask(&self.gateway, revision, method, params, progress).await
+    }
+
+    /// Calls a tool as a legacy client; the answer decoded.
+    pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Result<Value, Value> {
+        let params = json!({"name": tool, "arguments": arguments});
+        match self.ask(Revision::V2025_11_25, "tools/call", params).await {
+            Ok(result) => Ok(result.decode().unwrap()),
+            Err(error) => Err(error.body().decode().unwrap()),
+        }
+    }
+
+    /// The names a legacy client sees.
+    pub(crate) async fn names(&self) -> Vec<String> {
+        let list: Value =
+            self.ask(Revision::V2025_11_25, "tools/list", json!({})).await.unwrap().decode().unwrap();
+        list["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    pub(crate) async fn end(self) {
+        let Self { gateway, recorder, leaks } = self;
+        gateway.stop().await;
+        drop(gateway);
+        recorder.assert_paired();
+        leaks.assert_clean().await;
+    }
+}
+
+pub(crate) async fn ask(
+    gateway: &Gateway,
+    revision: Revision,
+    method: &str,
+    params: Value,
+    progress: Option<ProgressSink>,
+) -> Result<Raw, RpcError> {
+    let params = Object::parse(&Raw::encode(&params)).unwrap();
+    let meta = RequestMeta::read(Some(&params)).unwrap();
+    let caller = Caller { principal: Principal::local(), revision, transport: Transport::Memory };
+    let ask = Ask { method: method.into(), params, meta };
+    gateway.answer(&caller, ask, progress).await.map(|result| result.to_raw())
+}
