@@ -10,18 +10,17 @@ pub fn request(out: &mut BytesMut, id: u64, method: &str, params: &Spliced) {
     out.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     let mut digits = [0_u8; 20];
     out.put_slice(decimal(id, &mut digits));
-    out.put_slice(b",\"method\":\"");
-    out.put_slice(method.as_bytes());
-    out.put_slice(b"\",\"params\":");
+    out.put_slice(b",\"method\":");
+    put_name(out, method);
+    out.put_slice(b",\"params\":");
     params.write_to(out);
     out.put_u8(b'}');
 }
 
 /// Appends a notification.
 pub fn notification(out: &mut BytesMut, method: &str, params: Option<&Spliced>) {
-    out.put_slice(b"{\"jsonrpc\":\"2.0\",\"method\":\"");
-    out.put_slice(method.as_bytes());
-    out.put_u8(b'"');
+    out.put_slice(b"{\"jsonrpc\":\"2.0\",\"method\":");
+    put_name(out, method);
     if let Some(params) = params {
         out.put_slice(b",\"params\":");
         params.write_to(out);
@@ -54,6 +53,17 @@ pub fn error_response(out: &mut BytesMut, id: Option<&Raw>, error: &RpcError) {
     out.put_slice(b",\"error\":");
     out.put_slice(error.body().bytes());
     out.put_u8(b'}');
+}
+
+/// A method may be a peer's own word, and a quote in it must not end the string.
+fn put_name(out: &mut BytesMut, method: &str) {
+    if method.bytes().any(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
+        out.put_slice(Raw::string(method).bytes());
+    } else {
+        out.put_u8(b'"');
+        out.put_slice(method.as_bytes());
+        out.put_u8(b'"');
+    }
 }
 
 fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {

@@ -158,7 +158,10 @@ impl Edit<'_> {
             }
         }
         if let Some(value) = value {
-            self.added.push((name, value));
+            match self.added.iter_mut().find(|added| added.0 == name) {
+                Some(added) => added.1 = value,
+                None => self.added.push((name, value)),
+            }
         }
         self
     }
@@ -176,6 +179,7 @@ impl Edit<'_> {
                 *change = Change::Remove;
             }
         }
+        self.added.retain(|added| !unwanted(added.0));
         self
     }
 
