@@ -100,6 +100,11 @@ impl Reading {
         self.params.as_ref().ok()
     }
 
+    /// Whether the client wants to hear of progress.
+    pub(crate) fn wants_progress(&self) -> bool {
+        self.meta.as_ref().is_ok_and(|meta| meta.progress_token.is_some())
+    }
+
     /// The envelope of a modern request, complete.
     pub(crate) fn envelope(&self) -> Result<&RequestMeta, RpcError> {
         let meta = self.meta.as_ref().map_err(|error| invalid_params(*error))?;

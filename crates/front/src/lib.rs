@@ -8,13 +8,13 @@
 
 mod backend;
 mod era;
-//mod http;
+mod http;
 mod inflight;
 mod outbox;
 mod stdio;
-//mod token;
+mod token;
 
 pub use backend::Backend;
-//pub use http::{ENDPOINT, HEALTH, router, serve};
+pub use http::{ENDPOINT, HEALTH, router, serve};
 pub use stdio::{DRAIN_AFTER_END, LineOptions, serve_lines};
-//pub use token::{Token, TokenError, resolve_token};
+pub use token::{Token, TokenError, resolve_token};

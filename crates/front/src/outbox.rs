@@ -45,7 +45,9 @@ impl Outbox {
         }
         {
             let mut state = self.state.lock();
+            let start = state.buffer.len();
             write(&mut state.buffer);
+            on_one_line(&mut state.buffer[start..]);
             state.buffer.put_u8(b'\n');
         }
         self.filled.notify_one();
@@ -120,5 +122,13 @@ impl Outbox {
             self.state.lock().writing = 0;
             self.drained.notify_waiters();
         }
+    }
+}
+
+/// Turns line breaks into spaces. Within JSON they can only be white space between tokens, such as an
+/// upstream that is not bound to lines may send.
+pub(crate) fn on_one_line(message: &mut [u8]) {
+    while let Some(at) = memchr::memchr2(b'\n', b'\r', message) {
+        message[at] = b' ';
     }
 }

@@ -37,8 +37,9 @@ use crate::outbox::Outbox;
 pub const DRAIN_AFTER_END: Duration = Duration::from_secs(1);
 /// What the requests in progress may weigh together.
 pub(crate) const IN_PROGRESS_BYTES: usize = 64 * 1024 * 1024;
-/// What a request weighs at least: its task and the block of the read buffer that it keeps alive.
-const LEAST_WEIGHT: usize = 16 * 1024;
+/// What a request weighs at least: its task, the block of the read buffer that it keeps alive, and the
+/// answer to come. Bounds their number to 1024.
+const LEAST_WEIGHT: usize = 64 * 1024;
 /// How many messages a batch may hold.
 pub(crate) const MAX_BATCH: usize = 256;
 /// How many progress notifications of one request may wait.
@@ -162,9 +163,9 @@ struct Connection<B> {
 /// What becomes of one request.
 enum Step {
     /// It is answered already.
-    Done(Id, Result<Spliced, RpcError>),
+    Done(Id, Result<Raw, RpcError>),
     /// The gateway answers it.
-    Run(Work),
+    Run(Box<Work>),
 }
 
 /// One request on its way to the gateway.
@@ -235,6 +236,7 @@ impl<B: Backend> Connection<B> {
         match message {
             Message::Request(request) => match self.step(request) {
                 Step::Done(id, outcome) => {
+                    let outcome = outcome.map(Spliced::from);
                     self.outbox.push(|out| response(out, &id, outcome.as_ref()));
                 }
                 Step::Run(work) => {
@@ -313,7 +315,7 @@ impl<B: Backend> Connection<B> {
         };
         let (revision, ask) = match outcome {
             Ok(Ok(run)) => run,
-            Ok(Err(result)) => return Step::Done(id, Ok(result.into())),
+            Ok(Err(result)) => return Step::Done(id, Ok(result)),
             Err(error) => {
                 debug!(code = error.code(), "refused a request");
                 return Step::Done(id, Err(error));
@@ -326,7 +328,7 @@ impl<B: Backend> Connection<B> {
                     revision,
                     transport: self.options.transport,
                 };
-                Step::Run(Work { entry, registration, caller, ask })
+                Step::Run(Box::new(Work { entry, registration, caller, ask }))
             }
             Err(error) => {
                 debug!("refused a request whose id is in use");
@@ -391,10 +393,10 @@ fn modern(reading: Reading, method: Method) -> Result<Ask, RpcError> {
 /// Runs one request, its progress first; nothing when it was cancelled.
 async fn run<B: Backend>(
     backend: &B,
-    work: Work,
+    work: Box<Work>,
     outbox: &Outbox,
 ) -> Option<(Id, Result<Spliced, RpcError>)> {
-    let Work { entry, registration, caller, ask } = work;
+    let Work { entry, registration, caller, ask } = *work;
     let answer = async {
         if ask.meta.progress_token.is_none() {
             return backend.answer(&caller, ask, None).await;
@@ -426,7 +428,7 @@ async fn answer_step<B: Backend>(
 ) -> Option<BytesMut> {
     let mut out = BytesMut::new();
     match step {
-        Ok(Step::Done(id, outcome)) => response(&mut out, &id, outcome.as_ref()),
+        Ok(Step::Done(id, outcome)) => response(&mut out, &id, outcome.map(Spliced::from).as_ref()),
         Ok(Step::Run(work)) => {
             let (id, outcome) = run(backend, work, outbox).await?;
             response(&mut out, &id, outcome.as_ref());

@@ -1,13 +1,11 @@
 //! The line-based front from outside: what goes in, what comes out.
 
-mod common;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::fake::{Fake, code_of, id_of, initialize, legacy, modern, told};
 use bridgehead_front::{DRAIN_AFTER_END, LineOptions, serve_lines};
 use bridgehead_gateway::{Principal, Transport};
-use common::{Fake, code_of, id_of, initialize, legacy, modern, told};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines};
 use tokio::task::JoinHandle;

@@ -1,0 +1,153 @@
+//! Accepts connections and serves the router on them, within bounds.
+//!
+//! A client may be slow with its headers, silent between requests, or not read its answer: each has a
+//! time after which the connection is closed. Connections beyond the limit wait in the listen queue.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+/// How long a client may take to send its next request's headers, the wait for it included. Longer than
+/// common clients keep idle connections, so that it is they who close them.
+const HEADERS_WITHIN: Duration = Duration::from_secs(120);
+/// How long a client may refuse to take any byte of an answer.
+const STALLED_WRITE: Duration = Duration::from_secs(60);
+/// How many connections are served at once.
+const MAX_CONNECTIONS: usize = 4096;
+/// How many headers a request may have.
+const MAX_HEADERS: usize = 128;
+/// How many bytes of headers are buffered.
+const HEADER_BYTES: usize = 64 * 1024;
+/// How long to wait after a failed accept (no descriptors left, mostly).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until `shutdown`: then no more connections are accepted, idle ones are closed, and this returns
+/// when every request in progress is answered. The caller bounds that by dropping the future, which
+/// closes the rest. Pass the same token to [`router`](super::router), or its streams stay open.
+pub async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) -> io::Result<()> {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = async {
+            let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>((listener.accept().await?.0, slot))
+        };
+        let (stream, slot) = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = accepted => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            },
+        };
+        let (router, shutdown) = (router.clone(), shutdown.clone());
+        connections.spawn(async move {
+            let _slot = slot;
+            if let Err(error) = connection(stream, router, shutdown).await {
+                debug!(%error, "a connection ended early");
+            }
+        });
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+    Ok(())
+}
+
+async fn connection(stream: TcpStream, router: Router, shutdown: CancellationToken) -> hyper::Result<()> {
+    // Answers are written whole; waiting for more to send with them only costs time.
+    drop(stream.set_nodelay(true));
+    let io = TokioIo::new(Unstalled { stream, deadline: None });
+    let mut serving = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADERS_WITHIN)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(HEADER_BYTES)
+            .serve_connection(io, TowerToHyperService::new(router))
+    );
+    tokio::select! {
+        served = serving.as_mut() => return served,
+        () = shutdown.cancelled() => serving.as_mut().graceful_shutdown(),
+    }
+    serving.await
+}
+
+/// A stream whose writes fail when the peer takes nothing for [`STALLED_WRITE`].
+struct Unstalled {
+    stream: TcpStream,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl Unstalled {
+    fn watched<T>(&mut self, context: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if poll.is_ready() {
+            self.deadline = None;
+            return poll;
+        }
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(STALLED_WRITE)));
+        ready!(deadline.as_mut().poll(context));
+        deadline.as_mut().reset(Instant::now() + STALLED_WRITE);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Unstalled {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Unstalled {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watched(context, poll)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.watched(context, poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

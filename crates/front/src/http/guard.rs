@@ -1,0 +1,266 @@
+//! Who may speak to the endpoint at all: `Host`, `Origin`, bearer token, in this order.
+//!
+//! `Host` and `Origin` keep web pages out that reach a local port through a browser (DNS rebinding,
+//! cross-site requests); the token keeps everybody out who does not hold it. Looks at headers only.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bridgehead_config::HttpSettings;
+use bridgehead_gateway::Principal;
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, header};
+
+use crate::Token;
+
+/// The rules of one endpoint.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    listen: SocketAddr,
+    any_host: bool,
+    hosts: Vec<(String, Option<u16>)>,
+    any_origin: bool,
+    origins: Vec<String>,
+    token: Option<Token>,
+    /// Who clients are where no token is asked for.
+    local: Principal,
+}
+
+/// Why a request is turned away.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) reason: &'static str,
+}
+
+const BAD_HOST: Refusal = Refusal {
+    status: StatusCode::FORBIDDEN,
+    reason: "this `Host` is not served here; add it to `http.allowed_hosts` to admit it",
+};
+const BAD_ORIGIN: Refusal = Refusal {
+    status: StatusCode::FORBIDDEN,
+    reason: "this `Origin` is not admitted; add it to `http.allowed_origins` to admit it",
+};
+const NO_TOKEN: Refusal = Refusal {
+    status: StatusCode::UNAUTHORIZED,
+    reason: "a valid bearer token is required; send it as `Authorization: Bearer …`",
+};
+
+impl Guard {
+    pub(crate) fn new(settings: &HttpSettings, token: Option<Token>) -> Self {
+        let hosts = settings.allowed_hosts.iter().filter_map(|host| {
+            let (name, port) = split_authority(host)?;
+            Some((name.to_ascii_lowercase(), port))
+        });
+        Self {
+            listen: settings.listen,
+            any_host: settings.allowed_hosts.iter().any(|host| host == "*"),
+            hosts: hosts.collect(),
+            any_origin: settings.allowed_origins.iter().any(|origin| origin == "*"),
+            origins: settings.allowed_origins.clone(),
+            token,
+            local: Principal::local(),
+        }
+    }
+
+    /// Says who asks, or why they may not.
+    pub(crate) fn admit(&self, parts: &Parts) -> Result<Principal, Refusal> {
+        let host = self.host(parts)?;
+        self.origin(&parts.headers, host)?;
+        self.principal(&parts.headers)
+    }
+
+    fn host<'a>(&self, parts: &'a Parts) -> Result<&'a str, Refusal> {
+        let mut values = parts.headers.get_all(header::HOST).iter();
+        let (value, more) = (values.next(), values.next());
+        let host = value.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if self.any_host {
+            return Ok(host);
+        }
+        // A request target in absolute form names a host too; both must be ours.
+        let target = parts.uri.authority().map_or(host, http::uri::Authority::as_str);
+        let served = |text: &str| {
+            split_authority(text).is_some_and(|(name, port)| {
+                is_loopback(name)
+                    || ip(name) == Some(self.listen.ip())
+                    || self.hosts.iter().any(|(known, wanted)| {
+                        name.eq_ignore_ascii_case(known) && (wanted.is_none() || *wanted == port)
+                    })
+            })
+        };
+        if more.is_none() && served(host) && served(target) { Ok(host) } else { Err(BAD_HOST) }
+    }
+
+    fn origin(&self, headers: &HeaderMap, host: &str) -> Result<(), Refusal> {
+        let mut values = headers.get_all(header::ORIGIN).iter();
+        let Some(value) = values.next() else { return Ok(()) };
+        if self.any_origin {
+            return Ok(());
+        }
+        let admitted = values.next().is_none()
+            && value.to_str().is_ok_and(|origin| {
+                let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+                let name = authority.and_then(split_authority).map(|(name, _)| name);
+                self.origins.iter().any(|known| known == origin)
+                    || (self.listen.ip().is_loopback() && name.is_some_and(is_loopback))
+                    // A page of the very host that was just admitted by name.
+                    || (!self.any_host && authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host)))
+            });
+        if admitted { Ok(()) } else { Err(BAD_ORIGIN) }
+    }
+
+    fn principal(&self, headers: &HeaderMap) -> Result<Principal, Refusal> {
+        let Some(token) = &self.token else { return Ok(self.local.clone()) };
+        let mut values = headers.get_all(header::AUTHORIZATION).iter();
+        let offered = match (values.next(), values.next()) {
+            (Some(value), None) => bearer(value.as_bytes()),
+            _ => None,
+        };
+        match offered {
+            Some(offered) if token.matches(offered) => Ok(token.principal().clone()),
+            _ => Err(NO_TOKEN),
+        }
+    }
+}
+
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| rest.trim_ascii())
+}
+
+/// Splits `name`, `name:port`, `[v6]` or `[v6]:port`; the name comes without brackets.
+fn split_authority(text: &str) -> Option<(&str, Option<u16>)> {
+    let (name, rest) = match text.strip_prefix('[') {
+        Some(text) => text.split_once(']')?,
+        None => match text.find(':') {
+            Some(at) => text.split_at(at),
+            None => (text, ""),
+        },
+    };
+    let port = match rest.strip_prefix(':') {
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => Some(port.parse().ok()?),
+        None if rest.is_empty() => None,
+        _ => return None,
+    };
+    (!name.is_empty()).then_some((name, port))
+}
+
+fn ip(name: &str) -> Option<IpAddr> {
+    name.parse().ok()
+}
+
+fn is_loopback(name: &str) -> bool {
+    name.eq_ignore_ascii_case("localhost") || ip(name).is_some_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bridgehead_config::Secret;
+
+    fn guard(listen: &str, hosts: &[&str], origins: &[&str], token: Option<&str>) -> Guard {
+        let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
+        let settings = HttpSettings {
+            listen: listen.parse().unwrap(),
+            allowed_hosts: owned(hosts),
+            allowed_origins: owned(origins),
+            ..HttpSettings::default()
+        };
+        Guard::new(&settings, token.map(|token| Token::new("token", Secret::new(token))))
+    }
+
+    fn ask(guard: &Guard, target: &str, headers: &[(&str, &str)]) -> Result<String, u16> {
+        let mut request = http::Request::builder().uri(target);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        guard
+            .admit(&parts)
+            .map(|principal| principal.as_str().to_owned())
+            .map_err(|refusal| refusal.status.as_u16())
+    }
+
+    #[test]
+    fn hosts() {
+        #[track_caller]
+        fn check(listen: &str, allowed: &[&str], host: &str, admitted: bool) {
+            let outcome = ask(&guard(listen, allowed, &[], None), "/mcp", &[("host", host)]);
+            assert_eq!(outcome.is_ok(), admitted, "{host}: {outcome:?}");
+        }
+        let local = "127.0.0.1:4848";
+        for host in
+            ["localhost", "LocalHost:1", "127.0.0.1", "127.0.0.1:4848", "127.9.9.9", "[::1]", "[::1]:9"]
+        {
+            check(local, &[], host, true);
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "localhost:x",
+            "127.0.0.1.evil",
+            "[::1",
+            "",
+            "10.0.0.1",
+            "::1",
+        ] {
+            check(local, &[], host, false);
+        }
+        check("10.0.0.1:80", &[], "10.0.0.1:80", true);
+        check("10.0.0.1:80", &[], "10.0.0.2", false);
+        check(local, &["gate.example"], "Gate.Example:443", true);
+        check(local, &["gate.example:443"], "gate.example:443", true);
+        check(local, &["gate.example:443"], "gate.example", false);
+        check(local, &["*"], "anything.example", true);
+    }
+
+    #[test]
+    fn a_second_host_does_not_slip_through() {
+        let guard = guard("127.0.0.1:1", &[], &[], None);
+        assert_eq!(ask(&guard, "/mcp", &[]), Err(403), "no host at all");
+        assert_eq!(ask(&guard, "/mcp", &[("host", "localhost"), ("host", "evil.example")]), Err(403));
+        assert_eq!(ask(&guard, "http://evil.example/mcp", &[("host", "localhost")]), Err(403));
+        assert!(ask(&guard, "http://localhost:1/mcp", &[("host", "localhost:1")]).is_ok());
+    }
+
+    #[test]
+    fn origins() {
+        #[track_caller]
+        fn check(listen: &str, allowed: &[&str], origin: &str, admitted: bool) {
+            let guard = guard(listen, &["gate.example"], allowed, None);
+            let outcome = ask(&guard, "/mcp", &[("host", "gate.example"), ("origin", origin)]);
+            assert_eq!(outcome.is_ok(), admitted, "{origin}: {outcome:?}");
+        }
+        let (local, remote) = ("127.0.0.1:1", "10.0.0.1:1");
+        check(local, &[], "http://localhost:3000", true);
+        check(local, &[], "https://127.0.0.1", true);
+        check(local, &[], "http://[::1]:5", true);
+        check(local, &[], "http://evil.example", false);
+        check(local, &[], "null", false);
+        check(local, &[], "http://localhost.evil.example", false);
+        check(local, &[], "vscode-webview://localhost", false);
+        check(remote, &[], "http://localhost:3000", false);
+        check(remote, &[], "https://gate.example", true);
+        check(remote, &["https://app.example"], "https://app.example", true);
+        check(remote, &["https://app.example"], "https://app.example:1", false);
+        check(remote, &["*"], "null", true);
+    }
+
+    #[test]
+    fn tokens() {
+        #[track_caller]
+        fn check(headers: &[(&str, &str)], expected: Result<&str, u16>) {
+            let guard = guard("127.0.0.1:1", &[], &[], Some("s3cret"));
+            let headers: Vec<_> = [&[("host", "localhost")], headers].concat();
+            assert_eq!(ask(&guard, "/mcp", &headers).as_deref(), expected.as_deref());
+        }
+        check(&[("authorization", "Bearer s3cret")], Ok("token"));
+        check(&[("authorization", "bearer  s3cret")], Ok("token"));
+        check(&[], Err(401));
+        check(&[("authorization", "Bearer")], Err(401));
+        check(&[("authorization", "Bearer wrong")], Err(401));
+        check(&[("authorization", "Basic s3cret")], Err(401));
+        check(&[("authorization", "Bearer s3cret"), ("authorization", "Bearer s3cret")], Err(401));
+        let open = guard("127.0.0.1:1", &[], &[], None);
+        assert_eq!(ask(&open, "/mcp", &[("host", "localhost")]).as_deref(), Ok("local"));
+    }
+}

@@ -1,0 +1,322 @@
+//! Requests of the legacy era: everything but `initialize` belongs to a session.
+//!
+//! Errors of JSON-RPC travel with status 200; only what concerns the session or the transport shows in
+//! the status. A client that disconnects has not cancelled: its calls go on until they are done, are
+//! cancelled by `notifications/cancelled`, or the session ends. A POST whose call was cancelled ends as
+//! an event stream without events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use bridgehead_gateway::{Caller, Principal, ProgressSink, Transport};
+use bridgehead_wire::{
+    Era, Id, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError, Spliced, code,
+    notification as write_notification, response,
+};
+use bytes::{Bytes, BytesMut};
+use futures_util::future::{Abortable, join_all};
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::Front;
+use super::headers::{self, Version};
+use super::reply::{self, Answer, Reply};
+use super::running::{OnDisconnect, Running};
+use super::session::{Lease, Session, StreamLease};
+use super::sse;
+use crate::Backend;
+use crate::era::{self, Reading};
+use crate::stdio::{MAX_BATCH, PROGRESS_CAPACITY, batch_answer, malformed_response, not_in_a_batch};
+
+/// Opens a session.
+pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, request: &Request) -> Reply {
+    let id = &request.id;
+    let revision = match era::negotiate(request.params.as_ref()) {
+        Ok(revision) => revision,
+        Err(error) => return json(id, Err(&error)),
+    };
+    let tick = *front.backend.catalog_changes().borrow();
+    let Some(session) = front.sessions.open(principal, revision, tick) else {
+        debug!("refused a session: there are too many");
+        let reason = "too many sessions are open; end some, or raise `http.max_sessions`";
+        let error = RpcError::new(code::INTERNAL_ERROR, reason);
+        return reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), &error);
+    };
+    debug!(session = %session.id, principal = %session.principal, %revision, "session opened");
+    let mut reply = json(id, Ok(&front.backend.initialize(revision).into()));
+    if let Ok(value) = HeaderValue::try_from(session.id.to_string()) {
+        reply.headers_mut().insert(headers::SESSION, value);
+    }
+    reply
+}
+
+/// Why there is no session to serve a request in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Missing {
+    status: StatusCode,
+    reason: &'static str,
+}
+
+impl Missing {
+    /// The answer to the request `id`, or to one without.
+    pub(crate) fn reply(self, id: Option<&Id>) -> Reply {
+        debug!(status = %self.status, reason = self.reason, "refused a legacy request");
+        let mut reply = reply::error(self.status, id, &RpcError::new(code::INVALID_REQUEST, self.reason));
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+        }
+        reply
+    }
+}
+
+/// Finds the session that the headers name.
+pub(crate) fn session<B: Backend>(
+    front: &Front<B>,
+    principal: &Principal,
+    headers: &HeaderMap,
+) -> Result<Lease, Missing> {
+    // A known revision other than the negotiated one is let pass, as common servers do.
+    let known = match Version::of(headers) {
+        Version::Absent => true,
+        Version::One(version) => version.parse::<Revision>().is_ok(),
+        Version::Unreadable => false,
+    };
+    if !known {
+        let reason = "`MCP-Protocol-Version` is not a revision that is served here";
+        return Err(Missing { status: StatusCode::BAD_REQUEST, reason });
+    }
+    let Some(value) = headers.get(headers::SESSION) else {
+        let reason = "`Mcp-Session-Id` is required; send `initialize` to open a session";
+        return Err(Missing { status: StatusCode::BAD_REQUEST, reason });
+    };
+    value.to_str().ok().and_then(|value| front.sessions.lease(value.trim(), principal)).ok_or(Missing {
+        status: StatusCode::NOT_FOUND,
+        reason: "no such session; send `initialize` to open a new one",
+    })
+}
+
+/// Answers one request of a session.
+pub(crate) async fn request<B: Backend>(
+    front: &Front<B>,
+    lease: Lease,
+    request: Request,
+    reading: Reading,
+) -> Reply {
+    let (sink, notes) = match reading.wants_progress() {
+        true => {
+            let (sink, notes) = ProgressSink::channel(PROGRESS_CAPACITY);
+            (Some(sink), Some(notes))
+        }
+        false => (None, None),
+    };
+    match call(front, &Arc::new(lease), request, reading, sink) {
+        Ok(call) => sse::answer(call, notes, front.keep_alive).await,
+        Err(done) => reply::json(StatusCode::OK, done.body),
+    }
+}
+
+/// Begins a request, or answers it at once.
+fn call<B: Backend>(
+    front: &Front<B>,
+    lease: &Arc<Lease>,
+    request: Request,
+    reading: Reading,
+    sink: Option<ProgressSink>,
+) -> Result<Running<Option<Answer>>, Answer> {
+    let Request { id, method, .. } = request;
+    if method == Method::Ping {
+        return Err(encode(&id, Ok(&Raw::literal("{}").into())));
+    }
+    if era::absent_in(Era::Legacy, &method) {
+        return Err(encode(&id, Err(&era::no_such_method(&method, Era::Legacy))));
+    }
+    let refused = |error: RpcError| {
+        debug!(code = error.code(), "refused a legacy request");
+        encode(&id, Err(&error))
+    };
+    let ask = reading.into_ask(method).map_err(refused)?;
+    let session = &lease.0;
+    let (entry, registration) = session.in_flight.enter(&id).map_err(refused)?;
+    if session.ended.is_cancelled() {
+        return Err(refused(RpcError::new(code::INVALID_REQUEST, "the session has just ended")));
+    }
+    let caller = Caller {
+        principal: session.principal.clone(),
+        revision: session.revision,
+        transport: Transport::Http,
+    };
+    let (backend, lease) = (front.backend.clone(), lease.clone());
+    Ok(Running::new(OnDisconnect::Finish, async move {
+        let _in_use = lease;
+        let answer = async { backend.answer(&caller, ask, sink).await };
+        let outcome = Abortable::new(answer, registration).await.ok()?;
+        let id = entry.id().clone();
+        entry.finish().then(|| encode(&id, outcome.as_ref()))
+    }))
+}
+
+/// Answers a batch, where the session's revision has them. Progress has no place in the one JSON answer
+/// and is not asked for.
+pub(crate) async fn batch<B: Backend>(
+    front: &Front<B>,
+    lease: Lease,
+    items: Vec<Result<Message, Malformed>>,
+) -> Reply {
+    if items.len() > MAX_BATCH {
+        let reason = format!("a batch may hold at most {MAX_BATCH} messages");
+        let error = RpcError::new(code::INVALID_REQUEST, &reason);
+        return reply::error(StatusCode::BAD_REQUEST, None, &error);
+    }
+    let lease = Arc::new(lease);
+    let mut answers = Vec::with_capacity(items.len());
+    for item in items {
+        match item {
+            Ok(Message::Request(request)) => {
+                let reading = Reading::of(request.params.as_ref());
+                answers.push(if request.method == Method::Initialize || reading.claims_version() {
+                    Err(encode(&request.id, Err(&not_in_a_batch())))
+                } else {
+                    call(front, &lease, request, reading, None)
+                });
+            }
+            Ok(Message::Notification(told)) => notified(&lease.0, &told),
+            Ok(Message::Response(_)) => debug!("ignored a response: nothing was asked of this client"),
+            Err(malformed) => {
+                let mut out = BytesMut::new();
+                malformed_response(&mut out, &malformed);
+                answers.push(Err(Answer { status: StatusCode::OK, body: out.freeze() }));
+            }
+        }
+    }
+    if answers.is_empty() {
+        return reply::empty(StatusCode::ACCEPTED);
+    }
+    let answers = join_all(answers.into_iter().map(|answer| async {
+        match answer {
+            Ok(call) => call.await.map(|answer| BytesMut::from(&answer.body[..])),
+            Err(done) => Some(BytesMut::from(&done.body[..])),
+        }
+    }))
+    .await;
+    match batch_answer(&answers) {
+        Some(array) => reply::json(StatusCode::OK, array.freeze()),
+        None => reply::events(Body::empty()),
+    }
+}
+
+/// Takes a notification of a session.
+pub(crate) fn notified(session: &Session, told: &Notification) {
+    match told.method {
+        Method::Cancelled => {
+            let id = era::cancelled_id(told.params.as_ref());
+            let found = id.is_some_and(|id| session.in_flight.cancel(&id));
+            debug!(session = %session.id, found, "cancelled by the client");
+        }
+        _ => debug!(session = %session.id, method = era::shown(&told.method), "took a notification"),
+    }
+}
+
+/// GET: the session's stream of announcements.
+pub(crate) fn open_stream<B: Backend>(front: &Front<B>, principal: &Principal, headers: &HeaderMap) -> Reply {
+    let session = match without_body(front, principal, headers) {
+        Ok(lease) => lease.0.clone(),
+        Err(missing) => return missing.reply(None),
+    };
+    if !headers::accepts_events(headers) {
+        let error = RpcError::new(code::INVALID_REQUEST, "`Accept` must list text/event-stream");
+        return reply::error(StatusCode::NOT_ACCEPTABLE, None, &error);
+    }
+    let Some(lease) = session.open_stream() else {
+        let error = RpcError::new(code::INVALID_REQUEST, "this session's stream is open already");
+        return reply::error(StatusCode::CONFLICT, None, &error);
+    };
+    let announcements = Announcements {
+        changes: front.backend.catalog_changes(),
+        lease,
+        shutdown: front.shutdown.clone(),
+        keep_alive: front.keep_alive,
+    };
+    reply::events(Body::from_stream(stream::unfold(announcements, Announcements::next)))
+}
+
+/// DELETE: the end of the session.
+pub(crate) fn end<B: Backend>(front: &Front<B>, principal: &Principal, headers: &HeaderMap) -> Reply {
+    match without_body(front, principal, headers) {
+        Ok(lease) => {
+            debug!(session = %lease.0.id, "session ended by its client");
+            front.sessions.end(&lease.0);
+            reply::empty(StatusCode::NO_CONTENT)
+        }
+        Err(missing) => missing.reply(None),
+    }
+}
+
+/// The session of a GET or DELETE; both are there only for sessions.
+fn without_body<B: Backend>(
+    front: &Front<B>,
+    principal: &Principal,
+    headers: &HeaderMap,
+) -> Result<Lease, Missing> {
+    let modern = Version::of(headers).text().is_some_and(era::is_modern_version);
+    if modern || !headers.contains_key(headers::SESSION) {
+        let reason = "only POST is served here, except to sessions of earlier revisions";
+        return Err(Missing { status: StatusCode::METHOD_NOT_ALLOWED, reason });
+    }
+    session(front, principal, headers)
+}
+
+/// What goes out on a session's stream: changes of the catalog, comments in between.
+struct Announcements {
+    changes: watch::Receiver<u64>,
+    lease: StreamLease,
+    shutdown: CancellationToken,
+    keep_alive: std::time::Duration,
+}
+
+impl Announcements {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        let session = self.lease.0.clone();
+        let event = tokio::select! {
+            biased;
+            () = session.ended.cancelled() => return None,
+            () = self.shutdown.cancelled() => return None,
+            () = changed(&mut self.changes, &session) => {
+                let mut out = BytesMut::new();
+                write_notification(&mut out, Method::ToolsListChanged.as_str(), None);
+                sse::event(&out)
+            }
+            () = sleep(self.keep_alive) => sse::COMMENT,
+        };
+        Some((Ok(event), self))
+    }
+}
+
+/// Waits for a change that the client has not been told of, also one from before its stream was opened.
+async fn changed(changes: &mut watch::Receiver<u64>, session: &Session) {
+    loop {
+        let tick = *changes.borrow_and_update();
+        if session.announce(tick) {
+            return;
+        }
+        if changes.changed().await.is_err() {
+            // Nothing can change any more.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn encode(id: &Id, outcome: Result<&Spliced, &RpcError>) -> Answer {
+    let mut out = BytesMut::new();
+    response(&mut out, id, outcome);
+    Answer { status: StatusCode::OK, body: out.freeze() }
+}
+
+fn json(id: &Id, outcome: Result<&Spliced, &RpcError>) -> Reply {
+    let answer = encode(id, outcome);
+    reply::json(answer.status, answer.body)
+}

@@ -1,0 +1,211 @@
+//! Serves clients over streamable HTTP at one endpoint, both eras side by side.
+//!
+//! The order of checks is fixed and part of the protocol: who may speak ([`guard`]), media types, body,
+//! JSON, era, then the era's own rules ([`modern`], [`legacy`]). Nothing here is remembered between
+//! modern requests; legacy ones live in [`session`]s.
+
+mod body;
+mod connection;
+mod guard;
+mod headers;
+mod legacy;
+mod modern;
+mod reply;
+mod running;
+mod session;
+mod sse;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::routing::{any, get};
+use bridgehead_config::HttpSettings;
+use bridgehead_gateway::Principal;
+use bridgehead_wire::{Incoming, Message, RpcError, code};
+use bytes::BytesMut;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+pub use connection::serve;
+
+use self::body::BodyError;
+use self::guard::Guard;
+use self::headers::Version;
+use self::reply::Reply;
+use self::session::Sessions;
+use crate::era::{self, Kind, Reading};
+use crate::stdio::malformed_response;
+use crate::{Backend, Token};
+
+/// The path of the MCP endpoint.
+pub const ENDPOINT: &str = "/mcp";
+/// The path that answers `ok` to anybody.
+pub const HEALTH: &str = "/healthz";
+
+/// What all requests share.
+struct Front<B> {
+    backend: B,
+    guard: Guard,
+    sessions: Arc<Sessions>,
+    max_body_bytes: usize,
+    keep_alive: Duration,
+    shutdown: CancellationToken,
+}
+
+/// The routes of the HTTP front. Must be called within a runtime: it starts the task that expires idle
+/// sessions, which ends with the router or at `shutdown`. Open session streams end at `shutdown` too.
+pub fn router<B: Backend>(
+    backend: B,
+    settings: &HttpSettings,
+    token: Option<Token>,
+    shutdown: CancellationToken,
+) -> Router {
+    let sessions = Arc::new(Sessions::new(settings.max_sessions, settings.session_idle));
+    tokio::spawn({
+        let every = sessions.sweep_interval();
+        let (sessions, shutdown) = (Arc::downgrade(&sessions), shutdown.clone());
+        async move {
+            loop {
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep(every) => {}
+                }
+                let Some(sessions) = sessions.upgrade() else { return };
+                sessions.sweep();
+            }
+        }
+    });
+    let front = Front {
+        backend,
+        guard: Guard::new(settings, token),
+        sessions,
+        max_body_bytes: settings.max_body_bytes,
+        keep_alive: settings.keep_alive,
+        shutdown,
+    };
+    Router::new()
+        .route(ENDPOINT, any(endpoint::<B>))
+        .route(HEALTH, get(async || "ok"))
+        .fallback(async || {
+            let error = RpcError::new(code::INVALID_REQUEST, "nothing here; the MCP endpoint is `/mcp`");
+            reply::error(StatusCode::NOT_FOUND, None, &error)
+        })
+        .with_state(Arc::new(front))
+}
+
+async fn endpoint<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request) -> Reply {
+    let (parts, body) = request.into_parts();
+    let principal = match front.guard.admit(&parts) {
+        Ok(principal) => principal,
+        Err(refusal) => {
+            debug!(status = %refusal.status, reason = refusal.reason, "turned a request away");
+            let error = RpcError::new(code::INVALID_REQUEST, refusal.reason);
+            let mut reply = reply::error(refusal.status, None, &error);
+            if refusal.status == StatusCode::UNAUTHORIZED {
+                reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            return reply;
+        }
+    };
+    match parts.method {
+        Method::POST => post(&front, principal, &parts.headers, body).await,
+        Method::GET => legacy::open_stream(&front, &principal, &parts.headers),
+        Method::DELETE => legacy::end(&front, &principal, &parts.headers),
+        _ => {
+            let mut reply = reply::empty(StatusCode::METHOD_NOT_ALLOWED);
+            reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
+            reply
+        }
+    }
+}
+
+async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &HeaderMap, body: Body) -> Reply {
+    let refuse = |status: StatusCode, reason: &str| {
+        debug!(%status, reason, "refused a POST");
+        reply::error(status, None, &RpcError::new(code::INVALID_REQUEST, reason))
+    };
+    if !headers::accepts_both(headers) {
+        return refuse(
+            StatusCode::NOT_ACCEPTABLE,
+            "`Accept` must list both application/json and text/event-stream",
+        );
+    }
+    if !headers::is_json(headers) {
+        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "`Content-Type` must be application/json");
+    }
+    let text = match body::read(body, front.max_body_bytes).await {
+        Ok(text) => text,
+        Err(BodyError::TooLarge) => {
+            let reason =
+                format!("the body has more than the {} bytes that are accepted", front.max_body_bytes);
+            return refuse(StatusCode::PAYLOAD_TOO_LARGE, &reason);
+        }
+        Err(BodyError::Slow) => {
+            return refuse(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive");
+        }
+        Err(BodyError::Broken) => return refuse(StatusCode::BAD_REQUEST, "the body could not be read"),
+    };
+    let incoming = match Incoming::parse(&text) {
+        Ok(incoming) => incoming,
+        Err(malformed) => {
+            debug!(code = malformed.code, reason = %malformed.reason, "refused a body");
+            let mut out = BytesMut::new();
+            malformed_response(&mut out, &malformed);
+            return reply::json(StatusCode::BAD_REQUEST, out.freeze());
+        }
+    };
+    let version = Version::of(headers).text();
+    let modern_header = version.is_some_and(era::is_modern_version);
+    let message = match incoming {
+        Incoming::Single(message) => message,
+        Incoming::Batch(items) => {
+            let no_batch = "a batch is not allowed here; send one message per POST";
+            if modern_header || !headers.contains_key(headers::SESSION) {
+                return refuse(StatusCode::BAD_REQUEST, no_batch);
+            }
+            return match legacy::session(front, &principal, headers) {
+                Ok(lease) if lease.0.revision.has_batches() => legacy::batch(front, lease, items).await,
+                Ok(_) => refuse(StatusCode::BAD_REQUEST, no_batch),
+                Err(missing) => missing.reply(None),
+            };
+        }
+    };
+    match message {
+        Message::Request(request) => {
+            let reading = Reading::of(request.params.as_ref());
+            match era::decide(reading.claims_version(), version, &request.method) {
+                Kind::Modern => modern::request(front, principal, headers, request, reading).await,
+                Kind::Initialize => legacy::initialize(front, principal, &request),
+                Kind::Legacy => match legacy::session(front, &principal, headers) {
+                    Ok(lease) => legacy::request(front, lease, request, reading).await,
+                    Err(missing) => missing.reply(Some(&request.id)),
+                },
+            }
+        }
+        Message::Notification(told) => {
+            let reading = Reading::of(told.params.as_ref());
+            if reading.claims_version() || modern_header {
+                return modern::notification(headers, &told, &reading);
+            }
+            match legacy::session(front, &principal, headers) {
+                Ok(lease) => {
+                    legacy::notified(&lease.0, &told);
+                    reply::empty(StatusCode::ACCEPTED)
+                }
+                Err(missing) => missing.reply(None),
+            }
+        }
+        Message::Response(_) if modern_header => refuse(
+            StatusCode::BAD_REQUEST,
+            "a response is not allowed here: nothing was asked of this client",
+        ),
+        Message::Response(_) => match legacy::session(front, &principal, headers) {
+            Ok(_) => reply::empty(StatusCode::ACCEPTED),
+            Err(missing) => missing.reply(None),
+        },
+    }
+}

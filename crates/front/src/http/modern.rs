@@ -1,0 +1,127 @@
+//! Requests of the modern era: each stands by itself, mirrored in its headers.
+
+use bridgehead_gateway::{Caller, Principal, ProgressSink, Transport};
+use bridgehead_wire::{Era, Id, Method, Notification, Request, Revision, RpcError, Spliced, code, response};
+use bytes::BytesMut;
+use http::{HeaderMap, StatusCode};
+use tracing::debug;
+
+use super::Front;
+use super::headers::{self, Version};
+use super::reply::{self, Answer, Reply};
+use super::running::{OnDisconnect, Running};
+use super::sse;
+use crate::Backend;
+use crate::era::{self, Reading};
+use crate::stdio::PROGRESS_CAPACITY;
+
+/// Answers one request. Dropping the reply, or this future, cancels it.
+pub(crate) async fn request<B: Backend>(
+    front: &Front<B>,
+    principal: Principal,
+    headers: &HeaderMap,
+    request: Request,
+    reading: Reading,
+) -> Reply {
+    let Request { id, method, .. } = request;
+    if let Err((status, error)) = check(front, headers, &method, &reading) {
+        debug!(code = error.code(), reason = error.message(), "refused a modern request");
+        return reply::error(status, Some(&id), &error);
+    }
+    let served = matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall);
+    let ask = match reading.into_ask(method) {
+        Ok(ask) => ask,
+        Err(error) => return reply::error(StatusCode::BAD_REQUEST, Some(&id), &error),
+    };
+    let caller = Caller { principal, revision: Revision::V2026_07_28, transport: Transport::Http };
+    if ask.meta.progress_token.is_none() {
+        let answer = encode(&id, &front.backend.answer(&caller, ask, None).await, served);
+        return reply::json(answer.status, answer.body);
+    }
+    let (sink, notes) = ProgressSink::channel(PROGRESS_CAPACITY);
+    let backend = front.backend.clone();
+    let call = Running::new(OnDisconnect::Cancel, async move {
+        Some(encode(&id, &backend.answer(&caller, ask, Some(sink)).await, served))
+    });
+    sse::answer(call, Some(notes), front.keep_alive).await
+}
+
+/// Everything that is checked before the gateway is asked, in the order that clients rely on.
+fn check<B: Backend>(
+    front: &Front<B>,
+    headers: &HeaderMap,
+    method: &Method,
+    reading: &Reading,
+) -> Result<(), (StatusCode, RpcError)> {
+    let bad = |error| (StatusCode::BAD_REQUEST, error);
+    let version = Version::of(headers);
+    if version == Version::Absent {
+        return Err(bad(headers::mismatch("`MCP-Protocol-Version` is required")));
+    }
+    let meta = reading.envelope().map_err(bad)?;
+    let claimed = meta.protocol_version.as_deref().unwrap_or_default();
+    if version.text() != Some(claimed) {
+        return Err(bad(headers::mismatch("`MCP-Protocol-Version` differs from the version in `_meta`")));
+    }
+    era::check_served(claimed).map_err(bad)?;
+    headers::check_mirrored(&front.backend, headers, method, reading.params()).map_err(bad)?;
+    if era::absent_in(Era::Modern, method) {
+        return Err((StatusCode::NOT_FOUND, era::no_such_method(method, Era::Modern)));
+    }
+    Ok(())
+}
+
+fn encode(id: &Id, outcome: &Result<Spliced, RpcError>, served: bool) -> Answer {
+    let mut out = BytesMut::new();
+    response(&mut out, id, outcome.as_ref());
+    let status = outcome.as_ref().err().map_or(StatusCode::OK, |error| status(error.code(), served));
+    Answer { status, body: out.freeze() }
+}
+
+/// The status of an error that the gateway answered: only errors about the protocol itself show in it.
+/// `served` says that we have the method, so that "no such method" can only be an upstream's own word.
+fn status(error: i64, served: bool) -> StatusCode {
+    match error {
+        code::HEADER_MISMATCH | code::MISSING_CLIENT_CAPABILITY | code::UNSUPPORTED_PROTOCOL_VERSION => {
+            StatusCode::BAD_REQUEST
+        }
+        code::METHOD_NOT_FOUND if !served => StatusCode::NOT_FOUND,
+        _ => StatusCode::OK,
+    }
+}
+
+/// Takes a notification. None means anything here: a request is cancelled by closing its stream.
+pub(crate) fn notification(headers: &HeaderMap, told: &Notification, reading: &Reading) -> Reply {
+    let version = Version::of(headers);
+    let claimed = reading.envelope().ok().and_then(|meta| meta.protocol_version.as_deref());
+    let checked = match (version.text(), claimed) {
+        (None, _) => Err(headers::mismatch("`MCP-Protocol-Version` is required, once")),
+        (Some(header), Some(claimed)) if header != claimed => {
+            Err(headers::mismatch("`MCP-Protocol-Version` differs from the version in `_meta`"))
+        }
+        (Some(header), _) => era::check_served(header),
+    };
+    match checked {
+        Ok(()) => {
+            debug!(method = era::shown(&told.method), "ignored a notification");
+            reply::empty(StatusCode::ACCEPTED)
+        }
+        Err(error) => reply::error(StatusCode::BAD_REQUEST, None, &error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_errors_show_in_the_status() {
+        assert_eq!(status(code::HEADER_MISMATCH, true), StatusCode::BAD_REQUEST);
+        assert_eq!(status(code::MISSING_CLIENT_CAPABILITY, true), StatusCode::BAD_REQUEST);
+        assert_eq!(status(code::UNSUPPORTED_PROTOCOL_VERSION, true), StatusCode::BAD_REQUEST);
+        assert_eq!(status(code::METHOD_NOT_FOUND, false), StatusCode::NOT_FOUND);
+        assert_eq!(status(code::METHOD_NOT_FOUND, true), StatusCode::OK);
+        assert_eq!(status(code::INVALID_PARAMS, true), StatusCode::OK);
+        assert_eq!(status(code::INTERNAL_ERROR, true), StatusCode::OK);
+    }
+}

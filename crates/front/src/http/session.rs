@@ -1,0 +1,256 @@
+//! Legacy sessions: who opened them, what they negotiated, and when they end.
+//!
+//! A session belongs to one principal; to anybody else it does not exist. It expires when nothing has
+//! used it for the idle time, and neither a call in flight nor an open stream counts as nothing. There
+//! are never more than the cap: a new one takes the place of an expired one or is refused.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bridgehead_gateway::Principal;
+use bridgehead_wire::Revision;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+use uuid::Uuid;
+
+use crate::inflight::InFlight;
+
+/// All sessions of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    table: Mutex<HashMap<Uuid, Arc<Session>>>,
+    cap: usize,
+    idle: Duration,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: Uuid,
+    pub(crate) principal: Principal,
+    pub(crate) revision: Revision,
+    pub(crate) in_flight: InFlight,
+    /// Cancelled when the session is over.
+    pub(crate) ended: CancellationToken,
+    /// The tick of the catalog that the client knows about.
+    pub(crate) announced: AtomicU64,
+    usage: Mutex<Usage>,
+}
+
+#[derive(Debug)]
+struct Usage {
+    leases: usize,
+    stream: bool,
+    last: Instant,
+}
+
+impl Sessions {
+    pub(crate) fn new(cap: usize, idle: Duration) -> Self {
+        Self { table: Mutex::default(), cap, idle }
+    }
+
+    /// Opens a session, unless there are too many.
+    pub(crate) fn open(&self, principal: Principal, revision: Revision, tick: u64) -> Option<Arc<Session>> {
+        let mut table = self.table.lock();
+        if table.len() >= self.cap {
+            expire(&mut table, self.idle);
+        }
+        if table.len() >= self.cap {
+            return None;
+        }
+        let session = Arc::new(Session {
+            id: Uuid::new_v4(),
+            principal,
+            revision,
+            in_flight: InFlight::default(),
+            ended: CancellationToken::new(),
+            announced: AtomicU64::new(tick),
+            usage: Mutex::new(Usage { leases: 0, stream: false, last: Instant::now() }),
+        });
+        table.insert(session.id, session.clone());
+        Some(session)
+    }
+
+    /// Finds the session `id` of `principal` and keeps it from expiring while the lease lives.
+    pub(crate) fn lease(&self, id: &str, principal: &Principal) -> Option<Lease> {
+        let id = Uuid::try_parse(id).ok()?;
+        let table = self.table.lock();
+        let session = table.get(&id).filter(|session| session.principal == *principal)?;
+        // Still under the table's lock: a sweep cannot come in between.
+        session.usage.lock().leases += 1;
+        Some(Lease(session.clone()))
+    }
+
+    /// Ends a session: its calls are cancelled, its stream closes, its id is unknown from now on.
+    pub(crate) fn end(&self, session: &Session) {
+        self.table.lock().remove(&session.id);
+        session.end();
+    }
+
+    /// Ends what has been idle for too long.
+    pub(crate) fn sweep(&self) {
+        expire(&mut self.table.lock(), self.idle);
+    }
+
+    /// How often to sweep.
+    pub(crate) fn sweep_interval(&self) -> Duration {
+        (self.idle / 4).clamp(Duration::from_millis(100), Duration::from_secs(30))
+    }
+}
+
+fn expire(table: &mut HashMap<Uuid, Arc<Session>>, idle: Duration) {
+    let now = Instant::now();
+    table.retain(|_, session| {
+        let keep = {
+            let usage = session.usage.lock();
+            usage.leases > 0 || usage.stream || now.duration_since(usage.last) < idle
+        };
+        if !keep {
+            debug!(session = %session.id, "session expired");
+            session.end();
+        }
+        keep
+    });
+}
+
+impl Session {
+    /// First the mark, then the calls: whoever enters after the calls were cancelled sees the mark.
+    fn end(&self) {
+        self.ended.cancel();
+        self.in_flight.cancel_all();
+    }
+
+    /// Takes the session's one stream, if it is free.
+    pub(crate) fn open_stream(self: &Arc<Self>) -> Option<StreamLease> {
+        let mut usage = self.usage.lock();
+        if usage.stream {
+            return None;
+        }
+        usage.stream = true;
+        Some(StreamLease(self.clone()))
+    }
+
+    /// Notes that the client is being told of `tick`; says whether it did not know.
+    pub(crate) fn announce(&self, tick: u64) -> bool {
+        self.announced.swap(tick, Ordering::AcqRel) != tick
+    }
+}
+
+/// Keeps a session in use; using it resets its idle time.
+#[derive(Debug)]
+pub(crate) struct Lease(pub(crate) Arc<Session>);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut usage = self.0.usage.lock();
+        usage.leases -= 1;
+        usage.last = Instant::now();
+    }
+}
+
+/// The session's stream while it is open.
+#[derive(Debug)]
+pub(crate) struct StreamLease(pub(crate) Arc<Session>);
+
+impl Drop for StreamLease {
+    fn drop(&mut self) {
+        let mut usage = self.0.usage.lock();
+        usage.stream = false;
+        usage.last = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    const IDLE: Duration = Duration::from_secs(60);
+
+    fn sessions(cap: usize) -> Sessions {
+        Sessions::new(cap, IDLE)
+    }
+
+    fn open(sessions: &Sessions) -> Option<Arc<Session>> {
+        sessions.open(Principal::local(), Revision::V2025_06_18, 0)
+    }
+
+    fn known(sessions: &Sessions, session: &Session) -> bool {
+        sessions.lease(&session.id.to_string(), &Principal::local()).is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_belongs_to_its_principal() {
+        let sessions = sessions(4);
+        let session = open(&sessions).unwrap();
+        let id = session.id.to_string();
+        assert!(sessions.lease(&id, &Principal::local()).is_some());
+        assert!(sessions.lease(&id, &Principal::named("token")).is_none());
+        assert!(sessions.lease("not-an-id", &Principal::local()).is_none());
+        assert_eq!(session.id.get_version_num(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_sessions_expire_and_used_ones_do_not() {
+        let sessions = sessions(8);
+        let [idle, used, calling, streaming] = std::array::from_fn(|_| open(&sessions).unwrap());
+        let call = sessions.lease(&calling.id.to_string(), &Principal::local()).unwrap();
+        let stream = streaming.open_stream().unwrap();
+        advance(IDLE / 2).await;
+        assert!(known(&sessions, &used));
+        advance(IDLE / 2).await;
+        sessions.sweep();
+        assert!(idle.ended.is_cancelled() && !known(&sessions, &idle));
+        assert!(known(&sessions, &used));
+        advance(IDLE * 100).await;
+        sessions.sweep();
+        assert!(used.ended.is_cancelled());
+        assert!(!calling.ended.is_cancelled(), "a call in flight keeps its session");
+        assert!(!streaming.ended.is_cancelled(), "an open stream keeps its session");
+        drop((call, stream));
+        advance(IDLE - Duration::from_secs(1)).await;
+        sessions.sweep();
+        assert!(!calling.ended.is_cancelled(), "the idle time begins when the call ends");
+        advance(Duration::from_secs(1)).await;
+        sessions.sweep();
+        assert!(calling.ended.is_cancelled() && streaming.ended.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_cap_holds_and_expired_sessions_make_room() {
+        let sessions = sessions(2);
+        let first = open(&sessions).unwrap();
+        let second = open(&sessions).unwrap();
+        assert!(open(&sessions).is_none());
+        sessions.end(&second);
+        assert!(open(&sessions).is_some());
+        assert!(open(&sessions).is_none());
+        advance(IDLE).await;
+        assert!(open(&sessions).is_some());
+        assert!(first.ended.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ending_a_session_cancels_its_calls() {
+        let sessions = sessions(2);
+        let session = open(&sessions).unwrap();
+        let (entry, _registration) = session.in_flight.enter(&1.into()).unwrap();
+        sessions.end(&session);
+        assert!(!entry.finish(), "its answer is no longer wanted");
+        assert!(!known(&sessions, &session));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_stream_at_a_time() {
+        let session = open(&sessions(1)).unwrap();
+        let stream = session.open_stream().unwrap();
+        assert!(session.open_stream().is_none());
+        drop(stream);
+        assert!(session.open_stream().is_some());
+        assert!(session.announce(1) && !session.announce(1) && session.announce(2));
+    }
+}

@@ -1,0 +1,184 @@
+//! Answers as event streams: a call's notifications, then its answer, then the end.
+//!
+//! A call is answered by plain JSON unless a notification comes first. What the client does not read is
+//! bounded by the call's progress channel (whose surplus is dropped at the source) and one answer.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use http_body::Frame;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::reply::{self, Answer, Reply};
+use super::running::Running;
+use crate::outbox::on_one_line;
+
+/// What keeps a silent stream alive.
+pub(crate) const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
+
+/// One message as an event.
+pub(crate) fn event(message: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(message.len() + 24);
+    out.put_slice(b"event: message\ndata: ");
+    let start = out.len();
+    out.put_slice(message);
+    on_one_line(&mut out[start..]);
+    out.put_slice(b"\n\n");
+    out.freeze()
+}
+
+/// Answers with what `call` gives: JSON, or events as soon as `notes` has one. A call that was cancelled
+/// gives no answer; its POST then ends as an event stream without events.
+pub(crate) async fn answer(
+    mut call: Running<Option<Answer>>,
+    notes: Option<mpsc::Receiver<Bytes>>,
+    keep_alive: Duration,
+) -> Reply {
+    let Some(mut notes) = notes else { return plain(call.await) };
+    let first = tokio::select! {
+        biased;
+        Some(note) = notes.recv() => note,
+        answer = &mut call => {
+            let mut out = BytesMut::new();
+            while let Ok(note) = notes.try_recv() {
+                out.put_slice(&event(&note));
+            }
+            if out.is_empty() {
+                return plain(answer);
+            }
+            if let Some(answer) = answer {
+                out.put_slice(&event(&answer.body));
+            }
+            return reply::events(Body::from(out.freeze()));
+        }
+    };
+    let body = CallEvents {
+        ready: VecDeque::from([event(&first)]),
+        notes,
+        answer: Some(call.into_task()),
+        keep_alive,
+        silence: Box::pin(sleep(keep_alive)),
+    };
+    reply::events(Body::new(body))
+}
+
+fn plain(answer: Option<Answer>) -> Reply {
+    match answer {
+        Some(answer) => reply::json(answer.status, answer.body),
+        None => reply::events(Body::empty()),
+    }
+}
+
+/// The body of a POST whose call has begun to notify.
+struct CallEvents {
+    ready: VecDeque<Bytes>,
+    notes: mpsc::Receiver<Bytes>,
+    answer: Option<BoxFuture<'static, Option<Option<Answer>>>>,
+    keep_alive: Duration,
+    silence: Pin<Box<Sleep>>,
+}
+
+impl CallEvents {
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(event));
+            }
+            let Some(answer) = &mut self.answer else { return Poll::Ready(None) };
+            if let Poll::Ready(Some(note)) = self.notes.poll_recv(context) {
+                return Poll::Ready(Some(event(&note)));
+            }
+            if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
+                self.answer = None;
+                // What was told before the answer stands before it.
+                while let Ok(note) = self.notes.try_recv() {
+                    self.ready.push_back(event(&note));
+                }
+                self.ready.extend(outcome.flatten().map(|answer| event(&answer.body)));
+                continue;
+            }
+            return self.silence.as_mut().poll(context).map(|()| Some(COMMENT));
+        }
+    }
+}
+
+impl http_body::Body for CallEvents {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let event = self.poll_event(context);
+        if event.is_ready() {
+            let next = Instant::now() + self.keep_alive;
+            self.silence.as_mut().reset(next);
+        }
+        event.map(|event| event.map(|event| Ok(Frame::data(event))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::running::OnDisconnect;
+    use http::StatusCode;
+    use http_body_util::BodyExt;
+
+    fn done(body: &'static str) -> Option<Answer> {
+        Some(Answer { status: StatusCode::OK, body: Bytes::from_static(body.as_bytes()) })
+    }
+
+    async fn text(reply: Reply) -> String {
+        String::from_utf8(reply.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn an_event_is_one_line_of_data() {
+        assert_eq!(event(b"{\n\"a\":\r\n1}"), "event: message\ndata: { \"a\":  1}\n\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_stream_carries_comments() {
+        let (tell, notes) = mpsc::channel(4);
+        tell.send(Bytes::from_static(b"1")).await.unwrap();
+        let call = Running::new(OnDisconnect::Cancel, async {
+            sleep(Duration::from_secs(25)).await;
+            done("2")
+        });
+        let reply = answer(call, Some(notes), Duration::from_secs(10)).await;
+        assert_eq!(
+            text(reply).await,
+            "event: message\ndata: 1\n\n: keep-alive\n\n: keep-alive\n\nevent: message\ndata: 2\n\n"
+        );
+        drop(tell);
+    }
+
+    #[tokio::test]
+    async fn plain_unless_a_notification_comes_first() {
+        let (tell, notes) = mpsc::channel(4);
+        let call = Running::new(OnDisconnect::Cancel, async { done("2") });
+        let reply = answer(call, Some(notes), Duration::from_secs(10)).await;
+        assert_eq!(reply.headers()["content-type"], "application/json");
+        drop(tell);
+        let (tell, notes) = mpsc::channel(4);
+        let call = Running::new(OnDisconnect::Cancel, async move {
+            tell.send(Bytes::from_static(b"1")).await.unwrap();
+            done("2")
+        });
+        let reply = answer(call, Some(notes), Duration::from_secs(10)).await;
+        assert_eq!(reply.headers()["content-type"], "text/event-stream");
+        assert_eq!(reply.headers()["x-accel-buffering"], "no");
+        assert_eq!(text(reply).await, "event: message\ndata: 1\n\nevent: message\ndata: 2\n\n");
+        let cancelled = Running::new(OnDisconnect::Cancel, async { None });
+        assert_eq!(text(answer(cancelled, None, Duration::from_secs(10)).await).await, "");
+    }
+}

@@ -1,0 +1,9 @@
+//! The front from outside: over pipes and over real loopback sockets, with a scripted backend.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
+
+mod client;
+mod fake;
+mod guarded;
+mod lines;
+mod modern;
+mod sessions;

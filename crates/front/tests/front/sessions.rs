@@ -1,0 +1,270 @@
+//! Legacy sessions over HTTP.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bridgehead_config::HttpSettings;
+use serde_json::Value;
+
+use crate::client::{Server, events};
+use crate::fake::{Fake, code_of, initialize, legacy, modern, told};
+
+#[tokio::test]
+async fn a_session_from_initialize_to_delete() {
+    let fake = Fake::new();
+    let server = Server::start(&fake).await;
+    let session = server.session("2025-06-18").await;
+    assert_eq!(
+        server.in_session(&session, &legacy("1", "ping", "")).await.text,
+        r#"{"jsonrpc":"2.0","id":1,"result":{}}"#
+    );
+    let call = legacy("\"c\"", "tools/call", r#""name":"echo","arguments":{"n":1}"#);
+    assert_eq!(server.in_session(&session, &call).await.json()["result"]["n"], 1);
+    assert_eq!(fake.callers.lock().unwrap()[0], "local 2025-06-18");
+    let ended = server.send("DELETE", &[("mcp-session-id", &session)], "").await;
+    assert_eq!(ended.status, 204);
+    assert_eq!(server.in_session(&session, &call).await.error(), (404, -32600, Some("\"c\"".to_owned())));
+    assert_eq!(server.send("DELETE", &[("mcp-session-id", &session)], "").await.status, 404);
+}
+
+#[tokio::test]
+async fn bad_requests_get_the_exact_status_and_code() {
+    let server = Server::start(&Fake::new()).await;
+    let session = server.session("2025-06-18").await;
+    let with = [("mcp-session-id", session.as_str())];
+    let version = |version| [("mcp-session-id", session.as_str()), ("mcp-protocol-version", version)];
+    let unknown = [("mcp-session-id", "00000000-0000-4000-8000-000000000000")];
+    let one = || Some("1".to_owned());
+    let list = legacy("1", "tools/list", "");
+    let check = async |headers: &[(&str, &str)], body: &str, expected: (u16, i64, Option<String>)| {
+        let answer = server.post(headers, body).await;
+        assert_eq!(answer.error(), expected, "{headers:?} {body}: {answer:?}");
+    };
+    check(&[], &list, (400, -32600, one())).await;
+    check(&unknown, &list, (404, -32600, one())).await;
+    check(&[("mcp-session-id", "nonsense")], &list, (404, -32600, one())).await;
+    check(&version("1999-01-01"), &list, (400, -32600, one())).await;
+    check(&version("next"), &list, (400, -32600, one())).await;
+    check(&[("accept", "application/json"), with[0]], &list, (406, -32600, None)).await;
+    check(&[("content-type", "text/plain"), with[0]], &list, (415, -32600, None)).await;
+    check(&with, "{", (400, -32700, None)).await;
+    check(&with, &format!("[{list}]"), (400, -32600, None)).await;
+    check(&with, r#"{"jsonrpc":"2.0","id":1}"#, (400, -32600, one())).await;
+    // What JSON-RPC itself refuses travels with 200.
+    check(&with, &legacy("1", "no/such", ""), (200, -32601, one())).await;
+    check(&with, &legacy("1", "server/discover", ""), (200, -32601, one())).await;
+    check(&with, &legacy("1", "tools/call", r#""name":"nope""#), (200, -32602, one())).await;
+    check(&with, &legacy("1", "tools/call", r#""_meta":7"#), (200, -32602, one())).await;
+    check(&[], &legacy("1", "initialize", ""), (200, -32602, one())).await;
+    // Any known legacy revision is let pass, and the session stays usable.
+    for revision in ["2024-11-05", "2025-06-18", "2025-11-25"] {
+        assert_eq!(server.post(&version(revision), &list).await.status, 200);
+    }
+    // A modern request does not care about the session.
+    let headers = [&crate::client::mirrored("tools/list", "")[..], &unknown].concat();
+    assert_eq!(server.post(&headers, &modern("1", "tools/list", "")).await.status, 200);
+    // Responses and notifications have no answer, but need the session.
+    for body in [r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_owned(), told("notifications/x", "")] {
+        assert_eq!(server.post(&with, &body).await.status, 202);
+        assert_eq!(server.post(&unknown, &body).await.status, 404);
+        assert_eq!(server.post(&[], &body).await.status, 400);
+    }
+}
+
+#[tokio::test]
+async fn get_and_delete_are_for_sessions_only() {
+    let server = Server::start(&Fake::new()).await;
+    let session = server.session("2025-06-18").await;
+    let id = ("mcp-session-id", session.as_str());
+    for method in ["GET", "DELETE"] {
+        for headers in [vec![], vec![id, ("mcp-protocol-version", "2026-07-28")]] {
+            let refused = server.send(method, &headers, "").await;
+            assert_eq!((refused.status.as_u16(), &refused.headers["allow"]), (405, &"POST".parse().unwrap()));
+        }
+        assert_eq!(server.send(method, &[id, ("mcp-protocol-version", "nope")], "").await.status, 400);
+        assert_eq!(server.send(method, &[("mcp-session-id", "nope")], "").await.status, 404);
+    }
+    assert_eq!(server.send("GET", &[id, ("accept", "application/json")], "").await.status, 406);
+}
+
+#[tokio::test]
+async fn the_number_of_sessions_is_bounded() {
+    let settings = HttpSettings { max_sessions: 2, ..HttpSettings::default() };
+    let server = Server::with(&Fake::new(), settings, None).await;
+    let first = server.session("2025-06-18").await;
+    server.session("2025-06-18").await;
+    let refused = server.post(&[], &initialize("7", "2025-06-18")).await;
+    assert_eq!(refused.error(), (503, -32603, Some("7".to_owned())));
+    assert!(refused.text.contains("http.max_sessions"));
+    server.send("DELETE", &[("mcp-session-id", &first)], "").await;
+    server.session("2025-06-18").await;
+}
+
+#[tokio::test]
+async fn idle_sessions_expire_unless_a_call_is_in_flight() {
+    let fake = Fake::new();
+    let settings = HttpSettings { session_idle: Duration::from_millis(200), ..HttpSettings::default() };
+    let server = Server::with(&fake, settings, None).await;
+    let (idle, busy) = (server.session("2025-06-18").await, server.session("2025-06-18").await);
+    let call = legacy("1", "tools/call", r#""name":"gate""#);
+    let calling = server.in_session(&busy, &call);
+    let (answer, ()) = tokio::join!(calling, async {
+        let began = std::time::Instant::now();
+        // Looking counts as use, so it must be rarer than the idle time.
+        loop {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            if server.in_session(&idle, &legacy("2", "ping", "")).await.status == 404 {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "never expired");
+        }
+        fake.gate.notify_one();
+    });
+    assert_eq!(answer.json()["result"]["gate"], "open");
+    assert_eq!(server.in_session(&busy, &legacy("2", "ping", "")).await.status, 200);
+}
+
+#[tokio::test]
+async fn progress_comes_on_the_stream_of_its_post() {
+    let server = Server::start(&Fake::new()).await;
+    let session = server.session("2025-11-25").await;
+    for tool in ["steps", "burst"] {
+        let call = legacy("1", "tools/call", &format!(r#""name":"{tool}","_meta":{{"progressToken":9}}"#));
+        let found = server.in_session(&session, &call).await.events();
+        let steps: Vec<_> = found[..5].iter().map(|note| note["params"]["progress"].clone()).collect();
+        assert_eq!(steps, [1, 2, 3, 4, 5]);
+        assert_eq!((found.len(), &found[5]["result"][tool]), (6, &5.into()));
+    }
+}
+
+#[tokio::test]
+async fn a_disconnect_is_not_a_cancellation() {
+    let fake = Fake::new();
+    let server = Server::start(&fake).await;
+    let session = server.session("2025-06-18").await;
+    let id = [("mcp-session-id", session.as_str())];
+    let plain = legacy("1", "tools/call", r#""name":"gate""#);
+    let dropped = tokio::time::timeout(Duration::from_millis(300), server.open("POST", &id, &plain)).await;
+    assert!(dropped.is_err());
+    let streamed = legacy("2", "tools/call", r#""name":"step_then_gate","_meta":{"progressToken":1}"#);
+    let mut exchange = server.open("POST", &id, &streamed).await;
+    exchange.next().await.unwrap();
+    drop(exchange);
+    // Both are still in flight: their ids are taken.
+    for call in [&plain, &streamed] {
+        let refused = server.in_session(&session, call).await;
+        assert_eq!((refused.error().0, refused.error().1), (200, -32600));
+    }
+    fake.gate.notify_one();
+    fake.gate.notify_waiters();
+    fake.until(|fake| &fake.finished, 1).await;
+    fake.gate.notify_one();
+    fake.until(|fake| &fake.finished, 2).await;
+    assert_eq!(fake.cancelled.load(Ordering::SeqCst), 0);
+    let again = legacy("1", "tools/call", r#""name":"echo""#);
+    assert_eq!(code_of(&server.in_session(&session, &again).await.json()), 0, "the id is free again");
+}
+
+#[tokio::test]
+async fn a_notification_cancels_and_the_post_ends_without_an_answer() {
+    let fake = Fake::new();
+    let server = Server::start(&fake).await;
+    let (session, other) = (server.session("2025-06-18").await, server.session("2025-06-18").await);
+    let call = legacy("1", "tools/call", r#""name":"hang""#);
+    let cancel = told("notifications/cancelled", r#""requestId":1"#);
+    let (answer, ()) = tokio::join!(server.in_session(&session, &call), async {
+        fake.until(|fake| &fake.begun, 1).await;
+        assert_eq!(server.in_session(&other, &cancel).await.status, 202);
+        assert_eq!(fake.cancelled.load(Ordering::SeqCst), 0, "another session's id is another id");
+        assert_eq!(server.in_session(&session, &cancel).await.status, 202);
+    });
+    assert_eq!((answer.status.as_u16(), answer.events().len()), (200, 0));
+    fake.until(|fake| &fake.cancelled, 1).await;
+}
+
+#[tokio::test]
+async fn ending_a_session_cancels_its_calls_and_closes_its_stream() {
+    let fake = Fake::new();
+    let server = Server::start(&fake).await;
+    let session = server.session("2025-06-18").await;
+    let id = [("mcp-session-id", session.as_str())];
+    let mut stream = server.open("GET", &id, "").await;
+    let call = legacy("1", "tools/call", r#""name":"hang""#);
+    let (answer, ()) = tokio::join!(server.in_session(&session, &call), async {
+        fake.until(|fake| &fake.begun, 1).await;
+        assert_eq!(server.send("DELETE", &id, "").await.status, 204);
+    });
+    assert_eq!(answer.events().len(), 0);
+    fake.until(|fake| &fake.cancelled, 1).await;
+    assert_eq!(stream.next().await, None);
+}
+
+/// SRV-3: a change of the catalog is announced on the session's stream, also one that came before the
+/// stream was opened.
+#[tokio::test]
+async fn catalog_changes_are_announced_on_the_stream() {
+    let fake = Fake::new();
+    let server = Server::start(&fake).await;
+    let session = server.session("2025-06-18").await;
+    let id = [("mcp-session-id", session.as_str())];
+    fake.changes.send_replace(1);
+    let mut stream = server.open("GET", &id, "").await;
+    assert_eq!(stream.response.headers()["content-type"], "text/event-stream");
+    let announced = |text: Option<String>| {
+        let found = events(&text.unwrap());
+        assert_eq!(found[0]["method"], "notifications/tools/list_changed");
+    };
+    announced(stream.next().await);
+    fake.changes.send_replace(2);
+    announced(stream.next().await);
+    assert_eq!(server.send("GET", &id, "").await.error(), (409, -32600, None));
+    server.shutdown.cancel();
+    assert_eq!(stream.next().await, None);
+    server.serving.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_silent_session_stream_carries_comments_and_can_be_opened_again() {
+    let settings = HttpSettings { keep_alive: Duration::from_millis(20), ..HttpSettings::default() };
+    let server = Server::with(&Fake::new(), settings, None).await;
+    let session = server.session("2025-06-18").await;
+    let id = [("mcp-session-id", session.as_str())];
+    let mut stream = server.open("GET", &id, "").await;
+    assert_eq!(stream.next().await.unwrap(), ": keep-alive\n\n");
+    drop(stream);
+    let reopened = async {
+        while server.open("GET", &id, "").await.response.status() != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), reopened).await.expect("the stream is free again");
+}
+
+#[tokio::test]
+async fn batches_where_the_revision_has_them() {
+    let server = Server::start(&Fake::new()).await;
+    let session = server.session("2025-03-26").await;
+    let items = [
+        legacy("1", "tools/call", r#""name":"steps","_meta":{"progressToken":7}"#),
+        told("notifications/x", ""),
+        "5".to_owned(),
+        legacy("2", "ping", ""),
+        initialize("3", "2025-06-18"),
+        modern("4", "tools/list", ""),
+    ];
+    let answer = server.in_session(&session, &format!("[{}]", items.join(","))).await.json();
+    let found: Vec<(i64, Value)> =
+        answer.as_array().unwrap().iter().map(|answer| (code_of(answer), answer["id"].clone())).collect();
+    let expected = [
+        (0, Value::from(1)),
+        (-32600, Value::Null),
+        (0, Value::from(2)),
+        (-32600, Value::from(3)),
+        (-32600, Value::from(4)),
+    ];
+    assert_eq!(found, expected);
+    let told_only = format!("[{}]", told("notifications/x", ""));
+    assert_eq!(server.in_session(&session, &told_only).await.status, 202);
+    let many = format!("[{}]", vec![legacy("1", "ping", ""); 257].join(","));
+    assert_eq!(server.in_session(&session, &many).await.error(), (400, -32600, None));
+}
