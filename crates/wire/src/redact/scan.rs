@@ -271,8 +271,11 @@ impl<'a> Scan<'a> {
         let behind = self.run(end, |byte| is_quote(byte) || byte == b',');
         let start = self.run(behind, is_blank);
         let value = self.value(start, b"");
-        let more = start == behind || self.bytes.get(start) == Some(&b'-');
-        (!more && !is_one_of(PROSE, &self.bytes[value.clone()])).then_some(value)
+        // No value, the next flag, or one that another rule has hidden already.
+        let nothing = start == behind
+            || self.bytes.get(start) == Some(&b'-')
+            || self.rest(start).starts_with(MARK.as_bytes());
+        (!nothing && !is_one_of(PROSE, &self.bytes[value.clone()])).then_some(value)
     }
 
     /// `name=value`, `name: value`, `"name": "value"`; `at` is the separator.
@@ -307,7 +310,7 @@ impl<'a> Scan<'a> {
             }
             Some(b'{' | b'[') if escapes == 0 => {
                 // Text cut short leaves brackets open; then everything goes.
-                start..self.word_end(value_end(self.bytes, start))
+                start..self.line_or_word_end(start, value_end(self.bytes, start), name)
             }
             _ => start..self.line_or_word_end(start, start, name),
         }
@@ -423,6 +426,7 @@ mod tests {
         check("secret=\"cut off", "secret=\"[redacted]");
         check("run --api-key abc --verbose", "run --api-key [redacted] --verbose");
         check(r#"["--token", "abc", "x"]"#, r#"["--token", "[redacted]", "x"]"#);
+        check("--bearer -a: b", "--bearer [redacted]: b");
         check("--password=abc", "--password=[redacted]");
     }
 
@@ -433,6 +437,7 @@ mod tests {
         check("authorization: Digest a=\"b\", c", "authorization: [redacted]\"b\", c");
         check("curl -H 'Authorization: Bearer abc' url", "curl -H 'Authorization: [redacted]' url");
         check("Set-Cookie: a=b; Path=/\nX: y", "Set-Cookie: [redacted]\nX: y");
+        check("cookie=[]}; a=b", "cookie=[redacted]");
         check("sent Bearer abc123.x== to", "sent Bearer [redacted] to");
         check("sent Basic dXNlcjpwYXNz to", "sent Basic [redacted] to");
     }
