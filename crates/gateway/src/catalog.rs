@@ -254,7 +254,7 @@ fn turn(before: Option<&Catalog>, name: &str) -> Turn {
 }
 
 /// `auto` leaves the prefix out if and only if exactly one server is configured.
-fn is_prefixed(prefix: Prefix, server: Option<bool>, servers: usize) -> bool {
+pub(crate) fn is_prefixed(prefix: Prefix, server: Option<bool>, servers: usize) -> bool {
     server.unwrap_or(match prefix {
         Prefix::Auto => servers != 1,
         Prefix::Always => true,

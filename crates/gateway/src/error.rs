@@ -160,13 +160,19 @@ impl CallError {
         Self { details: Some(details), ..self }
     }
 
-    /// `{ok: false, error}` for a client that gets it as a tool result.
+    /// `{ok: false, error}` for a client that gets it as a tool result; the hint stands in the details.
     pub fn envelope(&self) -> Value {
-        let mut error = json!({"code": self.code.as_str(), "message": self.message});
-        if let Some(details) = &self.details {
-            error["details"] = details.clone();
-        }
-        json!({"ok": false, "error": error})
+        let mut details = match &self.details {
+            Some(Value::Object(details)) => Value::Object(details.clone()),
+            Some(other) => json!({"value": other}),
+            None => json!({}),
+        };
+        details["hint"] = json!(self.hint());
+        json!({"ok": false, "error": {"code": self.code.as_str(), "message": self.message, "details": details}})
+    }
+
+    fn hint(&self) -> String {
+        format!("see {}", self.code.page())
     }
 
     /// The JSON-RPC error for a client that gets it as one.
@@ -185,7 +191,7 @@ impl CallError {
             "tool": tool,
             "correlationId": correlation.to_string(),
             "mayHaveRun": self.may_have_run,
-            "hint": format!("see {}", self.code.page()),
+            "hint": self.hint(),
         });
         if let Some(details) = &self.details {
             data["details"] = details.clone();

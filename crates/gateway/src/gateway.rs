@@ -21,8 +21,10 @@ use tracing::Instrument;
 
 use crate::builtin::{server_health, server_ping};
 use crate::caller::{Ask, Caller, ProgressSink};
-use crate::catalog::{Catalog, Registered, Shape};
+use crate::catalog::{Catalog, Registered, Shape, is_prefixed};
 use crate::chain::{Call, Chain, Counters};
+use crate::error::{CallError, Code};
+use crate::names::is_under;
 use crate::native::{NativeTool, RegisterError};
 
 /// What a gateway is built from. Everything has a default; building reads and starts nothing.
@@ -292,6 +294,7 @@ impl Gateway {
             self.wait_for_servers().await;
             route = self.0.catalog.load().route(&tool).cloned();
         }
+        let route = route.ok_or_else(|| self.0.why_unknown(&tool));
         let correlation = ask
             .meta
             .correlation_id
@@ -301,7 +304,7 @@ impl Gateway {
         let call = Call {
             caller,
             ask,
-            tool: route.as_ref().map_or_else(|| tool.as_str().into(), |route| Arc::clone(&route.name)),
+            tool: route.as_ref().map_or_else(|_| tool.as_str().into(), |route| Arc::clone(&route.name)),
             route,
             arguments: ask.params.get("arguments").unwrap_or(Raw::literal("{}")),
             correlation,
@@ -346,6 +349,26 @@ impl Inner {
             "resultType": "complete",
             "_meta": {key::SERVER_INFO: {"name": "bridgehead", "version": self.version}},
         }))
+    }
+
+    /// Why no tool of that name is offered: its server may be down, which is another thing to know and to do.
+    fn why_unknown(&self, tool: &str) -> CallError {
+        let upstreams = self.upstreams.read();
+        let owner = match upstreams.as_slice() {
+            [only] if !is_prefixed(self.settings.prefix, only.config().prefix, 1) => Some(only),
+            all => all.iter().find(|upstream| is_under(tool, upstream.name().as_ref())),
+        };
+        match owner.map(|owner| (owner.name(), owner.state())) {
+            Some((server, State::Failed(failure))) => CallError::new(
+                Code::ProviderInitFailed,
+                format!("tool `{tool}` is not known: server `{server}` does not serve: {}", failure.reason),
+            ),
+            Some((server, State::Starting)) => CallError::new(
+                Code::ProviderUnavailable,
+                format!("tool `{tool}` is not known yet: server `{server}` is still starting"),
+            ),
+            _ => CallError::new(Code::ProviderToolUnknown, format!("no server offers tool `{tool}`")),
+        }
     }
 
     /// Makes the catalog anew from the upstreams as they are now.

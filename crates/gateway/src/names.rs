@@ -58,6 +58,11 @@ pub(crate) fn expose(wanted: &[Wanted<'_>], taken: &[&str], limit: usize) -> Vec
     names
 }
 
+/// Whether a name looks like one of `server`'s. Good enough to explain an unknown name, never to route one.
+pub(crate) fn is_under(name: &str, server: &str) -> bool {
+    name.strip_prefix(server).is_some_and(|rest| rest.starts_with(SEPARATOR))
+}
+
 fn short(name: &str, want: &Wanted<'_>, limit: usize, salt: u32) -> String {
     let kept: String = name.chars().take(limit.saturating_sub(SUFFIX)).collect();
     let mut hash = Fnv::new();

@@ -70,10 +70,10 @@ pub(crate) async fn list_tools(server: &str, link: &Link, peer: &Peer) -> Result
             match Tool::read(server, definition.get()) {
                 Some(tool) if names.insert(tool.name.clone()) => tools.push(Arc::new(tool)),
                 Some(tool) => {
-                    warn!(server = %format_args!("mcp:{server}"), tool = tool.name, "the server lists this tool twice; the first is used")
+                    warn!(server = %format_args!("mcp:{server}"), tool = tool.name, "the server lists this tool twice; the first is used");
                 }
                 None => {
-                    warn!(server = %format_args!("mcp:{server}"), "the server lists a tool without a name; it is left out")
+                    warn!(server = %format_args!("mcp:{server}"), "the server lists a tool without a name; it is left out");
                 }
             }
         }

@@ -271,7 +271,7 @@ mod tests {
         (outcome, peer.await.unwrap())
     }
 
-    fn error(message: &Value, code: i64, data: Value) -> Value {
+    fn error(message: &Value, code: i64, data: &Value) -> Value {
         json!({"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": "no", "data": data}})
     }
 
@@ -314,7 +314,7 @@ mod tests {
         macro_rules! with_code {
             ($($code:literal),*) => {$({
                 let outcome = against(|message| match message["method"].as_str() {
-                    Some("server/discover") => Some(vec![error(message, $code, json!(null))]),
+                    Some("server/discover") => Some(vec![error(message, $code, &json!(null))]),
                     Some("initialize") => Some(vec![legacy(message, "2024-11-05")]),
                     _ => Some(vec![]),
                 });
@@ -354,7 +354,7 @@ mod tests {
             Some("server/discover") => Some(vec![
                 json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}),
                 json!({"jsonrpc": "2.0", "id": message["id"], "method": "roots/list"}),
-                error(message, -32601, json!(null)),
+                error(message, -32601, &json!(null)),
             ]),
             Some("initialize") => Some(vec![
                 json!({"jsonrpc": "2.0", "id": message["id"], "method": "ping"}),
@@ -376,7 +376,7 @@ mod tests {
         // Answers nothing until `initialize` has come, then in order.
         let modern_only = against(|message| match message["method"].as_str() {
             Some("initialize") => {
-                Some(vec![modern(&json!({"id": 1}), &["2026-07-28"]), error(message, -32601, json!(null))])
+                Some(vec![modern(&json!({"id": 1}), &["2026-07-28"]), error(message, -32601, &json!(null))])
             }
             _ => Some(vec![]),
         });
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(both.await.0.unwrap().revision, Revision::V2025_11_25);
         let legacy_only = against(|message| match message["method"].as_str() {
             Some("initialize") => {
-                Some(vec![error(&json!({"id": 1}), -32601, json!(null)), legacy(message, "2025-11-25")])
+                Some(vec![error(&json!({"id": 1}), -32601, &json!(null)), legacy(message, "2025-11-25")])
             }
             _ => Some(vec![]),
         });
@@ -408,11 +408,12 @@ mod tests {
         let error_text = future.unwrap_err().to_string();
         assert!(error_text.contains("2031-01-01") && error_text.contains("2026-07-28"), "{error_text}");
         let (refusing, _) =
-            against(|message| Some(vec![error(message, -32022, json!({"supported": ["2031-01-01"]}))])).await;
+            against(|message| Some(vec![error(message, -32022, &json!({"supported": ["2031-01-01"]}))]))
+                .await;
         assert!(matches!(refusing, Err(NegotiateError::Incompatible { .. })));
         let (odd, _) = against(|message| match message["method"].as_str() {
             Some("initialize") => Some(vec![legacy(message, "1999-09-09")]),
-            _ => Some(vec![error(message, -32601, json!(null))]),
+            _ => Some(vec![error(message, -32601, &json!(null))]),
         })
         .await;
         assert!(odd.unwrap_err().to_string().contains("1999-09-09"));
@@ -423,7 +424,7 @@ mod tests {
     async fn named_legacy_versions_mean_legacy() {
         let outcome = against(|message| match message["method"].as_str() {
             Some("server/discover") => {
-                Some(vec![error(message, -32022, json!({"supported": ["2025-11-25"]}))])
+                Some(vec![error(message, -32022, &json!({"supported": ["2025-11-25"]}))])
             }
             Some("initialize") => Some(vec![legacy(message, "2025-11-25")]),
             _ => Some(vec![]),
@@ -436,7 +437,7 @@ mod tests {
         let (outcome, _) = against(|_| None).await;
         assert!(matches!(outcome, Err(NegotiateError::EndedOnProbe(_))), "{outcome:?}");
         let (outcome, _) = against(|message| match message["method"].as_str() {
-            Some("server/discover") => Some(vec![error(message, -32601, json!(null))]),
+            Some("server/discover") => Some(vec![error(message, -32601, &json!(null))]),
             _ => None,
         })
         .await;
@@ -445,7 +446,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_refused_handshake_says_why() {
-        let (outcome, _) = against(|message| Some(vec![error(message, -32000, json!(null))])).await;
+        let (outcome, _) = against(|message| Some(vec![error(message, -32000, &json!(null))])).await;
         assert!(matches!(outcome, Err(NegotiateError::Refused { code: -32000, .. })));
     }
 }

@@ -223,7 +223,7 @@ impl Life {
                         self.become_state(State::Ready(Arc::new(ready)));
                     }
                     Err(error) => {
-                        warn!(server = %self.label(), %error, "the changed tool list could not be read; the old one stays")
+                        warn!(server = %self.label(), %error, "the changed tool list could not be read; the old one stays");
                     }
                 }
             }

@@ -1,5 +1,7 @@
 //! Real server processes behind the stdio transport.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +31,7 @@ impl Running {
         let (program, args) = mock.command();
         let mut stdio = Stdio::new(program.to_str().unwrap(), args);
         let (mark, value) = leaks.marker();
-        let marker = (mark.to_owned(), value.to_owned());
+        let marker = (mark, value);
         for (name, value) in mock.env().into_iter().chain([marker]) {
             stdio.env.insert(name, bridgehead_config::Secret::new(value));
         }

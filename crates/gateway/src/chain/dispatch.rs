@@ -14,18 +14,16 @@ use crate::native::ToolContext;
 use crate::relay::{ToolResult, params_for, progress_for};
 
 pub(super) async fn run(chain: &Chain, call: &Call<'_>, arguments: Checked) -> Outcome {
-    let outcome = match call.route.as_deref().map(|route| &route.target) {
-        Some(Target::Native(native)) => {
+    let outcome = match call.route.as_ref().map(|route| &route.target) {
+        Ok(Target::Native(native)) => {
             let arguments = match arguments {
                 Checked::Decoded(arguments) => arguments,
                 Checked::Untouched => json!({}),
             };
             run_native(chain, call, native, arguments).await
         }
-        Some(Target::Upstream { upstream, tool }) => run_upstream(call, upstream, tool).await,
-        None => {
-            Err(CallError::new(Code::ProviderToolUnknown, format!("no server offers tool `{}`", call.tool)))
-        }
+        Ok(Target::Upstream { upstream, tool }) => run_upstream(call, upstream, tool).await,
+        Err(error) => Err(error.clone()),
     };
     outcome.unwrap_or_else(|error| {
         debug!(correlationId = %call.correlation, tool = %call.tool, code = %error.code, %error, "call failed");

@@ -22,8 +22,8 @@ pub(crate) struct Call<'a> {
     pub(crate) ask: &'a Ask,
     /// The name the client used.
     pub(crate) tool: Arc<str>,
-    /// Absent where no tool of that name is offered.
-    pub(crate) route: Option<Arc<Route>>,
+    /// Where it goes, or why it goes nowhere.
+    pub(crate) route: Result<Arc<Route>, CallError>,
     pub(crate) arguments: Raw,
     pub(crate) correlation: CorrelationId,
     pub(crate) progress: Option<ProgressSink>,
@@ -31,11 +31,15 @@ pub(crate) struct Call<'a> {
 
 impl Call<'_> {
     pub(crate) fn server(&self) -> Option<&str> {
-        self.route.as_ref().and_then(|route| route.server.as_deref())
+        self.route.as_ref().ok().and_then(|route| route.server.as_deref())
     }
 }
 
 /// How a call ended, if it was not dropped.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the ordinary one; boxing it would cost every call"
+)]
 pub(crate) enum Outcome {
     /// A tool result, of an upstream or of a Rust tool.
     Result(Raw, ToolResult),
@@ -70,7 +74,7 @@ impl Chain {
     pub(crate) async fn run(&self, call: &Call<'_>) -> Outcome {
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         let mut record = Record::open(self, call);
-        let _turn = match call.route.as_ref().and_then(|route| route.turn.as_ref()) {
+        let _turn = match call.route.as_ref().ok().and_then(|route| route.turn.as_ref()) {
             Some(turn) => Some(turn.lock().await),
             None => None,
         };

@@ -12,15 +12,10 @@ pub(super) enum Checked {
     Untouched,
 }
 
-/// Whether the call may go on. An unknown or excluded tool is a refusal like any other, so that it is
-/// audited like any other.
+/// Whether the call may go on. A tool that goes nowhere is a refusal like any other, so that it is audited
+/// like any other.
 pub(super) fn check(call: &Call<'_>) -> Result<Checked, CallError> {
-    let Some(route) = &call.route else {
-        return Err(CallError::new(
-            Code::ProviderToolUnknown,
-            format!("no server offers tool `{}`", call.tool),
-        ));
-    };
+    let route = call.route.as_ref().map_err(Clone::clone)?;
     if let Some(mode) = route.excluded_by {
         let message = format!("tool `{}` is not available in mode `{mode}`", call.tool);
         return Err(CallError::new(Code::ProviderToolUnknown, message));

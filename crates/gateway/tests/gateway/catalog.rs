@@ -113,6 +113,9 @@ async fn a_broken_server_does_not_hurt_the_others() {
     assert_eq!(health["upstreams"][0]["state"], "failed");
     assert!(health["upstreams"][0]["reason"].as_str().unwrap().contains("exit status 7"), "{health}");
     assert_eq!(health["upstreams"][1]["state"], "ready");
+    let error = fixture.call("broken__a", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_INIT_FAILED");
+    assert!(error["message"].as_str().unwrap().contains("exit status 7"), "{error}");
     fixture.end().await;
 }
 

@@ -217,6 +217,7 @@ async fn no_record_no_call() {
 /// PIPE-5: a handler's failure and its panic are HANDLER_ERROR; what is inside shows only where asked for.
 #[tokio::test]
 async fn handlers_fail_safely() {
+    const HINT: &str = "see docs/errors/HANDLER_ERROR.md";
     let tool = || {
         NativeTool::new("bad", "", object(), |arguments, _| async move {
             if arguments["panic"] == true {
@@ -229,14 +230,17 @@ async fn handlers_fail_safely() {
     let failed = fixture.call("bad", json!({})).await.unwrap();
     assert_eq!(
         error_of(&failed),
-        json!({"code": "HANDLER_ERROR", "message": "it broke", "details": {"why": 7}})
+        json!({"code": "HANDLER_ERROR", "message": "it broke", "details": {"why": 7, "hint": HINT}})
     );
     let panicked = fixture.call("bad", json!({"panic": true})).await.unwrap();
-    assert_eq!(error_of(&panicked), json!({"code": "HANDLER_ERROR", "message": "tool `bad` panicked"}));
+    assert_eq!(
+        error_of(&panicked),
+        json!({"code": "HANDLER_ERROR", "message": "tool `bad` panicked", "details": {"hint": HINT}})
+    );
     fixture.end().await;
     for debug in
         [(|options: &mut Options| options.settings.mode = Mode::Test) as fn(&mut Options), |options| {
-            options.settings.debug_errors = true
+            options.settings.debug_errors = true;
         }]
     {
         let fixture = Fixture::start(&[], |options| {

@@ -20,7 +20,7 @@ pub(crate) fn server(name: &str, mock: &Mock, leaks: &LeakCheck) -> Server {
     let (program, args) = mock.command();
     let mut stdio = Stdio::new(program.to_str().unwrap(), args);
     let (mark, value) = leaks.marker();
-    let marker = (mark.to_owned(), value.to_owned());
+    let marker = (mark, value);
     for (name, value) in mock.env().into_iter().chain([marker]) {
         stdio.env.insert(name, Secret::new(value));
     }
