@@ -264,8 +264,9 @@ impl<'a> Scan<'a> {
         if !begins || !self.rest(at).starts_with(b"--") {
             return None;
         }
-        let end = self.run(at + 2, is_name);
-        if !name::is_secret(&self.bytes[at + 2..end]) {
+        let end = self.run(at + 2, |byte| is_name(byte) && byte != b'.');
+        // A token that ends like a secret name is left to its own rule.
+        if !name::is_secret(&self.bytes[at + 2..end]) || (at + 2..end).any(|at| self.shape(at).is_some()) {
             return None;
         }
         let behind = self.run(end, |byte| is_quote(byte) || byte == b',');
@@ -427,6 +428,7 @@ mod tests {
         check("run --api-key abc --verbose", "run --api-key [redacted] --verbose");
         check(r#"["--token", "abc", "x"]"#, r#"["--token", "[redacted]", "x"]"#);
         check("--bearer -a: b", "--bearer [redacted]: b");
+        check("--AKIApasswordpassword a", "--[redacted] a");
         check("--password=abc", "--password=[redacted]");
     }
 
