@@ -1,1 +1,46 @@
-//! (to be written)
+//! Bridgehead as a library: build a gateway from options, register Rust tools, start it on a transport,
+//! stop it.
+//!
+//! This crate wires the others together and holds no protocol or policy of its own. Nothing happens before
+//! [`Server::start`]: building a server connects nothing, installs nothing and reads no environment. The
+//! library never prints and never ends the process; the binary beside it does.
+//!
+//! ```
+//! use bridgehead::{NativeTool, Server, Transport};
+//! use serde_json::json;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (client, theirs) = tokio::io::duplex(64 * 1024);
+//! let greet = NativeTool::new("greet", "Says hello.", json!({"type": "object"}), |_, _| async {
+//!     Ok(json!("hello"))
+//! });
+//! let server = Server::builder().register(greet).transport(Transport::Memory(theirs)).build()?;
+//! assert!(!server.is_connected());
+//! let running = server.start().await?;
+//! assert!(server.is_connected());
+//! // … speak MCP over `client` …
+//! # drop(client);
+//! running.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+
+mod handlers;
+mod running;
+mod server;
+mod transport;
+
+pub use bridgehead_audit::{
+    AuditError, AuditSink, Call, Clock, CorrelationId, Enter, EnterFuture, Exit, Moment, NoopSink, Outcome,
+    SystemClock,
+};
+pub use bridgehead_config as config;
+pub use bridgehead_config::{Config, GatewaySettings, HttpSettings, Mode};
+pub use bridgehead_gateway::{
+    CallError, Code, Gateway, NativeTool, Need, Principal, RegisterError, ToolContext, ToolFailure,
+};
+pub use handlers::Signal;
+pub use running::{DRAIN, Ending, RunError, Running};
+pub use server::{Server, ServerOptions, StartError};
+pub use transport::{ByteStream, Transport};

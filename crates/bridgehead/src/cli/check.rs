@@ -1,0 +1,169 @@
+//! `bridgehead check`: the configuration with everything worth knowing about it, and whether each server starts.
+
+use bridgehead::config::{ConfigError, Source};
+use bridgehead::{Config, Gateway, Mode};
+use bridgehead_upstream::State;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::exit::Exit;
+use super::target::{run_once, start};
+use super::world::World;
+use super::{Chosen, output};
+
+/// Check the configuration and start every server once
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 all is well, 1 a server does not start, 78 the configuration is wrong.
+
+Examples:
+  bridgehead check
+  bridgehead check --config .mcp.json --json")]
+pub(crate) struct Check {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(check: &Check, world: &World) -> Exit {
+    let config = match world.configuration(check.chosen.config.as_deref()) {
+        Ok(config) => config,
+        Err(error) => return refused(&error, check.json),
+    };
+    let about = About::of(&config);
+    if !check.json {
+        output::show(&config.warnings);
+    }
+    run_once(async {
+        let gateway = match start(config, world) {
+            Ok(gateway) => gateway,
+            Err(exit) => return exit,
+        };
+        gateway.settled().await;
+        let servers: Vec<Server> = servers(&gateway);
+        let renamed = gateway.renamed();
+        gateway.stop().await;
+        let exit = match servers.iter().any(|server| server.outcome.is_err()) {
+            true => Exit::Failure,
+            false => Exit::Success,
+        };
+        if check.json {
+            output::json_data(&about.json(&servers, &renamed, exit), exit)
+        } else {
+            output::data(&about.text(&servers, &renamed), exit)
+        }
+    })
+}
+
+fn refused(error: &ConfigError, as_json: bool) -> Exit {
+    let exit = output::configuration_error(error, as_json);
+    if !as_json {
+        output::talk(&match error.0.len() {
+            1 => "the configuration cannot be used: 1 finding".to_owned(),
+            findings => format!("the configuration cannot be used: {findings} findings"),
+        });
+    }
+    exit
+}
+
+/// How one server did.
+struct Server {
+    name: String,
+    /// Revision and number of tools, or why not.
+    outcome: Result<(String, usize), String>,
+}
+
+fn servers(gateway: &Gateway) -> Vec<Server> {
+    gateway
+        .upstreams()
+        .iter()
+        .map(|upstream| {
+            let outcome = match upstream.state() {
+                State::Ready(ready) => Ok((ready.peer.revision.to_string(), ready.tools.len())),
+                State::Failed(failure) => Err(failure.reason.clone()),
+                State::Starting | State::Stopped => Err("it did not come up".to_owned()),
+            };
+            Server { name: upstream.name().to_string(), outcome }
+        })
+        .collect()
+}
+
+/// What can be told before anything is started.
+struct About {
+    source: String,
+    mode: Mode,
+    disabled: Vec<String>,
+    warnings: Vec<Value>,
+}
+
+impl About {
+    fn of(config: &Config) -> Self {
+        let source = match &config.source {
+            Source::Toml(path) | Source::ClientJson(path) => path.display().to_string(),
+            Source::Demo => "none found; the demo".to_owned(),
+        };
+        Self {
+            source,
+            mode: config.gateway.mode,
+            disabled: config.disabled.iter().map(ToString::to_string).collect(),
+            warnings: output::diagnostics(&config.warnings),
+        }
+    }
+
+    fn json(&self, servers: &[Server], renamed: &[(String, String, String)], exit: Exit) -> Value {
+        let servers: Vec<Value> = servers
+            .iter()
+            .map(|server| match &server.outcome {
+                Ok((revision, tools)) => {
+                    json!({"name": server.name, "ok": true, "revision": revision, "tools": tools})
+                }
+                Err(reason) => json!({"name": server.name, "ok": false, "reason": reason}),
+            })
+            .collect();
+        let renamed: Vec<Value> = renamed
+            .iter()
+            .map(|(server, tool, name)| json!({"server": server, "tool": tool, "name": name}))
+            .collect();
+        json!({
+            "ok": exit == Exit::Success,
+            "configuration": self.source,
+            "mode": self.mode.as_str(),
+            "diagnostics": self.warnings,
+            "servers": servers,
+            "disabled": self.disabled,
+            "renamed": renamed,
+        })
+    }
+
+    fn text(&self, servers: &[Server], renamed: &[(String, String, String)]) -> String {
+        let mut text = format!("configuration: {}\n", self.source);
+        let mut rows: Vec<Vec<String>> = servers
+            .iter()
+            .map(|server| {
+                let (word, detail) = match &server.outcome {
+                    Ok((revision, 1)) => ("ok", format!("1 tool, speaks {revision}")),
+                    Ok((revision, tools)) => ("ok", format!("{tools} tools, speaks {revision}")),
+                    Err(reason) => ("failed", output::one_line(reason, 1000)),
+                };
+                vec![server.name.clone(), word.to_owned(), detail]
+            })
+            .collect();
+        rows.extend(
+            self.disabled
+                .iter()
+                .map(|name| vec![name.clone(), "off".to_owned(), "disabled in the configuration".to_owned()]),
+        );
+        match (rows.is_empty(), self.mode) {
+            (_, Mode::Minimal) => text.push_str("no server is started in mode `minimal`\n"),
+            (true, _) => text.push_str("no server is configured\n"),
+            (false, _) => {}
+        }
+        text.push_str(&output::table(&rows));
+        for (server, tool, name) in renamed {
+            text.push_str(&format!("renamed: `{tool}` of `{server}` is offered as `{name}`\n"));
+        }
+        text
+    }
+}

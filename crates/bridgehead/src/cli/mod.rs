@@ -1,0 +1,144 @@
+//! The command line: one module per verb, and what they share.
+//!
+//! Only this part of the project prints. stdout is data (on `serve --stdio` the protocol alone), stderr is
+//! talk. A verb never ends the process itself: it gives back an [`Exit`], and the one `match` in `exit` says
+//! which code that is.
+
+mod call;
+mod check;
+mod demo;
+mod exit;
+mod log;
+mod output;
+mod remote;
+mod serve;
+mod target;
+mod tools;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bridgehead::config::LogLevel;
+use clap::{Args, Parser, Subcommand};
+
+use self::exit::Exit;
+use self::log::LogFormat;
+use self::world::World;
+
+/// The secured end of every MCP connection: any number of MCP servers behind one endpoint.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bridgehead",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  bridgehead serve                          the gateway on http://127.0.0.1:4848/mcp
+  bridgehead tools                          what the configured servers offer
+  bridgehead call add --args '{\"a\":1,\"b\":2}'
+  bridgehead check                          the configuration, and whether each server starts
+
+Configuration: --config, BRIDGEHEAD_CONFIG, ./bridgehead.toml, ./.mcp.json,
+$XDG_CONFIG_HOME/bridgehead/bridgehead.toml; without any of them a demo runs."
+)]
+struct Cli {
+    #[command(flatten)]
+    talk: Talk,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// What is written to stderr.
+#[derive(Debug, Args)]
+struct Talk {
+    /// How much is logged: off, error, warn, info, debug, trace [default: info for serve, else warn]
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log_level: Option<LogLevel>,
+    /// How log lines look
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+/// Which configuration is used.
+#[derive(Debug, Args)]
+struct Chosen {
+    /// The configuration file: bridgehead.toml, or the mcpServers JSON of a client
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Serve(serve::Serve),
+    Tools(tools::Tools),
+    Call(call::Call),
+    Check(check::Check),
+    /// The bundled demo server, on stdin and stdout
+    #[command(hide = true)]
+    DemoServer,
+}
+
+/// Runs the program.
+pub(crate) fn main() -> ExitCode {
+    let Cli { talk, verb } = Cli::parse();
+    guarded(|| run(&talk, verb)).into()
+}
+
+/// A panic outside of everything that catches one is logged by then; it is the general failure, not the code
+/// that the language would give it.
+fn guarded(run: impl FnOnce() -> Exit) -> Exit {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or(Exit::Failure)
+}
+
+fn run(talk: &Talk, verb: Verb) -> Exit {
+    // The demo is an upstream like any other: it knows no configuration and reads no environment.
+    if let Verb::DemoServer = verb {
+        return demo::run();
+    }
+    let wants_json = match &verb {
+        Verb::Serve(_) | Verb::DemoServer => false,
+        Verb::Tools(tools) => tools.json,
+        Verb::Call(call) => call.json,
+        Verb::Check(check) => check.json,
+    };
+    let world = match World::read() {
+        Ok(world) => world,
+        Err(error) => return output::configuration_error(&error, wants_json),
+    };
+    let usual = if matches!(verb, Verb::Serve(_)) { LogLevel::Info } else { LogLevel::Warn };
+    log::install(talk.log_level, &world.environment, usual, talk.log_format);
+    match verb {
+        Verb::Serve(serve) => serve::run(serve, &world),
+        Verb::Tools(tools) => tools::run(&tools, &world),
+        Verb::Call(call) => call::run(&call, &world),
+        Verb::Check(check) => check::run(&check, &world),
+        Verb::DemoServer => Exit::Success,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_verb_shows_an_example() {
+        let mut command = Cli::command();
+        command.build();
+        for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
+        {
+            let example = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(example.contains("bridgehead"), "{} shows no example", verb.get_name());
+        }
+        command.debug_assert();
+    }
+
+    /// SRV-2: a panic outside a handler is exit code 1.
+    #[test]
+    fn a_panic_is_the_general_failure() {
+        assert_eq!(guarded(|| Exit::Success), Exit::Success);
+        assert_eq!(guarded(|| panic!("nobody catches this")), Exit::Failure);
+    }
+}

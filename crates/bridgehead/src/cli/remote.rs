@@ -1,0 +1,243 @@
+//! Asks a running gateway over streamable HTTP: one request per connection, plain HTTP only.
+
+use std::time::Duration;
+
+use bridgehead::config::Secret;
+use bridgehead_front::ENDPOINT;
+use bridgehead_wire::{Message, Method, Raw, Revision, encode_header_value};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::target::AskError;
+
+/// How long connecting may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// The largest answer that is read.
+const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
+/// A gateway that runs elsewhere.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    authority: String,
+    host: String,
+    port: u16,
+    path: String,
+    token: Option<Secret>,
+}
+
+impl Remote {
+    /// Reads the address. One without a path means the usual endpoint.
+    pub(crate) fn new(url: &str, token: Option<Secret>) -> Result<Self, String> {
+        let uri: Uri = url.parse().map_err(|_| format!("`{url}` is not a URL"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => {
+                return Err("https is not supported yet; use http on a trusted network".to_owned());
+            }
+            _ => return Err(format!("`{url}` is not a URL that begins with http://")),
+        }
+        let authority = uri.authority().ok_or_else(|| format!("`{url}` names no host"))?;
+        if authority.as_str().contains('@') {
+            return Err("a URL must not carry credentials; use --token".to_owned());
+        }
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        Ok(Self {
+            host: authority.host().trim_matches(['[', ']']).to_owned(),
+            port: authority.port_u16().unwrap_or(80),
+            path: if path == "/" { ENDPOINT.to_owned() } else { path.to_owned() },
+            authority: authority.to_string(),
+            token,
+        })
+    }
+
+    /// Puts one modern question.
+    pub(crate) async fn ask(
+        &self,
+        method: &Method,
+        params: &str,
+        headers: &[(String, String)],
+        on_progress: &mut impl FnMut(&Value),
+    ) -> Result<Raw, AskError> {
+        let response = self.send(method, params, headers).await.map_err(AskError::Unreachable)?;
+        let status = response.status();
+        let is_stream = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let mut events = Events::new(response.into_body(), is_stream);
+        while let Some(message) = events.next().await.map_err(|reason| self.unreachable(&reason))? {
+            match Message::parse(&message) {
+                Ok(Message::Response(answer)) => return answer.outcome.map_err(AskError::Answered),
+                Ok(Message::Notification(told)) if told.method == Method::Progress => {
+                    let params = told.params.and_then(|params| params.decode().ok()).unwrap_or_default();
+                    on_progress(&params);
+                }
+                Ok(_) => {}
+                Err(_) if status.is_success() => {
+                    return Err(self.unreachable("its answer is not MCP"));
+                }
+                Err(_) => break,
+            }
+        }
+        Err(match status.as_u16() {
+            401 => self.unreachable("it wants a bearer token; pass --token or set BRIDGEHEAD_HTTP_TOKEN"),
+            200 => self.unreachable("the connection ended before the answer"),
+            _ => self.unreachable(&format!("it answered with HTTP status {status}")),
+        })
+    }
+
+    async fn send(
+        &self,
+        method: &Method,
+        params: &str,
+        headers: &[(String, String)],
+    ) -> Result<Response<Incoming>, String> {
+        let failed = |reason: String| format!("cannot reach {}: {reason}", self.authority);
+        let connecting = TcpStream::connect((self.host.as_str(), self.port));
+        let stream = tokio::time::timeout(CONNECT_WITHIN, connecting)
+            .await
+            .map_err(|_| failed(format!("no connection within {CONNECT_WITHIN:?}")))?
+            .map_err(|error| failed(error.to_string()))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(error.to_string()))?;
+        tokio::spawn(connection);
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+        let mut request = Request::post(self.path.as_str())
+            .header(HOST, self.authority.as_str())
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json, text/event-stream")
+            .header("mcp-protocol-version", Revision::MODERN.as_str())
+            .header("mcp-method", method.as_str());
+        if let (Method::ToolsCall, Ok(value)) = (method, serde_json::from_str::<Value>(params)) {
+            request =
+                request.header("mcp-name", encode_header_value(value["name"].as_str().unwrap_or_default()));
+        }
+        for (name, value) in headers {
+            request = request.header(name, encode_header_value(value));
+        }
+        if let Some(token) = &self.token {
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
+                .map_err(|_| "the token is not one a header can carry".to_owned())?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        let request =
+            request.body(Full::new(Bytes::from(body))).map_err(|error| failed(error.to_string()))?;
+        sender.send_request(request).await.map_err(|error| failed(error.to_string()))
+    }
+
+    fn unreachable(&self, reason: &str) -> AskError {
+        AskError::Unreachable(format!("cannot use the gateway at {}: {reason}", self.authority))
+    }
+}
+
+/// The messages of a body: its one JSON text, or the data of its events.
+struct Events {
+    body: Incoming,
+    is_stream: bool,
+    rest: BytesMut,
+    read: usize,
+    done: bool,
+}
+
+impl Events {
+    fn new(body: Incoming, is_stream: bool) -> Self {
+        Self { body, is_stream, rest: BytesMut::new(), read: 0, done: false }
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, String> {
+        loop {
+            if self.is_stream
+                && let Some(data) = cut_event(&mut self.rest)
+            {
+                if data.is_empty() {
+                    continue;
+                }
+                return Ok(Some(data));
+            }
+            if self.done {
+                return Ok(None);
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        self.read += bytes.len();
+                        self.rest.extend_from_slice(&bytes);
+                    }
+                }
+                Some(Err(error)) => return Err(error.to_string()),
+                None => {
+                    self.done = true;
+                    if !self.is_stream && !self.rest.is_empty() {
+                        return Ok(Some(self.rest.split().freeze()));
+                    }
+                }
+            }
+            if self.read > MAX_ANSWER_BYTES {
+                return Err(format!("its answer is larger than {MAX_ANSWER_BYTES} bytes"));
+            }
+        }
+    }
+}
+
+/// Takes the first whole event off `text` and gives its data, which is empty for a comment.
+fn cut_event(text: &mut BytesMut) -> Option<Bytes> {
+    let mut data = BytesMut::new();
+    let mut at = 0;
+    while let Some(length) = text[at..].iter().position(|byte| *byte == b'\n') {
+        let line = text[at..at + length].strip_suffix(b"\r").unwrap_or(&text[at..at + length]);
+        at += length + 1;
+        if line.is_empty() {
+            let _ = text.split_to(at);
+            return Some(data.freeze());
+        }
+        if let Some(value) = line.strip_prefix(b"data:") {
+            if !data.is_empty() {
+                data.extend_from_slice(b"\n");
+            }
+            data.extend_from_slice(value.strip_prefix(b" ").unwrap_or(value));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        #[track_caller]
+        fn check(url: &str, expected: Result<(&str, u16, &str), &str>) {
+            let remote = Remote::new(url, None);
+            let found =
+                remote.as_ref().map(|remote| (remote.host.as_str(), remote.port, remote.path.as_str()));
+            assert_eq!(found.map_err(String::as_str), expected);
+        }
+        check("http://127.0.0.1:4848", Ok(("127.0.0.1", 4848, "/mcp")));
+        check("http://localhost/", Ok(("localhost", 80, "/mcp")));
+        check("http://[::1]:9/other?x=1", Ok(("::1", 9, "/other?x=1")));
+        check("https://host/mcp", Err("https is not supported yet; use http on a trusted network"));
+        check("host:80", Err("`host:80` is not a URL that begins with http://"));
+        check("not a url", Err("`not a url` is not a URL"));
+        check("http://me:secret@host/", Err("a URL must not carry credentials; use --token"));
+    }
+
+    #[test]
+    fn events_are_cut_off_one_by_one() {
+        let mut text =
+            BytesMut::from(": alive\n\ndata: {\"a\":\r\ndata: 1}\r\n\r\nid: 4\ndata:x\n\ndata: ha");
+        assert_eq!(cut_event(&mut text).unwrap(), "");
+        assert_eq!(cut_event(&mut text).unwrap(), "{\"a\":\n1}");
+        assert_eq!(cut_event(&mut text).unwrap(), "x");
+        assert_eq!(cut_event(&mut text), None);
+        assert_eq!(text, "data: ha");
+    }
+}

@@ -1,0 +1,147 @@
+//! `bridgehead serve`: the gateway, until a signal or the end of stdin.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bridgehead::config::TokenSource;
+use bridgehead::{Config, HttpSettings, Server, Transport};
+use bridgehead_front::ENDPOINT;
+use clap::Args;
+use serde_json::json;
+use tokio::runtime::{Builder, Runtime};
+
+use super::exit::Exit;
+use super::world::World;
+use super::{Chosen, output};
+
+/// What is still to be dropped may take this long: a thread that reads stdin cannot be stopped.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
+
+/// Serve all configured servers as one
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without flags: HTTP on 127.0.0.1:4848. --stdio alone means no HTTP; both flags, both.
+
+Examples:
+  bridgehead serve
+  bridgehead serve --config team.toml --listen 127.0.0.1:9000
+  bridgehead serve --stdio                  as the child of a client"
+)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Address and port for HTTP, in place of the configured one
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Serve one client on stdin and stdout
+    #[arg(long)]
+    stdio: bool,
+    /// Serve HTTP, also with --stdio
+    #[arg(long)]
+    http: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(serve: Serve, world: &World) -> Exit {
+    let mut config = match world.configured(serve.chosen.config.as_deref(), false) {
+        Ok(config) => config,
+        Err(exit) => return exit,
+    };
+    config.http.listen = serve.listen.unwrap_or(config.http.listen);
+    let http = serve.http || serve.listen.is_some() || !serve.stdio;
+    let runtime = match runtime(&config) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::talk(&format!("error: cannot start the worker threads: {error}"));
+            return Exit::Failure;
+        }
+    };
+    let exit = runtime.block_on(serve_until_end(config, serve.stdio, http, world));
+    runtime.shutdown_timeout(LAST_MOMENT);
+    exit
+}
+
+fn runtime(config: &Config) -> std::io::Result<Runtime> {
+    match config.gateway.threads.map(std::num::NonZero::get) {
+        Some(1) => Builder::new_current_thread().enable_all().build(),
+        Some(threads) => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
+        None => Builder::new_multi_thread().enable_all().build(),
+    }
+}
+
+async fn serve_until_end(config: Config, stdio: bool, http: bool, world: &World) -> Exit {
+    let mut options = Server::builder().configured(&config).environment(world.variables.clone());
+    if stdio {
+        options = options.transport(Transport::Stdio);
+    }
+    if http {
+        options = options.transport(Transport::Http(config.http.clone()));
+    }
+    let server = match options.build() {
+        Ok(server) => server,
+        Err(error) => {
+            output::talk(&format!("error: {error}"));
+            return Exit::Failure;
+        }
+    };
+    let running = match server.start().await {
+        Ok(running) => running,
+        Err(error) => {
+            output::talk(&format!("error: {error}"));
+            return Exit::from(&error);
+        }
+    };
+    for address in running.addresses() {
+        output::talk(&banner(server.version(), *address, &config.http));
+    }
+    let ended = running.wait().await;
+    if let Err(error) = &ended {
+        output::talk(&format!("error: {error}"));
+    }
+    Exit::from(&ended)
+}
+
+/// Three lines: the endpoint, what to paste into a client, where the logs are.
+fn banner(version: &str, address: SocketAddr, settings: &HttpSettings) -> String {
+    let url = format!("http://{address}{ENDPOINT}");
+    let mut entry = json!({"type": "http", "url": url});
+    let bearer = match &settings.token {
+        TokenSource::None => None,
+        TokenSource::Env { name, .. } => Some(format!("Bearer ${{{name}}}")),
+        TokenSource::File(path) => Some(format!("Bearer <the token in {}>", path.display())),
+    };
+    if let Some(bearer) = bearer {
+        entry["headers"] = json!({"Authorization": bearer});
+    }
+    let client = json!({"mcpServers": {"bridgehead": entry}});
+    format!(
+        "Bridgehead {version} serves MCP at {url}\n  for a client: {client}\n  logs: here, on stderr; more with \
+         --log-level debug"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead::config::Secret;
+
+    use super::*;
+
+    #[test]
+    fn the_banner_never_shows_the_token() {
+        let show = |token| {
+            let settings = HttpSettings { token, ..HttpSettings::default() };
+            banner("1.2.3", settings.listen, &settings)
+        };
+        assert_eq!(
+            show(TokenSource::None),
+            "Bridgehead 1.2.3 serves MCP at http://127.0.0.1:4848/mcp\n  for a client: \
+             {\"mcpServers\":{\"bridgehead\":{\"type\":\"http\",\"url\":\"http://127.0.0.1:4848/mcp\"}}}\n  \
+             logs: here, on stderr; more with --log-level debug"
+        );
+        let by_file = show(TokenSource::File("secrets/token".into()));
+        assert!(by_file.contains(r#""Authorization":"Bearer <the token in secrets/token>""#), "{by_file}");
+        let by_variable = show(TokenSource::Env { name: "TOKEN".to_owned(), value: Secret::new("hunter2") });
+        assert!(by_variable.contains(r#""Authorization":"Bearer ${TOKEN}""#), "{by_variable}");
+        assert!(!by_variable.contains("hunter2"));
+    }
+}

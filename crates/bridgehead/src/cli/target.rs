@@ -1,0 +1,296 @@
+//! Whom `tools` and `call` ask: a gateway of their own, started for this once, or a running one.
+
+use std::time::Duration;
+
+use bridgehead::config::Secret;
+use bridgehead::{Config, Gateway, Principal, Signal};
+use bridgehead_gateway::{Ask, Caller, Options, ProgressSink, Transport};
+use bridgehead_upstream::State;
+use bridgehead_wire::{Method, Object, Raw, RequestMeta, Revision, RpcError, code, key};
+use clap::Args;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::exit::Exit;
+use super::remote::Remote;
+use super::world::World;
+use super::{Chosen, output};
+
+/// How many progress notifications may wait to be shown.
+const PROGRESS_CAPACITY: usize = 64;
+/// How long servers may take to start before the others are used without them.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How many pages of tools are followed.
+const MAX_PAGES: usize = 1000;
+
+/// Where to ask.
+#[derive(Debug, Args)]
+pub(crate) struct Where {
+    #[command(flatten)]
+    pub(crate) chosen: Chosen,
+    /// Ask the gateway that runs at this address instead of starting the servers
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    pub(crate) url: Option<String>,
+    /// The bearer token for --url [env: BRIDGEHEAD_HTTP_TOKEN]
+    #[arg(long, value_name = "TOKEN", requires = "url")]
+    pub(crate) token: Option<String>,
+}
+
+/// Whom to ask.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Here(Gateway),
+    There(Remote),
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    /// Nobody answered.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The answer is an error.
+    #[error("{}", .0.message())]
+    Answered(RpcError),
+}
+
+impl Target {
+    /// Finds whom to ask, starting servers where nobody runs; comes back when they have started or failed.
+    pub(crate) async fn open(place: &Where, world: &World, as_json: bool) -> Result<Self, Exit> {
+        if let Some(url) = &place.url {
+            let token = place.token.clone().map(Secret::new).or_else(|| world.environment.http_token.clone());
+            return Remote::new(url, token).map(Self::There).map_err(|reason| {
+                output::talk(&format!("error: {reason}"));
+                Exit::Usage
+            });
+        }
+        let config = world.configured(place.chosen.config.as_deref(), as_json)?;
+        let gateway = start(config, world)?;
+        if tokio::time::timeout(PATIENCE, gateway.settled()).await.is_err() {
+            output::talk("warning: some servers are still starting; going on without them");
+        }
+        Ok(Self::Here(gateway))
+    }
+
+    /// Servers that do not serve, with the reason.
+    pub(crate) fn failures(&self) -> Vec<(String, String)> {
+        match self {
+            Self::Here(gateway) => failures(gateway),
+            Self::There(_) => Vec::new(),
+        }
+    }
+
+    /// Whether a server could have been asked at all.
+    pub(crate) fn none_serves(&self) -> bool {
+        match self {
+            Self::Here(gateway) => {
+                let upstreams = gateway.upstreams();
+                !upstreams.is_empty() && failures(gateway).len() == upstreams.len()
+            }
+            Self::There(_) => false,
+        }
+    }
+
+    /// All tools, each as it came.
+    pub(crate) async fn tools(&self) -> Result<Vec<Raw>, AskError> {
+        let mut tools = Vec::new();
+        let mut cursor: Option<Raw> = None;
+        for _ in 0..MAX_PAGES {
+            let params = match &cursor {
+                Some(cursor) => format!(r#"{{"cursor":{},"_meta":{}}}"#, cursor.as_str(), meta(false)),
+                None => format!(r#"{{"_meta":{}}}"#, meta(false)),
+            };
+            let result = self.ask(Method::ToolsList, params, &[], |_| {}).await?;
+            let page = Object::parse(&result).map_err(|_| not_understood("tools/list"))?;
+            let listed = page.get("tools").ok_or_else(|| not_understood("tools/list"))?;
+            let listed: Vec<Box<serde_json::value::RawValue>> =
+                listed.decode().map_err(|_| not_understood("tools/list"))?;
+            tools.extend(listed.iter().filter_map(|tool| Raw::parse(tool.get().to_owned()).ok()));
+            cursor = page.get("nextCursor").filter(|cursor| !cursor.is_null());
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(tools)
+    }
+
+    /// Calls a tool; `on_progress` gets the parameters of each progress notification.
+    pub(crate) async fn call(
+        &self,
+        name: &str,
+        arguments: &Raw,
+        mut on_progress: impl FnMut(&Value),
+    ) -> Result<Raw, AskError> {
+        let named = Raw::string(name);
+        let params = format!(
+            r#"{{"name":{},"arguments":{},"_meta":{}}}"#,
+            named.as_str(),
+            arguments.as_str(),
+            meta(true)
+        );
+        let first = self.ask(Method::ToolsCall, params.clone(), &[], &mut on_progress).await;
+        match first {
+            // Some arguments may have to travel as headers too; which ones, only the tool's schema says.
+            Err(AskError::Answered(error)) if error.code() == code::HEADER_MISMATCH => {
+                let headers = self.parameter_headers(name, arguments).await?;
+                self.ask(Method::ToolsCall, params, &headers, on_progress).await
+            }
+            other => other,
+        }
+    }
+
+    async fn parameter_headers(
+        &self,
+        name: &str,
+        arguments: &Raw,
+    ) -> Result<Vec<(String, String)>, AskError> {
+        let tools = self.tools().await?;
+        let schema = tools
+            .iter()
+            .filter_map(|tool| tool.decode::<Value>().ok())
+            .find(|tool| tool["name"] == name)
+            .map(|tool| tool["inputSchema"].clone())
+            .unwrap_or_default();
+        let arguments: Value = arguments.decode().unwrap_or_default();
+        let parameters = bridgehead_schema::header_parameters(&schema).unwrap_or_default();
+        let value = |path: &[String]| {
+            let value = path.iter().fold(&arguments, |value, name| &value[name.as_str()]);
+            match value {
+                Value::String(text) => Some(text.clone()),
+                Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+                Value::Null | Value::Array(_) | Value::Object(_) => None,
+            }
+        };
+        Ok(parameters
+            .iter()
+            .filter_map(|parameter| {
+                let value = value(&parameter.path)?;
+                Some((format!("mcp-param-{}", parameter.header.to_ascii_lowercase()), value))
+            })
+            .collect())
+    }
+
+    /// Asks in the modern era, where a question stands by itself.
+    async fn ask(
+        &self,
+        method: Method,
+        params: String,
+        headers: &[(String, String)],
+        mut on_progress: impl FnMut(&Value),
+    ) -> Result<Raw, AskError> {
+        match self {
+            Self::Here(gateway) => ask_here(gateway, method, params, on_progress).await,
+            Self::There(remote) => remote.ask(&method, &params, headers, &mut on_progress).await,
+        }
+    }
+
+    /// Ends what was started.
+    pub(crate) async fn close(self) {
+        if let Self::Here(gateway) = self {
+            gateway.stop().await;
+        }
+    }
+}
+
+/// Starts a gateway without a front.
+pub(crate) fn start(config: Config, world: &World) -> Result<Gateway, Exit> {
+    let gateway = Gateway::new(Options {
+        settings: config.gateway,
+        servers: config.servers,
+        environment: world.variables.clone(),
+        ..Options::default()
+    });
+    match gateway {
+        Ok(gateway) => {
+            gateway.start();
+            Ok(gateway)
+        }
+        Err(error) => {
+            output::talk(&format!("error: {error}"));
+            Err(Exit::Failure)
+        }
+    }
+}
+
+fn failures(gateway: &Gateway) -> Vec<(String, String)> {
+    let failed = |state| match state {
+        State::Failed(failure) => Some(failure.reason.clone()),
+        State::Starting => Some("it is still starting".to_owned()),
+        State::Ready(_) | State::Stopped => None,
+    };
+    let upstreams = gateway.upstreams();
+    upstreams.iter().filter_map(|one| Some((one.name().to_string(), failed(one.state())?))).collect()
+}
+
+async fn ask_here(
+    gateway: &Gateway,
+    method: Method,
+    params: String,
+    mut on_progress: impl FnMut(&Value),
+) -> Result<Raw, AskError> {
+    let unusable =
+        || AskError::Answered(RpcError::new(code::INVALID_PARAMS, "the request could not be built"));
+    let raw = Raw::parse(params).map_err(|_| unusable())?;
+    let params = Object::parse(&raw).map_err(|_| unusable())?;
+    let meta = RequestMeta::read(Some(&params)).map_err(|_| unusable())?;
+    let caller =
+        Caller { principal: Principal::local(), revision: Revision::MODERN, transport: Transport::Memory };
+    let (sink, mut progress) = ProgressSink::channel(PROGRESS_CAPACITY);
+    let mut answering = std::pin::pin!(gateway.answer(&caller, Ask { method, params, meta }, Some(sink)));
+    let mut show = |notification: bytes::Bytes| {
+        if let Ok(notification) = serde_json::from_slice::<Value>(&notification) {
+            on_progress(&notification["params"]);
+        }
+    };
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            Some(notification) = progress.recv() => show(notification),
+            outcome = &mut answering => break outcome,
+        }
+    };
+    while let Ok(notification) = progress.try_recv() {
+        show(notification);
+    }
+    outcome.map(|result| result.to_raw()).map_err(AskError::Answered)
+}
+
+/// The envelope of a modern request.
+fn meta(with_progress: bool) -> Value {
+    let mut meta = json!({
+        key::PROTOCOL_VERSION: Revision::MODERN.as_str(),
+        key::CLIENT_CAPABILITIES: {},
+        key::CLIENT_INFO: {"name": "bridgehead", "version": env!("CARGO_PKG_VERSION")},
+    });
+    if with_progress {
+        meta[key::PROGRESS_TOKEN] = json!(1);
+    }
+    meta
+}
+
+fn not_understood(method: &str) -> AskError {
+    AskError::Unreachable(format!("the answer to `{method}` is not one"))
+}
+
+/// Runs a verb that is done in one go. A signal ends it at once; servers that it started go with it.
+pub(crate) fn run_once(work: impl Future<Output = Exit>) -> Exit {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::talk(&format!("error: cannot start: {error}"));
+            return Exit::Failure;
+        }
+    };
+    runtime.block_on(async {
+        let (Ok(mut interrupt), Ok(mut terminate)) =
+            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+        else {
+            return work.await;
+        };
+        tokio::select! {
+            exit = work => exit,
+            Some(()) = interrupt.recv() => Exit::Forced(Signal::Interrupt),
+            Some(()) = terminate.recv() => Exit::Forced(Signal::Terminate),
+        }
+    })
+}

@@ -1,0 +1,140 @@
+//! `bridgehead tools`: what the servers offer.
+
+use bridgehead_wire::Raw;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::exit::Exit;
+use super::output;
+use super::target::{AskError, Target, Where, run_once};
+use super::world::World;
+
+/// How much of a description stands in the list.
+const DESCRIPTION: usize = 100;
+
+/// Show the tools that are offered
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = false,
+    after_help = "The servers are started for this, used once and stopped; with --url a running gateway is asked.
+
+Examples:
+  bridgehead tools
+  bridgehead tools show add
+  bridgehead tools list --json --url http://127.0.0.1:4848/mcp"
+)]
+pub(crate) struct Tools {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    place: Where,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// All tools, one line each (the default)
+    List {
+        #[command(flatten)]
+        place: Where,
+    },
+    /// One tool with its schemas
+    Show {
+        /// The name as the list shows it
+        name: String,
+        #[command(flatten)]
+        place: Where,
+    },
+}
+
+/// Runs the verb.
+pub(crate) fn run(tools: &Tools, world: &World) -> Exit {
+    let (place, name) = match &tools.what {
+        None => (&tools.place, None),
+        Some(What::List { place }) => (place, None),
+        Some(What::Show { name, place }) => (place, Some(name.as_str())),
+    };
+    // `tools --url U list` says it in the other order.
+    let place = if place.url.is_none() && place.chosen.config.is_none() { &tools.place } else { place };
+    run_once(async {
+        let target = match Target::open(place, world, tools.json).await {
+            Ok(target) => target,
+            Err(exit) => return exit,
+        };
+        let listed = target.tools().await;
+        let (failures, none_serves) = (target.failures(), target.none_serves());
+        target.close().await;
+        for (server, reason) in &failures {
+            output::talk(&format!("warning: server `{server}` does not serve: {reason}"));
+        }
+        match (listed, name) {
+            (Err(error), _) => failed(&error, tools.json),
+            (Ok(listed), None) => {
+                let exit = if none_serves { Exit::Unreachable } else { Exit::Success };
+                list(&listed, &failures, tools.json, exit)
+            }
+            (Ok(listed), Some(name)) => show(&listed, name, tools.json),
+        }
+    })
+}
+
+fn failed(error: &AskError, as_json: bool) -> Exit {
+    let exit = match error {
+        AskError::Unreachable(_) => Exit::Unreachable,
+        AskError::Answered(_) => Exit::Failure,
+    };
+    if as_json {
+        return output::json_data(&json!({"error": {"message": error.to_string()}}), exit);
+    }
+    output::talk(&format!("error: {error}"));
+    exit
+}
+
+fn list(tools: &[Raw], failures: &[(String, String)], as_json: bool, exit: Exit) -> Exit {
+    if as_json {
+        let all: Vec<&str> = tools.iter().map(Raw::as_str).collect();
+        let failed: Vec<Value> =
+            failures.iter().map(|(server, reason)| json!({"server": server, "reason": reason})).collect();
+        // Each tool stays the text it came as.
+        let text = format!("{{\"tools\":[\n{}\n],\"failed\":{}}}", all.join(",\n"), json!(failed));
+        return output::data(&text, exit);
+    }
+    let rows: Vec<Vec<String>> = tools
+        .iter()
+        .filter_map(|tool| tool.decode::<Value>().ok())
+        .map(|tool| {
+            let text = |key: &str| tool[key].as_str().unwrap_or_default().to_owned();
+            vec![output::one_line(&text("name"), 128), output::one_line(&text("description"), DESCRIPTION)]
+        })
+        .collect();
+    output::data(&output::table(&rows), exit)
+}
+
+fn show(tools: &[Raw], name: &str, as_json: bool) -> Exit {
+    let found = tools.iter().find_map(|raw| {
+        let tool: Value = raw.decode().ok()?;
+        (tool["name"] == name).then_some((raw, tool))
+    });
+    let Some((raw, tool)) = found else {
+        output::talk(&format!("error: no tool `{name}` is offered; `bridgehead tools` lists those that are"));
+        return Exit::Failure;
+    };
+    if as_json {
+        return output::data(raw.as_str(), Exit::Success);
+    }
+    let mut text = format!("{}\n", output::one_line(name, 128));
+    if let Some(description) = tool["description"].as_str() {
+        for line in description.lines() {
+            text.push_str(&format!("  {}\n", output::one_line(line, usize::MAX)));
+        }
+    }
+    for (title, key) in [("input", "inputSchema"), ("output", "outputSchema"), ("annotations", "annotations")]
+    {
+        if let Some(value) = tool.get(key) {
+            text.push_str(&format!("\n{title}:\n{value:#}\n"));
+        }
+    }
+    output::data(&text, Exit::Success)
+}

@@ -1,0 +1,142 @@
+//! A server that runs: how it ends by itself, by a signal, or because it is told to.
+//!
+//! The order of an end is always the same: the fronts take no more requests and answer those in progress
+//! for at most [`DRAIN`], then the upstreams stop. Whoever gets an answer back from here knows that the
+//! transports are closed and that no upstream is left, except after [`Ending::Forced`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bridgehead_gateway::Gateway;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::instrument::WithSubscriber;
+use tracing::{Dispatch, info, warn};
+
+use crate::handlers::{Signal, Signals};
+
+/// How long requests in progress may still be answered when the server stops.
+pub const DRAIN: Duration = Duration::from_secs(10);
+
+/// How a server came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// A client that had the server for itself closed its end.
+    ClientGone,
+    /// A signal asked for it, and what was in progress was drained.
+    Signal(Signal),
+    /// A second signal asked for it to be at once: nothing was waited for.
+    Forced(Signal),
+}
+
+/// What ended a server that should have gone on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A transport can no longer be read or written.
+    #[error("a transport failed: {0}")]
+    Transport(io::Error),
+    /// The code that serves clients panicked outside of any tool; the panic's place is in the log.
+    #[error("a transport panicked")]
+    Panicked,
+}
+
+/// A started server. Dropping it aborts the fronts but leaves the upstreams running: stop it.
+#[derive(Debug)]
+#[must_use]
+pub struct Running {
+    pub(crate) gateway: Gateway,
+    pub(crate) fronts: JoinSet<io::Result<()>>,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) signals: Option<Signals>,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) connected: Arc<AtomicBool>,
+    pub(crate) logger: Option<Dispatch>,
+}
+
+impl Running {
+    /// Where it listens, with the port that was chosen where the settings left it open.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Closes the transports and returns once they are closed and the upstreams are gone.
+    pub async fn stop(mut self) {
+        match self.logger.take() {
+            Some(logger) => self.close().with_subscriber(logger).await,
+            None => self.close().await,
+        }
+    }
+
+    /// Waits until a transport ends by itself or a signal comes, and closes everything then.
+    ///
+    /// One transport's end is the server's: a gateway that was started by a client as its child must not
+    /// outlive it because somebody also listens on a port.
+    pub async fn wait(mut self) -> Result<Ending, RunError> {
+        match self.logger.take() {
+            Some(logger) => self.wait_here().with_subscriber(logger).await,
+            None => self.wait_here().await,
+        }
+    }
+
+    async fn wait_here(mut self) -> Result<Ending, RunError> {
+        let mut signals = self.signals.take();
+        let mut first = None;
+        let ended = tokio::select! {
+            signal = next(&mut signals) => {
+                first = Some(signal);
+                Ok(())
+            }
+            Some(front) = self.fronts.join_next() => outcome(front),
+        };
+        match first {
+            Some(signal) => info!(?signal, "stopping; a second signal ends at once"),
+            None => info!("the client is gone; stopping"),
+        }
+        let closing = self.close();
+        tokio::pin!(closing);
+        loop {
+            tokio::select! {
+                () = &mut closing => break,
+                signal = next(&mut signals) => {
+                    if first.is_some() {
+                        warn!(?signal, "ending at once");
+                        return Ok(Ending::Forced(signal));
+                    }
+                    first = Some(signal);
+                }
+            }
+        }
+        ended.map(|()| first.map_or(Ending::ClientGone, Ending::Signal))
+    }
+
+    async fn close(mut self) {
+        self.shutdown.cancel();
+        let drained = async { while self.fronts.join_next().await.is_some() {} };
+        if tokio::time::timeout(DRAIN, drained).await.is_err() {
+            warn!(limit = ?DRAIN, "requests in progress are cut off");
+            self.fronts.shutdown().await;
+        }
+        self.connected.store(false, Ordering::Release);
+        self.gateway.stop().await;
+        info!("stopped");
+    }
+}
+
+async fn next(signals: &mut Option<Signals>) -> Signal {
+    match signals {
+        Some(signals) => signals.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn outcome(front: Result<io::Result<()>, JoinError>) -> Result<(), RunError> {
+    match front {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(RunError::Transport(error)),
+        Err(_) => Err(RunError::Panicked),
+    }
+}

@@ -1,0 +1,281 @@
+//! The server context: what it is built from, what it answers before it runs, and its start.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bridgehead_audit::{AuditSink, Clock};
+use bridgehead_config::{Config, GatewaySettings, Mode, Server as Upstream};
+use bridgehead_front::TokenError;
+use bridgehead_gateway::{Gateway, NativeTool, Options, RegisterError};
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::instrument::WithSubscriber;
+use tracing::{Dispatch, info};
+
+use crate::handlers;
+use crate::running::Running;
+use crate::transport::Transport;
+
+/// What a [`Server`] is built from. Everything has a default.
+#[derive(Debug)]
+#[must_use]
+pub struct ServerOptions {
+    gateway: Options,
+    transports: Vec<Transport>,
+    logger: Option<Dispatch>,
+    handlers: bool,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        let gateway = Options { version: env!("CARGO_PKG_VERSION").to_owned(), ..Options::default() };
+        Self { gateway, transports: Vec::new(), logger: None, handlers: true }
+    }
+}
+
+impl ServerOptions {
+    /// Takes the gateway's settings and the servers of a configuration. Its `[http]` part becomes effective
+    /// with [`Transport::Http`].
+    pub fn configured(mut self, config: &Config) -> Self {
+        self.gateway.settings = config.gateway.clone();
+        self.gateway.servers.clone_from(&config.servers);
+        self
+    }
+
+    /// Takes the gateway's settings.
+    pub fn settings(mut self, settings: GatewaySettings) -> Self {
+        self.gateway.settings = settings;
+        self
+    }
+
+    /// Adds a server whose tools are offered.
+    pub fn upstream(mut self, server: Upstream) -> Self {
+        self.gateway.servers.push(server);
+        self
+    }
+
+    /// The variables from which servers get the few that every program needs; none by default.
+    pub fn environment(mut self, variables: BTreeMap<String, String>) -> Self {
+        self.gateway.environment = variables;
+        self
+    }
+
+    /// Adds a way in. Without any the server speaks on stdin and stdout.
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transports.push(transport);
+        self
+    }
+
+    /// Adds a Rust tool.
+    pub fn register(mut self, tool: NativeTool) -> Self {
+        self.gateway.tools.push(tool);
+        self
+    }
+
+    /// Where calls are recorded; nowhere by default.
+    pub fn audit(mut self, sink: Arc<dyn AuditSink>) -> Self {
+        self.gateway.audit = sink;
+        self
+    }
+
+    /// What tells the time; the machine's clock by default.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.gateway.clock = clock;
+        self
+    }
+
+    /// When this process came up, by the clock's monotonic reading; the moment of building by default.
+    pub fn boot(mut self, boot: Duration) -> Self {
+        self.gateway.boot = Some(boot);
+        self
+    }
+
+    /// The version to show; this crate's by default.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.gateway.version = version.into();
+        self
+    }
+
+    /// What is offered; everything by default.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.gateway.settings.mode = mode;
+        self
+    }
+
+    /// How long connecting the transports may take; 30 seconds by default.
+    pub fn startup_timeout(mut self, limit: Duration) -> Self {
+        self.gateway.settings.startup_timeout = limit;
+        self
+    }
+
+    /// Where the server's lines about its own life go, in place of the subscriber of whoever starts it.
+    /// Lines about single upstreams and calls come from tasks of their own, and so always go to the
+    /// process's subscriber.
+    pub fn logger(mut self, logger: Dispatch) -> Self {
+        self.logger = Some(logger);
+        self
+    }
+
+    /// Whether the start installs process-wide panic and signal handling; yes by default. Without it
+    /// signals keep their meaning and [`Running::wait`] waits for the transports alone.
+    pub fn process_handlers(mut self, install: bool) -> Self {
+        self.handlers = install;
+        self
+    }
+
+    /// Builds the server. Connects, installs and reads nothing.
+    pub fn build(mut self) -> Result<Server, RegisterError> {
+        if self.transports.is_empty() {
+            self.transports.push(Transport::Stdio);
+        }
+        Ok(Server {
+            settings: self.gateway.settings.clone(),
+            version: self.gateway.version.clone(),
+            gateway: Gateway::new(self.gateway)?,
+            transports: Mutex::new(Some(self.transports)),
+            logger: self.logger,
+            handlers: self.handlers,
+            connected: Arc::new(AtomicBool::new(false)),
+        })
+    }
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The transports were not connected in time.
+    #[error(
+        "no client could be served within {} ms; raise `gateway.startup_timeout_ms` or \
+         BRIDGEHEAD_STARTUP_TIMEOUT_MS if that is too short",
+        .0.as_millis()
+    )]
+    Timeout(Duration),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}; {}", cure(error))]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// There is no usable bearer token.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// A connection could not be made.
+    #[error("cannot connect the transport: {0}")]
+    Connect(io::Error),
+    /// Signals cannot be listened for.
+    #[error("cannot handle signals: {0}")]
+    Handlers(io::Error),
+    /// A server starts once.
+    #[error("this server was started before; build another one")]
+    AlreadyStarted,
+}
+
+fn cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "end the program that holds it, or choose another port with `--listen`",
+        io::ErrorKind::PermissionDenied => "choose a port above 1023 with `--listen`",
+        _ => "choose an address of this machine with `--listen`",
+    }
+}
+
+/// A gateway with its ways in, not yet running.
+pub struct Server {
+    gateway: Gateway,
+    settings: GatewaySettings,
+    version: String,
+    transports: Mutex<Option<Vec<Transport>>>,
+    logger: Option<Dispatch>,
+    handlers: bool,
+    connected: Arc<AtomicBool>,
+}
+
+impl Server {
+    /// Options that all have defaults.
+    pub fn builder() -> ServerOptions {
+        ServerOptions::default()
+    }
+
+    /// The version it shows.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// What it offers.
+    pub fn mode(&self) -> Mode {
+        self.settings.mode
+    }
+
+    /// Whether clients can reach it.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Acquire)
+    }
+
+    /// The gateway behind the transports.
+    pub fn gateway(&self) -> &Gateway {
+        &self.gateway
+    }
+
+    /// Connects the transports, then starts the upstreams in the background: clients are answered at once.
+    pub async fn start(&self) -> Result<Running, StartError> {
+        match &self.logger {
+            Some(logger) => self.start_here().with_subscriber(logger.clone()).await,
+            None => self.start_here().await,
+        }
+    }
+
+    async fn start_here(&self) -> Result<Running, StartError> {
+        let transports = self.transports.lock().take().ok_or(StartError::AlreadyStarted)?;
+        let signals =
+            if self.handlers { Some(handlers::install().map_err(StartError::Handlers)?) } else { None };
+        info!(mode = %self.mode(), version = self.version, "starting");
+        let connecting = async {
+            let mut connected = Vec::with_capacity(transports.len());
+            for transport in transports {
+                connected.push(transport.connect().await?);
+            }
+            Ok::<_, StartError>(connected)
+        };
+        let limit = self.settings.startup_timeout;
+        let connected =
+            tokio::time::timeout(limit, connecting).await.map_err(|_| StartError::Timeout(limit))??;
+
+        self.gateway.start();
+        let shutdown = CancellationToken::new();
+        let addresses = connected.iter().filter_map(|front| front.address()).collect();
+        let mut fronts = JoinSet::new();
+        for front in connected {
+            let limit = self.settings.max_message_bytes;
+            fronts
+                .spawn(front.serve(self.gateway.clone(), limit, shutdown.clone()).with_current_subscriber());
+        }
+        self.connected.store(true, Ordering::Release);
+        info!("ready");
+        Ok(Running {
+            gateway: self.gateway.clone(),
+            fronts,
+            shutdown,
+            signals,
+            addresses,
+            connected: Arc::clone(&self.connected),
+            logger: self.logger.clone(),
+        })
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("version", &self.version)
+            .field("mode", &self.mode())
+            .field("connected", &self.is_connected())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,122 @@
+//! Where clients come in, and the step from a wish to a connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+
+use bridgehead_config::HttpSettings;
+use bridgehead_front::{LineOptions, Token, resolve_token, router, serve, serve_lines};
+use bridgehead_gateway::{Gateway, Principal, Transport as Kind};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::server::StartError;
+
+/// Both directions of a connection.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for S {}
+
+/// A way for clients to reach the server.
+pub enum Transport {
+    /// One client on this process's stdin and stdout.
+    Stdio,
+    /// Any number of clients over streamable HTTP.
+    Http(HttpSettings),
+    /// One client in this process, on the other end of the pair.
+    Memory(DuplexStream),
+    /// One client on a connection that takes a while to come about; the startup timeout covers it.
+    Deferred(Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStream>>> + Send>>),
+}
+
+impl Transport {
+    /// A [`Transport::Deferred`] from any future of a connection.
+    pub fn deferred<S: ByteStream>(connecting: impl Future<Output = io::Result<S>> + Send + 'static) -> Self {
+        Self::Deferred(Box::pin(async {
+            let stream: Box<dyn ByteStream> = Box::new(connecting.await?);
+            Ok(stream)
+        }))
+    }
+
+    /// Takes what it needs: the streams, or the port and the token.
+    pub(crate) async fn connect(self) -> Result<Connected, StartError> {
+        match self {
+            Self::Stdio => Ok(Connected::Lines {
+                reader: Box::new(tokio::io::stdin()),
+                writer: Box::new(tokio::io::stdout()),
+                kind: Kind::Stdio,
+            }),
+            Self::Memory(stream) => Ok(Connected::lines(stream)),
+            Self::Deferred(connecting) => connecting.await.map(Connected::lines).map_err(StartError::Connect),
+            Self::Http(mut settings) => {
+                let token = resolve_token(&settings)?;
+                let listener = TcpListener::bind(settings.listen)
+                    .await
+                    .map_err(|error| StartError::Listen { address: settings.listen, error })?;
+                settings.listen = listener.local_addr().map_err(StartError::Connect)?;
+                Ok(Connected::Http { listener, settings, token })
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Stdio => "Stdio",
+            Self::Http(_) => "Http",
+            Self::Memory(_) => "Memory",
+            Self::Deferred(_) => "Deferred",
+        })
+    }
+}
+
+/// A transport that is ready to serve.
+pub(crate) enum Connected {
+    Lines {
+        reader: Box<dyn AsyncRead + Send + Unpin>,
+        writer: Box<dyn AsyncWrite + Send + Unpin>,
+        kind: Kind,
+    },
+    Http {
+        listener: TcpListener,
+        settings: HttpSettings,
+        token: Option<Token>,
+    },
+}
+
+impl Connected {
+    fn lines(stream: impl ByteStream) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Self::Lines { reader: Box::new(reader), writer: Box::new(writer), kind: Kind::Memory }
+    }
+
+    /// Where it listens, if it does.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Lines { .. } => None,
+            Self::Http { settings, .. } => Some(settings.listen),
+        }
+    }
+
+    /// Serves until the client is gone or `shutdown`, and then until everything in progress is answered.
+    pub(crate) async fn serve(
+        self,
+        gateway: Gateway,
+        max_message_bytes: usize,
+        shutdown: CancellationToken,
+    ) -> io::Result<()> {
+        match self {
+            Self::Lines { reader, writer, kind } => {
+                let options =
+                    LineOptions { principal: Principal::local(), transport: kind, max_message_bytes };
+                serve_lines(reader, writer, gateway, options, shutdown).await
+            }
+            Self::Http { listener, settings, token } => {
+                let routes = router(gateway, &settings, token, shutdown.clone());
+                serve(listener, routes, shutdown).await
+            }
+        }
+    }
+}
