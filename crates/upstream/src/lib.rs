@@ -6,7 +6,6 @@
 mod catalog;
 mod link;
 mod negotiate;
-mod outbox;
 mod transport;
 mod upstream;
 

@@ -11,16 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
+use bridgehead_lines::{LineReader, Outbox};
 use bridgehead_wire::{
-    Line, LineBuffer, Message, Method, Object, Raw, Redactor, Request, Response, RpcError, Spliced, code,
-    key, notification, request, response,
+    Line, Message, Method, Object, Raw, Redactor, Request, Response, RpcError, Spliced, code, key,
+    notification, request, response,
 };
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
-
-use crate::outbox::Outbox;
 
 /// Progress that may wait for one slow receiver; beyond it the newest replaces the one before.
 const QUEUED_PROGRESS: usize = 256;
@@ -124,8 +123,9 @@ impl Link {
         let (for_reader, for_writer) = (Arc::clone(&shared), Arc::clone(&shared));
         let read = async move { for_reader.read(reader).await };
         let write = async move {
-            let error = for_writer.out.drain_into(writer).await;
-            debug!(server = %for_writer.server, %error, "cannot write to the server any more");
+            if let Err(error) = for_writer.out.write_to(writer).await {
+                debug!(server = %for_writer.server, %error, "cannot write to the server any more");
+            }
         };
         (Self(shared), read, write)
     }
@@ -158,7 +158,8 @@ impl Link {
 
     /// Sends a notification.
     pub async fn notify(&self, method: &Method, params: Option<&Spliced>) {
-        self.0.out.send(|out| notification(out, method.as_str(), params)).await;
+        self.0.out.room().await;
+        self.0.out.push(|out| notification(out, method.as_str(), params));
     }
 
     /// Resolves when the peer has said that its tools changed since the last time this resolved.
@@ -189,23 +190,14 @@ impl Link {
 }
 
 impl Shared {
-    async fn read<R: AsyncRead + Unpin>(&self, mut reader: R) {
-        let mut lines = LineBuffer::new(self.limit);
+    async fn read<R: AsyncRead + Unpin>(&self, reader: R) {
+        let mut lines = LineReader::new(reader, self.limit);
         loop {
-            match reader.read_buf(lines.space()).await {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) => {
-                    debug!(server = %self.server, %error, "reading from the server failed");
-                    break;
-                }
+            match lines.next().await {
+                Ok(Some(line)) => self.accept(line),
+                Ok(None) => return,
+                Err(error) => return debug!(server = %self.server, %error, "reading from the server failed"),
             }
-            while let Some(line) = lines.next_line() {
-                self.accept(line);
-            }
-        }
-        if let Some(line) = lines.finish() {
-            self.accept(line);
         }
     }
 
@@ -328,7 +320,8 @@ impl Exchange {
 
     /// Sends it. Waits only while the peer is not reading.
     pub async fn send(&mut self, method: &Method, params: &Spliced) {
-        self.shared.out.send(|out| request(out, self.id, method.as_str(), params)).await;
+        self.shared.out.room().await;
+        self.shared.out.push(|out| request(out, self.id, method.as_str(), params));
         self.sent = true;
     }
 

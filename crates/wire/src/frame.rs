@@ -162,6 +162,15 @@ fn id_at_end(tail: &[u8]) -> Option<Id> {
     None
 }
 
+/// Turns line breaks into spaces, for a message that must be one line. Within JSON they can only be white
+/// space between tokens, such as a peer that is not bound to lines may send.
+pub fn on_one_line(mut message: &mut [u8]) {
+    while let Some(at) = memchr::memchr2(b'\n', b'\r', message) {
+        message[at] = b' ';
+        message = &mut message[at + 1..];
+    }
+}
+
 fn skip_space(text: &[u8]) -> &[u8] {
     text.trim_ascii_start()
 }
@@ -210,6 +219,13 @@ mod tests {
         let expected = vec![text("one"), text("two"), text("three")];
         assert_eq!(lines(10, &[b"one\ntwo\r\n\n  \nthree"]), expected);
         assert_eq!(lines(10, &[b"o", b"ne", b"\nt", b"wo\r", b"\n\n", b"three", b"\n"]), expected);
+    }
+
+    #[test]
+    fn a_message_fits_on_one_line() {
+        let mut text = *b"{\r\n\"a\":\n1}\n";
+        on_one_line(&mut text);
+        assert_eq!(&text, b"{  \"a\": 1} ");
     }
 
     #[track_caller]

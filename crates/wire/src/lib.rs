@@ -22,7 +22,7 @@ mod splice;
 pub use depth::{MAX_DEPTH, too_deep};
 pub use encode::{error_response, notification, request, response};
 pub use error::RpcError;
-pub use frame::{Line, LineBuffer};
+pub use frame::{Line, LineBuffer, on_one_line};
 pub use header::{HeaderValueError, decode_header_value, encode_header_value};
 pub use message::{Id, Incoming, Malformed, Message, Notification, Request, Response};
 pub use meta::{MetaError, RequestMeta, key};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Fixture, ask};
+use crate::support::{Fixture, ask, ask_raw};
 use bridgehead_audit::{CorrelationId, Outcome};
 use bridgehead_config::Mode;
 use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink, ToolFailure};
@@ -444,5 +444,18 @@ async fn results_pass_byte_for_byte() {
     let result: Raw = fixture.ask(LEGACY, "tools/call", params).await.unwrap();
     let rest = &result.as_str()[result.as_str().find("},").unwrap() + 2..];
     assert_eq!(rest, &text[1..], "all that follows our `_meta` is the server's own text");
+    fixture.end().await;
+}
+
+/// A request that came over several lines reaches a line-based server as one.
+#[tokio::test]
+async fn line_breaks_in_a_request_do_no_harm() {
+    let mock = Mock::legacy().tool("echo", Behaviour::Echo);
+    let fixture = Fixture::start(&[("m", mock)], |_| ());
+    fixture.gateway.settled().await;
+    let params = Raw::literal("{\r\n  \"name\": \"echo\",\n  \"arguments\": {\n    \"a\": [1,\n2]\n  }\n}");
+    let result: Value =
+        ask_raw(&fixture.gateway, LEGACY, "tools/call", &params, None).await.unwrap().decode().unwrap();
+    assert_eq!(result["structuredContent"], json!({"a": [1, 2]}));
     fixture.end().await;
 }

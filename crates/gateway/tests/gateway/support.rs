@@ -93,7 +93,17 @@ pub(crate) async fn ask(
     params: Value,
     progress: Option<ProgressSink>,
 ) -> Result<Raw, RpcError> {
-    let params = Object::parse(&Raw::encode(&params)).unwrap();
+    ask_raw(gateway, revision, method, &Raw::encode(&params), progress).await
+}
+
+pub(crate) async fn ask_raw(
+    gateway: &Gateway,
+    revision: Revision,
+    method: &str,
+    params: &Raw,
+    progress: Option<ProgressSink>,
+) -> Result<Raw, RpcError> {
+    let params = Object::parse(params).unwrap();
     let meta = RequestMeta::read(Some(&params)).unwrap();
     let caller = Caller { principal: Principal::local(), revision, transport: Transport::Memory };
     let ask = Ask { method: method.into(), params, meta };
