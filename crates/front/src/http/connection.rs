@@ -14,7 +14,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep};
@@ -59,6 +59,8 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: Cancellation
                 }
             },
         };
+        // Answers are written whole; waiting for more to send with them only costs time.
+        drop(stream.set_nodelay(true));
         let (router, shutdown) = (router.clone(), shutdown.clone());
         connections.spawn(async move {
             let _slot = slot;
@@ -72,9 +74,10 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: Cancellation
     Ok(())
 }
 
-async fn connection(stream: TcpStream, router: Router, shutdown: CancellationToken) -> hyper::Result<()> {
-    // Answers are written whole; waiting for more to send with them only costs time.
-    drop(stream.set_nodelay(true));
+async fn connection<S>(stream: S, router: Router, shutdown: CancellationToken) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let io = TokioIo::new(Unstalled { stream, deadline: None });
     let mut serving = pin!(
         http1::Builder::new()
@@ -92,12 +95,12 @@ async fn connection(stream: TcpStream, router: Router, shutdown: CancellationTok
 }
 
 /// A stream whose writes fail when the peer takes nothing for [`STALLED_WRITE`].
-struct Unstalled {
-    stream: TcpStream,
+struct Unstalled<S> {
+    stream: S,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl Unstalled {
+impl<S> Unstalled<S> {
     fn watched<T>(&mut self, context: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if poll.is_ready() {
             self.deadline = None;
@@ -110,7 +113,7 @@ impl Unstalled {
     }
 }
 
-impl AsyncRead for Unstalled {
+impl<S: AsyncRead + Unpin> AsyncRead for Unstalled<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -120,7 +123,7 @@ impl AsyncRead for Unstalled {
     }
 }
 
-impl AsyncWrite for Unstalled {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Unstalled<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -149,5 +152,55 @@ impl AsyncWrite for Unstalled {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::task::JoinHandle;
+
+    fn start(answer: &'static str) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
+        let (client, server) = duplex(1024);
+        let router = Router::new().route("/", get(move || async move { answer.repeat(100_000) }));
+        (client, tokio::spawn(connection(server, router, CancellationToken::new())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_slow_with_its_headers_is_closed() {
+        let (mut client, served) = start("x");
+        let began = Instant::now();
+        client.write_all(b"GET / HTTP/1.1\r\nhost: local").await.unwrap();
+        assert!(served.await.unwrap().unwrap_err().is_timeout());
+        assert_eq!(began.elapsed().as_secs(), HEADERS_WITHIN.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_its_answer_is_closed() {
+        let (mut client, served) = start("x");
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut head = [0; 100];
+        client.read_exact(&mut head).await.unwrap();
+        let began = Instant::now();
+        assert!(served.await.unwrap().is_err());
+        assert_eq!(began.elapsed().as_secs(), STALLED_WRITE.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_slowly_is_served() {
+        let (mut client, served) = start("x");
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+        let (mut total, mut piece) = (0, [0; 1024]);
+        loop {
+            sleep(STALLED_WRITE / 2).await;
+            match client.read(&mut piece).await.unwrap() {
+                0 => break,
+                read => total += read,
+            }
+        }
+        assert!(total > 100_000);
+        served.await.unwrap().unwrap();
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
         let error = RpcError::new(code::INTERNAL_ERROR, reason);
         return reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), &error);
     };
-    debug!(session = %session.id, principal = %session.principal, %revision, "session opened");
+    debug!(session = session.label(), principal = %session.principal, %revision, "session opened");
     let mut reply = json(id, Ok(&front.backend.initialize(revision).into()));
     if let Ok(value) = HeaderValue::try_from(session.id.to_string()) {
         reply.headers_mut().insert(headers::SESSION, value);
@@ -215,9 +215,9 @@ pub(crate) fn notified(session: &Session, told: &Notification) {
         Method::Cancelled => {
             let id = era::cancelled_id(told.params.as_ref());
             let found = id.is_some_and(|id| session.in_flight.cancel(&id));
-            debug!(session = %session.id, found, "cancelled by the client");
+            debug!(session = session.label(), found, "cancelled by the client");
         }
-        _ => debug!(session = %session.id, method = era::shown(&told.method), "took a notification"),
+        _ => debug!(session = session.label(), method = era::shown(&told.method), "took a notification"),
     }
 }
 
@@ -248,7 +248,7 @@ pub(crate) fn open_stream<B: Backend>(front: &Front<B>, principal: &Principal, h
 pub(crate) fn end<B: Backend>(front: &Front<B>, principal: &Principal, headers: &HeaderMap) -> Reply {
     match without_body(front, principal, headers) {
         Ok(lease) => {
-            debug!(session = %lease.0.id, "session ended by its client");
+            debug!(session = lease.0.label(), "session ended by its client");
             front.sessions.end(&lease.0);
             reply::empty(StatusCode::NO_CONTENT)
         }

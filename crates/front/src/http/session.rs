@@ -110,7 +110,7 @@ fn expire(table: &mut HashMap<Uuid, Arc<Session>>, idle: Duration) {
             usage.leases > 0 || usage.stream || now.duration_since(usage.last) < idle
         };
         if !keep {
-            debug!(session = %session.id, "session expired");
+            debug!(session = session.label(), "session expired");
             session.end();
         }
         keep
@@ -122,6 +122,11 @@ impl Session {
     fn end(&self) {
         self.ended.cancel();
         self.in_flight.cancel_all();
+    }
+
+    /// Enough of the id to tell sessions apart in a log, too little to use one.
+    pub(crate) fn label(&self) -> String {
+        self.id.to_string().chars().take(8).collect()
     }
 
     /// Takes the session's one stream, if it is free.

@@ -4,7 +4,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
+use bridgehead_front::router;
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::client::{Server, events};
 use crate::fake::{Fake, code_of, initialize, legacy, modern, told};
@@ -100,28 +107,36 @@ async fn the_number_of_sessions_is_bounded() {
     server.session("2025-06-18").await;
 }
 
-#[tokio::test]
+/// Without a socket, so that the clock can be paused.
+#[tokio::test(start_paused = true)]
 async fn idle_sessions_expire_unless_a_call_is_in_flight() {
+    const IDLE: Duration = Duration::from_secs(60);
     let fake = Fake::new();
-    let settings = HttpSettings { session_idle: Duration::from_millis(200), ..HttpSettings::default() };
-    let server = Server::with(&fake, settings, None).await;
-    let (idle, busy) = (server.session("2025-06-18").await, server.session("2025-06-18").await);
-    let call = legacy("1", "tools/call", r#""name":"gate""#);
-    let calling = server.in_session(&busy, &call);
-    let (answer, ()) = tokio::join!(calling, async {
-        let began = std::time::Instant::now();
-        // Looking counts as use, so it must be rarer than the idle time.
-        loop {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            if server.in_session(&idle, &legacy("2", "ping", "")).await.status == 404 {
-                break;
-            }
-            assert!(began.elapsed() < Duration::from_secs(20), "never expired");
-        }
+    let settings = HttpSettings { session_idle: IDLE, ..HttpSettings::default() };
+    let service = TowerToHyperService::new(router(fake.clone(), &settings, None, CancellationToken::new()));
+    let post = async |session: &str, body: String| {
+        let request = Request::post("/mcp")
+            .header("host", "localhost")
+            .header("accept", "*/*")
+            .header("content-type", "application/json")
+            .header("mcp-session-id", session);
+        service.call(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
+    };
+    let open = async || {
+        let answer = post("none", initialize("1", "2025-06-18")).await;
+        answer.headers()["mcp-session-id"].to_str().unwrap().to_owned()
+    };
+    let (idle, busy) = (open().await, open().await);
+    let ping = || legacy("2", "ping", "");
+    let (answer, ()) = tokio::join!(post(&busy, legacy("1", "tools/call", r#""name":"gate""#)), async {
+        tokio::time::sleep(IDLE * 3).await;
+        assert_eq!(post(&idle, ping()).await.status(), 404);
         fake.gate.notify_one();
     });
-    assert_eq!(answer.json()["result"]["gate"], "open");
-    assert_eq!(server.in_session(&busy, &legacy("2", "ping", "")).await.status, 200);
+    assert_eq!(answer.status(), 200);
+    assert_eq!(post(&busy, ping()).await.status(), 200);
+    tokio::time::sleep(IDLE * 3).await;
+    assert_eq!(post(&busy, ping()).await.status(), 404);
 }
 
 #[tokio::test]
@@ -144,8 +159,10 @@ async fn a_disconnect_is_not_a_cancellation() {
     let session = server.session("2025-06-18").await;
     let id = [("mcp-session-id", session.as_str())];
     let plain = legacy("1", "tools/call", r#""name":"gate""#);
-    let dropped = tokio::time::timeout(Duration::from_millis(300), server.open("POST", &id, &plain)).await;
-    assert!(dropped.is_err());
+    tokio::select! {
+        exchange = server.open("POST", &id, &plain) => panic!("answered {}", exchange.response.status()),
+        () = fake.until(|fake| &fake.begun, 1) => {}
+    }
     let streamed = legacy("2", "tools/call", r#""name":"step_then_gate","_meta":{"progressToken":1}"#);
     let mut exchange = server.open("POST", &id, &streamed).await;
     exchange.next().await.unwrap();
@@ -156,7 +173,6 @@ async fn a_disconnect_is_not_a_cancellation() {
         assert_eq!((refused.error().0, refused.error().1), (200, -32600));
     }
     fake.gate.notify_one();
-    fake.gate.notify_waiters();
     fake.until(|fake| &fake.finished, 1).await;
     fake.gate.notify_one();
     fake.until(|fake| &fake.finished, 2).await;
