@@ -97,10 +97,13 @@ where
     };
     let ended = connection.read(reader, &shutdown).await;
     debug!(?ended, in_progress = connection.tasks.len(), "no more lines are read");
-    if matches!(ended, Ok(End::ClientGone)) {
-        connection.tasks.abort_all();
-    }
     let finish = async {
+        tokio::select! {
+            biased;
+            // Nobody is there to read what is still to come.
+            () = outbox.gone() => connection.tasks.abort_all(),
+            () = async { while connection.tasks.join_next().await.is_some() {} } => {}
+        }
         while connection.tasks.join_next().await.is_some() {}
         drop(announcing);
         outbox.close();

@@ -280,6 +280,7 @@ async fn catalog_changes_are_announced() {
     early.check_usable().await;
 }
 
+/// SRV-2: the end of input is a clean stop.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_input_lets_answers_out_and_cancels_the_rest() {
     let fake = Fake::new();
@@ -299,6 +300,7 @@ async fn the_end_of_input_lets_answers_out_and_cancels_the_rest() {
     assert!(began.elapsed() >= DRAIN_AFTER_END && began.elapsed() < 2 * DRAIN_AFTER_END);
 }
 
+/// SRV-3: a stop returns once what is in progress is answered and the transport is closed.
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_what_is_in_progress() {
     let fake = Fake::new();
@@ -310,7 +312,22 @@ async fn shutdown_waits_for_what_is_in_progress() {
     assert!(!client.server.is_finished());
     fake.gate.notify_one();
     assert_eq!(client.next().await["id"], 1);
+    assert_eq!(client.line().await, None);
     client.server.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_while_its_answers_are_awaited_ends_the_wait() {
+    let fake = Fake::new();
+    let mut client = Client::start(&fake);
+    client.send(&modern("1", "tools/call", r#""name":"gate""#)).await;
+    client.send(&modern("2", "tools/call", r#""name":"hang""#)).await;
+    fake.until(|fake| &fake.begun, 2).await;
+    client.shutdown.cancel();
+    drop((client.read, client.write));
+    fake.gate.notify_one();
+    client.server.await.unwrap().unwrap();
+    assert_eq!(fake.cancelled.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

@@ -282,6 +282,7 @@ async fn bodies_are_bounded() {
     assert!(text.starts_with("HTTP/1.1 413"), "{text}");
 }
 
+/// SRV-3: a stop answers what is in progress, closes every connection and returns.
 #[tokio::test]
 async fn shutdown_finishes_what_has_begun() {
     let fake = Fake::new();
