@@ -1,0 +1,16 @@
+//! Measures what the gateway costs: the same load on a minimal server directly and through the gateway.
+//!
+//! The two programs are `echo-upstream` ([`echo`], served by [`serve`]) and `bench`, which starts everything,
+//! is itself the load generator ([`load`]) and prints the [`report`]. Every answer is checked before it is counted,
+//! so that an error never looks like speed. The method is described in `docs/performance.md`.
+
+pub mod client;
+pub mod echo;
+pub mod load;
+pub mod machine;
+pub mod plan;
+pub mod report;
+pub mod request;
+pub mod serve;
+pub mod statistics;
+mod tools;

@@ -1,0 +1,131 @@
+//! A closed loop: every connection sends its next request when it has the answer to the last.
+//!
+//! Runs on the thread that polls it. Connections warm up first; only requests that begin and end within the
+//! measured time count. The first wrong answer ends the round with an error.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{sleep, timeout};
+
+use crate::client::{Connection, check, end_session, open_session};
+use crate::machine::CpuTime;
+use crate::request::{Ask, Era, Template};
+use crate::statistics::{Latencies, Percentiles};
+
+/// How long the connections may take to finish their last request.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
+
+/// Who is asked what, by how many, for how long.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// The server.
+    pub address: SocketAddr,
+    /// The process whose time is counted.
+    pub pid: u32,
+    /// The era spoken.
+    pub era: Era,
+    /// What is asked.
+    pub ask: Ask,
+    /// How many connections there are.
+    pub connections: usize,
+    /// How long nothing is counted.
+    pub warm_up: Duration,
+    /// How long is measured.
+    pub measured: Duration,
+}
+
+/// What one round showed.
+#[derive(Debug, Clone, Copy)]
+pub struct Round {
+    /// Of the time from the first byte sent to the last received.
+    pub latency: Percentiles,
+    /// Answers per second.
+    pub per_second: f64,
+    /// Processor time of the server's process per answer, in microseconds.
+    pub cpu_micros: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    WarmUp,
+    Measured,
+    Over,
+}
+
+impl Load {
+    /// One round.
+    pub async fn run(&self) -> Result<Round> {
+        let sessions = match self.era {
+            Era::Modern => Vec::new(),
+            Era::Legacy => {
+                (0..self.connections).map(|_| open_session(self.address)).collect::<Result<Vec<String>>>()?
+            }
+        };
+        let round = LocalSet::new().run_until(self.drive(&sessions)).await;
+        sessions.iter().for_each(|session| end_session(self.address, session));
+        round
+    }
+
+    async fn drive(&self, sessions: &[String]) -> Result<Round> {
+        let phase = Rc::new(Cell::new(Phase::WarmUp));
+        let mut connections = JoinSet::new();
+        for number in 0..self.connections {
+            let session = sessions.get(number).map(String::as_str);
+            let template = Template::new(self.address, self.era, self.ask, session);
+            let connection = Connection::open(self.address).await?;
+            // Ids of different connections differ, so that an answer to another's request is seen.
+            let first = u32::try_from(number)? * 1_000_000;
+            connections.spawn_local(repeat(connection, template, self.ask, first, phase.clone()));
+        }
+        sleep(self.warm_up).await;
+        let (cpu, started) = (CpuTime::of(self.pid)?, Instant::now());
+        phase.set(Phase::Measured);
+        sleep(self.measured).await;
+        phase.set(Phase::Over);
+        let (cpu, elapsed) = (CpuTime::of(self.pid)?.since(cpu), started.elapsed());
+        let all = timeout(LAST_ANSWERS, async {
+            let mut all = Latencies::default();
+            while let Some(ended) = connections.join_next().await {
+                all.merge(ended.context("a connection's task failed")??);
+            }
+            anyhow::Ok(all)
+        });
+        let all = all.await.context("a request was never answered")??;
+        let count = all.count() as f64;
+        ensure!(count > 0.0, "not one request was answered in time");
+        let latency = all.percentiles().context("nothing was measured")?;
+        let cpu_micros = cpu.as_secs_f64() * 1e6 / count;
+        Ok(Round { latency, per_second: count / elapsed.as_secs_f64(), cpu_micros })
+    }
+}
+
+async fn repeat(
+    mut connection: Connection,
+    mut template: Template,
+    ask: Ask,
+    first: u32,
+    phase: Rc<Cell<Phase>>,
+) -> Result<Latencies> {
+    let mut latencies = Latencies::default();
+    let mut id = first;
+    loop {
+        let begun_in = phase.get();
+        if begun_in == Phase::Over {
+            return Ok(latencies);
+        }
+        template.stamp(id);
+        let begun = Instant::now();
+        let body = connection.exchange(template.bytes()).await?;
+        let latency = begun.elapsed();
+        check(ask, id, body)?;
+        if begun_in == Phase::Measured && phase.get() == Phase::Measured {
+            latencies.add(latency);
+        }
+        id += 1;
+    }
+}

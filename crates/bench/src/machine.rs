@@ -1,0 +1,150 @@
+//! Processes: starting them, what the kernel tells of them, ending them by their id.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::client;
+
+/// How long a process may take to answer for the first time.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+/// How long it may take to end after a polite signal.
+const END_WITHIN: Duration = Duration::from_secs(5);
+/// How often a starting process is asked.
+const KNOCK: Duration = Duration::from_micros(200);
+
+/// A free port of loopback. It may be taken before it is used; then the start fails and says so.
+pub fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
+
+/// A running process; dropping it ends it.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    started: Instant,
+    words: PathBuf,
+}
+
+impl Process {
+    /// Starts a program. What it says on stderr goes to the file `words`.
+    #[expect(clippy::disallowed_methods, reason = "the benchmark starts the gateway itself, from outside")]
+    pub fn start(program: &Path, arguments: &[&str], words: PathBuf) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&words)?);
+        let started = Instant::now();
+        let child = command.spawn().with_context(|| format!("cannot start `{}`", program.display()))?;
+        Ok(Self { child, started, words })
+    }
+
+    /// Its id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks until `request` gets an answer that `accepts` takes; gives the time since the start.
+    pub fn answers(
+        &mut self,
+        address: SocketAddr,
+        request: &[u8],
+        accepts: impl Fn(&[u8]) -> bool,
+    ) -> Result<Duration> {
+        loop {
+            let answer = client::once(address, request);
+            let elapsed = self.started.elapsed();
+            if answer.as_ref().is_ok_and(|(body, _)| accepts(body)) {
+                return Ok(elapsed);
+            }
+            let ended = self.child.try_wait()?;
+            if ended.is_some() || elapsed > READY_WITHIN {
+                let words = fs::read_to_string(&self.words).unwrap_or_default();
+                let last =
+                    answer.map_or_else(|error| format!("{error:#}"), |_| "an incomplete answer".to_owned());
+                bail!("it did not come up ({ended:?}); last: {last}; it said:\n{words}");
+            }
+            std::thread::sleep(KNOCK);
+        }
+    }
+
+    /// A line of its status in kilobytes, such as `VmRSS` or `VmHWM`.
+    pub fn memory_kb(&self, name: &str) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).context("needs Linux")?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
+        kilobytes.with_context(|| format!("the kernel does not tell `{name}`"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        // It may have ended by itself.
+        let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+        let asked = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && asked.elapsed() < END_WITHIN {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Processor time of a process, user and system.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuTime {
+    ticks: u64,
+}
+
+impl CpuTime {
+    /// What it has used until now.
+    pub fn of(pid: u32) -> Result<Self> {
+        let stat =
+            fs::read_to_string(format!("/proc/{pid}/stat")).context("needs a running process and Linux")?;
+        Self::read(&stat).context("the kernel does not tell the processor time")
+    }
+
+    fn read(stat: &str) -> Option<Self> {
+        // The name in brackets may hold anything; user and system time are the 12th and 13th field after it.
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+        let user: u64 = fields.next()?.parse().ok()?;
+        let system: u64 = fields.next()?.parse().ok()?;
+        Some(Self { ticks: user + system })
+    }
+
+    /// What was used between the two.
+    pub fn since(self, earlier: Self) -> Duration {
+        let ticks = self.ticks.saturating_sub(earlier.ticks);
+        Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    }
+}
+
+/// How busy the machine was in the last minute, by the kernel's count.
+pub fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_found_behind_any_name() {
+        let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 9 0 0 0 17 5 3 2 20 0 1 0 100 1 1";
+        assert_eq!(CpuTime::read(stat).map(|time| time.ticks), Some(22));
+        assert!(CpuTime::read("42 (a) S 1").is_none());
+    }
+
+    #[test]
+    fn this_process_has_used_some_memory() {
+        let words = tempfile::NamedTempFile::new().unwrap();
+        let process = Process::start(Path::new("sleep"), &["10"], words.path().to_owned()).unwrap();
+        assert!(process.memory_kb("VmHWM").unwrap() > 0);
+        process.memory_kb("VmNone").unwrap_err();
+        CpuTime::of(process.pid()).unwrap();
+    }
+}

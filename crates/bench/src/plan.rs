@@ -1,0 +1,281 @@
+//! Which rounds are run, in which order, on which processes.
+//!
+//! Direct and through the gateway take turns, and who begins changes from round to round: what the machine does
+//! besides hits both alike, and a ratio is taken within its round.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+use tokio::runtime::Builder;
+
+use crate::client;
+use crate::load::{Load, Round};
+use crate::machine::{Process, free_address, load_average};
+use crate::request::{Ask, Era, Template};
+
+/// How many tools the long list has besides `echo`.
+pub const LIST_TOOLS: usize = 1000;
+/// How many connections are tried.
+pub const CONNECTIONS: [usize; 3] = [1, 32, 64];
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Less than a minute.
+    Short,
+    /// Several minutes.
+    Full,
+}
+
+impl Form {
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Full => "full",
+        }
+    }
+
+    const fn rounds(self) -> usize {
+        match self {
+            Self::Short => 5,
+            Self::Full => 11,
+        }
+    }
+
+    const fn starts(self) -> usize {
+        match self {
+            Self::Short => 7,
+            Self::Full => 21,
+        }
+    }
+
+    const fn warm_up(self) -> Duration {
+        Duration::from_millis(match self {
+            Self::Short => 100,
+            Self::Full => 300,
+        })
+    }
+
+    const fn measured(self) -> Duration {
+        Duration::from_millis(match self {
+            Self::Short => 400,
+            Self::Full => 1500,
+        })
+    }
+}
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The gateway's program.
+    pub gateway: PathBuf,
+    /// The program `echo-upstream`.
+    pub upstream: PathBuf,
+    /// How much.
+    pub form: Form,
+    /// Worker threads of the gateway; its own default without.
+    pub threads: Option<usize>,
+}
+
+/// The rounds of one kind of load.
+#[derive(Debug)]
+pub struct Cell {
+    /// The era spoken.
+    pub era: Era,
+    /// What was asked.
+    pub ask: Ask,
+    /// By how many connections.
+    pub connections: usize,
+    /// Without the gateway.
+    pub direct: Vec<Round>,
+    /// Through it, in the same order.
+    pub through: Vec<Round>,
+}
+
+/// Everything that was measured.
+#[derive(Debug)]
+pub struct Findings {
+    /// How much was measured.
+    pub form: Form,
+    /// How many processors there are.
+    pub cores: usize,
+    /// How busy the machine was before and after.
+    pub load_average: [f64; 2],
+    /// How long it took.
+    pub elapsed: Duration,
+    /// The loads.
+    pub cells: Vec<Cell>,
+    /// From the start of the gateway to its first answer.
+    pub first_answer: Vec<Duration>,
+    /// From the start of the gateway to a list that holds the upstream's tools.
+    pub first_list: Vec<Duration>,
+    /// Resident memory when nothing was asked yet but everything was ready, in kilobytes.
+    pub idle_kb: Vec<u64>,
+    /// The most that the gateway used under all loads, in kilobytes.
+    pub peak_kb: u64,
+    /// The same with the long list.
+    pub peak_list_kb: u64,
+}
+
+/// A process and where it is reached.
+struct Served {
+    process: Process,
+    address: SocketAddr,
+}
+
+impl Plan {
+    /// Runs it. `tell` gets a line now and then.
+    pub fn run(&self, tell: &mut dyn FnMut(&str)) -> Result<Findings> {
+        let started = Instant::now();
+        let load_before = load_average();
+        let folder = tempfile::tempdir()?;
+        let (mut first_answer, mut first_list, mut idle_kb) = (Vec::new(), Vec::new(), Vec::new());
+        tell("starting and stopping the gateway");
+        for _ in 0..self.form.starts() {
+            let (served, answer, list) = self.gateway(&folder, 0)?;
+            first_answer.push(answer);
+            first_list.push(list);
+            // A moment for what it does right after it has become ready.
+            std::thread::sleep(Duration::from_millis(50));
+            idle_kb.push(served.process.memory_kb("VmRSS")?);
+        }
+        let direct = self.direct(&folder, 0)?;
+        let direct_list = self.direct(&folder, LIST_TOOLS)?;
+        let (gateway, ..) = self.gateway(&folder, 0)?;
+        let (gateway_list, ..) = self.gateway(&folder, LIST_TOOLS)?;
+        for served in [&direct_list, &gateway_list] {
+            for era in Era::ALL {
+                has_all_tools(served.address, era)?;
+            }
+        }
+
+        let mut cells = Vec::new();
+        for era in Era::ALL {
+            for connections in CONNECTIONS {
+                cells.push(Cell {
+                    era,
+                    ask: Ask::Call,
+                    connections,
+                    direct: Vec::new(),
+                    through: Vec::new(),
+                });
+            }
+            cells.push(Cell { era, ask: Ask::List, connections: 1, direct: Vec::new(), through: Vec::new() });
+        }
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        for number in 0..self.form.rounds() {
+            tell(&format!("round {} of {}", number + 1, self.form.rounds()));
+            for cell in &mut cells {
+                let (plain, bridged) = match cell.ask {
+                    Ask::List => (&direct_list, &gateway_list),
+                    Ask::Call | Ask::Greet => (&direct, &gateway),
+                };
+                let (plain, bridged) = (self.load(cell, plain), self.load(cell, bridged));
+                let order = if number % 2 == 0 { [true, false] } else { [false, true] };
+                for directly in order {
+                    let (load, rounds, way) = match directly {
+                        true => (&plain, &mut cell.direct, "directly"),
+                        false => (&bridged, &mut cell.through, "through the gateway"),
+                    };
+                    let context = || {
+                        format!(
+                            "{:?} of {} clients on {} connections, {way}",
+                            load.ask,
+                            load.era.name(),
+                            load.connections
+                        )
+                    };
+                    rounds.push(runtime.block_on(load.run()).with_context(context)?);
+                }
+            }
+        }
+        Ok(Findings {
+            form: self.form,
+            cores: std::thread::available_parallelism()?.get(),
+            load_average: [load_before, load_average()],
+            elapsed: started.elapsed(),
+            cells,
+            first_answer,
+            first_list,
+            idle_kb,
+            peak_kb: gateway.process.memory_kb("VmHWM")?,
+            peak_list_kb: gateway_list.process.memory_kb("VmHWM")?,
+        })
+    }
+
+    fn load(&self, cell: &Cell, served: &Served) -> Load {
+        Load {
+            address: served.address,
+            pid: served.process.pid(),
+            era: cell.era,
+            ask: cell.ask,
+            connections: cell.connections,
+            warm_up: self.form.warm_up(),
+            measured: self.form.measured(),
+        }
+    }
+
+    fn direct(&self, folder: &TempDir, tools: usize) -> Result<Served> {
+        let address = free_address()?;
+        let words = folder.path().join(format!("direct-{tools}.txt"));
+        let arguments = ["--http", &address.to_string(), "--tools", &tools.to_string()];
+        let mut process = Process::start(&self.upstream, &arguments, words)?;
+        let greeting = Template::new(address, Era::Modern, Ask::Greet, None);
+        process.answers(address, greeting.bytes(), |_| true).context("echo-upstream")?;
+        Ok(Served { process, address })
+    }
+
+    /// A gateway in front of one echo server, and how long it took to answer and to know the tools.
+    fn gateway(&self, folder: &TempDir, tools: usize) -> Result<(Served, Duration, Duration)> {
+        let config = folder.path().join(format!("bridgehead-{tools}.toml"));
+        fs::write(&config, self.configuration(tools)?)?;
+        let address = free_address()?;
+        let words = folder.path().join(format!("gateway-{tools}.txt"));
+        let arguments =
+            ["--log-level", "warn", "serve", "--config", text(&config)?, "--listen", &address.to_string()];
+        let mut process = Process::start(&self.gateway, &arguments, words)?;
+        let greeting = Template::new(address, Era::Modern, Ask::Greet, None);
+        let answered = process.answers(address, greeting.bytes(), |_| true).context("bridgehead")?;
+        let list = Template::new(address, Era::Modern, Ask::List, None);
+        let complete = |body: &[u8]| memchr::memmem::find(body, b"\"echo\"").is_some();
+        let listed =
+            process.answers(address, list.bytes(), complete).context("bridgehead's list of tools")?;
+        Ok((Served { process, address }, answered, listed))
+    }
+
+    fn configuration(&self, tools: usize) -> Result<String> {
+        // The escapes of a JSON string are those of a TOML string.
+        let command = serde_json::to_string(text(&self.upstream)?)?;
+        let gateway =
+            self.threads.map(|threads| format!("[gateway]\nthreads = {threads}\n\n")).unwrap_or_default();
+        Ok(format!(
+            "{gateway}[servers.echo]\ncommand = {command}\nargs = [\"--stdio\", \"--tools\", \"{tools}\"]\n"
+        ))
+    }
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path is not valid text")
+}
+
+/// A list that lost tools would be fast.
+fn has_all_tools(address: SocketAddr, era: Era) -> Result<()> {
+    let session = match era {
+        Era::Modern => None,
+        Era::Legacy => Some(client::open_session(address)?),
+    };
+    let request = Template::new(address, era, Ask::List, session.as_deref());
+    let (body, _) = client::once(address, request.bytes())?;
+    let answer: serde_json::Value = serde_json::from_slice(&body)?;
+    let count = answer["result"]["tools"].as_array().map_or(0, Vec::len);
+    ensure!(count > LIST_TOOLS, "a list of {count} tools where {} were expected", LIST_TOOLS + 1);
+    if let Some(session) = session {
+        client::end_session(address, &session);
+    }
+    Ok(())
+}
