@@ -10,7 +10,6 @@ mod backend;
 mod era;
 mod http;
 mod inflight;
-mod outbox;
 mod stdio;
 mod token;
 

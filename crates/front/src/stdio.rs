@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bridgehead_gateway::{Ask, Caller, Principal, ProgressSink, Transport};
+use bridgehead_lines::{LineReader, Outbox};
 use bridgehead_wire::{
-    Era, Id, Incoming, Line, LineBuffer, Malformed, Message, Method, Notification, Raw, Request, Revision,
-    RpcError, Spliced, code, error_response, notification, response,
+    Era, Id, Incoming, Line, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError,
+    Spliced, code, error_response, notification, response,
 };
 use bytes::{BufMut, BytesMut};
 use futures_util::future::{AbortRegistration, Abortable, join_all};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,6 @@ use tracing::debug;
 use crate::Backend;
 use crate::era::{self, Kind, Reading};
 use crate::inflight::{Entry, InFlight};
-use crate::outbox::Outbox;
 
 /// How long requests in progress may still be answered after the client closed its end. Below the two
 /// seconds after which common clients stop waiting for a server to exit and send a signal.
@@ -181,32 +181,28 @@ struct Work {
 
 impl<B: Backend> Connection<B> {
     async fn read(&mut self, reader: impl AsyncRead + Send, shutdown: &CancellationToken) -> io::Result<End> {
-        let mut reader = pin!(reader);
-        let mut lines = LineBuffer::new(self.options.max_message_bytes);
+        let reader = pin!(reader);
+        let mut lines = LineReader::new(reader, self.options.max_message_bytes);
         let outbox = self.outbox.clone();
-        let mut open = true;
-        loop {
-            let line = match lines.next_line() {
-                None if !open => lines.finish(),
-                line => line,
-            };
-            if let Some(line) = line {
-                tokio::select! {
-                    biased;
-                    () = shutdown.cancelled() => return Ok(End::Shutdown),
-                    () = outbox.gone() => return Ok(End::ClientGone),
-                    () = self.take(line) => {}
-                }
-                continue;
-            }
-            if !open {
-                return Ok(End::OfInput);
-            }
+        let stopped = async {
             tokio::select! {
                 biased;
-                () = shutdown.cancelled() => return Ok(End::Shutdown),
-                () = outbox.gone() => return Ok(End::ClientGone),
-                read = reader.read_buf(lines.space()) => open = read? > 0,
+                () = shutdown.cancelled() => End::Shutdown,
+                () = outbox.gone() => End::ClientGone,
+            }
+        };
+        let mut stopped = pin!(stopped);
+        loop {
+            let line = tokio::select! {
+                biased;
+                end = &mut stopped => return Ok(end),
+                line = lines.next() => line?,
+            };
+            let Some(line) = line else { return Ok(End::OfInput) };
+            tokio::select! {
+                biased;
+                end = &mut stopped => return Ok(end),
+                () = self.take(line) => {}
             }
         }
     }

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
+use bridgehead_wire::on_one_line;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http_body::Frame;
@@ -18,7 +19,6 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::reply::{self, Answer, Reply};
 use super::running::Running;
-use crate::outbox::on_one_line;
 
 /// What keeps a silent stream alive.
 pub(crate) const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
