@@ -64,7 +64,7 @@ struct Talk {
 #[derive(Debug, Args)]
 struct Chosen {
     /// The configuration file: bridgehead.toml, or the mcpServers JSON of a client
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 

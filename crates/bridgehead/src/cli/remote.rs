@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
-use hyper::{Request, Response, Uri};
+use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -67,6 +67,10 @@ impl Remote {
     ) -> Result<Raw, AskError> {
         let response = self.send(method, params, headers).await.map_err(AskError::Unreachable)?;
         let status = response.status();
+        if status == StatusCode::UNAUTHORIZED {
+            let cure = "it wants a bearer token; pass --token or set BRIDGEHEAD_HTTP_TOKEN";
+            return Err(self.unreachable(cure));
+        }
         let is_stream = response
             .headers()
             .get(CONTENT_TYPE)
@@ -86,10 +90,9 @@ impl Remote {
                 Err(_) => break,
             }
         }
-        Err(match status.as_u16() {
-            401 => self.unreachable("it wants a bearer token; pass --token or set BRIDGEHEAD_HTTP_TOKEN"),
-            200 => self.unreachable("the connection ended before the answer"),
-            _ => self.unreachable(&format!("it answered with HTTP status {status}")),
+        Err(match status.is_success() {
+            true => self.unreachable("the connection ended before the answer"),
+            false => self.unreachable(&format!("it answered with HTTP status {status}")),
         })
     }
 

@@ -29,10 +29,10 @@ pub(crate) struct Where {
     #[command(flatten)]
     pub(crate) chosen: Chosen,
     /// Ask the gateway that runs at this address instead of starting the servers
-    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    #[arg(long, global = true, value_name = "URL", conflicts_with = "config")]
     pub(crate) url: Option<String>,
     /// The bearer token for --url [env: BRIDGEHEAD_HTTP_TOKEN]
-    #[arg(long, value_name = "TOKEN", requires = "url")]
+    #[arg(long, global = true, value_name = "TOKEN", requires = "url")]
     pub(crate) token: Option<String>,
 }
 

@@ -15,7 +15,6 @@ const DESCRIPTION: usize = 100;
 /// Show the tools that are offered
 #[derive(Debug, Args)]
 #[command(
-    args_conflicts_with_subcommands = false,
     after_help = "The servers are started for this, used once and stopped; with --url a running gateway is asked.
 
 Examples:
@@ -36,30 +35,22 @@ pub(crate) struct Tools {
 #[derive(Debug, Subcommand)]
 enum What {
     /// All tools, one line each (the default)
-    List {
-        #[command(flatten)]
-        place: Where,
-    },
+    List,
     /// One tool with its schemas
     Show {
         /// The name as the list shows it
         name: String,
-        #[command(flatten)]
-        place: Where,
     },
 }
 
 /// Runs the verb.
 pub(crate) fn run(tools: &Tools, world: &World) -> Exit {
-    let (place, name) = match &tools.what {
-        None => (&tools.place, None),
-        Some(What::List { place }) => (place, None),
-        Some(What::Show { name, place }) => (place, Some(name.as_str())),
+    let name = match &tools.what {
+        None | Some(What::List) => None,
+        Some(What::Show { name }) => Some(name.as_str()),
     };
-    // `tools --url U list` says it in the other order.
-    let place = if place.url.is_none() && place.chosen.config.is_none() { &tools.place } else { place };
     run_once(async {
-        let target = match Target::open(place, world, tools.json).await {
+        let target = match Target::open(&tools.place, world, tools.json).await {
             Ok(target) => target,
             Err(exit) => return exit,
         };

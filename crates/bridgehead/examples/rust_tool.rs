@@ -1,0 +1,60 @@
+//! A tool written in Rust, served and called within one process.
+//!
+//! Run it with `cargo run --example rust_tool`.
+
+#![expect(clippy::print_stdout, reason = "an example shows its result")]
+
+use bridgehead::{NativeTool, Server, ToolFailure, Transport};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+/// A tool that counts the words of a text.
+fn count_words() -> NativeTool {
+    let input = json!({
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+    });
+    NativeTool::new("count_words", "Counts the words of a text.", input, |arguments, _context| async move {
+        let text = arguments["text"].as_str().ok_or_else(|| ToolFailure::new("no text"))?;
+        Ok(json!({"words": text.split_whitespace().count()}))
+    })
+    .data_schema(json!({"type": "object", "properties": {"words": {"type": "integer"}}}))
+    .read_only()
+    .concurrent()
+}
+
+/// Builds the server, calls the tool over a pair of pipes, stops the server and gives the tool's answer.
+pub async fn run() -> Result<Value, Box<dyn std::error::Error>> {
+    let (client, theirs) = tokio::io::duplex(64 * 1024);
+    let server = Server::builder().register(count_words()).transport(Transport::Memory(theirs)).build()?;
+    let running = server.start().await?;
+
+    let request = json!({
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {
+            "name": "count_words",
+            "arguments": {"text": "one bridge, many banks"},
+            "_meta": {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+            },
+        },
+    });
+    let (reader, mut writer) = tokio::io::split(client);
+    writer.write_all(format!("{request}\n").as_bytes()).await?;
+    let mut line = String::new();
+    BufReader::new(reader).read_line(&mut line).await?;
+    let answer: Value = serde_json::from_str(&line)?;
+
+    running.stop().await;
+    Ok(answer["result"]["structuredContent"].clone())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("{}", run().await?);
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! The library's server from the outside: building, starting, stopping, over a transport in this process.
+
+mod common;
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bridgehead::config::{HttpSettings, Launch, Server as Upstream, Stdio};
+use bridgehead::{
+    Ending, GatewaySettings, Mode, NativeTool, Need, RegisterError, RunError, Server, StartError, Transport,
+};
+use bridgehead_testkit::{FakeClock, Recorder};
+use common::MemoryClient;
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tracing::Dispatch;
+
+const OBJECT: &str = r#"{"type": "object"}"#;
+
+fn tool(name: &str) -> NativeTool {
+    NativeTool::new(name, "", serde_json::from_str(OBJECT).unwrap(), |_, _| async { Ok(json!(null)) })
+}
+
+fn memory() -> (MemoryClient, Transport) {
+    let (client, theirs) = tokio::io::duplex(64 * 1024);
+    (MemoryClient::new(client), Transport::Memory(theirs))
+}
+
+/// A free port; somebody else may take it, but hardly within this test.
+fn free_port() -> HttpSettings {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    HttpSettings { listen: listener.local_addr().unwrap(), ..HttpSettings::default() }
+}
+
+/// SRV-1: everything has a default, and building neither needs a runtime nor takes the port.
+#[test]
+fn building_has_no_side_effect() {
+    let plain = Server::builder().build().unwrap();
+    assert_eq!(plain.version(), env!("CARGO_PKG_VERSION"));
+    assert_eq!((plain.mode(), plain.is_connected()), (Mode::Full, false));
+
+    let settings = free_port();
+    let upstream = Upstream::new(
+        "never".parse().unwrap(),
+        Launch::Stdio(Stdio::new("/no/such/program", [""; 0])),
+        &GatewaySettings::default(),
+    );
+    let server = Server::builder()
+        .transport(Transport::Http(settings.clone()))
+        .upstream(upstream)
+        .version("9.9.9")
+        .mode(Mode::Readonly)
+        .clock(Arc::new(FakeClock::new()))
+        .boot(Duration::ZERO)
+        .audit(Arc::new(Recorder::new()))
+        .logger(Dispatch::none())
+        .startup_timeout(Duration::from_secs(1))
+        .process_handlers(false)
+        .build()
+        .unwrap();
+    assert_eq!((server.version(), server.mode(), server.is_connected()), ("9.9.9", Mode::Readonly, false));
+    assert!(server.gateway().upstreams().is_empty(), "no server is started");
+    drop(std::net::TcpListener::bind(settings.listen).expect("the port is still free"));
+}
+
+/// Collects log lines.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn logger(&self) -> Dispatch {
+        let lines = self.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || lines.clone())
+            .with_ansi(false)
+            .with_target(false)
+            .without_time();
+        Dispatch::new(subscriber.finish())
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+/// SRV-2: start logs one line with mode and version, then `ready`; stop says when it is done. SRV-3: stop
+/// closes the transport and returns once it is closed.
+#[tokio::test]
+async fn a_life_in_lines() {
+    let lines = Lines::default();
+    let (mut client, transport) = memory();
+    let options = Server::builder().version("1.2.3").mode(Mode::Test).logger(lines.logger());
+    let server = options.transport(transport).build().unwrap();
+    assert_eq!(lines.text(), "");
+
+    let running = server.start().await.unwrap();
+    assert!(server.is_connected());
+    assert_eq!(lines.text(), " INFO starting mode=test version=\"1.2.3\"\n INFO ready\n");
+    assert!(client.call("server_ping").await["isError"] != json!(true));
+
+    running.stop().await;
+    assert!(!server.is_connected());
+    assert_eq!(client.recv().await, None);
+    assert!(lines.text().ends_with(" INFO stopped\n"), "{}", lines.text());
+    assert!(matches!(server.start().await, Err(StartError::AlreadyStarted)));
+}
+
+/// SRV-2: the transport is connected within the startup timeout, 30 000 ms by default, or not at all.
+#[tokio::test(start_paused = true)]
+async fn a_start_that_takes_too_long() {
+    #[track_caller]
+    fn check(error: &StartError, expected: Duration, since: tokio::time::Instant) {
+        assert!(matches!(error, StartError::Timeout(limit) if *limit == expected), "{error}");
+        assert_eq!(since.elapsed(), expected);
+    }
+    let never = || Transport::deferred(std::future::pending::<io::Result<tokio::io::DuplexStream>>());
+    let since = tokio::time::Instant::now();
+    let server = Server::builder().transport(never()).process_handlers(false).build().unwrap();
+    check(&server.start().await.unwrap_err(), Duration::from_millis(30_000), since);
+    assert!(!server.is_connected());
+
+    let since = tokio::time::Instant::now();
+    let options = Server::builder().transport(never()).startup_timeout(Duration::from_millis(5));
+    let error = options.process_handlers(false).build().unwrap().start().await.unwrap_err();
+    check(&error, Duration::from_millis(5), since);
+    assert!(error.to_string().contains("BRIDGEHEAD_STARTUP_TIMEOUT_MS"), "{error}");
+
+    let broken = Transport::deferred(async { Err::<tokio::io::DuplexStream, _>(io::Error::other("no")) });
+    let server = Server::builder().transport(broken).process_handlers(false).build().unwrap();
+    assert!(matches!(server.start().await, Err(StartError::Connect(_))));
+}
+
+/// SRV-2: the end of the only client is a clean stop, of every transport.
+#[tokio::test]
+async fn the_clients_end_is_the_servers() {
+    let (client, transport) = memory();
+    let options = Server::builder().transport(transport).transport(Transport::Http(free_port()));
+    let server = options.build().unwrap();
+    let running = server.start().await.unwrap();
+    let address = running.addresses()[0];
+    drop(client);
+    assert_eq!(running.wait().await.unwrap(), Ending::ClientGone);
+    assert!(!server.is_connected());
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+/// A connection whose reader panics.
+struct Cursed;
+
+impl AsyncRead for Cursed {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        panic!("a panic outside of any handler");
+    }
+}
+
+impl AsyncWrite for Cursed {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// SRV-2: a panic outside a handler is logged with its place and ends the server with an error.
+#[tokio::test]
+async fn a_panic_of_the_front_ends_the_server() {
+    let lines = Lines::default();
+    let transport = Transport::deferred(async { Ok(Cursed) });
+    let server = Server::builder().transport(transport).logger(lines.logger()).build().unwrap();
+    let running = server.start().await.unwrap();
+    assert!(matches!(running.wait().await, Err(RunError::Panicked)));
+    let logged = lines.text();
+    assert!(logged.contains("ERROR panic: a panic outside of any handler"), "{logged}");
+    assert!(logged.contains("tests/bootstrap.rs:"), "{logged}");
+}
+
+/// SRV-3: protocol requests are answered at once while a server still starts; the first list waits for it
+/// only so long, and says that it may be asked again soon.
+#[tokio::test]
+async fn answers_come_while_servers_warm_up() {
+    let settings = GatewaySettings { list_wait: Duration::from_millis(50), ..GatewaySettings::default() };
+    let silent = Launch::Stdio(Stdio::new("sleep", ["60"]));
+    let upstream = Upstream::new("silent".parse().unwrap(), silent, &settings);
+    let (mut client, transport) = memory();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let server = Server::builder()
+        .settings(settings)
+        .upstream(upstream)
+        .environment([("PATH".to_owned(), path)].into())
+        .transport(transport)
+        .build()
+        .unwrap();
+    let running = server.start().await.unwrap();
+    let discovered = client.request("server/discover", json!({})).await;
+    assert_eq!(discovered["result"]["supportedVersions"], json!(["2026-07-28"]));
+    let listed = client.request("tools/list", json!({})).await;
+    let names: Vec<_> =
+        listed["result"]["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
+    assert_eq!(names, ["server_ping", "server_health"]);
+    assert_eq!(listed["result"]["ttlMs"], 0);
+    running.stop().await;
+}
+
+/// SRV-5: a tool that the mode does not admit is refused when the server is built. SRV-8: so are a bad
+/// name, a schema that is not an object's, and a duplicate, each in its own words.
+#[test]
+fn what_cannot_be_registered_cannot_be_built() {
+    #[track_caller]
+    fn check(mode: Mode, tools: Vec<NativeTool>, expected: &str) {
+        let options = tools.into_iter().fold(Server::builder().mode(mode), |all, tool| all.register(tool));
+        assert_eq!(options.build().unwrap_err().to_string(), expected);
+    }
+    check(
+        Mode::Readonly,
+        vec![tool("write").needs(Need::Write)],
+        "tool `write` needs to change something, which mode `readonly` does not admit",
+    );
+    check(Mode::Full, vec![tool("a"), tool("a")], "a tool named `a` is registered already");
+    check(Mode::Full, vec![tool("server_ping")], "a tool named `server_ping` is registered already");
+    let bad_name = Server::builder().register(tool("No")).build().unwrap_err();
+    assert_eq!(bad_name, RegisterError::BadName("No".to_owned()));
+    let text = NativeTool::new("a", "", json!({"type": "string"}), |_, _| async { Ok(json!(null)) });
+    let bad_schema = Server::builder().register(text).build().unwrap_err();
+    assert!(matches!(bad_schema, RegisterError::BadSchema { .. }));
+}
+
+/// SRV-7, ENV-1: `server_ping` answers version, mode and uptime by the monotonic clock, in the envelope, as
+/// structured content and as the same JSON in text.
+#[tokio::test]
+async fn ping_tells_the_time_since_boot() {
+    let clock = FakeClock::new();
+    let recorder = Recorder::new();
+    let (mut client, transport) = memory();
+    clock.advance(Duration::from_secs(2));
+    let server = Server::builder()
+        .clock(Arc::new(clock.clone()))
+        .boot(Duration::from_secs(1))
+        .version("1.2.3")
+        .mode(Mode::Readonly)
+        .audit(Arc::new(recorder.clone()))
+        .transport(transport)
+        .build()
+        .unwrap();
+    let running = server.start().await.unwrap();
+    clock.advance(Duration::from_millis(500));
+    clock.set_wall("1999-01-01T00:00:00Z".parse().unwrap());
+    let result = client.call("server_ping").await;
+    let expected = json!({"ok": true, "data": {"version": "1.2.3", "mode": "readonly", "uptime_ms": 1500}});
+    assert_eq!(result["structuredContent"], expected);
+    let text = result["content"][0]["text"].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(text).unwrap(), expected);
+    running.stop().await;
+    recorder.assert_paired();
+}
+
+/// PIPE-5: a handler's panic is `HANDLER_ERROR`; its backtrace is shown in mode `test` alone.
+#[tokio::test]
+async fn a_backtrace_in_mode_test_only() {
+    for (mode, shown) in [(Mode::Full, false), (Mode::Test, true)] {
+        let (mut client, transport) = memory();
+        let cursed = NativeTool::new("cursed", "", json!({"type": "object"}), |_, _| async {
+            panic!("inside of a handler")
+        });
+        let server = Server::builder().mode(mode).register(cursed).transport(transport).build().unwrap();
+        let running = server.start().await.unwrap();
+        let result = client.call("cursed").await;
+        assert_eq!(result["isError"], true);
+        let error = &result["structuredContent"]["error"];
+        assert_eq!(error["code"], "HANDLER_ERROR");
+        let backtrace = error["details"]["backtrace"].as_str();
+        assert_eq!(backtrace.is_some_and(|trace| trace.contains("bootstrap")), shown, "{error}");
+        // The server is none the worse for it.
+        assert_eq!(client.call("server_ping").await["structuredContent"]["ok"], true);
+        running.stop().await;
+    }
+}

@@ -1,0 +1,183 @@
+//! What the tests of this crate share: the program under test as a user starts it, configurations whose
+//! servers are the bundled demo, and a client within the process.
+
+#![allow(dead_code, clippy::allow_attributes, reason = "every test file uses another part of this one")]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bridgehead_testkit::client::StdioClient;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+
+/// The program.
+pub(crate) fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_bridgehead"))
+}
+
+/// A folder without any configuration, for `XDG_CONFIG_HOME` and for files of the test.
+pub(crate) struct Place(TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file and gives its path.
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A configuration with the demo as its server, under these names, and more text.
+    pub(crate) fn config(&self, names: &[&str], more: &str) -> PathBuf {
+        let mut text = format!("{more}\n");
+        for name in names {
+            text.push_str(&format!(
+                "[servers.{name}]\ncommand = {:?}\nargs = [\"demo-server\"]\n",
+                program().display().to_string()
+            ));
+        }
+        self.file("bridgehead.toml", &text)
+    }
+
+    /// Starts the program with the test's environment, no configuration and these variables.
+    pub(crate) fn start(&self, arguments: &[&str], variables: &[(&str, &str)]) -> StdioClient {
+        let home = self.path().to_str().unwrap();
+        let mut all = vec![("XDG_CONFIG_HOME", home), ("RUST_LOG", "")];
+        all.extend_from_slice(variables);
+        StdioClient::start(program(), arguments, all)
+    }
+
+    /// Starts it on a port of its choice and comes back when it listens.
+    pub(crate) async fn serve_http(
+        &self,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> (StdioClient, SocketAddr) {
+        let mut all = vec!["serve", "--listen", "127.0.0.1:0"];
+        all.extend_from_slice(arguments);
+        let gateway = self.start(&all, variables);
+        let said = until(|| gateway.stderr().contains("/mcp\n").then(|| gateway.stderr())).await;
+        let address = said.split("http://").nth(1).unwrap().split("/mcp").next().unwrap();
+        (gateway, address.parse().unwrap())
+    }
+
+    /// Runs the program to its end.
+    pub(crate) async fn run(&self, arguments: &[&str]) -> Ran {
+        self.run_with(arguments, &[], "").await
+    }
+
+    /// Runs the program to its end with variables and input.
+    pub(crate) async fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)], input: &str) -> Ran {
+        let mut child = self.start(arguments, variables);
+        if !input.is_empty() {
+            child.send_bytes(input.as_bytes()).await;
+        }
+        child.close_stdin();
+        let mut stdout = String::new();
+        while let Some(line) = child.recv_line().await {
+            stdout.push_str(&line);
+            stdout.push('\n');
+        }
+        let code = child.wait().await.code();
+        Ran { code, stdout, stderr: child.stderr() }
+    }
+}
+
+/// How a run went.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("not JSON ({error}): {self:?}"))
+    }
+}
+
+/// Waits for something that another process brings about.
+pub(crate) async fn until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..2_000 {
+        if let Some(value) = ready() {
+            return value;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("nothing came of it within ten seconds");
+}
+
+/// Sends a signal.
+pub(crate) fn signal(client: &StdioClient, signal: Signal) {
+    signal_pid(client.pid().unwrap(), signal);
+}
+
+/// Sends a signal by process id.
+pub(crate) fn signal_pid(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
+}
+
+/// Whether a process is there and not only waited for.
+pub(crate) fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// The process ids of the servers, as `server_health` gives them.
+pub(crate) async fn upstream_pids(client: &mut StdioClient) -> Vec<u32> {
+    loop {
+        let params = bridgehead_testkit::client::modern_params(json!({"name": "server_health"}));
+        let answer = client.request("tools/call", params).await;
+        let upstreams = answer["result"]["structuredContent"]["data"]["upstreams"].clone();
+        let pids: Option<Vec<u64>> =
+            upstreams.as_array().unwrap().iter().map(|upstream| upstream["pid"].as_u64()).collect();
+        if let Some(pids) = pids {
+            return pids.into_iter().map(|pid| u32::try_from(pid).unwrap()).collect();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A modern client on the other end of a pair of pipes.
+pub(crate) struct MemoryClient {
+    reader: BufReader<ReadHalf<DuplexStream>>,
+    writer: WriteHalf<DuplexStream>,
+}
+
+impl MemoryClient {
+    pub(crate) fn new(stream: DuplexStream) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Self { reader: BufReader::new(reader), writer }
+    }
+
+    pub(crate) async fn request(&mut self, method: &str, params: Value) -> Value {
+        let params = bridgehead_testkit::client::modern_params(params);
+        let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        self.writer.write_all(format!("{request}\n").as_bytes()).await.unwrap();
+        self.recv().await.expect("an answer")
+    }
+
+    pub(crate) async fn call(&mut self, name: &str) -> Value {
+        let answer = self.request("tools/call", json!({"name": name, "arguments": {}})).await;
+        answer["result"].clone()
+    }
+
+    /// The next message; none when the server has closed.
+    pub(crate) async fn recv(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).await.unwrap();
+        (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
+    }
+}

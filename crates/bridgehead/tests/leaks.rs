@@ -1,0 +1,97 @@
+//! Whoever dies by SIGKILL, client, gateway or server: no process of the demo is left.
+
+mod common;
+
+use bridgehead_testkit::LeakCheck;
+use bridgehead_testkit::client::{StdioClient, modern_params};
+use common::{Place, lives, signal_pid, until, upstream_pids};
+use rustix::process::Signal;
+use serde_json::json;
+
+/// A gateway over stdio whose servers carry the mark of the check.
+async fn marked(place: &Place, check: &LeakCheck) -> (StdioClient, Vec<u32>) {
+    let (name, value) = check.marker();
+    let program = common::program().display().to_string();
+    let server = |server: &str| {
+        format!(
+            "[servers.{server}]\ncommand = {program:?}\nargs = [\"demo-server\"]\nenv = {{ {name} = \"{value}\" }}\n"
+        )
+    };
+    let config = place.file("bridgehead.toml", &(server("one") + &server("two")));
+    let mut client = place.start(&["serve", "--stdio", "--config", config.to_str().unwrap()], &[]);
+    let pids = upstream_pids(&mut client).await;
+    assert_eq!(pids.len(), 2);
+    let params = json!({"name": "one__sleep", "arguments": {"ms": 60_000}, "_meta": {"progressToken": 1}});
+    client.start_request("tools/call", modern_params(params)).await;
+    assert_eq!(client.recv().await["method"], "notifications/progress");
+    (client, pids)
+}
+
+async fn gone(pids: &[u32]) {
+    until(|| pids.iter().all(|pid| !lives(*pid)).then_some(())).await;
+}
+
+#[tokio::test]
+async fn the_gateway_is_killed() {
+    let check = LeakCheck::start();
+    let place = Place::new();
+    let (mut client, pids) = marked(&place, &check).await;
+    client.kill();
+    assert_eq!(client.wait().await.code(), None);
+    gone(&pids).await;
+    drop(client);
+    check.assert_clean().await;
+}
+
+/// A client that is killed closes its end of the pipes, which is all that the gateway sees of it.
+#[tokio::test]
+async fn the_client_is_killed() {
+    let check = LeakCheck::start();
+    let place = Place::new();
+    let (mut client, pids) = marked(&place, &check).await;
+    client.close_stdin();
+    assert_eq!(client.wait().await.code(), Some(0), "{}", client.stderr());
+    gone(&pids).await;
+    drop(client);
+    check.assert_clean().await;
+}
+
+#[tokio::test]
+async fn a_server_is_killed() {
+    let check = LeakCheck::start();
+    let place = Place::new();
+    let (mut client, pids) = marked(&place, &check).await;
+    signal_pid(pids[0], Signal::KILL);
+    // The call in progress fails with the server's name, the other server goes on.
+    let crashed = client.recv().await;
+    assert_eq!(crashed["error"]["data"]["code"], "PROVIDER_CRASHED", "{crashed}");
+    assert_eq!(crashed["error"]["data"]["server"], "one");
+    let params = json!({"name": "two__echo", "arguments": {"text": "here"}});
+    let echoed = client.request("tools/call", modern_params(params)).await;
+    assert_eq!(echoed["result"]["content"][0]["text"], "here");
+    client.close_stdin();
+    assert_eq!(client.wait().await.code(), Some(0), "{}", client.stderr());
+    gone(&pids).await;
+    drop(client);
+    check.assert_clean().await;
+}
+
+/// `call` starts the servers for one call and takes them with it, also when a signal ends it early.
+#[tokio::test]
+async fn a_call_is_interrupted() {
+    let check = LeakCheck::start();
+    let place = Place::new();
+    let (name, value) = check.marker();
+    let program = common::program().display().to_string();
+    let text = format!(
+        "[servers.one]\ncommand = {program:?}\nargs = [\"demo-server\"]\nenv = {{ {name} = \"{value}\" }}\n"
+    );
+    let config = place.file("bridgehead.toml", &text);
+    let arguments = ["call", "sleep", "--args", r#"{"ms":60000}"#, "--config", config.to_str().unwrap()];
+    let mut client = place.start(&arguments, &[]);
+    until(|| client.stderr().contains("progress 1").then_some(())).await;
+    common::signal(&client, Signal::INT);
+    assert_eq!(client.wait().await.code(), Some(130), "{}", client.stderr());
+    drop(client);
+    check.assert_clean().await;
+}

@@ -1,0 +1,275 @@
+//! `tools`, `call` and `check`: what they print, where, and the code they end with.
+
+mod common;
+
+use common::{Place, signal, until};
+use insta::assert_snapshot;
+use rustix::process::Signal;
+use serde_json::json;
+
+const NOTE: &str = "no configuration found";
+
+#[tokio::test]
+async fn tools_lists_what_is_offered() {
+    let place = Place::new();
+    let ran = place.run(&["tools"]).await;
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.stderr.starts_with(NOTE), "{}", ran.stderr);
+    assert_snapshot!(ran.stdout, @r"
+    echo           Gives back the text it gets.
+    add            Adds two numbers; the sum is structured output.
+    sleep          Waits for some milliseconds and reports its progress; can be cancelled.
+    fail           Fails with the message it gets, as a tool does that cannot do its work.
+    server_ping    Whether the gateway answers: its version, mode and uptime.
+    server_health  How the gateway's servers are: the state of each, calls in flight, counters, capabilities.
+    ");
+    let as_json = place.run(&["tools", "list", "--json"]).await;
+    let listed = as_json.json();
+    assert_eq!((listed["tools"].as_array().unwrap().len(), &listed["failed"]), (6, &json!([])));
+}
+
+#[tokio::test]
+async fn tools_shows_one() {
+    let place = Place::new();
+    let ran = place.run(&["tools", "show", "echo"]).await;
+    assert_eq!(ran.code, Some(0));
+    assert_snapshot!(ran.stdout, @r#"
+    echo
+      Gives back the text it gets.
+
+    input:
+    {
+      "properties": {
+        "text": {
+          "type": "string"
+        }
+      },
+      "required": [
+        "text"
+      ],
+      "type": "object"
+    }
+
+    annotations:
+    {
+      "readOnlyHint": true
+    }
+    "#);
+    let as_json = place.run(&["tools", "show", "echo", "--json"]).await;
+    assert_eq!(as_json.json()["name"], "echo");
+    let unknown = place.run(&["tools", "show", "ecko"]).await;
+    assert_eq!((unknown.code, unknown.stdout.as_str()), (Some(1), ""));
+    assert!(unknown.stderr.contains("no tool `ecko` is offered"), "{}", unknown.stderr);
+}
+
+/// A server that does not come up is named on stderr; only when none does is the list a failure.
+#[tokio::test]
+async fn tools_names_servers_that_fail() {
+    let place = Place::new();
+    let broken = "[servers.broken]\ncommand = \"/no/such/program\"\n";
+    let some = place.config(&["demo"], broken);
+    let ran = place.run(&["tools", "--config", some.to_str().unwrap()]).await;
+    assert_eq!((ran.code, ran.stdout.lines().count()), (Some(0), 6), "{}", ran.stderr);
+    assert!(ran.stderr.contains("warning: server `broken` does not serve: "), "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("demo__echo "), "two servers, so names carry a prefix: {}", ran.stdout);
+
+    let only = place.file("only.toml", broken);
+    let ran = place.run(&["tools", "--json", "--config", only.to_str().unwrap()]).await;
+    assert_eq!(ran.code, Some(3));
+    assert_eq!(ran.json()["failed"][0]["server"], "broken");
+}
+
+#[tokio::test]
+async fn call_prints_the_answer() {
+    #[track_caller]
+    fn check(ran: &common::Ran, code: i32, stdout: &str) {
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(code), stdout), "{}", ran.stderr);
+    }
+    let place = Place::new();
+    check(&place.run(&["call", "add", "--args", r#"{"a":1,"b":2}"#]).await, 0, "{\"sum\":3}\n");
+    let file = place.file("arguments.json", r#"{"text": "from a file"}"#);
+    let by_file = format!("@{}", file.display());
+    check(&place.run(&["call", "echo", "--args", &by_file]).await, 0, "from a file\n");
+    let by_stdin = place.run_with(&["call", "echo", "--args", "-"], &[], r#"{"text": "from stdin"}"#).await;
+    check(&by_stdin, 0, "from stdin\n");
+
+    check(&place.run(&["call", "fail"]).await, 1, "failed, as asked\n");
+    let raw = place.run(&["call", "fail", "--json"]).await;
+    assert_eq!((raw.code, &raw.json()["isError"]), (Some(1), &json!(true)));
+
+    let slept = place.run(&["call", "sleep", "--args", r#"{"ms":50}"#]).await;
+    check(&slept, 0, "slept for 50 ms\n");
+    assert!(slept.stderr.contains("progress 10 of 10: 50 of 50 ms"), "{}", slept.stderr);
+    let late = place.run(&["call", "sleep", "--args", r#"{"ms":60000}"#, "--timeout", "1"]).await;
+    check(&late, 1, "");
+    assert!(late.stderr.contains("did not answer within 1 s"), "{}", late.stderr);
+}
+
+/// Arguments that cannot be, tools that are not there, servers that cannot be reached.
+#[tokio::test]
+async fn call_says_whose_fault_it_is() {
+    let place = Place::new();
+    for bad in ["{", "[]", "@/no/such/file"] {
+        let ran = place.run(&["call", "add", "--args", bad]).await;
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{bad}");
+        assert!(ran.stderr.contains("--args"), "{}", ran.stderr);
+    }
+    assert_eq!(place.run(&["call"]).await.code, Some(2));
+
+    let unfit = place.run(&["call", "add", "--args", r#"{"a":"one"}"#]).await;
+    assert_eq!(unfit.code, Some(1));
+    assert!(unfit.stdout.contains("INVALID_PARAMS"), "{}", unfit.stdout);
+
+    let unknown = place.run(&["call", "nope"]).await;
+    assert_eq!((unknown.code, unknown.stdout.as_str()), (Some(2), ""));
+    assert!(unknown.stderr.contains("error: no server offers tool `nope`"), "{}", unknown.stderr);
+
+    let broken = place.file("broken.toml", "[servers.broken]\ncommand = \"/no/such/program\"\n");
+    let gone = place.run(&["call", "nope", "--json", "--config", broken.to_str().unwrap()]).await;
+    assert_eq!(gone.code, Some(3), "{}", gone.stderr);
+    assert_eq!(gone.json()["error"]["data"]["code"], "PROVIDER_INIT_FAILED");
+
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{nobody}/mcp");
+    let unreachable = place.run(&["call", "add", "--url", &url]).await;
+    assert_eq!(unreachable.code, Some(3));
+    assert!(unreachable.stderr.contains("cannot reach"), "{}", unreachable.stderr);
+    assert_eq!(place.run(&["tools", "--url", "https://host/"]).await.code, Some(2));
+    assert_eq!(place.run(&["tools", "--url", &url, "--config", "x"]).await.code, Some(2));
+}
+
+/// With `--url` a running gateway answers, progress and errors included.
+#[tokio::test]
+async fn a_running_gateway_is_asked() {
+    let place = Place::new();
+    let (mut gateway, address) = place.serve_http(&[], &[]).await;
+    let url = format!("http://{address}");
+    let listed = place.run(&["tools", "--url", &url]).await;
+    assert_eq!((listed.code, listed.stdout.lines().count()), (Some(0), 6));
+    assert_eq!(listed.stderr, "", "nothing is started, so there is nothing to say");
+    let arguments = ["call", "sleep", "--args", r#"{"ms":50}"#, "--url", &url];
+    let slept = place.run(&arguments).await;
+    assert_eq!((slept.code, slept.stdout.as_str()), (Some(0), "slept for 50 ms\n"));
+    assert!(slept.stderr.contains("progress 10 of 10"), "{}", slept.stderr);
+    let failed = place.run(&["call", "fail", "--url", &url]).await;
+    assert_eq!((failed.code, failed.stdout.as_str()), (Some(1), "failed, as asked\n"));
+    let unknown = place.run(&["call", "nope", "--url", &url]).await;
+    assert_eq!(unknown.code, Some(2), "{}", unknown.stderr);
+    signal(&gateway, Signal::TERM);
+    assert_eq!(gateway.wait().await.code(), Some(0));
+}
+
+/// CAT-3: names that had to be shortened are reported by `check`.
+#[tokio::test]
+async fn check_tells_all_there_is_to_know() {
+    let place = Place::new();
+    let more = "[gateway]\nmax_name_length = 16\n[servers.broken]\ncommand = \"/no/such/program\"\n\
+                [servers.switched_off]\ncommand = \"x\"\ndisabled = true\n";
+    let config = place.config(&["much_longer"], more);
+    let ran = place.run(&["check", "--config", config.to_str().unwrap()]).await;
+    assert_eq!(ran.code, Some(1));
+    let shown = ran.stdout.replace(&config.display().to_string(), "FILE");
+    assert_snapshot!(shown, @r"
+    configuration: FILE
+    broken        failed  there is no program at `/no/such/program`; correct the path, or give only a name to search PATH
+    much_longer   ok      4 tools, speaks 2026-07-28
+    switched_off  off     disabled in the configuration
+    renamed: `echo` of `much_longer` is offered as `much_lo_a3fb8eed`
+    renamed: `sleep` of `much_longer` is offered as `much_lo_992dab11`
+    renamed: `fail` of `much_longer` is offered as `much_lo_b92e68ab`
+    ");
+
+    let as_json = place.run(&["check", "--json", "--config", config.to_str().unwrap()]).await;
+    assert_eq!(as_json.code, Some(1));
+    let report = as_json.json();
+    assert_eq!(report["ok"], false);
+    assert_eq!(
+        report["servers"][1],
+        json!({"name": "much_longer", "ok": true, "revision": "2026-07-28", "tools": 4})
+    );
+    assert_eq!(report["disabled"], json!(["switched_off"]));
+    assert_eq!(report["renamed"][1]["tool"], "sleep");
+}
+
+#[tokio::test]
+async fn check_shows_every_mistake_with_its_place() {
+    let place = Place::new();
+    let config = place.file("wrong.toml", "[gateway]\nmod = \"full\"\n[servers.a]\ncomand = \"x\"\n");
+    let ran = place.run(&["check", "--config", config.to_str().unwrap()]).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(78), ""));
+    let shown = ran.stderr.replace(&config.display().to_string(), "FILE");
+    assert_snapshot!(shown, @r#"
+    error: unknown key `mod`
+     --> FILE:2:1
+      |
+    2 | mod = "full"
+      | ^^^ did you mean `mode`?
+      |
+      = help: which tools are offered: all, only those annotated read-only, only the built-in ones, or all with debug details
+
+    error: unknown key `comand`
+     --> FILE:4:1
+      |
+    4 | comand = "x"
+      | ^^^^^^ did you mean `command`?
+      |
+      = help: program to run; excludes `url`
+
+    the configuration cannot be used: 2 findings
+    "#);
+
+    let as_json = place.run(&["check", "--json", "--config", config.to_str().unwrap()]).await;
+    assert_eq!((as_json.code, as_json.stderr.as_str()), (Some(78), ""));
+    let report = as_json.json();
+    assert_eq!(report["diagnostics"][0]["line"], 2);
+    assert_eq!(report["diagnostics"][0]["severity"], "error");
+}
+
+/// A client's own file just works; what it holds that we do not know is a warning.
+#[tokio::test]
+async fn a_clients_file_is_used_as_it_is() {
+    let place = Place::new();
+    let program = common::program().display().to_string();
+    let text =
+        json!({"mcpServers": {"demo": {"command": program, "args": ["demo-server"], "colour": "red"}}});
+    let file = place.file("claude.json", &text.to_string());
+    let ran = place.run(&["check", "--config", file.to_str().unwrap()]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("warning") && ran.stderr.contains("colour"), "{}", ran.stderr);
+    let called =
+        place.run(&["call", "echo", "--args", r#"{"text":"x"}"#, "--config", file.to_str().unwrap()]).await;
+    assert_eq!((called.code, called.stdout.as_str()), (Some(0), "x\n"));
+}
+
+/// A reader that has gone ends the program quietly, without a panic and without a complaint.
+#[tokio::test]
+async fn a_closed_stdout_is_no_drama() {
+    let place = Place::new();
+    let line = format!(
+        "{} tools list --json --log-level off | true; echo ${{PIPESTATUS[0]}} >&2",
+        common::program().display()
+    );
+    let home = place.path().to_str().unwrap();
+    let mut shell = bridgehead_testkit::client::StdioClient::start(
+        std::path::Path::new("bash"),
+        &["-c", &line],
+        [("XDG_CONFIG_HOME", home)],
+    );
+    until(|| shell.stderr().ends_with("0\n").then_some(())).await;
+    shell.wait().await;
+    let said: Vec<String> = shell.stderr().lines().map(str::to_owned).collect();
+    assert!(said[0].starts_with(NOTE) && said[1..] == ["0"], "{said:?}");
+}
+
+#[tokio::test]
+async fn help_and_version() {
+    let place = Place::new();
+    let version = place.run(&["--version"]).await;
+    assert_eq!(version.stdout, format!("bridgehead {}\n", env!("CARGO_PKG_VERSION")));
+    for verb in ["serve", "tools", "call", "check"] {
+        let help = place.run(&[verb, "--help"]).await;
+        assert_eq!(help.code, Some(0));
+        assert!(help.stdout.contains("Examples:\n  bridgehead "), "{}", help.stdout);
+    }
+    assert_eq!(place.run(&[]).await.code, Some(2));
+}
