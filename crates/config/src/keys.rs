@@ -1,6 +1,6 @@
 //! Every key of the configuration, once.
 //!
-//! Reading, the nearest match for a typo, what a snippet may show and the reference page all come from
+//! Reading, the nearest match for a typo, what a snippet may show, the reference page and the JSON Schema all come from
 //! [`KEYS`]; a key that is not in this table does not exist. What a value *means* is decided in `check`.
 
 mod all;

@@ -32,6 +32,7 @@ pub mod keys;
 mod load;
 mod mask;
 mod reference;
+mod schema;
 mod secret;
 mod section;
 mod settings;
@@ -41,6 +42,7 @@ pub use diagnostic::{ConfigError, Diagnostic, Severity};
 pub use environment::Environment;
 pub use load::{load, locate};
 pub use reference::reference;
+pub use schema::json_schema;
 pub use secret::Secret;
 pub use settings::{
     AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, InvalidServerName, Launch, LogLevel,

@@ -11,5 +11,5 @@ fn the_reference_page_is_fresh() {
         std::fs::write(&page, &reference).unwrap();
     }
     let written = std::fs::read_to_string(&page).unwrap();
-    assert!(written == reference, "docs/configuration.md is stale; run the tests with UPDATE_REFERENCE=1");
+    assert!(written == reference, "docs/configuration.md is stale; run `cargo xtask generate`");
 }

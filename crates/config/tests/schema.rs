@@ -1,0 +1,175 @@
+//! The JSON Schema says what the key table says, and agrees with loading about every key.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test says what it needs")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bridgehead_config::keys::{KEYS, Key, Kind, Place};
+use bridgehead_config::{ConfigError, Environment, load};
+use bridgehead_schema::Validator;
+use serde_json::Value;
+
+fn validator() -> Validator {
+    Validator::compile(&bridgehead_config::json_schema().to_string()).unwrap()
+}
+
+fn load_text(text: &str) -> Result<(), ConfigError> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("bridgehead.toml"), text).unwrap();
+    let environment = Environment::read(BTreeMap::new()).unwrap();
+    load(Some("bridgehead.toml".as_ref()), &environment, folder.path()).map(drop)
+}
+
+#[track_caller]
+fn check(text: &str, issue_at: Option<&str>) {
+    let document: Value = toml::from_str(text).unwrap();
+    let outcome = validator().check(&document);
+    match (issue_at, outcome) {
+        (None, Ok(())) => {}
+        (Some(path), Err(issues)) if issues.iter().any(|issue| issue.instance_path == path) => {}
+        (expected, outcome) => panic!("expected {expected:?}, found {outcome:?}\n{text}"),
+    }
+}
+
+/// A stale file fails; `UPDATE_REFERENCE=1` writes it anew.
+#[test]
+fn the_committed_schema_is_fresh() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridgehead.schema.json");
+    let schema = format!("{:#}\n", bridgehead_config::json_schema());
+    if std::env::var_os("UPDATE_REFERENCE").is_some() {
+        std::fs::write(&file, &schema).unwrap();
+    }
+    let written = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(written == schema, "docs/bridgehead.schema.json is stale; run `cargo xtask generate`");
+}
+
+#[test]
+fn the_examples_of_the_documentation_pass() {
+    let page = bridgehead_config::reference();
+    let examples: Vec<_> =
+        page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(!examples.is_empty());
+    for example in examples {
+        check(example, None);
+        load_text(example).unwrap();
+    }
+}
+
+#[test]
+fn slips_are_found_where_they_are() {
+    check("[gateway]\nmode = \"ReadOnly\"\nlistWaitMs = 0", None);
+    check("[gateway]\nmode = \"readnoly\"", Some("/gateway/mode"));
+    check("[gateway]\nmdoe = \"full\"", Some("/gateway"));
+    check("[gateway]\nrequest_timeout_ms = 0", Some("/gateway/request_timeout_ms"));
+    check("[gateway]\nrequestTimeoutMs = \"1s\"", Some("/gateway/requestTimeoutMs"));
+    check("[gateway]\nprefix = false", None);
+    check("[gateway]\nprefix = \"always\"", Some("/gateway/prefix"));
+    check("[servers.a]\ncommand = \"x\"\nisolation = \"shared\"\nidle_timeout_ms = 0\nlazy = false", None);
+    check("[servers.a]\ncommand = \"x\"\nisolation = \"call\"", Some("/servers/a/isolation"));
+    check("[servers.a]\ncommand = \"x\"\nidle_timeout_ms = 5", Some("/servers/a/idle_timeout_ms"));
+    check("[servers.a]\nenv = { A = 1 }", Some("/servers/a/env/A"));
+    check("[servers.a.tools.t]\nlock = true", None);
+    check("[servers.a.tools.t]\nlocked = true", Some("/servers/a/tools/t"));
+    check("[servers.a.limits]\nmax_memory_mb = 1", Some("/servers/a/limits"));
+    check("[servers.\"a b\"]\ncommand = \"x\"", Some("/servers"));
+    check("[queues.q]\nconcurrency = 1", Some("/queues"));
+}
+
+/// Values of every kind, at the edges of the kind of `key`.
+fn candidates(key: &Key) -> Vec<String> {
+    let mut values: Vec<String> = [
+        "true",
+        "false",
+        "-1",
+        "0",
+        "1",
+        "1.5",
+        "'x'",
+        "'127.0.0.1:1'",
+        "[]",
+        "['x']",
+        "[1]",
+        "{}",
+        "{ x = 'x' }",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    values.extend(["{ x = 1 }", "{ x = {} }"].map(str::to_owned));
+    match key.kind {
+        Kind::Integer { least, most } => {
+            values.extend([least, most, most + 1].map(|number| number.to_string()));
+            values.push(least.wrapping_sub(1).cast_signed().to_string());
+        }
+        Kind::Choice(words) | Kind::FlagOr(words) => {
+            values.extend(
+                words
+                    .iter()
+                    .flat_map(|word| [word.to_uppercase(), (*word).to_owned()])
+                    .map(|word| format!("'{word}'")),
+            );
+        }
+        _ => {}
+    }
+    values
+}
+
+fn file(key: &Key, name: &str, value: &str) -> String {
+    let line = format!("{name} = {value}\n");
+    let server = "[servers.a]\ncommand = 'x'\n";
+    match key.place {
+        Place::Root => line,
+        Place::Gateway => format!("[gateway]\n{line}"),
+        Place::Http => format!("[http]\n{line}"),
+        Place::Audit => format!("[audit]\n{line}"),
+        Place::Queue => format!("[queues.q]\n{line}"),
+        Place::Server if key.name == "command" => format!("[servers.a]\n{line}"),
+        Place::Server => format!("{server}{line}"),
+        Place::Limits => format!("{server}[servers.a.limits]\n{line}"),
+        Place::Files => format!("{server}[servers.a.files]\n{line}"),
+        Place::Tool => format!("{server}[servers.a.tools.t]\n{line}"),
+        _ => unreachable!("a place without a heading"),
+    }
+}
+
+/// Every key with values of every kind: what loads passes the schema, and what loading refuses because of its
+/// name, its kind or because it is still to come, the schema refuses too.
+#[test]
+fn the_schema_and_loading_agree_about_every_key() {
+    let validator = validator();
+    let (mut accepted, mut refused) = (0, 0);
+    for key in KEYS {
+        let all = candidates(key);
+        // For another spelling some of them do.
+        let some = || all.iter().step_by(5);
+        let spellings = [
+            (key.name.to_owned(), all.iter().collect()),
+            (key.camel_case(), some().collect::<Vec<_>>()),
+            (format!("{}x", key.name), some().collect()),
+        ];
+        for (name, values) in spellings {
+            for value in values {
+                let text = file(key, &name, value);
+                let document: Value = toml::from_str(&text).unwrap();
+                let by_schema = validator.check(&document);
+                match load_text(&text) {
+                    Ok(()) => {
+                        assert!(by_schema.is_ok(), "loads, but the schema says {by_schema:?}:\n{text}");
+                        accepted += 1;
+                    }
+                    Err(error) => {
+                        let by_table = error.0.iter().any(|diagnostic| {
+                            let message = &diagnostic.message;
+                            ["unknown key", "not supported yet", "must be"]
+                                .iter()
+                                .any(|part| message.contains(part))
+                        });
+                        assert!(!by_table || by_schema.is_err(), "the schema accepts, but {error}:\n{text}");
+                        refused += usize::from(by_table);
+                    }
+                }
+            }
+        }
+    }
+    assert!(accepted > 100 && refused > 1000, "{accepted} accepted, {refused} refused");
+}
