@@ -18,6 +18,7 @@ mod raw;
 mod redact;
 mod revision;
 mod splice;
+mod sse;
 
 pub use depth::{MAX_DEPTH, too_deep};
 pub use encode::{error_response, notification, request, response};
@@ -31,3 +32,4 @@ pub use raw::{NotJson, Raw};
 pub use redact::Redactor;
 pub use revision::{Era, Revision};
 pub use splice::{Edit, Object, Spliced};
+pub use sse::EventBuffer;

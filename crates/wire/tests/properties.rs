@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 
 use bridgehead_wire::{
-    Incoming, Line, LineBuffer, MAX_DEPTH, Message, Object, Raw, Redactor, Spliced, decode_header_value,
-    encode_header_value, notification, request, response, too_deep,
+    EventBuffer, Incoming, Line, LineBuffer, MAX_DEPTH, Message, Object, Raw, Redactor, Spliced,
+    decode_header_value, encode_header_value, notification, request, response, too_deep,
 };
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
@@ -196,6 +196,24 @@ fn lines(limit: usize, chunks: &[&[u8]]) -> Vec<Line> {
     found
 }
 
+fn events(pieces: &[&[u8]]) -> Vec<Bytes> {
+    let mut buffer = EventBuffer::new();
+    let mut found = Vec::new();
+    for piece in pieces {
+        buffer.push(piece);
+        found.extend(std::iter::from_fn(|| buffer.next_event()));
+    }
+    found
+}
+
+/// Where to cut `text` so that all of it is in the pieces.
+fn cut<'t>(text: &'t [u8], cuts: &[usize]) -> Vec<&'t [u8]> {
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| *cut.min(&text.len())).collect();
+    cuts.extend([0, text.len()]);
+    cuts.sort_unstable();
+    cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]).collect()
+}
+
 /// Text that sets off no rule: no separator, no flag, no scheme.
 fn harmless() -> impl Strategy<Value = String> {
     "([c-dj-mo-vz]{1,6}[ .,!/é]{1,2}){0,4}"
@@ -371,11 +389,55 @@ proptest! {
         cuts in prop::collection::vec(0..400_usize, 0..12),
         limit in 1..80_usize,
     ) {
-        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
-        cuts.extend([0, text.len()]);
-        cuts.sort_unstable();
-        let chunks: Vec<&[u8]> = cuts.windows(2).map(|cut| &text.as_bytes()[cut[0]..cut[1]]).collect();
+        let chunks = cut(text.as_bytes(), &cuts);
         prop_assert_eq!(lines(limit, &chunks), lines(limit, &[text.as_bytes()]));
+    }
+
+    #[test]
+    fn lines_are_what_stands_between_line_breaks(text in "[ab\\r\n ]{0,60}", limit in 1..20_usize) {
+        let expected: Vec<Result<&str, u64>> = text
+            .split('\n')
+            .map(|line| if line.len() > limit { Err(line.len() as u64) } else { Ok(line.strip_suffix('\r').unwrap_or(line)) })
+            .filter(|line| line.map_or(true, |line| !line.trim_matches([' ', '\r']).is_empty()))
+            .collect();
+        let found = lines(limit, &[text.as_bytes()]);
+        let found: Vec<Result<&str, u64>> = found
+            .iter()
+            .map(|line| match line {
+                Line::Text(text) => Ok(std::str::from_utf8(text).expect("UTF-8")),
+                Line::TooLong { bytes, .. } => Err(*bytes),
+            })
+            .collect();
+        prop_assert_eq!(found, expected);
+    }
+
+    /// Whatever else stands in the stream, and however it is cut, the messages come out as they went in.
+    #[test]
+    fn events_carry_their_messages_through(
+        messages in prop::collection::vec(object(json()), 0..4),
+        noise in prop::sample::select(&["", ": alive", "id: 7", "event: message", "retry: 10", "data-x: y", "é"][..]),
+        end in prop::sample::select(&["\n", "\r", "\r\n"][..]),
+        cuts in prop::collection::vec(0..400_usize, 0..12),
+    ) {
+        let mut stream = String::new();
+        for message in &messages {
+            stream.push_str(&format!("{noise}{end}"));
+            // A raw line break in a message is white space, and starts another data line.
+            for line in message.split(['\n', '\r']) {
+                stream.push_str(&format!("data: {line}{end}"));
+            }
+            stream.push_str(end);
+        }
+        let expected: Vec<String> = messages.iter().map(|message| message.replace('\r', "\n")).collect();
+        prop_assert_eq!(events(&cut(stream.as_bytes(), &cuts)), expected);
+    }
+
+    #[test]
+    fn events_do_not_depend_on_how_they_arrive(
+        text in "(data|id|:|: |\r|\n|\r\n|x|\u{feff}){0,40}",
+        cuts in prop::collection::vec(0..80_usize, 0..12),
+    ) {
+        prop_assert_eq!(events(&cut(text.as_bytes(), &cuts)), events(&[text.as_bytes()]));
     }
 
     #[test]
@@ -390,6 +452,7 @@ proptest! {
         let valid = serde_json::from_slice::<&RawValue>(&bytes).is_ok();
         prop_assert!(parsed.is_err() || valid, "what is no JSON is no message");
         let _ = decode_header_value(&bytes);
+        let _ = events(&[&bytes[..]]);
         if let Ok(raw) = Raw::parse(bytes) {
             let redacted = Redactor::default().raw(&raw);
             prop_assert!(Raw::parse(redacted.bytes().clone()).is_ok());

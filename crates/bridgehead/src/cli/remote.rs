@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bridgehead::config::Secret;
 use bridgehead_front::ENDPOINT;
-use bridgehead_wire::{Message, Method, Raw, Revision, encode_header_value};
+use bridgehead_wire::{EventBuffer, Message, Method, Raw, Revision, encode_header_value};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -145,25 +145,24 @@ impl Remote {
 struct Events {
     body: Incoming,
     is_stream: bool,
-    rest: BytesMut,
+    events: EventBuffer,
+    text: BytesMut,
     read: usize,
     done: bool,
 }
 
 impl Events {
     fn new(body: Incoming, is_stream: bool) -> Self {
-        Self { body, is_stream, rest: BytesMut::new(), read: 0, done: false }
+        Self { body, is_stream, events: EventBuffer::new(), text: BytesMut::new(), read: 0, done: false }
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         loop {
-            if self.is_stream
-                && let Some(data) = cut_event(&mut self.rest)
-            {
-                if data.is_empty() {
-                    continue;
-                }
-                return Ok(Some(data));
+            match self.events.next_event() {
+                // Some servers open a stream with an event that says nothing.
+                Some(data) if data.is_empty() => continue,
+                Some(data) => return Ok(Some(data)),
+                None => {}
             }
             if self.done {
                 return Ok(None);
@@ -172,14 +171,18 @@ impl Events {
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
                         self.read += bytes.len();
-                        self.rest.extend_from_slice(&bytes);
+                        if self.is_stream {
+                            self.events.push(&bytes);
+                        } else {
+                            self.text.extend_from_slice(&bytes);
+                        }
                     }
                 }
                 Some(Err(error)) => return Err(error.to_string()),
                 None => {
                     self.done = true;
-                    if !self.is_stream && !self.rest.is_empty() {
-                        return Ok(Some(self.rest.split().freeze()));
+                    if !self.text.is_empty() {
+                        return Ok(Some(self.text.split().freeze()));
                     }
                 }
             }
@@ -188,27 +191,6 @@ impl Events {
             }
         }
     }
-}
-
-/// Takes the first whole event off `text` and gives its data, which is empty for a comment.
-fn cut_event(text: &mut BytesMut) -> Option<Bytes> {
-    let mut data = BytesMut::new();
-    let mut at = 0;
-    while let Some(length) = text[at..].iter().position(|byte| *byte == b'\n') {
-        let line = text[at..at + length].strip_suffix(b"\r").unwrap_or(&text[at..at + length]);
-        at += length + 1;
-        if line.is_empty() {
-            let _ = text.split_to(at);
-            return Some(data.freeze());
-        }
-        if let Some(value) = line.strip_prefix(b"data:") {
-            if !data.is_empty() {
-                data.extend_from_slice(b"\n");
-            }
-            data.extend_from_slice(value.strip_prefix(b" ").unwrap_or(value));
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -231,16 +213,5 @@ mod tests {
         check("host:80", Err("`host:80` is not a URL that begins with http://"));
         check("not a url", Err("`not a url` is not a URL"));
         check("http://me:secret@host/", Err("a URL must not carry credentials; use --token"));
-    }
-
-    #[test]
-    fn events_are_cut_off_one_by_one() {
-        let mut text =
-            BytesMut::from(": alive\n\ndata: {\"a\":\r\ndata: 1}\r\n\r\nid: 4\ndata:x\n\ndata: ha");
-        assert_eq!(cut_event(&mut text).unwrap(), "");
-        assert_eq!(cut_event(&mut text).unwrap(), "{\"a\":\n1}");
-        assert_eq!(cut_event(&mut text).unwrap(), "x");
-        assert_eq!(cut_event(&mut text), None);
-        assert_eq!(text, "data: ha");
     }
 }
