@@ -25,7 +25,7 @@ fn count_words() -> NativeTool {
 }
 
 /// Builds the server, calls the tool over a pair of pipes, stops the server and gives the tool's answer.
-pub async fn run() -> Result<Value, Box<dyn std::error::Error>> {
+pub(crate) async fn run() -> Result<Value, Box<dyn std::error::Error>> {
     let (client, theirs) = tokio::io::duplex(64 * 1024);
     let server = Server::builder().register(count_words()).transport(Transport::Memory(theirs)).build()?;
     let running = server.start().await?;

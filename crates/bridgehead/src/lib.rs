@@ -43,4 +43,4 @@ pub use bridgehead_gateway::{
 pub use handlers::Signal;
 pub use running::{DRAIN, Ending, RunError, Running};
 pub use server::{Server, ServerOptions, StartError};
-pub use transport::{ByteStream, Transport};
+pub use transport::{ByteStream, Connecting, Transport};

@@ -14,7 +14,7 @@ use bridgehead_gateway::Gateway;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::instrument::WithSubscriber;
-use tracing::{Dispatch, info, warn};
+use tracing::{Dispatch, error, info, warn};
 
 use crate::handlers::{Signal, Signals};
 
@@ -92,9 +92,10 @@ impl Running {
             }
             Some(front) = self.fronts.join_next() => outcome(front),
         };
-        match first {
-            Some(signal) => info!(?signal, "stopping; a second signal ends at once"),
-            None => info!("the client is gone; stopping"),
+        match (first, &ended) {
+            (Some(signal), _) => info!(?signal, "stopping; a second signal ends at once"),
+            (None, Ok(())) => info!("the client is gone; stopping"),
+            (None, Err(error)) => error!(%error, "stopping"),
         }
         let closing = self.close();
         tokio::pin!(closing);

@@ -9,6 +9,7 @@ use bridgehead_front::{LineOptions, Token, resolve_token, router, serve, serve_l
 use bridgehead_gateway::{Gateway, Principal, Transport as Kind};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::StartError;
@@ -17,6 +18,9 @@ use crate::server::StartError;
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for S {}
+
+/// A connection that is coming about.
+pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStream>>> + Send>>;
 
 /// A way for clients to reach the server.
 pub enum Transport {
@@ -27,7 +31,7 @@ pub enum Transport {
     /// One client in this process, on the other end of the pair.
     Memory(DuplexStream),
     /// One client on a connection that takes a while to come about; the startup timeout covers it.
-    Deferred(Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStream>>> + Send>>),
+    Deferred(Connecting),
 }
 
 impl Transport {
@@ -49,13 +53,17 @@ impl Transport {
             }),
             Self::Memory(stream) => Ok(Connected::lines(stream)),
             Self::Deferred(connecting) => connecting.await.map(Connected::lines).map_err(StartError::Connect),
-            Self::Http(mut settings) => {
-                let token = resolve_token(&settings)?;
+            Self::Http(settings) => {
+                // Off this thread: the startup timeout must also end a file system that hangs.
+                let (token, mut settings) = spawn_blocking(move || (resolve_token(&settings), settings))
+                    .await
+                    .map_err(|error| StartError::Connect(io::Error::other(error)))?;
+                let token = token?;
                 let listener = TcpListener::bind(settings.listen)
                     .await
                     .map_err(|error| StartError::Listen { address: settings.listen, error })?;
                 settings.listen = listener.local_addr().map_err(StartError::Connect)?;
-                Ok(Connected::Http { listener, settings, token })
+                Ok(Connected::Http { listener, settings: Box::new(settings), token })
             }
         }
     }
@@ -81,7 +89,7 @@ pub(crate) enum Connected {
     },
     Http {
         listener: TcpListener,
-        settings: HttpSettings,
+        settings: Box<HttpSettings>,
         token: Option<Token>,
     },
 }

@@ -1,5 +1,7 @@
 //! Process-wide handlers. The only test of its file, so that the process is its own.
 
+#![expect(clippy::unwrap_used, reason = "a helper of the test fails as the test does")]
+
 use bridgehead::{Server, Transport};
 
 /// Whether this process catches SIGTERM and SIGINT.

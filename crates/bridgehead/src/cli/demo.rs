@@ -20,7 +20,7 @@ use super::exit::Exit;
 
 /// The longest line it reads.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-/// In how many steps `sleep` passes its time.
+/// In how many steps `sleep` passes its time; it reports before the first and after each.
 const STEPS: u64 = 10;
 /// The longest `sleep`: ten minutes.
 const LONGEST_MS: u64 = 600_000;
@@ -193,7 +193,7 @@ fn sum(a: &Value, b: &Value) -> Option<Value> {
 /// Dropping this is the cancellation.
 async fn sleep(ms: u64, token: Option<&Raw>, progress: Option<ProgressSink>) {
     let start = tokio::time::Instant::now();
-    for step in 1..=STEPS {
+    for step in 0..=STEPS {
         let passed = ms * step / STEPS;
         tokio::time::sleep_until(start + Duration::from_millis(passed)).await;
         if let (Some(token), Some(progress)) = (token, &progress) {
@@ -217,13 +217,13 @@ mod tests {
     #[test]
     fn sums_stay_whole_where_they_can() {
         #[track_caller]
-        fn check(a: Value, b: Value, expected: Option<Value>) {
-            assert_eq!(sum(&a, &b), expected);
+        fn check(a: &Value, b: &Value, expected: Option<&Value>) {
+            assert_eq!(sum(a, b).as_ref(), expected);
         }
-        check(json!(1), json!(2), Some(json!(3)));
-        check(json!(1.5), json!(2), Some(json!(3.5)));
-        check(json!(i64::MAX), json!(1), Some(json!(9_223_372_036_854_775_808.0)));
-        check(json!(f64::MAX), json!(f64::MAX), None);
-        check(json!("1"), json!(2), None);
+        check(&json!(1), &json!(2), Some(&json!(3)));
+        check(&json!(1.5), &json!(2), Some(&json!(3.5)));
+        check(&json!(i64::MAX), &json!(1), Some(&json!(9_223_372_036_854_775_808.0)));
+        check(&json!(f64::MAX), &json!(f64::MAX), None);
+        check(&json!("1"), &json!(2), None);
     }
 }

@@ -109,7 +109,7 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
     let usual = if matches!(verb, Verb::Serve(_)) { LogLevel::Info } else { LogLevel::Warn };
     log::install(talk.log_level, &world.environment, usual, talk.log_format);
     match verb {
-        Verb::Serve(serve) => serve::run(serve, &world),
+        Verb::Serve(serve) => serve::run(&serve, &world),
         Verb::Tools(tools) => tools::run(&tools, &world),
         Verb::Call(call) => call::run(&call, &world),
         Verb::Check(check) => check::run(&check, &world),

@@ -42,7 +42,7 @@ pub(crate) struct Serve {
 }
 
 /// Runs the verb.
-pub(crate) fn run(serve: Serve, world: &World) -> Exit {
+pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
     let mut config = match world.configured(serve.chosen.config.as_deref(), false) {
         Ok(config) => config,
         Err(exit) => return exit,
@@ -94,11 +94,7 @@ async fn serve_until_end(config: Config, stdio: bool, http: bool, world: &World)
     for address in running.addresses() {
         output::talk(&banner(server.version(), *address, &config.http));
     }
-    let ended = running.wait().await;
-    if let Err(error) = &ended {
-        output::talk(&format!("error: {error}"));
-    }
-    Exit::from(&ended)
+    Exit::from(&running.wait().await)
 }
 
 /// Three lines: the endpoint, what to paste into a client, where the logs are.

@@ -1,19 +1,17 @@
 //! The library's server from the outside: building, starting, stopping, over a transport in this process.
 
-mod common;
-
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::common::MemoryClient;
 use bridgehead::config::{HttpSettings, Launch, Server as Upstream, Stdio};
 use bridgehead::{
     Ending, GatewaySettings, Mode, NativeTool, Need, RegisterError, RunError, Server, StartError, Transport,
 };
 use bridgehead_testkit::{FakeClock, Recorder};
-use common::MemoryClient;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tracing::Dispatch;
@@ -158,6 +156,26 @@ async fn the_clients_end_is_the_servers() {
     assert!(tokio::net::TcpStream::connect(address).await.is_err());
 }
 
+/// SRV-2: requests in progress are drained for ten seconds at most, then cut off.
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_so_long() {
+    let recorder = Recorder::new();
+    let (mut client, transport) = memory();
+    let endless = NativeTool::new("endless", "", json!({"type": "object"}), |_, _| std::future::pending());
+    let options = Server::builder().register(endless).audit(Arc::new(recorder.clone()));
+    let server = options.transport(transport).process_handlers(false).build().unwrap();
+    let running = server.start().await.unwrap();
+    client.send("tools/call", json!({"name": "endless", "arguments": {}})).await;
+    while recorder.enters().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let since = tokio::time::Instant::now();
+    running.stop().await;
+    assert_eq!(since.elapsed(), bridgehead::DRAIN);
+    assert_eq!(client.recv().await, None);
+    recorder.assert_paired();
+}
+
 /// A connection whose reader panics.
 struct Cursed;
 
@@ -191,7 +209,8 @@ async fn a_panic_of_the_front_ends_the_server() {
     assert!(matches!(running.wait().await, Err(RunError::Panicked)));
     let logged = lines.text();
     assert!(logged.contains("ERROR panic: a panic outside of any handler"), "{logged}");
-    assert!(logged.contains("tests/bootstrap.rs:"), "{logged}");
+    assert!(logged.contains("bootstrap.rs:"), "{logged}");
+    assert!(logged.contains("ERROR stopping error=a transport panicked"), "{logged}");
 }
 
 /// SRV-3: protocol requests are answered at once while a server still starts; the first list waits for it

@@ -1,20 +1,18 @@
 //! Whoever dies by SIGKILL, client, gateway or server: no process of the demo is left.
 
-mod common;
-
+use crate::common::{Place, lives, program, signal, signal_pid, until, upstream_pids};
 use bridgehead_testkit::LeakCheck;
 use bridgehead_testkit::client::{StdioClient, modern_params};
-use common::{Place, lives, signal_pid, until, upstream_pids};
 use rustix::process::Signal;
 use serde_json::json;
 
 /// A gateway over stdio whose servers carry the mark of the check.
 async fn marked(place: &Place, check: &LeakCheck) -> (StdioClient, Vec<u32>) {
     let (name, value) = check.marker();
-    let program = common::program().display().to_string();
+    let command = program().display().to_string();
     let server = |server: &str| {
         format!(
-            "[servers.{server}]\ncommand = {program:?}\nargs = [\"demo-server\"]\nenv = {{ {name} = \"{value}\" }}\n"
+            "[servers.{server}]\ncommand = {command:?}\nargs = [\"demo-server\"]\nenv = {{ {name} = \"{value}\" }}\n"
         )
     };
     let config = place.file("bridgehead.toml", &(server("one") + &server("two")));
@@ -82,15 +80,15 @@ async fn a_call_is_interrupted() {
     let check = LeakCheck::start();
     let place = Place::new();
     let (name, value) = check.marker();
-    let program = common::program().display().to_string();
+    let command = program().display().to_string();
     let text = format!(
-        "[servers.one]\ncommand = {program:?}\nargs = [\"demo-server\"]\nenv = {{ {name} = \"{value}\" }}\n"
+        "[servers.one]\ncommand = {command:?}\nargs = [\"demo-server\"]\nenv = {{ {name} = \"{value}\" }}\n"
     );
     let config = place.file("bridgehead.toml", &text);
     let arguments = ["call", "sleep", "--args", r#"{"ms":60000}"#, "--config", config.to_str().unwrap()];
     let mut client = place.start(&arguments, &[]);
-    until(|| client.stderr().contains("progress 1").then_some(())).await;
-    common::signal(&client, Signal::INT);
+    until(|| client.stderr().contains("progress 0").then_some(())).await;
+    signal(&client, Signal::INT);
     assert_eq!(client.wait().await.code(), Some(130), "{}", client.stderr());
     drop(client);
     check.assert_clean().await;

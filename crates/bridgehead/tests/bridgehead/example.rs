@@ -1,6 +1,6 @@
 //! The example is run, not only compiled.
 
-#[path = "../examples/rust_tool.rs"]
+#[path = "../../examples/rust_tool.rs"]
 #[expect(dead_code, reason = "the example's own `main` is not ours")]
 mod rust_tool;
 

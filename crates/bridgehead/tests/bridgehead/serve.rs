@@ -1,11 +1,9 @@
 //! `bridgehead serve` as a client and an operator meet it: both eras over both transports, signals, exit codes.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{Place, lives, signal, until, upstream_pids};
 use bridgehead_testkit::client::{HttpClient, StdioClient, legacy_handshake, modern_params};
-use common::{Place, signal, until};
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -77,9 +75,9 @@ async fn stdio_client_of_either_era_follows_and_cancels_a_call() {
         let progress: Vec<Value> = client.take_aside();
         let progress: Vec<&Value> =
             progress.iter().filter(|message| message["method"] == "notifications/progress").collect();
-        assert_eq!(progress.len(), 10);
-        assert_eq!(progress[9]["params"]["progressToken"], "p");
-        assert_eq!(progress[9]["params"]["progress"], 10);
+        assert_eq!(progress.len(), 11);
+        assert_eq!(progress[10]["params"]["progressToken"], "p");
+        assert_eq!(progress[10]["params"]["progress"], 10);
 
         let id = client.start_request("tools/call", sleep(60_000)).await;
         assert_eq!(client.recv().await["method"], "notifications/progress");
@@ -144,13 +142,13 @@ async fn http_client_follows_and_cancels_a_call() {
     let reply = http.post_modern("/mcp", "tools/call", sleep(100)).await;
     let messages: Vec<Value> =
         reply.events.iter().filter(|event| !event.data.is_empty()).map(|event| event.json()).collect();
-    assert_eq!(messages.len(), 11);
-    assert_eq!(messages[9]["params"]["progress"], 10);
-    assert_eq!(messages[9]["params"]["progressToken"], 7);
-    assert_eq!(messages[10]["result"]["content"][0]["text"], "slept for 100 ms");
+    assert_eq!(messages.len(), 12);
+    assert_eq!(messages[10]["params"]["progress"], 10);
+    assert_eq!(messages[10]["params"]["progressToken"], 7);
+    assert_eq!(messages[11]["result"]["content"][0]["text"], "slept for 100 ms");
 
     let mut stream = http.open_modern("/mcp", "tools/call", sleep(60_000)).await;
-    assert_eq!(stream.next_message().await.unwrap()["params"]["progress"], 1);
+    assert_eq!(stream.next_message().await.unwrap()["params"]["progress"], 0);
     drop(stream);
     loop {
         let health = http.post_modern("/mcp", "tools/call", json!({"name": "server_health"})).await;
@@ -178,12 +176,26 @@ async fn a_signal_drains() {
     }
 }
 
+/// SRV-2: over HTTP too.
+#[tokio::test]
+async fn a_signal_drains_http() {
+    let place = Place::new();
+    let (mut gateway, address) = place.serve_http(&[], &[]).await;
+    let params = json!({"name": "sleep", "arguments": {"ms": 1000}, "_meta": {"progressToken": 1}});
+    let mut stream = HttpClient::new(address).open_modern("/mcp", "tools/call", params).await;
+    assert_eq!(stream.next_message().await.unwrap()["method"], "notifications/progress");
+    signal(&gateway, Signal::TERM);
+    let answer = stream.finish().await.answer();
+    assert_eq!(answer["result"]["content"][0]["text"], "slept for 1000 ms");
+    assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
+}
+
 /// SRV-2: a second signal ends at once, whatever is in progress, and nothing is left.
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
     let place = Place::new();
     let mut client = place.start(&["serve", "--stdio"], &[]);
-    let pids = common::upstream_pids(&mut client).await;
+    let pids = upstream_pids(&mut client).await;
     started_sleep(&mut client, 60_000).await;
     signal(&client, Signal::TERM);
     until(|| client.stderr().contains("a second signal ends at once").then_some(())).await;
@@ -191,7 +203,7 @@ async fn a_second_signal_ends_at_once() {
     signal(&client, Signal::TERM);
     assert_eq!(client.wait().await.code(), Some(143), "{}", client.stderr());
     assert!(since.elapsed() < Duration::from_secs(2));
-    until(|| pids.iter().all(|pid| !common::lives(*pid)).then_some(())).await;
+    until(|| pids.iter().all(|pid| !lives(*pid)).then_some(())).await;
 }
 
 /// Starts a `sleep` and comes back when it runs.
@@ -200,6 +212,21 @@ async fn started_sleep(client: &mut StdioClient, ms: u64) -> u64 {
     let id = client.start_request("tools/call", modern_params(params)).await;
     assert_eq!(client.recv().await["method"], "notifications/progress");
     id
+}
+
+/// SRV-2: a start that does not come about in `BRIDGEHEAD_STARTUP_TIMEOUT_MS` exits with 75. Here the token
+/// is a pipe into which nobody writes.
+#[tokio::test]
+async fn a_start_that_hangs() {
+    let place = Place::new();
+    let token = place.path().join("token");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &token, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let config = place.config(&["one"], &format!("[http]\ntoken_file = {:?}", token.display().to_string()));
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+    let ran = place.run_with(&arguments, &[("BRIDGEHEAD_STARTUP_TIMEOUT_MS", "200")], "").await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(75), ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("error: no client could be served within 200 ms"), "{}", ran.stderr);
 }
 
 /// SRV-2: exit codes of a start that fails: 78 for the configuration, 1 for a port that is taken.

@@ -1,13 +1,11 @@
 //! What the tests of this crate share: the program under test as a user starts it, configurations whose
 //! servers are the bundled demo, and a client within the process.
 
-#![allow(dead_code, clippy::allow_attributes, reason = "every test file uses another part of this one")]
-
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bridgehead_testkit::client::StdioClient;
+use bridgehead_testkit::client::{StdioClient, modern_params};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -138,7 +136,7 @@ pub(crate) fn lives(pid: u32) -> bool {
 /// The process ids of the servers, as `server_health` gives them.
 pub(crate) async fn upstream_pids(client: &mut StdioClient) -> Vec<u32> {
     loop {
-        let params = bridgehead_testkit::client::modern_params(json!({"name": "server_health"}));
+        let params = modern_params(json!({"name": "server_health"}));
         let answer = client.request("tools/call", params).await;
         let upstreams = answer["result"]["structuredContent"]["data"]["upstreams"].clone();
         let pids: Option<Vec<u64>> =
@@ -163,10 +161,15 @@ impl MemoryClient {
     }
 
     pub(crate) async fn request(&mut self, method: &str, params: Value) -> Value {
-        let params = bridgehead_testkit::client::modern_params(params);
+        self.send(method, params).await;
+        self.recv().await.expect("an answer")
+    }
+
+    /// Sends a request and does not wait.
+    pub(crate) async fn send(&mut self, method: &str, params: Value) {
+        let params = modern_params(params);
         let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         self.writer.write_all(format!("{request}\n").as_bytes()).await.unwrap();
-        self.recv().await.expect("an answer")
     }
 
     pub(crate) async fn call(&mut self, name: &str) -> Value {

@@ -1,8 +1,6 @@
 //! `tools`, `call` and `check`: what they print, where, and the code they end with.
 
-mod common;
-
-use common::{Place, signal, until};
+use crate::common::{Place, Ran, program, signal, until};
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::json;
@@ -82,7 +80,7 @@ async fn tools_names_servers_that_fail() {
 #[tokio::test]
 async fn call_prints_the_answer() {
     #[track_caller]
-    fn check(ran: &common::Ran, code: i32, stdout: &str) {
+    fn check(ran: &Ran, code: i32, stdout: &str) {
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(code), stdout), "{}", ran.stderr);
     }
     let place = Place::new();
@@ -229,9 +227,9 @@ async fn check_shows_every_mistake_with_its_place() {
 #[tokio::test]
 async fn a_clients_file_is_used_as_it_is() {
     let place = Place::new();
-    let program = common::program().display().to_string();
+    let command = program().display().to_string();
     let text =
-        json!({"mcpServers": {"demo": {"command": program, "args": ["demo-server"], "colour": "red"}}});
+        json!({"mcpServers": {"demo": {"command": command, "args": ["demo-server"], "colour": "red"}}});
     let file = place.file("claude.json", &text.to_string());
     let ran = place.run(&["check", "--config", file.to_str().unwrap()]).await;
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -247,7 +245,7 @@ async fn a_closed_stdout_is_no_drama() {
     let place = Place::new();
     let line = format!(
         "{} tools list --json --log-level off | true; echo ${{PIPESTATUS[0]}} >&2",
-        common::program().display()
+        program().display()
     );
     let home = place.path().to_str().unwrap();
     let mut shell = bridgehead_testkit::client::StdioClient::start(

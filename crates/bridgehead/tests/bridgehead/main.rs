@@ -1,0 +1,15 @@
+//! The library and the program from the outside. One binary, because linking it is what takes the time.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do: with a panic that says where"
+)]
+
+mod bootstrap;
+mod common;
+mod example;
+mod leaks;
+mod serve;
+mod verbs;
