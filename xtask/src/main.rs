@@ -5,6 +5,10 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the person who started it")]
 
+mod conformance;
+mod coverage;
+mod fuzz;
+mod generate;
 mod report;
 mod requirements;
 mod scan;
@@ -24,8 +28,13 @@ Chores:
   check                  formatting, requirements, lints and documentation; warnings are errors
   test                   all tests of the workspace, then the examples in its documentation
   ci                     check, then test; installs cargo-nextest where it is missing
+  conformance            the official suite against our fixture, directly and through the gateway; also
+                         --full (three rounds, the worst counts), --compare (what was lost and why), --json FILE
   requirements           are all landed requirements named by a test, and is docs/requirements.md fresh?
   requirements --write   writes docs/requirements.md anew
+  generate               writes every page that is made from code anew; --check only compares
+  coverage               which lines the tests run, and whether that is enough; --html for pages to look through
+  fuzz [TARGET]          property tests for five minutes, or --minutes N
   help                   this text
 
 Examples:
@@ -58,8 +67,14 @@ fn main() -> ExitCode {
             steps.test(Install::Yes);
             steps.finish()
         }
+        ["conformance", rest @ ..] => conformance::run(&root, rest),
         ["requirements"] => report::check(&root),
         ["requirements", "--write"] => report::write(&root),
+        ["generate"] => generate::write(&root),
+        ["generate", "--check"] => generate::check(&root),
+        ["coverage"] => coverage::run(&root, false),
+        ["coverage", "--html"] => coverage::run(&root, true),
+        ["fuzz", arguments @ ..] => fuzz::run(&root, arguments),
         unknown => {
             eprintln!("there is no chore `{}`\n\n{HELP}", unknown.join(" "));
             return ExitCode::from(2);

@@ -75,7 +75,8 @@ impl<'a> Steps<'a> {
     }
 }
 
-fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<()> {
+/// One call of cargo, which must succeed.
+pub(crate) fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<()> {
     let status = command(root)
         .args(arguments)
         .envs(variables.iter().copied())
@@ -87,7 +88,8 @@ fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<
     Ok(())
 }
 
-fn has_nextest(root: &Path) -> bool {
+/// Whether the better test runner is there.
+pub(crate) fn has_nextest(root: &Path) -> bool {
     let outcome =
         command(root).args(["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     outcome.is_ok_and(|status| status.success())

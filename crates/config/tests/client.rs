@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use bridgehead_config::{Config, Environment, Launch, Source, load};
-use proptest::prelude::*;
 
 #[track_caller]
 fn config(text: &str) -> Config {
@@ -122,33 +121,5 @@ fn a_file_without_a_telling_name_is_recognised_by_its_first_character() {
         std::fs::write(folder.path().join("settings"), text).unwrap();
         let config = load(Some("settings".as_ref()), &environment, folder.path()).unwrap();
         assert_eq!(matches!(config.source, Source::ClientJson(_)), json, "{text}");
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
-
-    /// Whatever a file holds, reading it ends in a configuration or in diagnostics that can be shown.
-    #[test]
-    fn arbitrary_files_never_panic(
-        lines in prop::collection::vec(
-            prop_oneof![
-                Just("[servers.a]".to_owned()), Just("[gateway]".to_owned()), Just("[http]".to_owned()),
-                Just("{\"mcpServers\": {\"a\": {".to_owned()), Just("}}}".to_owned()),
-                r#"(command|args|env|mode|listen|type|tools|é) = ("x|"x"|1|\[1\]|\{ é = "y" \}|-1|"\$\{X")"#,
-                r#""(command|args|env|url|é)": ("x|"x"|1|\[1,\]|\{"é": "y"\}|null),?"#,
-                any::<String>(),
-            ],
-            0..8,
-        ),
-        name in prop_oneof![Just("x.toml"), Just("x.json"), Just("x")],
-    ) {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join(name), lines.join("\n")).unwrap();
-        let environment = Environment::read(BTreeMap::new()).unwrap();
-        match load(Some(name.as_ref()), &environment, folder.path()) {
-            Ok(config) => config.warnings.iter().for_each(|warning| drop(warning.render(true))),
-            Err(error) => prop_assert!(!error.to_string().is_empty()),
-        }
     }
 }

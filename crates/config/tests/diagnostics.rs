@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use bridgehead_config::{ConfigError, Environment, load};
 use insta::assert_snapshot;
-use proptest::prelude::*;
 
 fn environment() -> Environment {
     Environment::read(BTreeMap::from([("HOME".to_owned(), "/home/x".to_owned())])).unwrap()
@@ -543,72 +542,4 @@ fn positions_count_from_one_and_colours_are_optional() {
     assert_eq!(diagnostic.file(), Some("bridgehead.toml".as_ref()));
     assert!(!diagnostic.render(false).contains('\u{1b}'));
     assert!(diagnostic.render(true).contains('\u{1b}'));
-}
-
-const SECRET: &str = "c2VjcmV0LXZhbHVlLXh5eg";
-
-fn planted(json: bool) -> String {
-    if json {
-        return format!(
-            r#"{{
-  "mcpServers": {{
-    "a": {{ "command": "x", "args": ["--token", "{SECRET}"], "env": {{ "KEY": "{SECRET}" }} }},
-    "b": {{
-      "type": "http",
-      "url": "https://u:{SECRET}@host/",
-      "headers": {{
-        "X": "{SECRET}"
-      }}
-    }}
-  }},
-  "other": "{SECRET}"
-}}
-"#
-        );
-    }
-    format!(
-        r#"[http]
-token_env = "{SECRET}"
-[servers.a]
-command = "x"
-args = ["--token", "{SECRET}", "-y"]
-env = {{ KEY = "{SECRET}", OTHER = '{SECRET}' }}
-[servers.b.env]
-KEY = """
-{SECRET}
-"""
-OTHER = "{SECRET}"
-"#
-    )
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
-
-    /// One slip of the finger anywhere in a file, and still no message shows a planted secret.
-    #[test]
-    fn a_planted_secret_is_shown_in_no_message(
-        json in any::<bool>(),
-        at in any::<prop::sample::Index>(),
-        removed in 0..3_usize,
-        inserted in prop_oneof![Just(""), Just("\""), Just("'"), Just("="), Just(":"), Just("\n"), Just("["), Just("]"),
-            Just("{"), Just("}"), Just(","), Just("#"), Just("\\q"), Just("x"), Just(" "), Just("é")],
-    ) {
-        let mut text = planted(json);
-        let start = at.index(text.len());
-        text.replace_range(start..(start + removed).min(text.len()), inserted);
-
-        let folder = tempfile::tempdir().unwrap();
-        let file = if json { "x.json" } else { "x.toml" };
-        std::fs::write(folder.path().join(file), &text).unwrap();
-        let told = match load(Some(file.as_ref()), &environment(), folder.path()) {
-            Ok(config) => format!("{config:?}\n{}", ConfigError(config.warnings.clone())),
-            Err(error) => format!("{error:?}\n{error}"),
-        };
-        // Any eight characters in a row would be too much.
-        for part in SECRET.as_bytes().windows(8) {
-            let part = std::str::from_utf8(part).unwrap();
-            prop_assert!(!told.contains(part), "{text}\n---\n{told}");
-        }
-    }
 }

@@ -46,7 +46,8 @@ fn the_committed_schema_is_fresh() {
 
 #[test]
 fn the_examples_of_the_documentation_pass() {
-    let page = bridgehead_config::reference();
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let page = bridgehead_config::reference() + &std::fs::read_to_string(readme).unwrap();
     let examples: Vec<_> =
         page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(!examples.is_empty());

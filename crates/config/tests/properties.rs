@@ -1,0 +1,180 @@
+//! What must hold for any file: reading it ends in a configuration or in diagnostics, and no secret gets out.
+#![expect(clippy::unwrap_used, reason = "a failed assumption is a failed test")]
+
+use std::collections::BTreeMap;
+
+use bridgehead_config::keys::KEYS;
+use bridgehead_config::{ConfigError, Environment, load};
+use proptest::prelude::*;
+
+fn environment() -> Environment {
+    Environment::read(BTreeMap::from([("HOME".to_owned(), "/home/x".to_owned())])).unwrap()
+}
+
+/// Everything that reading a file tells.
+fn told(file: &str, text: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(file), text).unwrap();
+    match load(Some(file.as_ref()), &environment(), folder.path()) {
+        Ok(config) => {
+            let warnings: String = config.warnings.iter().map(|warning| warning.render(true)).collect();
+            format!("{config:?}\n{}\n{warnings}", ConfigError(config.warnings.clone()))
+        }
+        Err(error) => format!("{error:?}\n{error}"),
+    }
+}
+
+const SECRET: &str = "c2VjcmV0LXZhbHVlLXh5eg";
+
+fn planted(json: bool) -> String {
+    if json {
+        return format!(
+            r#"{{
+  "mcpServers": {{
+    "a": {{ "command": "x", "args": ["--token", "{SECRET}"], "env": {{ "KEY": "{SECRET}" }} }},
+    "b": {{
+      "type": "http",
+      "url": "https://u:{SECRET}@host/",
+      "headers": {{
+        "X": "{SECRET}"
+      }}
+    }}
+  }},
+  "other": "{SECRET}"
+}}
+"#
+        );
+    }
+    format!(
+        r#"[http]
+token_env = "{SECRET}"
+[servers.a]
+command = "x"
+args = ["--token", "{SECRET}", "-y"]
+env = {{ KEY = "{SECRET}", OTHER = '{SECRET}' }}
+[servers.b.env]
+KEY = """
+{SECRET}
+"""
+OTHER = "{SECRET}"
+"#
+    )
+}
+
+/// A key that exists, in either spelling, with a value that may or may not fit.
+fn entry() -> impl Strategy<Value = String> {
+    let name = (prop::sample::select(KEYS), any::<bool>())
+        .prop_map(|(key, camel)| if camel { key.camel_case() } else { key.name.to_owned() });
+    let value = prop::sample::select(
+        &[
+            "true",
+            "-1",
+            "0",
+            "64",
+            "1e400",
+            "99999999999999999999",
+            "\"x\"",
+            "\"${X\"",
+            "\"${HOME:-é}\"",
+            "\"\"",
+            "[]",
+            "[1]",
+            "[\"é\", \"~/\"]",
+            "{}",
+            "{ x = \"y\" }",
+            "{ x = {} }",
+            "2026-01-01",
+            "nan",
+            "\"\\u0000\"",
+        ][..],
+    );
+    (name, value).prop_map(|(name, value)| format!("{name} = {value}"))
+}
+
+fn heading() -> impl Strategy<Value = String> {
+    prop::sample::select(
+        &[
+            "[gateway]",
+            "[http]",
+            "[audit]",
+            "[servers]",
+            "[servers.a]",
+            "[servers.'ü b']",
+            "[servers.a.tools.t]",
+            "[servers.a.env]",
+            "[servers.a.limits]",
+            "[queues.q]",
+            "[[servers]]",
+            "[servers.a.files]",
+        ][..],
+    )
+    .prop_map(str::to_owned)
+}
+
+/// A member of a client's file.
+fn member() -> impl Strategy<Value = String> {
+    let name = prop::sample::select(
+        &[
+            "mcpServers",
+            "servers",
+            "context_servers",
+            "command",
+            "args",
+            "env",
+            "url",
+            "type",
+            "disabled",
+            "envFile",
+            "é",
+        ][..],
+    );
+    let value = prop_oneof![
+        Just("{"),
+        prop::sample::select(
+            &["\"x\",", "1,", "[1,],", "[\"x\"],", "{\"é\": \"y\"},", "null,", "true,", "\"${X\"", "{}"][..]
+        ),
+    ];
+    (name, value).prop_map(|(name, value)| format!("\"{name}\": {value}"))
+}
+
+proptest! {
+    // A failing case is printed whole; no file is left behind.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_files_never_panic(
+        lines in prop_oneof![
+            prop::collection::vec(prop_oneof![3 => entry(), 2 => heading(), 1 => any::<String>()], 0..10),
+            prop::collection::vec(prop_oneof![5 => member(), 2 => "[{}\\[\\],]{1,3}", 1 => any::<String>()], 0..12)
+                .prop_map(|mut lines| { lines.insert(0, "{".to_owned()); lines }),
+        ],
+        file in prop::sample::select(&["x.toml", "x.json", "x"][..]),
+    ) {
+        prop_assert!(!told(file, &lines.join("\n")).is_empty());
+    }
+
+    /// Some slips of the finger anywhere in a file, and still no message shows a planted secret.
+    #[test]
+    fn a_planted_secret_is_shown_in_no_message(
+        json in any::<bool>(),
+        slips in prop::collection::vec(
+            (any::<prop::sample::Index>(), 0..3_usize, prop::sample::select(&["", "\"", "'", "=", ":", "\n", "[", "]",
+                "{", "}", ",", "#", "\\q", "x", " ", "é", "\"\"\"", "//", "${", "\r"][..])),
+            1..3,
+        ),
+    ) {
+        let mut text = planted(json);
+        for (at, removed, inserted) in slips {
+            let boundary = |at: usize| (at..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap();
+            let start = boundary(at.index(text.len()));
+            let end = boundary((start + removed).min(text.len()));
+            text.replace_range(start..end, inserted);
+        }
+        let told = told(if json { "x.json" } else { "x.toml" }, &text);
+        // Any eight characters in a row would be too much.
+        for part in SECRET.as_bytes().windows(8) {
+            let part = std::str::from_utf8(part).unwrap();
+            prop_assert!(!told.contains(part), "{text}\n---\n{told}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! `cargo xtask coverage`: which lines the tests run, by crate, and whether that is enough.
+//!
+//! Counts come from cargo-llvm-cov, which also sees the programs that tests start. Lines of test modules are
+//! not counted: they always run. What must stay true: a threshold holds or the chore fails.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::steps;
+
+/// The crates that are measured, and the least share of lines in percent (QA-1).
+const CRATES: &[(&str, f64)] = &[
+    ("wire", 85.0),
+    ("schema", 85.0),
+    ("config", 85.0),
+    ("audit", 85.0),
+    ("process", 85.0),
+    ("upstream", 85.0),
+    ("gateway", 85.0),
+    ("front", 85.0),
+    ("bridgehead", 0.0),
+    ("testkit", 0.0),
+];
+
+/// What every test run must have seen whole (QA-1): the chain, and the bootstrap of the server.
+const WHOLE: &[&str] = &[
+    "crates/gateway/src/chain/",
+    "crates/bridgehead/src/server.rs",
+    "crates/bridgehead/src/running.rs",
+    "crates/bridgehead/src/transport.rs",
+    "crates/bridgehead/src/handlers.rs",
+];
+
+/// Runs the tests with counters and judges what they counted.
+pub(crate) fn run(root: &Path, html: bool) -> Result<()> {
+    if steps::cargo_output(root, &["llvm-cov", "--version"]).is_err() {
+        bail!(
+            "cargo-llvm-cov is missing; `cargo install cargo-llvm-cov --locked` and \
+             `rustup component add llvm-tools` install it"
+        );
+    }
+    let packages: Vec<String> = CRATES
+        .iter()
+        .map(|(name, _)| match *name {
+            "bridgehead" => "--package=bridgehead".to_owned(),
+            name => format!("--package=bridgehead-{name}"),
+        })
+        .collect();
+    let runner = if steps::has_nextest(root) { "nextest" } else { "test" };
+    let mut arguments = vec!["llvm-cov", runner, "--no-report"];
+    arguments.extend(packages.iter().map(String::as_str));
+    // A server that a test starts gets none of our variables, and would leave its counts in the folder of the test.
+    let outcome = steps::cargo(root, &arguments, &[]);
+    remove_strays(root)?;
+    outcome?;
+
+    let lcov = steps::cargo_output(root, &["llvm-cov", "report", "--lcov"])?;
+    if html {
+        steps::cargo(root, &["llvm-cov", "report", "--html"], &[])?;
+    }
+    let lcov = String::from_utf8(lcov).context("the report is not text")?;
+    let files = read_lcov(&lcov, |path| {
+        let path = Path::new(path).strip_prefix(root).ok()?;
+        let text = std::fs::read_to_string(root.join(path)).ok()?;
+        Some((path.to_str()?.to_owned(), test_module(&text)))
+    });
+    let verdict = judge(&files);
+    print!("{}", verdict.table);
+    if !verdict.missed.is_empty() {
+        bail!("too little is covered: {}", verdict.missed.join(", "));
+    }
+    Ok(())
+}
+
+fn remove_strays(root: &Path) -> Result<()> {
+    for folder in std::fs::read_dir(root.join("crates"))?.flatten() {
+        let Ok(entries) = std::fs::read_dir(folder.path()) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if name.to_str().is_some_and(|name| name.starts_with("default_") && name.ends_with(".profraw")) {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The lines of a file: how often each ran.
+type Lines = BTreeMap<usize, u64>;
+
+/// Reads a report. `place` gives the name of a file and the line from which on it is only tests, or none for a
+/// file that does not count.
+fn read_lcov(report: &str, place: impl Fn(&str) -> Option<(String, usize)>) -> BTreeMap<String, Lines> {
+    let mut files: BTreeMap<String, Lines> = BTreeMap::new();
+    let mut current = None;
+    for line in report.lines() {
+        if let Some(path) = line.strip_prefix("SF:") {
+            current = place(path);
+        } else if let (Some((file, tests)), Some(entry)) = (&current, line.strip_prefix("DA:"))
+            && let Some((number, count)) = entry.split_once(',')
+            && let (Ok(number), Ok(count)) = (number.parse::<usize>(), count.parse::<u64>())
+            && number < *tests
+        {
+            *files.entry(file.clone()).or_default().entry(number).or_default() += count;
+        }
+    }
+    files
+}
+
+/// The line on which the test module of a file begins. It is the last thing in a file by house rule.
+fn test_module(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().collect();
+    let module = lines.windows(2).position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod "));
+    module.map_or(usize::MAX, |at| at + 1)
+}
+
+struct Verdict {
+    table: String,
+    missed: Vec<String>,
+}
+
+fn judge(files: &BTreeMap<String, Lines>) -> Verdict {
+    let mut table = format!("{:<44} {:>6} {:>8} {:>7} {:>6}\n", "", "lines", "covered", "share", "least");
+    let mut missed = Vec::new();
+    let mut row = |name: &str, lines: usize, covered: usize, least: f64| {
+        let share = if lines == 0 { 100.0 } else { covered as f64 * 100.0 / lines as f64 };
+        let verdict = if share < least { "  too little" } else { "" };
+        table.push_str(&format!("{name:<44} {lines:>6} {covered:>8} {share:>6.1}% {least:>5}%{verdict}\n"));
+        if share < least {
+            missed.push(name.to_owned());
+        }
+    };
+    for (name, least) in CRATES {
+        let folder = format!("crates/{name}/src/");
+        let of_crate =
+            || files.iter().filter(|(file, _)| file.starts_with(&folder)).flat_map(|(_, lines)| lines);
+        row(
+            &format!("crates/{name}"),
+            of_crate().count(),
+            of_crate().filter(|(_, count)| **count > 0).count(),
+            *least,
+        );
+    }
+    let mut open = String::new();
+    for (file, lines) in files.iter().filter(|(file, _)| WHOLE.iter().any(|part| file.starts_with(part))) {
+        row(file, lines.len(), lines.values().filter(|count| **count > 0).count(), 100.0);
+        let not_run: Vec<_> =
+            lines.iter().filter(|(_, count)| **count == 0).map(|(line, _)| line.to_string()).collect();
+        if !not_run.is_empty() {
+            open.push_str(&format!("{file} never runs: {}\n", not_run.join(", ")));
+        }
+    }
+    for part in WHOLE {
+        if !files.keys().any(|file| file.starts_with(part)) {
+            missed.push(format!("{part} (not in the report)"));
+        }
+    }
+    table.push_str(&open);
+    Verdict { table, missed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: &str = "\
+SF:/r/crates/wire/src/a.rs
+DA:1,3
+DA:2,0
+DA:9,7
+end_of_record
+SF:/elsewhere/b.rs
+DA:1,0
+end_of_record
+SF:/r/crates/gateway/src/chain/mod.rs
+DA:4,1
+DA:5,0
+end_of_record
+";
+
+    fn files() -> BTreeMap<String, Lines> {
+        read_lcov(REPORT, |path| path.strip_prefix("/r/").map(|path| (path.to_owned(), 9)))
+    }
+
+    #[test]
+    fn a_report_gives_the_lines_that_count() {
+        let files = files();
+        assert_eq!(files.len(), 2);
+        assert_eq!(files["crates/wire/src/a.rs"], BTreeMap::from([(1, 3), (2, 0)]));
+    }
+
+    #[test]
+    fn too_little_is_named() {
+        let verdict = judge(&files());
+        assert!(verdict.table.contains("crates/gateway/src/chain/mod.rs never runs: 5"), "{}", verdict.table);
+        assert!(verdict.missed.contains(&"crates/wire".to_owned()), "{:?}", verdict.missed);
+        assert!(
+            verdict.missed.contains(&"crates/gateway/src/chain/mod.rs".to_owned()),
+            "{:?}",
+            verdict.missed
+        );
+        assert!(!verdict.missed.contains(&"crates/testkit".to_owned()), "{:?}", verdict.missed);
+    }
+
+    #[test]
+    fn test_modules_are_found() {
+        assert_eq!(test_module("a\n#[cfg(test)]\nmod tests {\n"), 2);
+        assert_eq!(test_module("a\n#[cfg(test)]\nfn only_here() {}\n"), usize::MAX);
+    }
+}

@@ -1,0 +1,32 @@
+//! `cargo xtask generate`: writes every page that is made from code, so that nobody has to remember how.
+//!
+//! The pages are written by the tests that find them stale, which also run in CI.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::{report, steps};
+
+/// Tests that compare a committed page with its source, and write it where `UPDATE_REFERENCE` is set.
+const PAGES: &[&[&str]] = &[&["--package", "bridgehead-config", "--test", "reference", "--test", "schema"]];
+
+/// Writes all pages anew.
+pub(crate) fn write(root: &Path) -> Result<()> {
+    report::write(root)?;
+    tests(root, &[("UPDATE_REFERENCE", "1")])
+}
+
+/// Fails if a page is stale.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    report::check(root)?;
+    tests(root, &[])
+}
+
+fn tests(root: &Path, variables: &[(&str, &str)]) -> Result<()> {
+    for page in PAGES {
+        let arguments: Vec<&str> = ["test", "--quiet"].iter().chain(*page).copied().collect();
+        steps::cargo(root, &arguments, variables)?;
+    }
+    Ok(())
+}
