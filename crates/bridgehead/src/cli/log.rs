@@ -56,10 +56,11 @@ fn directives(level: LogLevel) -> String {
 struct Redacted;
 
 impl Write for Redacted {
-    /// The formatter hands over whole lines, never parts of one.
+    /// The formatter hands over whole lines, never parts of one. A stderr that nobody reads any more costs
+    /// us the line and nothing else: told of the failure, the formatter would try to report it there.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        io::stderr().lock().write_all(Redactor::default().text(&text).as_bytes())?;
+        let _ = io::stderr().lock().write_all(Redactor::default().text(&text).as_bytes());
         Ok(line.len())
     }
 

@@ -52,11 +52,18 @@ struct Cli {
 /// What is written to stderr.
 #[derive(Debug, Args)]
 struct Talk {
-    /// How much is logged: off, error, warn, info, debug, trace [default: info for serve, else warn]
-    #[arg(long, global = true, value_name = "LEVEL")]
+    /// off, error, warn, info, debug or trace [default: info for serve, else warn]
+    #[arg(long, global = true, value_name = "LEVEL", help_heading = "Logging, to stderr")]
     log_level: Option<LogLevel>,
-    /// How log lines look
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    /// text or json
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true,
+        help_heading = "Logging, to stderr"
+    )]
     log_format: LogFormat,
 }
 

@@ -30,7 +30,7 @@ Examples:
 pub(crate) struct Serve {
     #[command(flatten)]
     chosen: Chosen,
-    /// Address and port for HTTP, in place of the configured one
+    /// Serve HTTP at this address and port, in place of the configured ones
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
     /// Serve one client on stdin and stdout

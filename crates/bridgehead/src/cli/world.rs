@@ -10,7 +10,11 @@ use super::exit::Exit;
 use super::output;
 
 /// The name of the bundled server.
-pub(crate) const DEMO: &str = "demo";
+const DEMO: &str = "demo";
+
+/// Why the demo runs, and where a configuration was looked for.
+const DEMO_NOTE: &str = "no configuration found, so the bundled demo server runs; looked for ./bridgehead.toml, \
+    ./.mcp.json and $XDG_CONFIG_HOME/bridgehead/bridgehead.toml (or name one with --config)";
 
 /// The process's surroundings.
 #[derive(Debug)]
@@ -54,15 +58,8 @@ impl World {
             self.configuration(explicit).map_err(|error| output::configuration_error(&error, as_json))?;
         output::show(&config.warnings);
         if config.source == Source::Demo {
-            output::talk(&demo_note());
+            output::talk(DEMO_NOTE);
         }
         Ok(config)
     }
-}
-
-/// Why the demo runs, and where a configuration was looked for.
-pub(crate) fn demo_note() -> String {
-    "no configuration found, so the bundled demo server runs; looked for ./bridgehead.toml, ./.mcp.json and \
-     $XDG_CONFIG_HOME/bridgehead/bridgehead.toml (or name one with --config)"
-        .to_owned()
 }

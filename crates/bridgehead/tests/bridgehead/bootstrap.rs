@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -81,6 +81,12 @@ impl io::Write for Lines {
 
 impl Lines {
     fn logger(&self) -> Dispatch {
+        // While a process has one dispatcher only, `tracing` asks the thread that first meets a line
+        // whether it is wanted, and remembers its "no" for every thread. Tests that run side by side need
+        // it to ask all dispatchers, which a second one brings about.
+        static SECOND: LazyLock<Dispatch> =
+            LazyLock::new(|| Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish()));
+        LazyLock::force(&SECOND);
         let lines = self.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || lines.clone())

@@ -1,8 +1,9 @@
 //! `bridgehead serve` as a client and an operator meet it: both eras over both transports, signals, exit codes.
 
+use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Place, lives, signal, until, upstream_pids};
+use crate::common::{Place, lives, program, signal, until, upstream_pids};
 use bridgehead_testkit::client::{HttpClient, StdioClient, legacy_handshake, modern_params};
 use insta::assert_snapshot;
 use rustix::process::Signal;
@@ -369,4 +370,17 @@ async fn log_lines_are_redacted() {
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("[redacted]"), "{}", ran.stderr);
     assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
+}
+
+/// SRV-4: a stderr that nobody reads any more costs log lines and nothing else.
+#[tokio::test]
+async fn a_closed_stderr_is_no_drama() {
+    let place = Place::new();
+    let line = format!("exec {} serve --stdio --log-level trace 2> >(exec true)", program().display());
+    let home = place.path().to_str().unwrap();
+    let mut client = StdioClient::start(Path::new("bash"), &["-c", &line], [("XDG_CONFIG_HOME", home)]);
+    let listed = client.request("tools/list", modern_params(json!({}))).await;
+    assert_eq!(names(&listed), DEMO_TOOLS);
+    client.close_stdin();
+    assert_eq!(client.wait().await.code(), Some(0));
 }
