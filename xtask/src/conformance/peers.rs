@@ -1,0 +1,139 @@
+//! The two servers the suite is run against: the fixture, and the gateway with the fixture as its upstream.
+//!
+//! Both take a free port and say which. They end when this value is dropped; the gateway's own fixture ends with it.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::suite::program;
+use crate::steps::cargo_output;
+
+/// How long the gateway may take until it serves.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The running servers.
+pub(crate) struct Peers {
+    direct: Running,
+    through: Running,
+}
+
+impl Peers {
+    /// Builds and starts both.
+    pub(crate) fn start(root: &Path, folder: &Path) -> Result<Self> {
+        let packages = ["build", "--package=bridgehead", "--package=bridgehead-fixture", "--bins"];
+        let artifacts =
+            cargo_output(root, &[&packages[..], &["--message-format=json-render-diagnostics"]].concat())?;
+        let fixture = executable(&artifacts, "conformance-fixture")?;
+        let gateway = executable(&artifacts, "bridgehead")?;
+        Ok(Self { direct: start_fixture(&fixture)?, through: start_gateway(&gateway, &fixture, folder)? })
+    }
+
+    pub(crate) fn direct(&self) -> &str {
+        &self.direct.url
+    }
+
+    pub(crate) fn through(&self) -> &str {
+        &self.through.url
+    }
+}
+
+struct Running {
+    process: Child,
+    url: String,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only when the process has ended by itself, which the suite's results have told already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn start_fixture(fixture: &Path) -> Result<Running> {
+    let process = program(fixture).args(["--http", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn();
+    let mut process = process.context("the fixture could not be started")?;
+    let mut url = String::new();
+    if let Some(out) = process.stdout.take() {
+        BufReader::new(out).read_line(&mut url)?;
+    }
+    url.truncate(url.trim_end().len());
+    let running = Running { process, url };
+    if running.url.is_empty() {
+        bail!("the fixture ended before it served");
+    }
+    Ok(running)
+}
+
+fn start_gateway(gateway: &Path, fixture: &Path, folder: &Path) -> Result<Running> {
+    let config = folder.join("bridgehead.toml");
+    let command = Value::from(fixture.to_string_lossy());
+    std::fs::write(&config, format!("[servers.fixture]\ncommand = {command}\nargs = [\"--stdio\"]\n"))?;
+    let log = folder.join("gateway.log");
+    let process = program(gateway)
+        .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+        .arg(&config)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(&log)?)
+        .spawn();
+    let process = process.context("the gateway could not be started")?;
+    let mut running = Running { process, url: String::new() };
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        if let Some(url) = served_at(&std::fs::read_to_string(&log)?) {
+            running.url = url;
+            return Ok(running);
+        }
+        if let Some(status) = running.process.try_wait()? {
+            bail!("the gateway ended with {status} before it served; see {}", log.display());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    bail!("the gateway did not serve within {} s; see {}", PATIENCE.as_secs(), log.display())
+}
+
+/// The address in the line in which the gateway says that it serves.
+fn served_at(log: &str) -> Option<String> {
+    let (_, rest) = log.split_once("serves MCP at ")?;
+    rest.split_once('\n').map(|(url, _)| url.trim().to_owned())
+}
+
+/// Where cargo has put a program.
+fn executable(artifacts: &[u8], name: &str) -> Result<PathBuf> {
+    let messages = serde_json::Deserializer::from_slice(artifacts).into_iter::<Value>();
+    let found = messages.filter_map(Result::ok).find_map(|message| {
+        let named = message["target"]["name"] == name;
+        message["executable"].as_str().filter(|_| named).map(PathBuf::from)
+    });
+    found.with_context(|| format!("cargo did not build `{name}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_taken_from_a_whole_line_only() {
+        assert_eq!(served_at("INFO ready\nBridgehead serves MCP at http://127.0.0.1:4"), None);
+        let log = "INFO ready\nBridgehead 0.1.0 serves MCP at http://127.0.0.1:4848/mcp\n  for a client\n";
+        assert_eq!(served_at(log).as_deref(), Some("http://127.0.0.1:4848/mcp"));
+    }
+
+    #[test]
+    fn a_library_of_the_same_name_is_not_the_program() {
+        let artifacts = concat!(
+            r#"{"target":{"name":"bridgehead"},"executable":null}"#,
+            "\n",
+            r#"{"target":{"name":"bridgehead"},"executable":"here/bridgehead"}"#,
+        );
+        assert_eq!(executable(artifacts.as_bytes(), "bridgehead").unwrap(), PathBuf::from("here/bridgehead"));
+        assert!(executable(artifacts.as_bytes(), "other").is_err());
+    }
+}

@@ -1,0 +1,202 @@
+//! The official suite: installs it, runs it, reads what it wrote.
+//!
+//! The versions are pinned in `conformance/package.json`; everything lies under `target/conformance`. The suite needs a
+//! newer Node than many systems have, so one is installed with it where npm offers it for the platform.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// The pinned version of the suite.
+pub(crate) const VERSION: &str = "0.2.0-alpha.12";
+
+/// The sets of requirements that are run.
+pub(crate) const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
+
+const PACKAGE: &str = "node_modules/@modelcontextprotocol/conformance";
+
+/// One check the suite made.
+pub(crate) struct Check {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) status: String,
+    pub(crate) message: String,
+}
+
+/// The checks of a run, by scenario.
+pub(crate) type Results = BTreeMap<String, Vec<Check>>;
+
+/// The installed suite.
+pub(crate) struct Suite {
+    folder: PathBuf,
+    node: PathBuf,
+}
+
+impl Suite {
+    /// Installs what is pinned, unless it is there already.
+    pub(crate) fn install(root: &Path) -> Result<Self> {
+        let folder = root.join("target/conformance");
+        fs::create_dir_all(&folder)?;
+        let pinned = |name| fs::read(root.join("conformance").join(name));
+        let lock = pinned("package-lock.json")?;
+        // npm writes the second file last: it says that an install was finished.
+        let is_installed = fs::read(folder.join("package-lock.json")).is_ok_and(|present| present == lock)
+            && folder.join("node_modules/.package-lock.json").exists();
+        if !is_installed {
+            fs::write(folder.join("package.json"), pinned("package.json")?)?;
+            fs::write(folder.join("package-lock.json"), &lock)?;
+            println!("installing the conformance suite into {}", folder.display());
+            let arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
+            let status = program("npm").args(arguments).current_dir(&folder).status();
+            let status =
+                status.context("npm could not be started; the conformance suite is installed with it")?;
+            if !status.success() {
+                bail!("npm ci ended with {status}");
+            }
+        }
+        let node = fs::read_dir(folder.join("node_modules"))?
+            .filter_map(Result::ok)
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("node-"))
+            .map(|entry| entry.path().join("bin/node"))
+            .find(|node| node.exists());
+        // Where npm has none for this platform, the one on the path must be new enough.
+        Ok(Self { folder, node: node.unwrap_or_else(|| "node".into()) })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The scenarios of a set, each with whether it is scored. Tasks are left out.
+    pub(crate) fn scenarios(&self, revision: &str) -> Result<BTreeMap<String, bool>> {
+        let file = self.folder.join(PACKAGE).join(format!("requirements/{revision}.yaml"));
+        let text = fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
+        let scenarios = server_scenarios(&text);
+        if scenarios.is_empty() {
+            bail!("no scenarios were found in {}; has its form changed?", file.display());
+        }
+        Ok(scenarios)
+    }
+
+    /// Runs a set against a server and reads the checks. A scenario that fails is a result, not an error.
+    pub(crate) fn run(&self, url: &str, revision: &str, label: &str) -> Result<Results> {
+        let results = self.folder.join("results").join(revision).join(label);
+        if results.exists() {
+            fs::remove_dir_all(&results)?;
+        }
+        fs::create_dir_all(&results)?;
+        let log = File::create(results.with_extension("log"))?;
+        let status = program(&self.node)
+            .arg(self.folder.join(PACKAGE).join("dist/index.js"))
+            .args(["server", "--url", url, "--requirements", revision, "--output-dir"])
+            .arg(&results)
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .status();
+        status
+            .with_context(|| format!("could not start {}; the suite needs Node 22", self.node.display()))?;
+        let read = read_results(&results)?;
+        if read.is_empty() {
+            bail!("the suite wrote no results; see {}", results.with_extension("log").display());
+        }
+        Ok(read)
+    }
+}
+
+/// A program that a chore runs.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a chore is a person's typing: no part of the gateway runs through here"
+)]
+pub(crate) fn program(path: impl AsRef<OsStr>) -> Command {
+    Command::new(path)
+}
+
+/// Reads the server's part of a requirements file: the list under `server:`, and those entries of `not_scored:` whose
+/// leg is the server.
+fn server_scenarios(text: &str) -> BTreeMap<String, bool> {
+    let mut scenarios = BTreeMap::new();
+    let (mut section, mut unscored) = ("", "");
+    for line in text.lines() {
+        let item = line.trim_start().trim_start_matches("- ");
+        if !line.starts_with([' ', '#']) {
+            section = line.trim_end_matches(':');
+        } else if section == "server" && line.starts_with("  - ") {
+            scenarios.insert(item.to_owned(), true);
+        } else if let Some(name) = item.strip_prefix("scenario: ") {
+            unscored = name;
+        } else if section == "not_scored" && item == "leg: server" {
+            scenarios.insert(unscored.to_owned(), false);
+        }
+    }
+    scenarios.retain(|name, _| !name.starts_with("tasks-"));
+    scenarios
+}
+
+fn read_results(folder: &Path) -> Result<Results> {
+    let mut results = Results::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let Some(scenario) = scenario_of(&entry.file_name().to_string_lossy()).map(str::to_owned) else {
+            continue;
+        };
+        let file = entry.path().join("checks.json");
+        let text = fs::read(&file).with_context(|| format!("could not read {}", file.display()))?;
+        let checks: Vec<Value> = serde_json::from_slice(&text)?;
+        let member = |check: &Value, name: &str| check[name].as_str().unwrap_or_default().to_owned();
+        let checks = checks.iter().map(|check| Check {
+            id: member(check, "id"),
+            name: member(check, "name"),
+            status: member(check, "status"),
+            message: member(check, "errorMessage"),
+        });
+        results.insert(scenario, checks.collect());
+    }
+    Ok(results)
+}
+
+/// The scenario whose results lie in a folder: `server-SCENARIO-TIME`.
+fn scenario_of(folder: &str) -> Option<&str> {
+    const TIME: usize = "-2026-01-31T12-00-00-000Z".len();
+    let rest = folder.strip_prefix("server-")?;
+    rest.split_at_checked(rest.len().checked_sub(TIME)?).map(|(scenario, _)| scenario)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scenarios_of_servers_are_found() {
+        let text = "# words: here\nserver:\n  - ping\n  - tools-list\n\nclient:\n  - initialize\n\nnot_scored:\n\
+                    \x20 - scenario: auth/dpop\n    leg: client\n    reason: extension\n\
+                    \x20 - scenario: tasks-lifecycle\n    leg: server\n    reason: extension\n\
+                    \x20 - scenario: server-sse-polling\n    leg: server\n    note: >-\n      words\n";
+        let expected = [("ping", true), ("server-sse-polling", false), ("tools-list", true)];
+        let expected: BTreeMap<String, bool> =
+            expected.into_iter().map(|(name, scored)| (name.to_owned(), scored)).collect();
+        assert_eq!(server_scenarios(text), expected);
+    }
+
+    #[test]
+    fn a_folder_names_its_scenario() {
+        assert_eq!(
+            scenario_of("server-server-sse-polling-2026-11-15T10-34-42-243Z"),
+            Some("server-sse-polling")
+        );
+        assert_eq!(scenario_of("server-ping"), None);
+        assert_eq!(scenario_of("client-ping-2026-11-15T10-34-42-243Z"), None);
+    }
+
+    /// The pinned version and the one in reports are the same.
+    #[test]
+    fn the_version_is_the_pinned_one() {
+        let package: Value = serde_json::from_str(include_str!("../../../conformance/package.json")).unwrap();
+        assert_eq!(package["dependencies"]["@modelcontextprotocol/conformance"], VERSION);
+    }
+}
