@@ -6,7 +6,6 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::common::MemoryClient;
 use bridgehead::config::{HttpSettings, Launch, Server as Upstream, Stdio};
 use bridgehead::{
     Ending, GatewaySettings, Mode, NativeTool, Need, RegisterError, RunError, Server, StartError, Transport,
@@ -15,6 +14,8 @@ use bridgehead_testkit::{FakeClock, Recorder};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tracing::Dispatch;
+
+use crate::common::MemoryClient;
 
 const OBJECT: &str = r#"{"type": "object"}"#;
 

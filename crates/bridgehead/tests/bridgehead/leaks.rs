@@ -1,10 +1,11 @@
 //! Whoever dies by SIGKILL, client, gateway or server: no process of the demo is left.
 
-use crate::common::{Place, lives, program, signal, signal_pid, until, upstream_pids};
 use bridgehead_testkit::LeakCheck;
 use bridgehead_testkit::client::{StdioClient, modern_params};
 use rustix::process::Signal;
 use serde_json::json;
+
+use crate::common::{Place, lives, program, signal, signal_pid, until, upstream_pids};
 
 /// A gateway over stdio whose servers carry the mark of the check.
 async fn marked(place: &Place, check: &LeakCheck) -> (StdioClient, Vec<u32>) {

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Place, lives, program, signal, until, upstream_pids};
 use bridgehead_testkit::client::{HttpClient, StdioClient, legacy_handshake, modern_params};
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+
+use crate::common::{Place, lives, program, signal, until, upstream_pids};
 
 const DEMO_TOOLS: [&str; 6] = ["echo", "add", "sleep", "fail", "server_ping", "server_health"];
 

@@ -1,9 +1,11 @@
 //! `tools`, `call` and `check`: what they print, where, and the code they end with.
 
-use crate::common::{Place, Ran, program, signal, until};
+use bridgehead_testkit::{Behaviour, Mock, Tool};
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::json;
+
+use crate::common::{Place, Ran, program, signal, until};
 
 const NOTE: &str = "no configuration found";
 
@@ -270,4 +272,25 @@ async fn help_and_version() {
         assert!(help.stdout.contains("Examples:\n  bridgehead "), "{}", help.stdout);
     }
     assert_eq!(place.run(&[]).await.code, Some(2));
+}
+
+/// A running gateway wants some arguments as headers too; `call` learns which ones and sends them.
+#[tokio::test]
+async fn arguments_travel_as_headers_where_the_tool_says_so() {
+    let place = Place::new();
+    let schema = json!({"type": "object", "properties": {
+        "region": {"type": "string", "x-mcp-header": "Region"},
+        "deep": {"type": "object", "properties": {"count": {"type": "integer", "x-mcp-header": "Count"}}},
+    }});
+    let mock = Mock::modern().full_tool(Tool::new("deploy", Behaviour::Echo).input_schema(schema));
+    let server = json!({"command": mock.command().0, "env": mock.env()});
+    let file = place.file("mock.json", &json!({"mcpServers": {"mock": server}}).to_string());
+    let (mut gateway, address) = place.serve_http(&["--config", file.to_str().unwrap()], &[]).await;
+    let url = format!("http://{address}/mcp");
+    let given = r#"{"region":"süd","deep":{"count":3}}"#;
+    let ran = place.run(&["call", "deploy", "--args", given, "--url", &url, "--json"]).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(ran.json()["structuredContent"], serde_json::from_str::<serde_json::Value>(given).unwrap());
+    signal(&gateway, Signal::TERM);
+    assert_eq!(gateway.wait().await.code(), Some(0));
 }
