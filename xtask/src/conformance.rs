@@ -15,9 +15,26 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use peers::Peers;
+use peers::{Era, Peers};
 use suite::{REVISIONS, Suite};
 use verdict::{Comparison, Expected, Scenario};
+
+/// One comparison: a set of requirements, and the era the upstream is held to.
+struct Leg {
+    /// How the leg is called in tables and in the expectations.
+    label: &'static str,
+    revision: &'static str,
+    era: Era,
+}
+
+/// Both sets with an upstream that knows both eras, then across the eras. What a scenario asks of an upstream of one
+/// era, the fixture does in that era's manner, so the direct run is the same measure.
+const LEGS: [Leg; 4] = [
+    Leg { label: "2025-11-25", revision: "2025-11-25", era: Era::Both },
+    Leg { label: "2026-07-28", revision: "2026-07-28", era: Era::Both },
+    Leg { label: "2025-11-25 over 2026-07-28", revision: "2025-11-25", era: Era::Modern },
+    Leg { label: "2026-07-28 over 2025-11-25", revision: "2026-07-28", era: Era::Legacy },
+];
 
 /// How often everything is run with `--full`: what holds only sometimes does not hold.
 const ROUNDS: usize = 3;
@@ -52,33 +69,33 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     let expected = Expected::read(&root.join("conformance/expected-failures.json"))?;
     let suite = Suite::install(root)?;
     let rounds = if request.full { ROUNDS } else { 1 };
-    let mut comparisons: BTreeMap<&str, Comparison> = BTreeMap::new();
-    {
-        let peers = Peers::start(root, suite.folder())?;
-        for round in 1..=rounds {
-            for revision in REVISIONS {
-                println!("{revision}, round {round} of {rounds}");
-                let scenarios = suite.scenarios(revision)?;
-                let direct = suite.run(peers.direct(), revision, "direct")?;
-                let through = suite.run(peers.through(), revision, "through")?;
-                let comparison = Comparison::new(&scenarios, &direct, &through);
-                match comparisons.get_mut(revision) {
-                    Some(worst) => worst.keep_worst(comparison),
-                    None => {
-                        comparisons.insert(revision, comparison);
-                    }
-                }
+    let mut comparisons: Vec<(&str, Comparison)> = Vec::new();
+    let peers = Peers::start(root, suite.folder())?;
+    for round in 1..=rounds {
+        let mut direct = BTreeMap::new();
+        for revision in REVISIONS {
+            println!("round {round} of {rounds}: {revision}, directly");
+            direct.insert(revision, suite.run(peers.direct(), revision, &format!("{revision} directly"))?);
+        }
+        for (leg, Leg { label, revision, era }) in LEGS.iter().enumerate() {
+            println!("round {round} of {rounds}: {label}, through the gateway");
+            let through = suite.run(peers.through(*era), revision, label)?;
+            let comparison = Comparison::new(&suite.scenarios(revision)?, &direct[revision], &through);
+            match comparisons.get_mut(leg) {
+                Some((_, worst)) => worst.keep_worst(comparison),
+                None => comparisons.push((label, comparison)),
             }
         }
     }
+    drop(peers);
 
     let mut mistakes = Vec::new();
-    for (revision, comparison) in &comparisons {
-        print!("\n{}", table(revision, comparison));
+    for (label, comparison) in &comparisons {
+        print!("\n{}", table(label, comparison));
         if request.compare {
             print!("\n{}", losses(comparison));
         }
-        mistakes.extend(expected.mistakes(revision, comparison));
+        mistakes.extend(expected.mistakes(label, comparison));
     }
     println!(
         "\nkept: the fixture passes directly, and every check that succeeds there succeeds through the gateway."
@@ -94,12 +111,12 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn table(revision: &str, comparison: &Comparison) -> String {
+fn table(label: &str, comparison: &Comparison) -> String {
     let mark = |yes| if yes { "pass" } else { "FAIL" };
     let row = |name: &str, columns: [&str; 4]| {
         format!("{name:<48} {:<7} {:<8} {:<7} {}\n", columns[0], columns[1], columns[2], columns[3])
     };
-    let mut text = row(revision, ["direct", "through", "scored", "kept"]);
+    let mut text = row(label, ["direct", "through", "scored", "kept"]);
     for (name, Scenario { scored, direct, through, lost }) in &comparison.scenarios {
         let kept = if !direct.passes {
             "-".to_owned()
@@ -131,10 +148,10 @@ fn losses(comparison: &Comparison) -> String {
     text
 }
 
-fn report(comparisons: &BTreeMap<&str, Comparison>, expected: &Expected) -> Value {
-    let sets: Vec<Value> = comparisons
+fn report(comparisons: &[(&str, Comparison)], expected: &Expected) -> Value {
+    let legs: Vec<Value> = comparisons
         .iter()
-        .map(|(revision, comparison)| {
+        .map(|(label, comparison)| {
             let totals = comparison.totals();
             let scenarios: Vec<Value> = comparison
                 .scenarios
@@ -147,20 +164,20 @@ fn report(comparisons: &BTreeMap<&str, Comparison>, expected: &Expected) -> Valu
                         "through": scenario.through.passes,
                         "kept": comparison.is_kept(name),
                         "lost": scenario.lost,
-                        "expected": expected.reason(revision, name),
+                        "expected": expected.reason(label, name),
                     })
                 })
                 .collect();
             json!({
-                "revision": revision,
+                "leg": label,
                 "scored": { "of": totals.scored, "direct": totals.direct, "through": totals.through },
                 "kept": { "of": totals.keepable, "kept": totals.kept },
                 "scenarios": scenarios,
-                "mistakes": expected.mistakes(revision, comparison),
+                "mistakes": expected.mistakes(label, comparison),
             })
         })
         .collect();
-    json!({ "suite": suite::VERSION, "sets": sets })
+    json!({ "suite": suite::VERSION, "legs": legs })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The two servers the suite is run against: the fixture, and the gateway with the fixture as its upstream.
+//! The servers the suite is run against: the fixture, and gateways with the fixture as their upstream.
 //!
-//! Both take a free port and say which. They end when this value is dropped; the gateway's own fixture ends with it.
+//! All take a free port and say which. They end when this value is dropped; a gateway's own fixture ends with it.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -17,29 +17,63 @@ use crate::steps::cargo_output;
 /// How long the gateway may take until it serves.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The era to which an upstream is held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Era {
+    Both,
+    Legacy,
+    Modern,
+}
+
+impl Era {
+    const ALL: [Self; 3] = [Self::Both, Self::Legacy, Self::Modern];
+
+    /// As the fixture calls it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::Legacy => "legacy",
+            Self::Modern => "modern",
+        }
+    }
+}
+
 /// The running servers.
 pub(crate) struct Peers {
     direct: Running,
-    through: Running,
+    /// One for each era, in the order of [`Era::ALL`].
+    through: [Running; 3],
 }
 
 impl Peers {
-    /// Builds and starts both.
+    /// Builds and starts all.
     pub(crate) fn start(root: &Path, folder: &Path) -> Result<Self> {
-        let packages = ["build", "--package=bridgehead", "--package=bridgehead-fixture", "--bins"];
-        let artifacts =
-            cargo_output(root, &[&packages[..], &["--message-format=json-render-diagnostics"]].concat())?;
+        let build = [
+            "build",
+            "--package=bridgehead",
+            "--package=bridgehead-fixture",
+            "--bins",
+            "--message-format=json-render-diagnostics",
+        ];
+        let artifacts = cargo_output(root, &build)?;
         let fixture = executable(&artifacts, "conformance-fixture")?;
         let gateway = executable(&artifacts, "bridgehead")?;
-        Ok(Self { direct: start_fixture(&fixture)?, through: start_gateway(&gateway, &fixture, folder)? })
+        let [both, legacy, modern] = Era::ALL.map(|era| start_gateway(&gateway, &fixture, era, folder));
+        Ok(Self { direct: start_fixture(&fixture)?, through: [both?, legacy?, modern?] })
     }
 
+    /// The address of the fixture, which knows both eras.
     pub(crate) fn direct(&self) -> &str {
         &self.direct.url
     }
 
-    pub(crate) fn through(&self) -> &str {
-        &self.through.url
+    /// The address of the gateway before an upstream of an era.
+    pub(crate) fn through(&self, era: Era) -> &str {
+        match era {
+            Era::Both => &self.through[0].url,
+            Era::Legacy => &self.through[1].url,
+            Era::Modern => &self.through[2].url,
+        }
     }
 }
 
@@ -71,11 +105,13 @@ fn start_fixture(fixture: &Path) -> Result<Running> {
     Ok(running)
 }
 
-fn start_gateway(gateway: &Path, fixture: &Path, folder: &Path) -> Result<Running> {
-    let config = folder.join("bridgehead.toml");
+fn start_gateway(gateway: &Path, fixture: &Path, era: Era, folder: &Path) -> Result<Running> {
+    let era = era.name();
+    let config = folder.join(format!("{era}.toml"));
     let command = Value::from(fixture.to_string_lossy());
-    std::fs::write(&config, format!("[servers.fixture]\ncommand = {command}\nargs = [\"--stdio\"]\n"))?;
-    let log = folder.join("gateway.log");
+    let server = format!("[servers.fixture]\ncommand = {command}\nargs = [\"--stdio\", \"--era={era}\"]\n");
+    std::fs::write(&config, server)?;
+    let log = folder.join(format!("{era}.log"));
     let process = program(gateway)
         .args(["serve", "--listen", "127.0.0.1:0", "--config"])
         .arg(&config)

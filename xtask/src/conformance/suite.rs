@@ -85,7 +85,7 @@ impl Suite {
 
     /// Runs a set against a server and reads the checks. A scenario that fails is a result, not an error.
     pub(crate) fn run(&self, url: &str, revision: &str, label: &str) -> Result<Results> {
-        let results = self.folder.join("results").join(revision).join(label);
+        let results = self.folder.join("results").join(label);
         if results.exists() {
             fs::remove_dir_all(&results)?;
         }

@@ -111,7 +111,7 @@ impl Comparison {
     }
 }
 
-/// What is expected to be lost: reason, then set, then scenarios. `SCENARIO/CHECK` expects one check only to be lost,
+/// What is expected to be lost: reason, then set or leg, then scenarios. `SCENARIO/CHECK` expects one check only to be lost,
 /// so that the others of the scenario are still guarded.
 pub(crate) struct Expected(BTreeMap<String, BTreeMap<String, Vec<String>>>);
 
@@ -125,37 +125,36 @@ impl Expected {
     }
 
     /// Why a scenario, or a part of it, is not kept yet.
-    pub(crate) fn reason(&self, revision: &str, scenario: &str) -> Option<&str> {
-        self.entries(revision).find(|(_, entry)| part(entry).0 == scenario).map(|(reason, _)| reason)
+    pub(crate) fn reason(&self, leg: &str, scenario: &str) -> Option<&str> {
+        self.entries(leg).find(|(_, entry)| part(entry).0 == scenario).map(|(reason, _)| reason)
     }
 
     /// Where the run and the expectations differ, in words.
-    pub(crate) fn mistakes(&self, revision: &str, comparison: &Comparison) -> Vec<String> {
+    pub(crate) fn mistakes(&self, leg: &str, comparison: &Comparison) -> Vec<String> {
         let mut mistakes = Vec::new();
         for (name, scenario) in &comparison.scenarios {
             if !scenario.direct.passes {
-                mistakes.push(format!("{revision} {name}: the fixture itself does not pass"));
+                mistakes.push(format!("{leg} {name}: the fixture itself does not pass"));
                 continue;
             }
             if comparison.is_kept(name) {
                 continue;
             }
             let entries: Vec<(&str, Option<&str>)> = self
-                .entries(revision)
+                .entries(leg)
                 .map(|(_, entry)| part(entry))
                 .filter(|(scenario, _)| scenario == name)
                 .collect();
             if entries.is_empty() {
                 let lost: Vec<&str> = scenario.lost.iter().map(String::as_str).collect();
-                mistakes.push(format!("{revision} {name}: not kept, and not expected: {}", lost.join(", ")));
+                mistakes.push(format!("{leg} {name}: not kept, and not expected: {}", lost.join(", ")));
             } else if !entries.contains(&(name, None)) {
                 let unlisted = scenario.lost.iter().filter(|check| !entries.contains(&(name, Some(check))));
-                mistakes.extend(
-                    unlisted.map(|check| format!("{revision} {name}/{check}: lost, and not expected")),
-                );
+                mistakes
+                    .extend(unlisted.map(|check| format!("{leg} {name}/{check}: lost, and not expected")));
             }
         }
-        for (reason, entry) in self.entries(revision) {
+        for (reason, entry) in self.entries(leg) {
             let (name, check) = part(entry);
             let is_lost = match (comparison.scenarios.get(name), check) {
                 (None, _) => false,
@@ -163,18 +162,22 @@ impl Expected {
                 (Some(scenario), Some(check)) => scenario.lost.contains(check),
             };
             if !is_lost {
-                mistakes.push(format!(
-                    "{revision} {entry}: listed under `{reason}`, but kept; take the entry out"
-                ));
+                mistakes
+                    .push(format!("{leg} {entry}: listed under `{reason}`, but kept; take the entry out"));
             }
         }
         mistakes
     }
 
-    fn entries(&self, revision: &str) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().flat_map(move |(reason, sets)| {
-            sets.get(revision).into_iter().flatten().map(move |entry| (reason.as_str(), entry.as_str()))
-        })
+    /// The entries for a leg: those under its own name, and those under its set, which hold whatever the upstream.
+    fn entries(&self, leg: &str) -> impl Iterator<Item = (&str, &str)> {
+        let set = leg.split_once(" over ").map_or(leg, |(set, _)| set);
+        let sets = self
+            .0
+            .iter()
+            .flat_map(|(reason, sets)| sets.iter().map(move |(name, list)| (reason, name, list)));
+        sets.filter(move |(_, name, _)| *name == leg || *name == set)
+            .flat_map(|(reason, _, list)| list.iter().map(move |entry| (reason.as_str(), entry.as_str())))
     }
 }
 
@@ -250,6 +253,11 @@ mod tests {
         let comparison = compare(&[("x", "SUCCESS"), ("y", "SUCCESS")], through);
         let found = expected.mistakes("r", &comparison);
         assert_eq!(found.len(), mistakes, "{found:?}");
+        assert_eq!(
+            expected.mistakes("r over s", &comparison).len(),
+            mistakes,
+            "a set is expected over every upstream"
+        );
         assert!(expected.mistakes("other", &compare(&[], &[])).is_empty());
     }
 
