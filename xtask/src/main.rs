@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the person who started it")]
 
+mod bench;
 mod conformance;
 mod coverage;
 mod fuzz;
@@ -28,6 +29,8 @@ Chores:
   check                  formatting, requirements, lints and documentation; warnings are errors
   test                   all tests of the workspace, then the examples in its documentation
   ci                     check, then test; installs cargo-nextest where it is missing
+  bench                  what the gateway costs, against the server behind it, directly; also --full, --json FILE,
+                         --enforce (fails if a bar is missed), --threads N, --only TEXT
   conformance            the official suite against our fixture, directly and through the gateway; also
                          --full (three rounds, the worst counts), --compare (what was lost and why), --json FILE
   requirements           are all landed requirements named by a test, and is docs/requirements.md fresh?
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
             steps.test(Install::Yes);
             steps.finish()
         }
+        ["bench", options @ ..] => bench::run(&root, options),
         ["conformance", rest @ ..] => conformance::run(&root, rest),
         ["requirements"] => report::check(&root),
         ["requirements", "--write"] => report::write(&root),

@@ -80,6 +80,8 @@ pub struct Plan {
     pub form: Form,
     /// Worker threads of the gateway; its own default without.
     pub threads: Option<usize>,
+    /// Only loads whose name holds this text.
+    pub only: Option<String>,
 }
 
 /// The rounds of one kind of load.
@@ -95,6 +97,18 @@ pub struct Cell {
     pub direct: Vec<Round>,
     /// Through it, in the same order.
     pub through: Vec<Round>,
+}
+
+impl Cell {
+    /// What it is called in reports.
+    pub fn name(&self) -> String {
+        let ask = match self.ask {
+            Ask::Call => "tools/call",
+            Ask::List => "tools/list",
+            Ask::Greet => "greeting",
+        };
+        format!("{ask}, {}, {}", self.era.name(), self.connections)
+    }
 }
 
 /// Everything that was measured.
@@ -167,6 +181,8 @@ impl Plan {
             }
             cells.push(Cell { era, ask: Ask::List, connections: 1, direct: Vec::new(), through: Vec::new() });
         }
+        cells.retain(|cell| self.only.as_ref().is_none_or(|only| cell.name().contains(only.as_str())));
+        ensure!(!cells.is_empty(), "no load has a name like that");
         let runtime = Builder::new_current_thread().enable_all().build()?;
         for number in 0..self.form.rounds() {
             tell(&format!("round {} of {}", number + 1, self.form.rounds()));

@@ -66,15 +66,6 @@ impl Medians {
 }
 
 impl Cell {
-    fn name(&self) -> String {
-        let ask = match self.ask {
-            Ask::Call => "tools/call",
-            Ask::List => "tools/list",
-            Ask::Greet => "greeting",
-        };
-        format!("{ask}, {}, {}", self.era.name(), self.connections)
-    }
-
     /// The median of the ratios within each round.
     fn ratio(&self, value: fn(&Round) -> f64) -> f64 {
         median(self.direct.iter().zip(&self.through).map(|(direct, through)| value(through) / value(direct)))

@@ -22,6 +22,7 @@ Options:
   --upstream FILE   the program `echo-upstream`
   --full            measures for minutes; without, for less than one
   --threads N       worker threads of the gateway, in place of its default
+  --only TEXT       only loads whose name holds it, such as `call, modern, 64`
   --json FILE       also writes the figures to this file
   --enforce         fails if a bar is missed
 ";
@@ -39,8 +40,8 @@ fn main() -> ExitCode {
 
 /// Whether all went as it should.
 fn run() -> Result<bool> {
-    let (mut gateway, mut upstream, mut form, mut threads, mut file, mut enforce) =
-        (None, None, Form::Short, None, None, false);
+    let (mut gateway, mut upstream, mut form, mut threads) = (None, None, Form::Short, None);
+    let (mut only, mut file, mut enforce) = (None, None, false);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().with_context(|| format!("`{argument}` needs a value"));
@@ -49,6 +50,7 @@ fn run() -> Result<bool> {
             "--upstream" => upstream = Some(PathBuf::from(value()?)),
             "--full" => form = Form::Full,
             "--threads" => threads = Some(value()?.parse().context("`--threads` needs a number")?),
+            "--only" => only = Some(value()?),
             "--json" => file = Some(PathBuf::from(value()?)),
             "--enforce" => enforce = true,
             "--help" | "-h" => {
@@ -63,6 +65,7 @@ fn run() -> Result<bool> {
         upstream: upstream.context("`--upstream FILE` is needed")?,
         form,
         threads,
+        only,
     };
     let findings = plan.run(&mut |line| eprintln!("{line}"))?;
     println!("{}", findings.table());
