@@ -1,0 +1,182 @@
+//! What is asked of the gateway through rmcp, and what the answers must be.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use futures_util::StreamExt;
+use futures_util::future::try_join_all;
+use rmcp::handler::client::progress::ProgressDispatcher;
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ProgressNotificationParam,
+    ServerResult,
+};
+use rmcp::service::{
+    NotificationContext, PeerRequestOptions, RequestHandle, RoleClient, RunningService, ServiceError,
+};
+use rmcp::{ClientHandler, ErrorData};
+use serde_json::{Value, json};
+
+/// What every mock behind the gateway offers.
+const TOOLS: [&str; 6] = ["echo", "slow", "hang", "fail", "refuse", "cancelled"];
+const POLL: Duration = Duration::from_millis(20);
+
+/// A client that hands every report of progress to whoever waits for it.
+#[derive(Default)]
+pub(crate) struct Progress {
+    reports: ProgressDispatcher,
+}
+
+impl ClientHandler for Progress {
+    async fn on_progress(
+        &self,
+        report: ProgressNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        self.reports.handle_notification(report).await;
+    }
+}
+
+/// A client and its way to the gateway.
+pub(crate) type Connection = RunningService<RoleClient, Progress>;
+
+/// The checks of one server behind the gateway.
+pub(crate) struct Checks<'a> {
+    pub(crate) connection: &'a Connection,
+    pub(crate) upstream: &'static str,
+}
+
+/// Every tool of every server is listed, in order, with its schema.
+pub(crate) async fn list(connection: &Connection, upstreams: &[&str]) -> Result<((), String)> {
+    let tools = connection.list_all_tools().await?;
+    let names: Vec<&str> = tools.iter().map(|tool| &*tool.name).filter(|name| name.contains("__")).collect();
+    let expected: Vec<String> = upstreams
+        .iter()
+        .flat_map(|upstream| TOOLS.iter().map(move |tool| format!("{upstream}__{tool}")))
+        .collect();
+    ensure!(names == expected, "listed: {names:?}");
+    let echo = tools.iter().find(|tool| tool.name == "new__echo").context("no tool new__echo")?;
+    ensure!(echo.input_schema.get("required") == Some(&json!(["text"])), "{:?}", echo.input_schema);
+    Ok(((), format!("{} tools", tools.len())))
+}
+
+impl Checks<'_> {
+    fn order(&self, tool: &str, arguments: Value) -> CallToolRequestParams {
+        let order = CallToolRequestParams::new(format!("{}__{tool}", self.upstream));
+        match arguments {
+            Value::Object(arguments) => order.with_arguments(arguments),
+            _ => order,
+        }
+    }
+
+    async fn call(&self, tool: &str, arguments: Value) -> Result<CallToolResult, ServiceError> {
+        self.connection.call_tool(self.order(tool, arguments)).await
+    }
+
+    /// A call that can be cancelled and whose progress can be followed.
+    async fn open(&self, tool: &str) -> Result<RequestHandle<RoleClient>, ServiceError> {
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(self.order(tool, json!({}))));
+        self.connection.send_cancellable_request(request, PeerRequestOptions::no_options()).await
+    }
+
+    pub(crate) async fn echo(&self) -> Result<()> {
+        let given = json!({"text": "Grüße, 世界 🦀", "nested": {"list": [1, 2.5, null, true], "empty": {}}});
+        let result = self.call("echo", given.clone()).await?;
+        ensure!(result.is_error != Some(true), "{result:?}");
+        ensure!(serde_json::from_str::<Value>(text(&result)?)? == given, "{result:?}");
+        ensure!(result.structured_content.as_ref() == Some(&given), "{result:?}");
+        Ok(())
+    }
+
+    pub(crate) async fn parallel(&self) -> Result<()> {
+        try_join_all((0..20).map(async |index| {
+            let given = json!({"text": format!("call {index}")});
+            let result = self.call("echo", given.clone()).await?;
+            ensure!(result.structured_content == Some(given), "call {index} got {result:?}");
+            Ok(())
+        }))
+        .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn progress(&self) -> Result<()> {
+        let call = self.open("slow").await?;
+        let mut reports = self.connection.service().reports.subscribe(call.progress_token.clone()).await;
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            let report = reports.next().await.context("no more progress")?;
+            seen.push((report.progress, report.total, report.message));
+        }
+        // rmcp handles each notification on a task of its own, so their order says nothing about the gateway.
+        seen.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let expected: Vec<_> =
+            (1..=3).map(|step| (f64::from(step), Some(3.0), Some(format!("step {step}")))).collect();
+        ensure!(seen == expected, "{seen:?}");
+        let ServerResult::CallToolResult(result) = call.await_response().await? else {
+            bail!("the answer is not the result of a call");
+        };
+        ensure!(text(&result)? == "done", "{result:?}");
+        Ok(())
+    }
+
+    pub(crate) async fn cancel(&self) -> Result<()> {
+        let before = self.count_cancelled().await?;
+        let call = self.open("hang").await?;
+        let mut reports = self.connection.service().reports.subscribe(call.progress_token.clone()).await;
+        reports.next().await.context("no progress")?;
+        call.cancel(Some("enough".to_owned())).await?;
+        while self.count_cancelled().await? != before + 1 {
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    async fn count_cancelled(&self) -> Result<usize> {
+        let result = self.call("cancelled", json!({})).await?;
+        let ids = result.structured_content.as_ref().and_then(|content| content["cancelled"].as_array());
+        Ok(ids.with_context(|| format!("no list of cancelled calls: {result:?}"))?.len())
+    }
+
+    pub(crate) async fn tool_error(&self) -> Result<()> {
+        let result = self.call("fail", json!({})).await?;
+        ensure!(result.is_error == Some(true), "{result:?}");
+        ensure!(text(&result)? == "the tool failed", "{result:?}");
+        Ok(())
+    }
+
+    pub(crate) async fn server_error(&self) -> Result<()> {
+        let error = refusal(self.call("refuse", json!({})).await)?;
+        ensure!(error.code.0 == 1234, "{error:?}");
+        ensure!(error.message.contains("not today"), "{error:?}");
+        ensure!(error.data == Some(json!({"reason": "a rule of the server"})), "{error:?}");
+        Ok(())
+    }
+
+    pub(crate) async fn wrong_arguments(&self) -> Result<()> {
+        let result = self.call("echo", json!({"text": 7})).await?;
+        ensure!(result.is_error == Some(true), "{result:?}");
+        let envelope: Value = serde_json::from_str(text(&result)?)?;
+        ensure!(envelope["error"]["code"] == "INVALID_PARAMS", "{envelope}");
+        ensure!(envelope["error"]["details"]["issues"][0]["path"] == "/text", "{envelope}");
+        Ok(())
+    }
+
+    pub(crate) async fn unknown_tool(&self) -> Result<()> {
+        let error = refusal(self.call("nothing", json!({})).await)?;
+        ensure!(error.code.0 == -32602, "{error:?}");
+        ensure!(error.message.contains("nothing"), "{error:?}");
+        Ok(())
+    }
+}
+
+fn text(result: &CallToolResult) -> Result<&str> {
+    let first = result.content.first().and_then(|content| content.as_text());
+    Ok(&first.with_context(|| format!("no text in {result:?}"))?.text)
+}
+
+fn refusal(outcome: Result<CallToolResult, ServiceError>) -> Result<ErrorData> {
+    match outcome {
+        Err(ServiceError::McpError(error)) => Ok(error),
+        Err(other) => bail!("an error, but not the server's: {other}"),
+        Ok(result) => bail!("an answer where an error was due: {result:?}"),
+    }
+}

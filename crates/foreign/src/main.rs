@@ -1,0 +1,161 @@
+//! The Rust SDK as a client of the gateway, in either era.
+//!
+//! Takes its order as JSON in the first argument and prints one line of JSON per check, as the drivers of the
+//! other SDKs in `foreign/clients` do: what is asked for is the same there and here. Starting the gateway for HTTP
+//! and the table of outcomes belong to `cargo xtask foreign`.
+
+#![expect(clippy::print_stdout, reason = "the outcomes go to whoever started the driver")]
+
+mod checks;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rmcp::model::ProtocolVersion;
+use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
+use rmcp::{ClientLifecycleMode, ClientServiceExt};
+use serde::Deserialize;
+use serde_json::json;
+
+use checks::{Checks, Connection, Progress};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The SDK kills a stdio server that is still there three seconds after its input was closed.
+const POLITE_CLOSE: Duration = Duration::from_millis(2900);
+const UPSTREAMS: [&str; 2] = ["old", "new"];
+
+/// What to do.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Transport {
+    Stdio,
+    Http,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Era {
+    Legacy,
+    Modern,
+}
+
+#[derive(Deserialize)]
+struct Job {
+    transport: Transport,
+    era: Era,
+    #[serde(default)]
+    url: String,
+    #[serde(default)]
+    command: String,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+}
+
+/// Whether any check failed so far.
+struct Outcomes {
+    failed: bool,
+}
+
+impl Outcomes {
+    async fn check<T>(
+        &mut self,
+        upstream: &str,
+        name: &str,
+        body: impl Future<Output = Result<(T, String)>>,
+    ) -> Option<T> {
+        let outcome = match tokio::time::timeout(PATIENCE, body).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(anyhow::anyhow!("no outcome within {PATIENCE:?}")),
+        };
+        let (value, ok, detail) = match outcome {
+            Ok((value, detail)) => (Some(value), true, detail),
+            Err(error) => (None, false, format!("{error:#}")),
+        };
+        self.failed |= !ok;
+        println!("{}", json!({"upstream": upstream, "check": name, "ok": ok, "detail": detail}));
+        value
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<ExitCode> {
+    let job = std::env::args().nth(1).context("the order, as JSON, is missing")?;
+    let job: Job = serde_json::from_str(&job).context("the order cannot be read")?;
+    let mut outcomes = Outcomes { failed: false };
+    if let Some(connection) = outcomes.check("", "connect", connect(&job)).await {
+        run(&mut outcomes, &connection).await;
+        outcomes.check("", "close", close(connection, &job.transport)).await;
+    }
+    Ok(if outcomes.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn run(outcomes: &mut Outcomes, connection: &Connection) {
+    outcomes.check("", "list", checks::list(connection, &UPSTREAMS)).await;
+    for upstream in UPSTREAMS {
+        let checks = Checks { connection, upstream };
+        outcomes.check(upstream, "call", silent(checks.echo())).await;
+        outcomes.check(upstream, "parallel", silent(checks.parallel())).await;
+        outcomes.check(upstream, "progress", silent(checks.progress())).await;
+        outcomes.check(upstream, "cancel", silent(checks.cancel())).await;
+        outcomes.check(upstream, "tool error", silent(checks.tool_error())).await;
+        outcomes.check(upstream, "server error", silent(checks.server_error())).await;
+        outcomes.check(upstream, "arguments", silent(checks.wrong_arguments())).await;
+        outcomes.check(upstream, "unknown tool", silent(checks.unknown_tool())).await;
+    }
+}
+
+async fn silent(check: impl Future<Output = Result<()>>) -> Result<((), String)> {
+    check.await.map(|()| ((), String::new()))
+}
+
+async fn connect(job: &Job) -> Result<(Connection, String)> {
+    let (lifecycle, expected) = match job.era {
+        Era::Legacy => (ClientLifecycleMode::Initialize, ProtocolVersion::V_2025_11_25),
+        Era::Modern => {
+            let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
+            let auto = ClientLifecycleMode::Auto { preferred_versions, legacy_version: None };
+            (auto, ProtocolVersion::V_2026_07_28)
+        }
+    };
+    let progress = Progress::default();
+    let connection = match job.transport {
+        Transport::Stdio => {
+            let child = TokioChildProcess::new(command(job)).context("the gateway cannot be started")?;
+            progress.serve_with_lifecycle(child, lifecycle).await?
+        }
+        Transport::Http => {
+            let transport = StreamableHttpClientTransport::from_uri(job.url.as_str());
+            progress.serve_with_lifecycle(transport, lifecycle).await?
+        }
+    };
+    let info = connection.peer_info().context("the gateway did not introduce itself")?;
+    let revision = &info.protocol_version;
+    ensure!(*revision == expected, "{revision} was negotiated");
+    let detail = revision.to_string();
+    Ok((connection, detail))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the gateway is the program under test, started as a client would"
+)]
+fn command(job: &Job) -> tokio::process::Command {
+    let mut command = tokio::process::Command::new(&job.command);
+    command.args(&job.args).envs(&job.env);
+    command
+}
+
+async fn close(connection: Connection, transport: &Transport) -> Result<((), String)> {
+    let started = Instant::now();
+    connection.cancel().await?;
+    let took = started.elapsed();
+    if matches!(transport, Transport::Stdio) && took > POLITE_CLOSE {
+        bail!("the gateway had to be killed ({took:?})");
+    }
+    Ok(((), format!("{} ms", took.as_millis())))
+}

@@ -1,0 +1,174 @@
+// Calls every foreign server behind one gateway, as a client of one era.
+//
+// The servers are started by the gateway; `cargo xtask foreign` writes its configuration and says where everything is.
+// The client is the TypeScript SDK of the second generation, which speaks both eras. What is expected here was seen
+// from the servers without a gateway in between.
+
+import assert from 'node:assert/strict';
+import { createServer } from 'node:http';
+import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
+import { check, finish, job } from './clients/checks.mjs';
+
+const READY_MS = 60_000;
+
+/** Each server's tools in its own order, and what proves that a call went there and back. */
+const SERVERS = {
+  everything: {
+    tools: `echo get-annotated-message get-env get-resource-links get-resource-reference get-structured-content get-sum
+      get-tiny-image gzip-file-as-resource toggle-simulated-logging toggle-subscriber-updates
+      trigger-long-running-operation simulate-research-query`,
+    calls: async (call) => {
+      assert.equal(text(await call('echo', { message: 'across' })), 'Echo: across');
+      const weather = await call('get-structured-content', { location: 'Chicago' });
+      assert.equal(typeof weather.structuredContent.temperature, 'number');
+      const image = await call('get-tiny-image', {});
+      assert.ok(image.content.some((block) => block.type === 'image' && block.mimeType === 'image/png'));
+      const seen = [];
+      const onprogress = (report) => seen.push(report.progress);
+      await call('trigger-long-running-operation', { duration: 0.3, steps: 3 }, { onprogress });
+      assert.deepEqual(seen, [1, 2, 3]);
+    },
+    wrong: ['echo', { message: 5 }],
+  },
+  files: {
+    tools: `read_file read_text_file read_media_file read_multiple_files write_file edit_file create_directory
+      list_directory list_directory_with_sizes directory_tree move_file search_files get_file_info
+      list_allowed_directories`,
+    calls: async (call) => {
+      const path = `${job.folder}/note-${job.era}.txt`;
+      const content = 'first line\nsecond line with "quotes" and ünïcode\n';
+      assert.match(text(await call('write_file', { path, content })), /Successfully wrote/);
+      assert.equal(text(await call('read_text_file', { path })), content);
+      assert.match(text(await call('list_directory', { path: job.folder })), new RegExp(`note-${job.era}\\.txt`));
+      const outside = await call('read_text_file', { path: '/etc/hostname' });
+      assert.equal(outside.isError, true);
+      assert.match(text(outside), /outside allowed directories/);
+    },
+    wrong: ['read_text_file', {}],
+  },
+  memory: {
+    tools: `create_entities create_relations add_observations delete_entities delete_observations delete_relations
+      read_graph search_nodes open_nodes`,
+    calls: async (call) => {
+      const name = `Ada of the ${job.era} era`;
+      const entities = [{ name, entityType: 'person', observations: ['writes notes'] }];
+      await call('create_entities', { entities });
+      const graph = (await call('read_graph', {})).structuredContent;
+      assert.ok(graph.entities.some((entity) => entity.name === name));
+    },
+    wrong: ['create_entities', { entities: 'Ada' }],
+  },
+  thinking: {
+    tools: 'sequentialthinking',
+    calls: async (call) => {
+      const thought = { thought: 'enough', nextThoughtNeeded: false, thoughtNumber: 1, totalThoughts: 1 };
+      assert.equal((await call('sequentialthinking', thought)).structuredContent.totalThoughts, 1);
+    },
+    wrong: ['sequentialthinking', { thought: 'without a number' }],
+  },
+  code: {
+    tools: 'run-code',
+    calls: async (call) => {
+      const code = 'console.log(6 * 7)';
+      assert.match(text(await call('run-code', { code, languageId: 'javascript' })), /42/);
+    },
+    wrong: ['run-code', { languageId: 'javascript' }],
+  },
+  commands: {
+    tools: 'run_command',
+    calls: async (call) => {
+      assert.match(text(await call('run_command', { command: 'echo across' })), /across/);
+    },
+    wrong: ['run_command', {}],
+  },
+  time: {
+    tools: 'get_current_time convert_time',
+    calls: async (call) => {
+      const given = { source_timezone: 'Asia/Kolkata', time: '12:00', target_timezone: 'Asia/Tokyo' };
+      assert.equal((await call('convert_time', given)).structuredContent.time_difference, '+3.5h');
+      const nowhere = await call('get_current_time', { timezone: 'Nowhere/Land' });
+      assert.equal(nowhere.isError, true);
+    },
+    wrong: ['convert_time', { time: 12 }],
+  },
+  git: {
+    tools: `git_status git_diff_unstaged git_diff_staged git_diff git_commit git_add git_reset git_log
+      git_create_branch git_checkout git_show git_branch`,
+    calls: async (call) => {
+      const repo_path = job.repository;
+      assert.match(text(await call('git_log', { repo_path, max_count: 1 })), /the first commit/);
+      assert.match(text(await call('git_status', { repo_path })), /nothing to commit/);
+    },
+    wrong: ['git_log', { repo_path: 7 }],
+  },
+  fetch: {
+    tools: 'fetch',
+    calls: async (call) => {
+      // Plain text: for HTML the server installs packages from npm on its first call.
+      const page = createServer((_, reply) => {
+        reply.setHeader('content-type', 'text/plain');
+        reply.end('seen through the gateway');
+      });
+      await new Promise((resolve) => page.listen(0, '127.0.0.1', resolve));
+      const url = `http://127.0.0.1:${page.address().port}/`;
+      try {
+        assert.match(text(await call('fetch', { url })), /seen through the gateway/);
+      } finally {
+        page.closeAllConnections();
+        await new Promise((resolve) => page.close(resolve));
+      }
+      const gone = await call('fetch', { url });
+      assert.equal(gone.isError, true);
+    },
+    wrong: ['fetch', { url: 7 }],
+  },
+};
+
+const client = await connect();
+const listed = await ready();
+for (const [server, expected] of Object.entries(SERVERS)) {
+  const call = (tool, args, options) => client.callTool({ name: `${server}__${tool}`, arguments: args }, options);
+  await check(server, 'list', async () => {
+    const names = expected.tools.split(/\s+/).map((tool) => `${server}__${tool}`);
+    assert.deepEqual(listed.filter((name) => name.startsWith(`${server}__`)), names);
+    return `${names.length} tools`;
+  });
+  if (job.only_list) continue;
+  await check(server, 'call', () => expected.calls(call));
+  await check(server, 'arguments', async () => {
+    const [tool, args] = expected.wrong;
+    const result = await call(tool, args);
+    assert.equal(result.isError, true);
+    assert.equal(JSON.parse(text(result)).error.code, 'INVALID_PARAMS');
+  });
+}
+await check('', 'close', () => client.close());
+finish();
+
+async function connect() {
+  const mode = job.era === 'modern' ? { pin: '2026-07-28' } : 'legacy';
+  const transport =
+    job.transport === 'stdio'
+      ? new StdioClientTransport({ command: job.command, args: job.args, env: job.env })
+      : new StreamableHTTPClientTransport(new URL(job.url));
+  const connected = new Client({ name: 'foreign-servers', version: '1' }, { versionNegotiation: { mode } });
+  await check('', 'connect', () => connected.connect(transport));
+  return connected;
+}
+
+/** The names of all tools, once every server has come up or has had its time. */
+async function ready() {
+  const deadline = Date.now() + READY_MS;
+  for (;;) {
+    const { tools } = await client.listTools(undefined, { cacheMode: 'bypass' });
+    const names = tools.map((tool) => tool.name);
+    const up = Object.keys(SERVERS).filter((server) => names.some((name) => name.startsWith(`${server}__`)));
+    if (up.length === Object.keys(SERVERS).length || Date.now() > deadline) return names;
+    await new Promise((resolve) => setTimeout(resolve, 200));
+  }
+}
+
+function text(result) {
+  return result.content.map((block) => block.text ?? '').join('');
+}

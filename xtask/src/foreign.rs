@@ -1,0 +1,94 @@
+//! Puts the gateway between clients and servers that other people wrote, and checks what comes through.
+//!
+//! The programs are installed at pinned versions into the target folder; the drivers in `foreign/` and
+//! `crates/foreign` speak through the foreign SDKs and print one line of JSON per check. This chore starts the gateway,
+//! hands the drivers their orders, looks for processes that should be gone, and tells the outcome. It fails if any check
+//! does.
+
+mod clients;
+mod install;
+mod outcome;
+mod program;
+mod servers;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use install::Installed;
+use outcome::Outcomes;
+
+const USAGE: &str = "usage: cargo xtask foreign [--full] [--json FILE]";
+/// How often the long form repeats the clients: a race shows itself in one of many runs.
+const FULL_ROUNDS: u32 = 10;
+
+/// What was asked for.
+struct Options {
+    full: bool,
+    json: Option<PathBuf>,
+}
+
+impl Options {
+    fn parse(arguments: &[&str]) -> Result<Self> {
+        let mut options = Self { full: false, json: None };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match *argument {
+                "--full" => options.full = true,
+                "--json" => {
+                    let file = arguments.next().with_context(|| format!("--json needs a file; {USAGE}"))?;
+                    options.json = Some(PathBuf::from(file));
+                }
+                unknown => bail!("`{unknown}` is not an option; {USAGE}"),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs everything; fails if a check did.
+pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
+    let options = Options::parse(arguments)?;
+    let started = Instant::now();
+    let installed = install::install(root)?;
+    println!("installed and built in {:.0} s\n", started.elapsed().as_secs_f32());
+    let outcomes = observe(&installed, &options)?;
+
+    println!("{}", outcomes.report());
+    if let Some(file) = &options.json {
+        let text = format!("{:#}\n", outcomes.to_json(options.full));
+        std::fs::write(file, text).with_context(|| format!("{} could not be written", file.display()))?;
+    }
+    println!("in {:.0} s; the logs are in {}", started.elapsed().as_secs_f32(), installed.logs().display());
+    // The last line: what CI and people look for.
+    println!("{} passed, {} failed", outcomes.passed(), outcomes.failed());
+    if outcomes.failed() > 0 {
+        bail!("{} checks failed", outcomes.failed());
+    }
+    Ok(())
+}
+
+fn observe(installed: &Installed, options: &Options) -> Result<Outcomes> {
+    let mut outcomes = Outcomes::default();
+    let rounds = if options.full { FULL_ROUNDS } else { 1 };
+    for _ in 0..rounds {
+        clients::run(installed, &mut outcomes)?;
+    }
+    servers::run(installed, options.full, &mut outcomes)?;
+    Ok(outcomes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_others_refused() {
+        let options = Options::parse(&["--json", "out.json", "--full"]).unwrap();
+        assert!(options.full);
+        assert_eq!(options.json.as_deref(), Some(Path::new("out.json")));
+        assert!(Options::parse(&["--json"]).is_err());
+        assert!(Options::parse(&["--fast"]).is_err());
+    }
+}

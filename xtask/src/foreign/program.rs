@@ -1,0 +1,215 @@
+//! Starts the gateway and the drivers, ends them, and finds what they left behind.
+//!
+//! Whatever is started here, and whatever that starts, carries a mark in its environment: a process that lost its parent
+//! is still found by it. Nothing else is ever looked at or ended.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// The variable that carries the mark.
+pub(crate) const MARK: &str = "FOREIGN_TEST_MARK";
+/// What the gateway says on stderr before its address.
+const ADDRESS_FOLLOWS: &str = "serves MCP at ";
+const START_LIMIT: Duration = Duration::from_secs(30);
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+const DRIVER_LIMIT: Duration = Duration::from_secs(150);
+/// How long processes may take to go after what they served has gone.
+const GONE_LIMIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A program to run.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a chore is a person's typing: no part of the gateway runs through here"
+)]
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    Command::new(program)
+}
+
+/// A mark that nobody else has.
+pub(crate) fn mark(name: &str) -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{name}-{}-{}", std::process::id(), since.as_nanos())
+}
+
+/// A gateway that serves HTTP. Dropped without being ended, it is killed.
+pub(crate) struct Gateway {
+    child: Child,
+    /// Where clients reach it.
+    pub(crate) url: String,
+}
+
+impl Gateway {
+    /// Starts it on a port of its own choice and waits until it says which.
+    pub(crate) fn start(program: &Path, config: &Path, mark: &str, log: &Path) -> Result<Self> {
+        let mut child = command(program)
+            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .arg(config)
+            .env(MARK, mark)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("{} could not be started", program.display()))?;
+        let (sender, address) = channel();
+        let stderr = child.stderr.take().context("the gateway has no stderr")?;
+        let mut log = append(log)?;
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                // A log that cannot be written is no reason to stop reading: the gateway would block.
+                let _ = writeln!(log, "{line}");
+                if let Some((_, url)) = line.split_once(ADDRESS_FOLLOWS) {
+                    let _ = sender.send(url.trim().to_owned());
+                }
+            }
+        });
+        // Made first, so that a gateway that never gets ready is ended too.
+        let mut gateway = Self { child, url: String::new() };
+        gateway.url =
+            address.recv_timeout(START_LIMIT).context("the gateway did not say where it listens")?;
+        Ok(gateway)
+    }
+
+    /// Asks it to end, and waits.
+    pub(crate) fn terminate(mut self) -> Result<ExitStatus> {
+        let id = self.child.id().to_string();
+        command("kill").args(["-TERM", &id]).status().context("kill could not be started")?;
+        wait(&mut self.child, STOP_LIMIT)?.context("the gateway did not end")
+    }
+
+    /// Ends it in the hardest way there is.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Both fail where it has ended already, and then there is nothing to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a driver with its order and gives the lines of JSON it printed, and what was wrong with it as a program.
+pub(crate) fn drive(
+    name: &str,
+    driver: &mut Command,
+    order: &Value,
+    log: &Path,
+) -> Result<(Vec<Value>, Option<String>)> {
+    let mut child = driver
+        .arg(order.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(append(log)?)
+        .spawn()
+        .with_context(|| format!("{driver:?} could not be started"))?;
+    let (sender, lines) = channel();
+    let stdout = child.stdout.take().context("the driver has no stdout")?;
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let started = Instant::now();
+    let status = wait(&mut child, DRIVER_LIMIT)?;
+    println!("{name}: {:.1} s", started.elapsed().as_secs_f32());
+    if status.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
+    Ok((collect(&lines), trouble(status)))
+}
+
+/// What the driver printed. Its end closes the channel, unless a process it left behind holds its stdout.
+fn collect(lines: &Receiver<String>) -> Vec<Value> {
+    let mut outcomes = Vec::new();
+    while let Ok(line) = lines.recv_timeout(Duration::from_secs(1)) {
+        outcomes.push(serde_json::from_str(&line).unwrap_or_else(
+            |_| serde_json::json!({"check": "output", "ok": false, "detail": format!("not JSON: {line}")}),
+        ));
+    }
+    outcomes
+}
+
+/// An exit status of 1 is a failed check, which the driver has told.
+fn trouble(status: Option<ExitStatus>) -> Option<String> {
+    match status {
+        None => Some(format!("the driver did not end within {DRIVER_LIMIT:?}")),
+        Some(status) if status.success() || status.code() == Some(1) => None,
+        Some(status) => Some(format!("the driver ended with {status}")),
+    }
+}
+
+/// Waits until no marked process is left; gives the command lines of those that stay.
+pub(crate) fn leftovers(mark: &str) -> Vec<String> {
+    let deadline = Instant::now() + GONE_LIMIT;
+    loop {
+        let left = marked(mark);
+        if left.is_empty() || Instant::now() > deadline {
+            return left;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// The processes that carry the mark.
+pub(crate) fn marked(mark: &str) -> Vec<String> {
+    let wanted = format!("{MARK}={mark}");
+    let Ok(processes) = Path::new("/proc").read_dir() else {
+        return Vec::new();
+    };
+    processes
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
+        .filter(|entry| {
+            let variables = read(&entry.path().join("environ"));
+            variables.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        })
+        .map(|entry| {
+            let line = read(&entry.path().join("cmdline"));
+            let words = String::from_utf8_lossy(&line).replace('\0', " ");
+            format!("{} {}", entry.file_name().to_string_lossy(), words.trim_end())
+        })
+        .collect()
+}
+
+/// A process may end while it is looked at; then it has nothing to tell.
+fn read(path: &Path) -> Vec<u8> {
+    let mut text = Vec::new();
+    if let Ok(mut file) = File::open(path) {
+        let _ = file.read_to_end(&mut text);
+    }
+    text
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > deadline {
+            return Ok(None);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+fn append(log: &Path) -> Result<File> {
+    let file = File::options().create(true).append(true).open(log);
+    file.with_context(|| format!("{} could not be opened", log.display()))
+}
