@@ -8,6 +8,7 @@
 mod bench;
 mod conformance;
 mod coverage;
+mod foreign;
 mod fuzz;
 mod generate;
 mod report;
@@ -33,6 +34,8 @@ Chores:
                          --enforce (fails if a bar is missed), --threads N, --only TEXT
   conformance            the official suite against our fixture, directly and through the gateway; also
                          --full (three rounds, the worst counts), --compare (what was lost and why), --json FILE
+  foreign                clients and servers of other people through the gateway; also --full (ten rounds of the
+                         clients, the servers over stdio too), --json FILE
   requirements           are all landed requirements named by a test, and is docs/requirements.md fresh?
   requirements --write   writes docs/requirements.md anew
   generate               writes every page that is made from code anew; --check only compares
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         }
         ["bench", options @ ..] => bench::run(&root, options),
         ["conformance", rest @ ..] => conformance::run(&root, rest),
+        ["foreign", options @ ..] => foreign::run(&root, options),
         ["requirements"] => report::check(&root),
         ["requirements", "--write"] => report::write(&root),
         ["generate"] => generate::write(&root),

@@ -56,12 +56,9 @@ pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> 
         }
     }
     let status = gateway.terminate()?;
-    outcomes.processes.push(Outcome::of(
-        "gateway of the clients",
-        "ends well when asked to",
-        if status.success() { Vec::new() } else { vec![status.to_string()] },
-    ));
-    outcomes.processes.push(Outcome::of("all clients", "leave no process", leftovers(&mark)));
+    let complaint = if status.success() { Vec::new() } else { vec![status.to_string()] };
+    outcomes.processes.push(Outcome::of("gateway of the clients", "ends well when asked to", &complaint));
+    outcomes.processes.push(Outcome::of("all clients", "leave no process", &leftovers(&mark)));
     Ok(())
 }
 

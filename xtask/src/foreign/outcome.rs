@@ -16,7 +16,7 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     /// Passed if there is nothing to complain about.
-    pub(crate) fn of(row: &str, check: &str, complaints: Vec<String>) -> Self {
+    pub(crate) fn of(row: &str, check: &str, complaints: &[String]) -> Self {
         let ok = complaints.is_empty();
         Self { row: row.to_owned(), check: check.to_owned(), detail: complaints.join("\n"), ok }
     }
@@ -220,8 +220,8 @@ mod tests {
     #[test]
     fn complaints_fail_a_check_on_processes() {
         let mut outcomes = Outcomes::default();
-        outcomes.processes.push(Outcome::of("all servers", "gone", Vec::new()));
-        outcomes.processes.push(Outcome::of("all servers", "gone", vec!["17 node".to_owned()]));
+        outcomes.processes.push(Outcome::of("all servers", "gone", &[]));
+        outcomes.processes.push(Outcome::of("all servers", "gone", &["17 node".to_owned()]));
         assert_eq!(outcomes.processes.list(), "ok  all servers gone\n!   all servers gone\n");
     }
 }

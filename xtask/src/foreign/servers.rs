@@ -27,11 +27,11 @@ pub(crate) fn run(installed: &Installed, full: bool, outcomes: &mut Outcomes) ->
     }
     let status = gateway.terminate()?;
     let complaint = if status.success() { Vec::new() } else { vec![status.to_string()] };
-    outcomes.processes.push(Outcome::of("gateway of the servers", "ends well when asked to", complaint));
+    outcomes.processes.push(Outcome::of("gateway of the servers", "ends well when asked to", &complaint));
     outcomes.processes.push(Outcome::of(
         "all servers",
         "gone after SIGTERM of the gateway",
-        leftovers(&mark),
+        &leftovers(&mark),
     ));
 
     stage.kill(outcomes)?;
@@ -93,12 +93,12 @@ impl<'a> Stage<'a> {
         // The gateway itself, the servers, and npm and its shell.
         let before = marked(&mark);
         let complaint = if before.len() > SERVERS + 1 { Vec::new() } else { before };
-        outcomes.processes.push(Outcome::of("all servers", "run before the gateway is killed", complaint));
+        outcomes.processes.push(Outcome::of("all servers", "run before the gateway is killed", &complaint));
         gateway.kill()?;
         outcomes.processes.push(Outcome::of(
             "all servers",
             "gone after SIGKILL of the gateway",
-            leftovers(&mark),
+            &leftovers(&mark),
         ));
         Ok(())
     }
@@ -116,7 +116,7 @@ impl<'a> Stage<'a> {
             });
             self.drive(&order, outcomes)?;
             let left = leftovers(&mark);
-            outcomes.processes.push(Outcome::of("all servers", "gone after the client closed", left));
+            outcomes.processes.push(Outcome::of("all servers", "gone after the client closed", &left));
         }
         Ok(())
     }
