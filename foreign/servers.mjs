@@ -5,6 +5,7 @@
 // from the servers without a gateway in between.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
@@ -127,13 +128,24 @@ const SERVERS = {
 
 const client = await connect();
 const listed = await ready();
+// Started while the checks below wait anyway: nine interpreters take their time.
+const direct = job.direct ? listDirectly(JSON.parse(readFileSync(job.direct, 'utf8')).mcpServers) : {};
 for (const [server, expected] of Object.entries(SERVERS)) {
   const call = (tool, args, options) => client.callTool({ name: `${server}__${tool}`, arguments: args }, options);
   await check(server, 'list', async () => {
     const names = expected.tools.split(/\s+/).map((tool) => `${server}__${tool}`);
-    assert.deepEqual(listed.filter((name) => name.startsWith(`${server}__`)), names);
+    const names_listed = listed.map((tool) => tool.name).filter((name) => name.startsWith(`${server}__`));
+    assert.deepEqual(names_listed, names);
     return `${names.length} tools`;
   });
+  if (direct[server]) {
+    await check(server, 'as direct', async () => {
+      const tools = (await direct[server]).map((tool) => ({ ...tool, name: `${server}__${tool.name}` }));
+      // How a tool runs as a task is a field of the legacy era only.
+      if (job.era === 'modern') for (const tool of tools) delete tool.execution;
+      assert.deepEqual(listed.filter((tool) => tool.name.startsWith(`${server}__`)), tools);
+    }, READY_MS);
+  }
   if (job.only_list) continue;
   await check(server, 'call', () => expected.calls(call));
   await check(server, 'arguments', async () => {
@@ -157,16 +169,34 @@ async function connect() {
   return connected;
 }
 
-/** The names of all tools, once every server has come up or has had its time. */
+/** All tools, once every server has come up or has had its time. */
 async function ready() {
   const deadline = Date.now() + READY_MS;
   for (;;) {
     const { tools } = await client.listTools(undefined, { cacheMode: 'bypass' });
-    const names = tools.map((tool) => tool.name);
-    const up = Object.keys(SERVERS).filter((server) => names.some((name) => name.startsWith(`${server}__`)));
-    if (up.length === Object.keys(SERVERS).length || Date.now() > deadline) return names;
+    const up = Object.keys(SERVERS).filter((server) => tools.some((tool) => tool.name.startsWith(`${server}__`)));
+    if (up.length === Object.keys(SERVERS).length || Date.now() > deadline) return tools;
     await new Promise((resolve) => setTimeout(resolve, 200));
   }
+}
+
+/** What each server lists when nothing stands between it and the client. */
+function listDirectly(servers) {
+  const list = async ({ command, args, env, cwd }) => {
+    const alone = new Client({ name: 'foreign-servers', version: '1' }, { versionNegotiation: { mode: 'auto' } });
+    await alone.connect(new StdioClientTransport({ command, args, env, cwd, stderr: 'ignore' }));
+    const { tools } = await alone.listTools();
+    await alone.close();
+    return tools;
+  };
+  return Object.fromEntries(
+    Object.entries(servers).map(([server, entry]) => {
+      const tools = list(entry);
+      // Whoever waits for it is told; until then it is nobody's failure.
+      tools.catch(() => {});
+      return [server, tools];
+    }),
+  );
 }
 
 function text(result) {

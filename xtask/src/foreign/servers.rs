@@ -23,7 +23,8 @@ pub(crate) fn run(installed: &Installed, full: bool, outcomes: &mut Outcomes) ->
     let mark = mark("asked");
     let gateway = stage.gateway(&mark)?;
     for era in ERAS {
-        stage.drive(&json!({"transport": "http", "era": era, "url": gateway.url}), outcomes)?;
+        let order = json!({"transport": "http", "era": era, "url": gateway.url, "direct": stage.config()});
+        stage.drive(&order, outcomes)?;
     }
     let status = gateway.terminate()?;
     let complaint = if status.success() { Vec::new() } else { vec![status.to_string()] };
@@ -65,6 +66,10 @@ impl<'a> Stage<'a> {
     fn gateway(&self, mark: &str) -> Result<Gateway> {
         let config = self.write_config(mark)?;
         Gateway::start(&self.installed.gateway(), &config, mark, &self.log())
+    }
+
+    fn config(&self) -> PathBuf {
+        self.installed.scratch().join("servers.json")
     }
 
     fn log(&self) -> PathBuf {
@@ -122,7 +127,7 @@ impl<'a> Stage<'a> {
     }
 
     fn write_config(&self, mark: &str) -> Result<PathBuf> {
-        let file = self.installed.scratch().join("servers.json");
+        let file = self.config();
         let config = json!({"mcpServers": self.servers(mark)});
         fs::write(&file, config.to_string())
             .with_context(|| format!("{} could not be written", file.display()))?;
