@@ -74,6 +74,10 @@ fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
         request_timeout,
         max_total,
         startup_timeout: duration(section, "startup_timeout_ms", default.startup_timeout),
+        init_concurrency: section
+            .integer("init_concurrency")
+            .and_then(|count| usize::try_from(count).ok())
+            .unwrap_or(default.init_concurrency),
         list_wait: duration(section, "list_wait_ms", default.list_wait),
         threads: section
             .integer("threads")
@@ -232,7 +236,7 @@ fn timeouts(
     (request, total)
 }
 
-fn duration(section: &Section<'_>, key: &str, default: Duration) -> Duration {
+pub(crate) fn duration(section: &Section<'_>, key: &str, default: Duration) -> Duration {
     section.integer(key).map_or(default, Duration::from_millis)
 }
 

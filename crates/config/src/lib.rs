@@ -26,6 +26,7 @@
 mod check;
 mod diagnostic;
 mod env_file;
+mod filter;
 pub mod environment;
 mod interpolate;
 pub mod keys;
@@ -40,11 +41,12 @@ mod tree;
 
 pub use diagnostic::{ConfigError, Diagnostic, Severity};
 pub use environment::Environment;
+pub use filter::ToolFilter;
 pub use load::{load, locate};
 pub use reference::reference;
 pub use schema::json_schema;
 pub use secret::Secret;
 pub use settings::{
     AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, InvalidServerName, Launch, LogLevel,
-    Mode, Prefix, Server, ServerName, Source, Stdio, TokenSource, ToolOverride, UnknownWord,
+    Mode, Prefix, Retry, Server, ServerName, Source, Stdio, TokenSource, ToolOverride, UnknownWord,
 };

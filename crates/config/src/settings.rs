@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::diagnostic::Diagnostic;
+use crate::filter::ToolFilter;
 use crate::secret::Secret;
 
 /// A whole configuration, ready to be used.
@@ -106,6 +107,8 @@ pub struct GatewaySettings {
     pub max_total: Duration,
     /// How long the gateway itself may take to start.
     pub startup_timeout: Duration,
+    /// How many servers are started at the same time.
+    pub init_concurrency: usize,
     /// How long the first list of tools waits for servers that are still starting.
     pub list_wait: Duration,
     /// Number of worker threads, if it is not one per core.
@@ -193,6 +196,30 @@ pub struct Server {
     pub max_total: Duration,
     /// Settings of single tools by their name at the server.
     pub tools: BTreeMap<String, ToolOverride>,
+    /// Which of its tools are offered.
+    pub filter: ToolFilter,
+    /// Whether it is started again when it ends.
+    pub restart: bool,
+    /// Whether restarts are spread over time.
+    pub jitter: bool,
+    /// How long it must have served for the restart delays to begin anew.
+    pub stable_after: Duration,
+    /// How often its health is probed.
+    pub probe_interval: Duration,
+    /// Whether a call whose server was lost is tried again.
+    pub retry: Retry,
+}
+
+/// Whether a call whose server was lost is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Retry {
+    /// In any case; the tool may run twice.
+    Always,
+    /// Only where it provably did not run, or the tool says that running it twice does no harm.
+    #[default]
+    Safe,
+    /// Never.
+    Never,
 }
 
 /// How a server is reached.
@@ -323,6 +350,7 @@ impl Default for GatewaySettings {
             request_timeout: Duration::from_millis(300_000),
             max_total: Duration::from_millis(3_600_000),
             startup_timeout: Duration::from_millis(30_000),
+            init_concurrency: 8,
             list_wait: Duration::from_millis(5_000),
             threads: None,
             debug_errors: false,
@@ -407,6 +435,12 @@ impl Server {
             request_timeout: gateway.request_timeout,
             max_total: gateway.max_total,
             tools: BTreeMap::new(),
+            filter: ToolFilter::default(),
+            restart: true,
+            jitter: true,
+            stable_after: Duration::from_secs(60),
+            probe_interval: Duration::from_secs(30),
+            retry: Retry::Safe,
         }
     }
 }

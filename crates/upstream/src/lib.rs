@@ -4,12 +4,18 @@
 //! comes back is delivered in order.
 
 mod catalog;
+mod health;
 mod link;
 mod negotiate;
+mod policy;
+mod supervisor;
 mod transport;
 mod upstream;
 
 pub use catalog::Tool;
 pub use link::{Event, Exchange, Link, LinkError, Purpose, stamp_modern};
 pub use negotiate::Peer;
-pub use upstream::{Failure, FailureStage, INIT_TIMEOUT, Ready, State, Upstream};
+pub use policy::{Delays, RestartPolicy};
+pub use upstream::{
+    Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, State, Surroundings, Unavailable, Upstream,
+};

@@ -1,36 +1,38 @@
-//! One configured server from start to stop: what state it is in, and the link while it is ready.
-//!
-//! A single task per upstream owns its process. Everybody else reads the state, so a server that is slow,
-//! broken or gone costs the others nothing.
+//! One configured server as everybody sees it: its state, the link while it serves, and a place to wait
+//! while it does not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{Launch, Server, ServerName};
-use tokio::sync::{Notify, watch};
+use bridgehead_config::{Server, ServerName};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
 
-use crate::catalog::{Tool, list_tools};
-use crate::link::{Link, LinkError};
+use crate::catalog::Tool;
+use crate::link::Link;
 use crate::negotiate::Peer;
-use crate::transport::stdio::{Process, connect};
+use crate::supervisor::Supervisor;
 
-/// How long a server may take from its start to its tool list.
+/// How long a server may take from its start to its tool list, and how long callers wait for one that is
+/// down, counted from the beginning of the outage.
 pub const INIT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Changes of the tool list within this time are read as one.
-const CHANGE_DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Where a server is in its life.
 #[derive(Debug, Clone)]
 pub enum State {
-    /// Being started; its tools are not known yet.
-    Starting,
+    /// Being started for the first time; nothing has failed yet.
+    Starting {
+        /// Since then.
+        since: Instant,
+    },
     /// Serving.
     Ready(Arc<Ready>),
-    /// Not serving, for this reason.
+    /// Down, and being brought back for as long as it takes.
+    Restarting(Arc<Outage>),
+    /// Down for good, for this reason.
     Failed(Arc<Failure>),
     /// Ended by us.
     Stopped,
@@ -47,9 +49,28 @@ pub struct Ready {
     pub tools: Vec<Arc<Tool>>,
     /// Its process.
     pub pid: u32,
+    /// How often it has been started again.
+    pub restarts: u32,
+    /// Since then.
+    pub since: Instant,
 }
 
-/// Why a server does not serve.
+/// A server that is down for now.
+#[derive(Debug, Clone)]
+pub struct Outage {
+    /// When it went down, or was first started if it never served.
+    pub since: Instant,
+    /// How many attempts have failed since.
+    pub attempts: u32,
+    /// Why the last one failed, or why it went down.
+    pub reason: String,
+    /// What it offered when it last served.
+    pub last: Option<Arc<Ready>>,
+    /// Whether its tools still stand in the lists.
+    pub listed: bool,
+}
+
+/// Why a server does not serve and will not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Whether it never came up, or was lost later.
@@ -67,33 +88,73 @@ pub enum FailureStage {
     Crashed,
 }
 
+/// Why there is no link to call on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// The caller's own time ended while the server was being brought back.
+    #[error("it is being restarted, and the call's time ended first: {0}")]
+    StillRestarting(String),
+    /// It has been down for too long to wait; nobody waits until it is back.
+    #[error("it has been down for {} s: {reason}", .age.as_secs())]
+    Down {
+        /// For how long.
+        age: Duration,
+        /// Why.
+        reason: String,
+    },
+    /// It is down for good.
+    #[error("it does not serve: {}", .0.reason)]
+    Failed(Arc<Failure>),
+    /// It was stopped, or is being stopped.
+    #[error("it was stopped")]
+    Stopped,
+}
+
 /// A configured server. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Upstream {
     server: Arc<Server>,
     state: watch::Receiver<State>,
+    orders: Arc<Orders>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
+/// What others ask of the supervisor.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    /// Start it anew.
+    pub(crate) restart: Notify,
+    /// Look whether it is well.
+    pub(crate) suspect: Notify,
+}
+
+/// What all upstreams of a gateway share.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    /// The gateway's own variables, of which a server gets only the few that every program needs.
+    pub environment: Arc<BTreeMap<String, String>>,
+    /// The largest message that is taken.
+    pub limit: usize,
+    /// Told of every change of state.
+    pub changed: Arc<Notify>,
+    /// How many servers are started at the same time.
+    pub warm_up: Arc<Semaphore>,
+}
+
 impl Upstream {
-    /// Starts the server in the background. `environment` is the gateway's own, of which the child gets
-    /// only the few names that every program needs; `limit` bounds one message. Every change of state is
-    /// told to `changed`.
-    pub fn start(
-        server: Server,
-        environment: Arc<BTreeMap<String, String>>,
-        limit: usize,
-        changed: Arc<Notify>,
-    ) -> Self {
+    /// Starts the server in the background and keeps it running.
+    pub fn start(server: Server, surroundings: Surroundings) -> Self {
         let server = Arc::new(server);
-        let (sender, state) = watch::channel(State::Starting);
+        let (sender, state) = watch::channel(State::Starting { since: Instant::now() });
         let stop = CancellationToken::new();
+        let orders = Arc::new(Orders::default());
         let tasks = TaskTracker::new();
-        let life = Life { server: Arc::clone(&server), state: sender, stop: stop.clone(), limit, changed };
-        tasks.spawn(async move { life.run(&environment).await });
+        let supervisor =
+            Supervisor::new(Arc::clone(&server), sender, Arc::clone(&orders), stop.clone(), surroundings);
+        tasks.spawn(supervisor.run());
         tasks.close();
-        Self { server, state, stop, tasks }
+        Self { server, state, orders, stop, tasks }
     }
 
     /// Its name.
@@ -116,130 +177,56 @@ impl Upstream {
         self.state.clone()
     }
 
-    /// Waits until it is no longer starting.
+    /// Waits until its first start has succeeded or failed.
     pub async fn settled(&self) {
         let mut state = self.state.clone();
         // An error means the task is gone, and with it any start.
-        let _ = state.wait_for(|state| !matches!(state, State::Starting)).await;
+        let _ = state.wait_for(|state| !matches!(state, State::Starting { .. })).await;
+    }
+
+    /// The server, ready to be called. Waits for one that is coming up, at most until `deadline` and at most
+    /// until it has been down for [`INIT_TIMEOUT`]; all who wait fail together then, and whoever comes later
+    /// fails at once, until it serves again.
+    pub async fn acquire(&self, deadline: Instant) -> Result<Arc<Ready>, Unavailable> {
+        let mut states = self.state.clone();
+        loop {
+            let (since, reason) = match &*states.borrow_and_update() {
+                _ if self.stop.is_cancelled() => return Err(Unavailable::Stopped),
+                State::Ready(ready) => return Ok(Arc::clone(ready)),
+                State::Failed(failure) => return Err(Unavailable::Failed(Arc::clone(failure))),
+                State::Stopped => return Err(Unavailable::Stopped),
+                State::Starting { since } => (*since, "it is still starting".to_owned()),
+                State::Restarting(outage) => (outage.since, outage.reason.clone()),
+            };
+            let patience = since + INIT_TIMEOUT;
+            let now = Instant::now();
+            if now >= patience {
+                return Err(Unavailable::Down { age: now - since, reason });
+            }
+            if now >= deadline {
+                return Err(Unavailable::StillRestarting(reason));
+            }
+            tokio::select! {
+                changed = states.changed() => if changed.is_err() { return Err(Unavailable::Stopped) },
+                () = self.stop.cancelled() => return Err(Unavailable::Stopped),
+                () = tokio::time::sleep_until(deadline.min(patience)) => {}
+            }
+        }
+    }
+
+    /// Asks for a look at its health, after a call that it did not answer.
+    pub fn suspect(&self) {
+        self.orders.suspect.notify_one();
+    }
+
+    /// Ends the server and starts it anew, also one that is waiting for its next attempt.
+    pub fn restart(&self) {
+        self.orders.restart.notify_one();
     }
 
     /// Ends the server and returns when nothing of it is left.
     pub async fn stop(&self) {
         self.stop.cancel();
         self.tasks.wait().await;
-    }
-}
-
-/// The task that owns the server's process.
-struct Life {
-    server: Arc<Server>,
-    state: watch::Sender<State>,
-    stop: CancellationToken,
-    limit: usize,
-    changed: Arc<Notify>,
-}
-
-impl Life {
-    async fn run(self, environment: &BTreeMap<String, String>) {
-        let connected = tokio::select! {
-            biased;
-            () = self.stop.cancelled() => None,
-            outcome = self.come_up(environment) => Some(outcome),
-        };
-        let mut process = match connected {
-            None => return self.become_state(State::Stopped),
-            Some(Err(reason)) => {
-                warn!(server = %self.label(), reason, "does not serve");
-                return self
-                    .become_state(State::Failed(Arc::new(Failure { stage: FailureStage::Init, reason })));
-            }
-            Some(Ok(process)) => process,
-        };
-        let ended = tokio::select! {
-            biased;
-            () = self.stop.cancelled() => false,
-            () = self.serve(&mut process) => true,
-        };
-        if ended {
-            let reason = match process.link.ended() {
-                Some(LinkError::Closed(reason)) => reason.to_string(),
-                _ => "the connection ended".to_owned(),
-            };
-            warn!(server = %self.label(), reason, "lost");
-            self.become_state(State::Failed(Arc::new(Failure { stage: FailureStage::Crashed, reason })));
-            process.stop().await;
-        } else {
-            process.stop().await;
-            self.become_state(State::Stopped);
-        }
-    }
-
-    async fn come_up(&self, environment: &BTreeMap<String, String>) -> Result<Process, String> {
-        let stdio = match &self.server.launch {
-            Launch::Stdio(stdio) => stdio,
-            Launch::Unusable { reason } => return Err(reason.clone()),
-        };
-        let starting = async {
-            let (mut process, peer) = connect(&self.server, stdio, environment, self.limit)
-                .await
-                .map_err(|error| error.to_string())?;
-            let link = process.link.clone();
-            let listed = {
-                let listing = list_tools(self.server.name.as_ref(), &link, &peer);
-                tokio::pin!(listing);
-                tokio::select! {
-                    listed = &mut listing => listed,
-                    () = process.ended() => listing.await,
-                }
-            };
-            match listed {
-                Ok(tools) => Ok((process, peer, tools)),
-                Err(error) => {
-                    process.stop().await;
-                    Err(error.to_string())
-                }
-            }
-        };
-        let (process, peer, tools) = tokio::time::timeout(INIT_TIMEOUT, starting)
-            .await
-            .unwrap_or_else(|_| Err(format!("the server gave no usable answer within {INIT_TIMEOUT:?}")))?;
-        info!(server = %self.label(), pid = process.pid(), revision = %peer.revision, tools = tools.len(), "serves");
-        let ready = Ready { link: process.link.clone(), peer, tools, pid: process.pid() };
-        self.become_state(State::Ready(Arc::new(ready)));
-        Ok(process)
-    }
-
-    /// Until the process ends: reads the tool list again whenever the server says that it changed.
-    async fn serve(&self, process: &mut Process) {
-        let link = process.link.clone();
-        let refresh = async {
-            loop {
-                link.tools_changed().await;
-                tokio::time::sleep(CHANGE_DEBOUNCE).await;
-                let State::Ready(now) = self.state.borrow().clone() else { continue };
-                match list_tools(self.server.name.as_ref(), &link, &now.peer).await {
-                    Ok(tools) => {
-                        let ready = Ready { link: link.clone(), peer: now.peer.clone(), tools, pid: now.pid };
-                        self.become_state(State::Ready(Arc::new(ready)));
-                    }
-                    Err(error) => {
-                        warn!(server = %self.label(), %error, "the changed tool list could not be read; the old one stays");
-                    }
-                }
-            }
-        };
-        tokio::select! {
-            () = process.ended() => {}
-            () = refresh => {}
-        }
-    }
-
-    fn become_state(&self, state: State) {
-        self.state.send_replace(state);
-        self.changed.notify_one();
-    }
-
-    fn label(&self) -> String {
-        format!("mcp:{}", self.server.name)
     }
 }

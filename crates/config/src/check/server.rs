@@ -5,13 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::{World, timeouts};
+use super::{World, duration, timeouts};
 use crate::env_file;
+use crate::filter::ToolFilter;
 use crate::interpolate::{self, Refusal};
 use crate::keys::Place;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
-use crate::settings::{GatewaySettings, Launch, Server, ServerName, Stdio, ToolOverride};
+use crate::settings::{GatewaySettings, Launch, Retry, Server, ServerName, Stdio, ToolOverride};
 use crate::tree::{Entry, Span, Value};
 
 /// A server as it was read.
@@ -42,6 +43,16 @@ pub(super) fn read(
             timeouts(&section, gateway.request_timeout, gateway.max_total, findings);
         server.prefix = section.flag("prefix");
         server.tools = tools(&section, findings);
+        server.filter = filter(&section, findings);
+        server.restart = section.flag("restart").unwrap_or(server.restart);
+        server.jitter = section.flag("jitter").unwrap_or(server.jitter);
+        server.stable_after = duration(&section, "stable_after_ms", server.stable_after);
+        server.probe_interval = duration(&section, "probe_interval_ms", server.probe_interval);
+        server.retry = match section.text("retry") {
+            Some(("always", _)) => Retry::Always,
+            Some(("never", _)) => Retry::Never,
+            _ => Retry::Safe,
+        };
         if !disabled {
             stdio = Reader { world, interpolated, findings }.stdio(&section, entry);
         }
@@ -61,6 +72,24 @@ pub(super) fn read(
         }
     };
     Read { server, disabled }
+}
+
+fn filter(section: &Section<'_>, findings: &mut Findings) -> ToolFilter {
+    let patterns = |name| section.list(name).into_iter().map(|(text, _)| text);
+    let allowed: Vec<&str> =
+        if section.mentions("tools_allowed") { patterns("tools_allowed").collect() } else { vec!["*"] };
+    match ToolFilter::new(allowed, patterns("tools_denied")) {
+        Ok(filter) => filter,
+        Err((pattern, reason)) => {
+            let written = section.list("tools_allowed").into_iter().chain(section.list("tools_denied"));
+            let span = written.into_iter().find(|(text, _)| *text == pattern).map(|(_, span)| span);
+            if let Some(span) = span {
+                let message = format!("`{pattern}` is not a pattern: {reason}");
+                findings.mistake(findings.diagnostic(message, span));
+            }
+            ToolFilter::default()
+        }
+    }
 }
 
 fn tools(section: &Section<'_>, findings: &mut Findings) -> BTreeMap<String, ToolOverride> {

@@ -1,0 +1,78 @@
+//! Which tools of a server are offered, by patterns on their names.
+
+use std::fmt;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+/// Patterns that admit tools and patterns that refuse them; a refusal wins. Letter case does not matter.
+#[derive(Clone)]
+pub struct ToolFilter {
+    allowed: GlobSet,
+    denied: GlobSet,
+}
+
+impl ToolFilter {
+    /// Compiles patterns: globs, `*`, and `any` for the same. Fails with the pattern that is none and why.
+    pub fn new<'a>(
+        allowed: impl IntoIterator<Item = &'a str>,
+        denied: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, (String, String)> {
+        Ok(Self { allowed: compile(allowed)?, denied: compile(denied)? })
+    }
+
+    /// Whether the tool of that name, as its server calls it, is offered.
+    pub fn admits(&self, tool: &str) -> bool {
+        self.allowed.is_match(tool) && !self.denied.is_match(tool)
+    }
+}
+
+impl Default for ToolFilter {
+    /// Admits everything.
+    fn default() -> Self {
+        Self::new(["*"], []).unwrap_or(Self { allowed: GlobSet::empty(), denied: GlobSet::empty() })
+    }
+}
+
+impl fmt::Debug for ToolFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ToolFilter({} allowed, {} denied)", self.allowed.len(), self.denied.len())
+    }
+}
+
+fn compile<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<GlobSet, (String, String)> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        let refused = |error: globset::Error| (pattern.to_owned(), error.kind().to_string());
+        let glob = if pattern.eq_ignore_ascii_case("any") { "*" } else { pattern };
+        set.add(GlobBuilder::new(glob).case_insensitive(true).build().map_err(refused)?);
+    }
+    set.build().map_err(|error| (String::new(), error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(allowed: &[&str], denied: &[&str], admitted: &[&str], refused: &[&str]) {
+        let filter = ToolFilter::new(allowed.iter().copied(), denied.iter().copied()).unwrap();
+        for tool in admitted {
+            assert!(filter.admits(tool), "{tool}");
+        }
+        for tool in refused {
+            assert!(!filter.admits(tool), "{tool}");
+        }
+    }
+
+    /// CAT-4: `*`, `any` and globs, whatever the case; deny wins.
+    #[test]
+    fn patterns() {
+        check(&["*"], &[], &["a", "B/c", ""], &[]);
+        check(&["ANY"], &["any"], &[], &["a"]);
+        check(&["read_*", "List"], &["*_secret"], &["read_file", "READ_x", "list"], &["write", "read_secret"]);
+        check(&[], &[], &[], &["a"]);
+        check(&["{a,b}?"], &[], &["a1", "b2"], &["c1", "a"]);
+        assert!(ToolFilter::default().admits("x"));
+        assert_eq!(ToolFilter::new(["a["], []).unwrap_err().0, "a[");
+    }
+}

@@ -1,0 +1,96 @@
+//! When a server that ended is started again; starting it is the supervisor's job.
+//!
+//! A policy is a value: the registry and the provider adapter differ in nothing else. Randomness comes in
+//! from outside, so every delay can be foretold in a test.
+
+use std::time::Duration;
+
+/// Delays, whether they are spread, how many, and when the count begins anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartPolicy {
+    /// How long to wait before each attempt.
+    pub delays: Delays,
+    /// Whether long delays get up to a tenth more, so that many servers do not come back at once.
+    pub jitter: bool,
+    /// After how many attempts in a row to give up; never, if absent.
+    pub attempts: Option<u32>,
+    /// How long a server must have served for the delays to begin anew.
+    pub stable_after: Duration,
+}
+
+/// The waiting time before the n-th attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delays {
+    /// These seconds in turn, then the last of them for ever.
+    Steps(&'static [u64]),
+    /// Twice as long each time, up to a limit.
+    Doubling {
+        /// Before the first attempt.
+        first: Duration,
+        /// Never longer than this.
+        most: Duration,
+    },
+}
+
+/// From this delay on jitter applies.
+const JITTER_FROM: Duration = Duration::from_secs(5);
+
+impl RestartPolicy {
+    /// Servers behind the gateway: at once, then ever more patiently, for ever.
+    pub const REGISTRY: Self = Self {
+        delays: Delays::Steps(&[0, 1, 2, 5, 10, 30, 60]),
+        jitter: true,
+        attempts: None,
+        stable_after: Duration::from_secs(60),
+    };
+    /// A single provider adapter: one second, doubling, ten times.
+    pub const ADAPTER: Self = Self {
+        delays: Delays::Doubling { first: Duration::from_secs(1), most: Duration::from_secs(30) },
+        jitter: false,
+        attempts: Some(10),
+        stable_after: Duration::from_secs(60),
+    };
+
+    /// The delay before attempt `number` (from 0), or none when no attempt is left. `random` is in 0..1.
+    pub fn delay(&self, number: u32, random: f64) -> Option<Duration> {
+        if self.attempts.is_some_and(|most| number >= most) {
+            return None;
+        }
+        let delay = match self.delays {
+            Delays::Steps(steps) => {
+                let at = usize::try_from(number).unwrap_or(usize::MAX);
+                Duration::from_secs(steps.get(at).or(steps.last()).copied().unwrap_or_default())
+            }
+            Delays::Doubling { first, most } => first.saturating_mul(2_u32.saturating_pow(number)).min(most),
+        };
+        let spread = self.jitter && delay >= JITTER_FROM;
+        Some(if spread { delay.mul_f64(1.0 + random.clamp(0.0, 1.0) / 10.0) } else { delay })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(policy: RestartPolicy, random: f64) -> Vec<f64> {
+        (0..12).map_while(|number| policy.delay(number, random)).map(|delay| delay.as_secs_f64()).collect()
+    }
+
+    /// POOL-3: 0, 1, 2, 5, 10, 30, 60 s, then 60 s for ever, with up to a tenth more from 5 s up.
+    #[test]
+    fn the_registrys_delays() {
+        let plain = [0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 60.0, 60.0, 60.0, 60.0, 60.0];
+        assert_eq!(seconds(RestartPolicy::REGISTRY, 0.0), plain);
+        assert_eq!(seconds(RestartPolicy::REGISTRY, 1.0)[..5], [0.0, 1.0, 2.0, 5.5, 11.0]);
+        assert_eq!(seconds(RestartPolicy { jitter: false, ..RestartPolicy::REGISTRY }, 1.0), plain);
+    }
+
+    /// POOL-4: 1 s doubling up to 30 s, no jitter, ten tries.
+    #[test]
+    fn the_adapters_delays() {
+        assert_eq!(
+            seconds(RestartPolicy::ADAPTER, 1.0),
+            [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0, 30.0]
+        );
+    }
+}
