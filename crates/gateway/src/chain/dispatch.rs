@@ -1,7 +1,7 @@
 //! Stage four: the tool runs, here or on its server.
 
 use bridgehead_upstream::{Event, LinkError, Purpose, State, Tool, Upstream};
-use bridgehead_wire::{Method, code};
+use bridgehead_wire::{Era, Method, RpcError, code};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::debug;
@@ -90,6 +90,17 @@ async fn run_upstream(call: &Call<'_>, upstream: &Upstream, tool: &Tool) -> Resu
             {
                 let message = format!("server `{server}` refused the gateway's request: {}", error.message());
                 return Err(CallError::new(Code::ProviderUnavailable, message));
+            }
+            // A code that earlier revisions do not have; the words and the data still tell what was missing.
+            Event::Answer(Err(error))
+                if error.code() == code::MISSING_CLIENT_CAPABILITY && call.caller.era() == Era::Legacy =>
+            {
+                let data = error.data().and_then(|data| data.decode().ok()).unwrap_or(Value::Null);
+                return Ok(Outcome::Relayed(RpcError::with_data(
+                    code::INVALID_PARAMS,
+                    &error.message(),
+                    &data,
+                )));
             }
             Event::Answer(Err(error)) => return Ok(Outcome::Relayed(error)),
             Event::Lost(error @ LinkError::TooLarge { .. }) => {
