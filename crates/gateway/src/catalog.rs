@@ -52,13 +52,6 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    pub(crate) fn validator(&self) -> Option<&Validator> {
-        match &self.target {
-            Target::Native(native) => Some(&native.validator),
-            Target::Upstream { tool, .. } => tool.validator.as_ref(),
-        }
-    }
-
     pub(crate) fn headers(&self) -> Option<&Arc<[HeaderParameter]>> {
         match &self.target {
             Target::Native(_) => None,

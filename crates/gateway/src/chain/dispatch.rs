@@ -1,29 +1,22 @@
 //! Stage four: the tool runs, here or on its server.
 
-use bridgehead_upstream::{Event, FailureStage, LinkError, Purpose, State, Tool, Upstream};
-use bridgehead_wire::{Method, code};
+use bridgehead_upstream::{Event, LinkError, Purpose, State, Tool, Upstream};
+use bridgehead_wire::{Era, Method, RpcError, code};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::debug;
 
 use super::validate::Checked;
 use super::{Call, Chain, Outcome, envelope_result};
-use crate::catalog::{Registered, Target};
+use crate::catalog::Registered;
 use crate::error::{CallError, Code};
 use crate::native::ToolContext;
 use crate::relay::{ToolResult, params_for, progress_for};
 
-pub(super) async fn run(chain: &Chain, call: &Call<'_>, arguments: Checked) -> Outcome {
-    let outcome = match call.route.as_ref().map(|route| &route.target) {
-        Ok(Target::Native(native)) => {
-            let arguments = match arguments {
-                Checked::Decoded(arguments) => arguments,
-                Checked::Untouched => json!({}),
-            };
-            run_native(chain, call, native, arguments).await
-        }
-        Ok(Target::Upstream { upstream, tool }) => run_upstream(call, upstream, tool).await,
-        Err(error) => Err(error.clone()),
+pub(super) async fn run(chain: &Chain, call: &Call<'_>, checked: Checked<'_>) -> Outcome {
+    let outcome = match checked {
+        Checked::Native(native, arguments) => run_native(chain, call, native, arguments).await,
+        Checked::Upstream(upstream, tool) => run_upstream(call, upstream, tool).await,
     };
     outcome.unwrap_or_else(|error| {
         debug!(correlationId = %call.correlation, tool = %call.tool, code = %error.code, %error, "call failed");
@@ -46,15 +39,12 @@ async fn run_upstream(call: &Call<'_>, upstream: &Upstream, tool: &Tool) -> Resu
     let server = upstream.name();
     let ready = match upstream.state() {
         State::Ready(ready) => ready,
-        State::Starting => return Err(unavailable(format!("server `{server}` is still starting"))),
-        State::Stopped => return Err(unavailable(format!("server `{server}` was stopped"))),
+        // The tool was offered, so its server was there; it has gone since.
         State::Failed(failure) => {
-            let message = format!("server `{server}` does not serve: {}", failure.reason);
-            let code = match failure.stage {
-                FailureStage::Init => Code::ProviderInitFailed,
-                FailureStage::Crashed => Code::ProviderUnavailable,
-            };
-            return Err(CallError::new(code, message));
+            return Err(unavailable(format!("server `{server}` does not serve: {}", failure.reason)));
+        }
+        State::Starting | State::Stopped => {
+            return Err(unavailable(format!("server `{server}` is not running")));
         }
     };
     let mut exchange = ready.link.open(Purpose::Ordinary);
@@ -100,6 +90,17 @@ async fn run_upstream(call: &Call<'_>, upstream: &Upstream, tool: &Tool) -> Resu
             {
                 let message = format!("server `{server}` refused the gateway's request: {}", error.message());
                 return Err(CallError::new(Code::ProviderUnavailable, message));
+            }
+            // A code that earlier revisions do not have; the words and the data still tell what was missing.
+            Event::Answer(Err(error))
+                if error.code() == code::MISSING_CLIENT_CAPABILITY && call.caller.era() == Era::Legacy =>
+            {
+                let data = error.data().and_then(|data| data.decode().ok()).unwrap_or(Value::Null);
+                return Ok(Outcome::Relayed(RpcError::with_data(
+                    code::INVALID_PARAMS,
+                    &error.message(),
+                    &data,
+                )));
             }
             Event::Answer(Err(error)) => return Ok(Outcome::Relayed(error)),
             Event::Lost(error @ LinkError::TooLarge { .. }) => {

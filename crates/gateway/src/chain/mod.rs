@@ -84,7 +84,7 @@ impl Chain {
             return record.exit(Outcome::Failed(error));
         }
         let outcome = match checked {
-            Ok(arguments) => dispatch::run(self, call, arguments).await,
+            Ok(checked) => dispatch::run(self, call, checked).await,
             Err(error) => Outcome::Failed(error),
         };
         record.exit(outcome)
@@ -101,10 +101,9 @@ impl Chain {
                 Shape::ToolResult | Shape::Internal => {
                     let structured = call.server().is_none();
                     let result = envelope_result(&error.envelope(), true, structured);
-                    match ToolResult::read(&result) {
-                        Ok(result) => Ok(result.finish(era, &self.server_info, call.correlation)),
-                        Err(_) => Ok(result.into()),
-                    }
+                    let marked = ToolResult::read(&result)
+                        .map(|result| result.finish(era, &self.server_info, call.correlation));
+                    Ok(marked.unwrap_or_else(|_| result.into()))
                 }
             },
         }

@@ -171,7 +171,8 @@ async fn errors_of_a_server_pass() {
             data: Some(json!({"k": 1}).into()),
         })
     };
-    let servers = [("m", Mock::legacy().tool("own", raw(1234)).tool("hop", raw(-32020)))];
+    let servers =
+        [("m", Mock::legacy().tool("own", raw(1234)).tool("hop", raw(-32020)).tool("lacks", raw(-32021)))];
     let fixture = Fixture::start(&servers, |_| ());
     let error = fixture.call("own", json!({})).await.unwrap_err();
     assert_eq!(error, json!({"code": 1234, "message": "theirs", "data": {"k": 1}}));
@@ -180,5 +181,13 @@ async fn errors_of_a_server_pass() {
         (error["code"].as_i64(), error["data"]["code"].as_str()),
         (Some(-32603), Some("PROVIDER_UNAVAILABLE"))
     );
+    let error = fixture.call("lacks", json!({})).await.unwrap_err();
+    assert_eq!(
+        error,
+        json!({"code": -32602, "message": "theirs", "data": {"k": 1}}),
+        "legacy clients do not know -32021"
+    );
+    let params = json!({"name": "lacks", "arguments": {}});
+    assert_eq!(fixture.ask(MODERN, "tools/call", params).await.unwrap_err().code(), -32021);
     fixture.end().await;
 }

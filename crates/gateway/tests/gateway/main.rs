@@ -4,4 +4,5 @@
 
 mod catalog;
 mod chain;
+mod edges;
 mod support;

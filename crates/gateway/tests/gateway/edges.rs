@@ -1,0 +1,193 @@
+//! The rare ways through the chain: servers that answer nonsense or go away, clients that do not read, sinks
+//! that break.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::support::{Fixture, ask, ask_raw};
+use bridgehead_audit::{AuditError, AuditSink, Enter, EnterFuture, Exit, Outcome};
+use bridgehead_config::ToolOverride;
+use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink};
+use bridgehead_testkit::{Behaviour, Mock, Recorder};
+use bridgehead_wire::{Raw, Revision};
+use serde_json::{Value, json};
+
+const LEGACY: Revision = Revision::V2025_11_25;
+
+fn hanging() -> NativeTool {
+    NativeTool::new("hang", "", json!({"type": "object"}), |_, _| std::future::pending())
+}
+
+fn told(error: &Value) -> (Option<&str>, Option<bool>) {
+    (error["data"]["code"].as_str(), error["data"]["mayHaveRun"].as_bool())
+}
+
+/// ERR-1: what cannot be passed on as a result is the server's fault, and the tool may have run.
+#[tokio::test]
+async fn results_that_are_none_are_refused() {
+    let mock = Mock::legacy()
+        .tool("list", Behaviour::raw_result("[]"))
+        .tool("ask", Behaviour::raw_result(r#"{"resultType":"input_required"}"#))
+        .tool("flood", Behaviour::Flood { megabytes: 2 })
+        .tool("well", Behaviour::Text("fine".to_owned()));
+    let fixture = Fixture::start(&[("m", mock)], |options| options.settings.max_message_bytes = 1 << 20);
+    for (tool, reason) in
+        [("list", "not an object"), ("ask", "of a type that was not asked for"), ("flood", "server `m`: ")]
+    {
+        let error = fixture.call(tool, json!({})).await.unwrap_err();
+        assert_eq!(told(&error), (Some("PROVIDER_INVALID_OUTPUT"), Some(true)), "{error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with("server `m`: ") && message.contains(reason), "{message}");
+    }
+    assert_eq!(fixture.call("well", json!({})).await.unwrap()["content"][0]["text"], "fine");
+    fixture.end().await;
+}
+
+/// PIPE-3: an object that is JSON but that nothing can compute with is refused before the tool.
+#[tokio::test]
+async fn arguments_that_cannot_be_decoded_are_refused() {
+    let fixture = Fixture::start(&[], |options| options.tools.push(hanging()));
+    let params = Raw::parse(r#"{"name":"hang","arguments":{"n":1e999}}"#.to_owned()).unwrap();
+    let result = ask_raw(&fixture.gateway, LEGACY, "tools/call", &params, None).await.unwrap();
+    assert!(result.as_str().contains("INVALID_PARAMS"), "{}", result.as_str());
+    assert!(result.as_str().contains("out of range"), "{}", result.as_str());
+    assert!(matches!(fixture.recorder.exits()[0].outcome(), Outcome::Error { .. }));
+    fixture.end().await;
+}
+
+/// A client that does not read its progress loses progress, never the answer.
+#[tokio::test]
+async fn unread_progress_is_dropped() {
+    let mock = Mock::legacy().tool("steps", Behaviour::Text("done".to_owned()).with_progress(5));
+    let fixture = Fixture::start(&[("m", mock)], |_| ());
+    let (sink, mut progress) = ProgressSink::channel(1);
+    let params = json!({"name": "steps", "arguments": {}, "_meta": {"progressToken": "p"}});
+    let result = fixture.ask_with(LEGACY, "tools/call", params, Some(sink)).await.unwrap();
+    assert!(result.as_str().contains("done"));
+    assert!(progress.recv().await.is_some(), "the first had room");
+    assert!(progress.recv().await.is_none(), "and no other");
+    fixture.end().await;
+}
+
+/// A call that waited for its turn while the gateway stopped its server is told so, and was not made.
+#[tokio::test]
+async fn a_call_that_finds_its_server_stopped_is_not_made() {
+    let mock = Mock::legacy().tool("slow", Behaviour::HangUntilCancelled);
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.servers[0].tools.insert("slow".to_owned(), ToolOverride { lock: Some(true) });
+    });
+    fixture.gateway.settled().await;
+    let call = |gateway: Gateway| {
+        tokio::spawn(async move {
+            let params = json!({"name": "slow", "arguments": {}});
+            ask(&gateway, LEGACY, "tools/call", params, None)
+                .await
+                .unwrap_err()
+                .body()
+                .decode::<Value>()
+                .unwrap()
+        })
+    };
+    let first = call(fixture.gateway.clone());
+    while fixture.recorder.enters().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let second = call(fixture.gateway.clone());
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    fixture.gateway.stop().await;
+    assert_eq!(told(&first.await.unwrap()), (Some("PROVIDER_CRASHED"), Some(true)));
+    let second = second.await.unwrap();
+    assert_eq!(told(&second), (Some("PROVIDER_UNAVAILABLE"), Some(false)), "{second}");
+    fixture.end().await;
+}
+
+/// Takes exits, and panics on enter.
+struct Broken(Recorder);
+
+impl AuditSink for Broken {
+    fn enter<'a>(&'a self, _event: &'a Enter) -> EnterFuture<'a> {
+        unreachable!("the sink is broken")
+    }
+
+    fn exit(&self, event: Exit) -> Result<(), AuditError> {
+        self.0.exit(event)
+    }
+}
+
+/// PIPE-7: a call that is torn down by a panic is recorded as an error, not as cancelled.
+#[tokio::test]
+async fn a_panic_in_the_chain_is_recorded() {
+    let recorder = Recorder::new();
+    let audit = Arc::new(Broken(recorder.clone()));
+    let fixture = Fixture::start(&[], |options| options.audit = audit);
+    let gateway = fixture.gateway.clone();
+    let call = tokio::spawn(async move {
+        ask(&gateway, LEGACY, "tools/call", json!({"name": "server_ping"}), None).await
+    });
+    assert!(call.await.unwrap_err().is_panic());
+    let exits = recorder.exits();
+    assert!(
+        matches!(exits[0].outcome(), Outcome::Error { code, message } if code == "HANDLER_ERROR" && message.contains("panicked")),
+        "{exits:?}"
+    );
+    fixture.end().await;
+}
+
+/// PIPE-7: a call cancelled before its turn leaves its pair even where the sink refuses the first half.
+#[tokio::test]
+async fn a_cancelled_call_leaves_its_pair_at_a_failing_sink() {
+    let fixture = Fixture::start(&[], |options| options.tools.push(hanging()));
+    let call = |gateway: Gateway| {
+        let params = json!({"name": "hang", "arguments": {}});
+        tokio::spawn(async move { ask(&gateway, LEGACY, "tools/call", params, None).await })
+    };
+    let running = call(fixture.gateway.clone());
+    while fixture.recorder.enters().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let queued = call(fixture.gateway.clone());
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    fixture.recorder.fail_enter(true);
+    for call in [queued, running] {
+        call.abort();
+        let _ = call.await;
+    }
+    while fixture.recorder.exits().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert!(fixture.recorder.exits().iter().all(|exit| matches!(exit.outcome(), Outcome::Cancelled)));
+    assert_eq!(fixture.recorder.enters().len(), 2);
+    fixture.end().await;
+}
+
+/// A call that is dropped when its runtime has gone can no longer be recorded; it is counted all the same.
+#[test]
+fn a_call_dropped_after_its_runtime_is_counted() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let recorder = Recorder::new();
+    let gateway = {
+        let _inside = runtime.enter();
+        let audit = Arc::new(recorder.clone());
+        Gateway::new(Options { audit, tools: vec![hanging()], ..Options::default() }).unwrap()
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    {
+        let params = || json!({"name": "hang", "arguments": {}});
+        let mut running = pin!(ask(&gateway, LEGACY, "tools/call", params(), None));
+        let mut queued = Box::pin(ask(&gateway, LEGACY, "tools/call", params(), None));
+        let _inside = runtime.enter();
+        assert!(matches!(running.as_mut().poll(&mut context), Poll::Pending));
+        assert!(matches!(queued.as_mut().poll(&mut context), Poll::Pending));
+        drop(_inside);
+        drop(queued);
+        assert_eq!(gateway.health()["counters"]["cancelled"], 1);
+        assert_eq!((recorder.enters().len(), recorder.exits().len()), (1, 0), "only the running one");
+    }
+    assert_eq!(recorder.exits().len(), 1);
+}
