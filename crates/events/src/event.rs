@@ -1,0 +1,388 @@
+//! One event: when, about which server, on account of which call, and what happened.
+//!
+//! Fields are private and there are no setters: an event is shared by all subscribers. What one field can be
+//! told from another (the count from the names, `ok` from the error) is not stored twice, so it cannot
+//! disagree; it is written all the same.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bridgehead_audit::CorrelationId;
+use jiff::Timestamp;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::{Excerpt, Topic};
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    time: Timestamp,
+    correlation: CorrelationId,
+    server: Option<Arc<str>>,
+    detail: Detail,
+}
+
+impl Event {
+    /// Records that `detail` happened at `time`.
+    ///
+    /// `correlation` is the id of the call it belongs to; for what happens to a server, that of the
+    /// initialisation or restart that caused it, or of the call that noticed. `server` is none for what
+    /// concerns no server, such as a call of a built-in tool.
+    #[must_use]
+    pub fn new(
+        time: Timestamp,
+        correlation: CorrelationId,
+        server: Option<Arc<str>>,
+        detail: Detail,
+    ) -> Self {
+        Self { time, correlation, server, detail }
+    }
+
+    /// What it is about.
+    #[must_use]
+    pub fn topic(&self) -> Topic {
+        self.detail.topic()
+    }
+
+    /// When it happened, in UTC.
+    #[must_use]
+    pub fn time(&self) -> Timestamp {
+        self.time
+    }
+
+    /// The call, initialisation or restart it belongs to.
+    #[must_use]
+    pub fn correlation(&self) -> CorrelationId {
+        self.correlation
+    }
+
+    /// The server it concerns.
+    #[must_use]
+    pub fn server(&self) -> Option<&str> {
+        self.server.as_deref()
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn detail(&self) -> &Detail {
+        &self.detail
+    }
+}
+
+/// What happened, with what each topic has to tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Detail {
+    /// A server's tools are known for the first time.
+    ToolsDiscovered {
+        /// All of them.
+        names: Vec<Arc<str>>,
+    },
+    /// A server's tools were listed again.
+    ToolsRefreshed {
+        /// Those it did not have before.
+        added: Vec<Arc<str>>,
+        /// Those it has no longer.
+        removed: Vec<Arc<str>>,
+        /// How many stayed as they were.
+        unchanged: usize,
+    },
+    /// A call ended with a result.
+    ToolCompleted {
+        /// The tool's name as the client wrote it.
+        tool: Arc<str>,
+        /// How the result begins.
+        summary: Excerpt,
+        /// How long the call took, in whole milliseconds.
+        duration_ms: u64,
+    },
+    /// A call ended without a result.
+    ToolFailed {
+        /// The tool's name as the client wrote it.
+        tool: Arc<str>,
+        /// The stable error code.
+        code: Cow<'static, str>,
+        /// Whether the same call may succeed later.
+        retryable: bool,
+        /// What went wrong, in words.
+        message: Excerpt,
+    },
+    /// The link to a server was lost.
+    Disconnected,
+    /// The lost link is back.
+    Reconnected,
+    /// The lost link will not be tried again.
+    ReconnectExhausted,
+    /// An initialisation began.
+    InitStarted,
+    /// An initialisation ended.
+    InitFinished {
+        /// How.
+        outcome: InitOutcome,
+        /// How many tools the server has; zero unless it is ready.
+        tools: usize,
+        /// How long it took, in whole milliseconds.
+        duration_ms: u64,
+        /// Why the server is not ready.
+        error: Option<Excerpt>,
+    },
+    /// A server was asked whether it is well; it is, unless there is an error.
+    Probe {
+        /// What it was asked.
+        kind: ProbeKind,
+        /// How long the answer took, in whole milliseconds.
+        duration_ms: u64,
+        /// What was wrong with the answer.
+        error: Option<Excerpt>,
+    },
+    /// A restart is due.
+    Restart {
+        /// Which one since the server was last well, from 1.
+        attempt: u32,
+        /// How long it will be waited for, in milliseconds.
+        delay_ms: u64,
+        /// Why.
+        reason: Excerpt,
+    },
+    /// A server's process is gone.
+    ProcessExited {
+        /// The number it had.
+        pid: u32,
+        /// How it ended: its exit status or the signal.
+        status: String,
+        /// Why, as far as we know.
+        reason: Excerpt,
+    },
+}
+
+impl Detail {
+    /// The topic it belongs to.
+    #[must_use]
+    pub const fn topic(&self) -> Topic {
+        match self {
+            Self::ToolsDiscovered { .. } => Topic::ToolsDiscovered,
+            Self::ToolsRefreshed { .. } => Topic::ToolsRefreshed,
+            Self::ToolCompleted { .. } => Topic::ToolCompleted,
+            Self::ToolFailed { .. } => Topic::ToolFailed,
+            Self::Disconnected => Topic::Disconnected,
+            Self::Reconnected => Topic::Reconnected,
+            Self::ReconnectExhausted => Topic::ReconnectExhausted,
+            Self::InitStarted => Topic::InitStarted,
+            Self::InitFinished { .. } => Topic::InitFinished,
+            Self::Probe { .. } => Topic::Probe,
+            Self::Restart { .. } => Topic::Restart,
+            Self::ProcessExited { .. } => Topic::ProcessExited,
+        }
+    }
+}
+
+/// How an initialisation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InitOutcome {
+    /// The server serves.
+    Ready,
+    /// It does not.
+    Failed,
+    /// Nobody wants it any more: it was removed, or the gateway stops.
+    Cancelled,
+}
+
+impl InitOutcome {
+    /// As events show it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What a server was asked to learn whether it is well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProbeKind {
+    /// `ping`.
+    Ping,
+    /// `tools/list`.
+    ListTools,
+    /// `server/discover`.
+    Discover,
+}
+
+impl ProbeKind {
+    /// As events show it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ping => "ping",
+            Self::ListTools => "list_tools",
+            Self::Discover => "discover",
+        }
+    }
+}
+
+/// One flat object: the common keys first, each always there (`server` may be null), then those of the topic.
+///
+/// Times have three decimals, so that they line up and sort as text.
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_map(None)?;
+        object.serialize_entry("topic", self.topic().as_str())?;
+        object.serialize_entry("time", &format_args!("{:.3}", self.time))?;
+        object.serialize_entry("correlationId", &format_args!("{}", self.correlation))?;
+        object.serialize_entry("server", &self.server)?;
+        match &self.detail {
+            Detail::ToolsDiscovered { names } => {
+                object.serialize_entry("count", &names.len())?;
+                object.serialize_entry("names", names)?;
+            }
+            Detail::ToolsRefreshed { added, removed, unchanged } => {
+                object.serialize_entry("added", added)?;
+                object.serialize_entry("removed", removed)?;
+                object.serialize_entry("unchanged", unchanged)?;
+            }
+            Detail::ToolCompleted { tool, summary, duration_ms } => {
+                object.serialize_entry("tool", tool)?;
+                object.serialize_entry("summary", summary)?;
+                object.serialize_entry("durationMs", duration_ms)?;
+            }
+            Detail::ToolFailed { tool, code, retryable, message } => {
+                object.serialize_entry("tool", tool)?;
+                object.serialize_entry("code", code)?;
+                object.serialize_entry("retryable", retryable)?;
+                object.serialize_entry("message", message)?;
+            }
+            Detail::Disconnected | Detail::Reconnected | Detail::ReconnectExhausted | Detail::InitStarted => {
+            }
+            Detail::InitFinished { outcome, tools, duration_ms, error } => {
+                object.serialize_entry("outcome", outcome.as_str())?;
+                object.serialize_entry("tools", tools)?;
+                object.serialize_entry("durationMs", duration_ms)?;
+                object.serialize_entry("error", error)?;
+            }
+            Detail::Probe { kind, duration_ms, error } => {
+                object.serialize_entry("ok", &error.is_none())?;
+                object.serialize_entry("kind", kind.as_str())?;
+                object.serialize_entry("durationMs", duration_ms)?;
+                object.serialize_entry("error", error)?;
+            }
+            Detail::Restart { attempt, delay_ms, reason } => {
+                object.serialize_entry("attempt", attempt)?;
+                object.serialize_entry("delayMs", delay_ms)?;
+                object.serialize_entry("reason", reason)?;
+            }
+            Detail::ProcessExited { pid, status, reason } => {
+                object.serialize_entry("pid", pid)?;
+                object.serialize_entry("status", status)?;
+                object.serialize_entry("reason", reason)?;
+            }
+        }
+        object.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_wire::Redactor;
+
+    use super::*;
+
+    const ID: &str = "0199d0a5-6f2b-7c3e-8d4f-0123456789ab";
+
+    fn event(server: Option<&str>, detail: Detail) -> Event {
+        let time = "2026-11-15T12:00:00.0125Z".parse().unwrap();
+        Event::new(time, CorrelationId::parse(ID).unwrap(), server.map(Into::into), detail)
+    }
+
+    fn excerpt(text: &str) -> Excerpt {
+        Excerpt::new(&Redactor::default(), text)
+    }
+
+    /// BUS-1, BUS-2: every topic, with the keys all have in common and its own, correlation id included.
+    #[test]
+    fn every_topic_is_written_with_its_keys() {
+        #[track_caller]
+        fn check(detail: Detail, topic: &str, own: &str) {
+            let event = event(Some("files"), detail);
+            assert_eq!((event.topic().as_str(), event.correlation().to_string().as_str()), (topic, ID));
+            let expected = format!(
+                r#"{{"topic":"{topic}","time":"2026-11-15T12:00:00.012Z","correlationId":"{ID}","server":"files"{own}}}"#
+            );
+            assert_eq!(serde_json::to_string(&event).unwrap(), expected);
+        }
+        check(
+            Detail::ToolsDiscovered { names: vec!["a".into(), "b".into()] },
+            "provider.mcp.tools.discovered",
+            r#","count":2,"names":["a","b"]"#,
+        );
+        check(
+            Detail::ToolsRefreshed { added: vec!["c".into()], removed: vec![], unchanged: 2 },
+            "provider.mcp.tools.refreshed",
+            r#","added":["c"],"removed":[],"unchanged":2"#,
+        );
+        check(
+            Detail::ToolCompleted { tool: "files__read".into(), summary: excerpt("token=x"), duration_ms: 7 },
+            "provider.mcp.tool.completed",
+            r#","tool":"files__read","summary":"token=[redacted]","durationMs":7"#,
+        );
+        check(
+            Detail::ToolFailed {
+                tool: "files__read".into(),
+                code: Cow::Borrowed("PROVIDER_TIMEOUT"),
+                retryable: true,
+                message: excerpt("no answer"),
+            },
+            "provider.mcp.tool.failed",
+            r#","tool":"files__read","code":"PROVIDER_TIMEOUT","retryable":true,"message":"no answer""#,
+        );
+        check(Detail::Disconnected, "provider.mcp.disconnected", "");
+        check(Detail::Reconnected, "provider.mcp.reconnected", "");
+        check(Detail::ReconnectExhausted, "provider.mcp.reconnect.exhausted", "");
+        check(Detail::InitStarted, "provider.mcp.init.started", "");
+        check(
+            Detail::InitFinished { outcome: InitOutcome::Ready, tools: 3, duration_ms: 40, error: None },
+            "provider.mcp.init.finished",
+            r#","outcome":"ready","tools":3,"durationMs":40,"error":null"#,
+        );
+        check(
+            Detail::Probe { kind: ProbeKind::ListTools, duration_ms: 3_000, error: Some(excerpt("late")) },
+            "provider.mcp.probe",
+            r#","ok":false,"kind":"list_tools","durationMs":3000,"error":"late""#,
+        );
+        check(
+            Detail::Restart { attempt: 2, delay_ms: 1_000, reason: excerpt("it ended") },
+            "provider.mcp.restart",
+            r#","attempt":2,"delayMs":1000,"reason":"it ended""#,
+        );
+        check(
+            Detail::ProcessExited {
+                pid: 17,
+                status: "signal 9 (SIGKILL)".to_owned(),
+                reason: excerpt("stopped"),
+            },
+            "provider.mcp.process.exited",
+            r#","pid":17,"status":"signal 9 (SIGKILL)","reason":"stopped""#,
+        );
+    }
+
+    /// BUS-1: the list of topics names each once.
+    #[test]
+    fn the_list_of_topics_has_no_double() {
+        let names: std::collections::BTreeSet<&str> = Topic::ALL.map(Topic::as_str).into();
+        assert_eq!(names.len(), Topic::ALL.len());
+        assert!(names.iter().all(|name| name.starts_with("provider.mcp.")));
+    }
+
+    /// BUS-1: the common keys are there also where no server is concerned, and a good probe is `ok`.
+    #[test]
+    fn keys_without_a_value_are_null() {
+        let detail = Detail::Probe { kind: ProbeKind::Ping, duration_ms: 0, error: None };
+        let written = serde_json::to_value(event(None, detail)).unwrap();
+        assert_eq!(
+            (&written["server"], &written["error"]),
+            (&serde_json::Value::Null, &serde_json::Value::Null)
+        );
+        assert!(written.as_object().unwrap().contains_key("server"));
+        assert_eq!(written["ok"], true);
+    }
+}

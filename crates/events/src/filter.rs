@@ -1,0 +1,77 @@
+//! Which events a subscriber wants. What it does not want never enters its queue, so it neither displaces
+//! what it does want nor counts as missed.
+
+use crate::{Event, Topic};
+
+/// Which events a subscriber wants; the default one wants all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Topics by their first words: `provider.mcp.tool` stands for `provider.mcp.tool.failed`, not for
+    /// `provider.mcp.tools.refreshed`. None at all stands for every topic.
+    pub topics: Vec<String>,
+    /// The only server of interest. Events that concern no server are then left out too.
+    pub server: Option<String>,
+}
+
+impl Filter {
+    /// Whether events of a topic can pass. A filter that no topic of [`Topic::ALL`] passes has a misspelt one.
+    #[must_use]
+    pub fn admits(&self, topic: Topic) -> bool {
+        self.topics.is_empty() || self.topics.iter().any(|prefix| begins_with(topic.as_str(), prefix))
+    }
+
+    /// Whether an event passes.
+    #[must_use]
+    pub fn matches(&self, event: &Event) -> bool {
+        self.server.as_deref().is_none_or(|server| event.server() == Some(server))
+            && self.admits(event.topic())
+    }
+}
+
+/// Whether the words of `topic` begin with those of `prefix`; a dot at the end of `prefix` means nothing.
+fn begins_with(topic: &str, prefix: &str) -> bool {
+    let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
+    topic.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_audit::CorrelationId;
+
+    use super::*;
+    use crate::Detail;
+
+    /// BUS-1: topics can be chosen by their first words.
+    #[test]
+    fn topics_are_chosen_by_whole_words() {
+        #[track_caller]
+        fn check(topics: &[&str], expected: &[Topic]) {
+            let filter = Filter { topics: topics.iter().map(ToString::to_string).collect(), server: None };
+            let admitted: Vec<Topic> = Topic::ALL.into_iter().filter(|topic| filter.admits(*topic)).collect();
+            assert_eq!(admitted, expected);
+        }
+        check(&[], &Topic::ALL);
+        check(&["provider.mcp"], &Topic::ALL);
+        check(&["provider.mcp."], &Topic::ALL);
+        check(&["provider.mcp.tool"], &[Topic::ToolCompleted, Topic::ToolFailed]);
+        check(&["provider.mcp.tools"], &[Topic::ToolsDiscovered, Topic::ToolsRefreshed]);
+        check(&["provider.mcp.re"], &[]);
+        check(&["provider.mcp.restart", "provider.mcp.probe"], &[Topic::Probe, Topic::Restart]);
+        check(&["provider.mcp.probe.more"], &[]);
+        check(&[""], &[]);
+    }
+
+    #[test]
+    fn a_server_excludes_others_and_none() {
+        let filter = Filter { topics: Vec::new(), server: Some("files".to_owned()) };
+        for (server, expected) in [(Some("files"), true), (Some("file"), false), (None, false)] {
+            let event = Event::new(
+                jiff::Timestamp::UNIX_EPOCH,
+                CorrelationId::mint(),
+                server.map(Into::into),
+                Detail::InitStarted,
+            );
+            assert_eq!(filter.matches(&event), expected, "{server:?}");
+        }
+    }
+}

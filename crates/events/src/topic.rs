@@ -1,0 +1,75 @@
+//! What an event can be about. The list is closed: a name that is not here is never published.
+
+use std::fmt;
+
+/// What an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Topic {
+    /// A server's tools are known for the first time.
+    ToolsDiscovered,
+    /// A server's tools were listed again.
+    ToolsRefreshed,
+    /// A call ended with a result.
+    ToolCompleted,
+    /// A call ended without one.
+    ToolFailed,
+    /// A link was lost.
+    Disconnected,
+    /// A lost link is back.
+    Reconnected,
+    /// A lost link will not be tried again.
+    ReconnectExhausted,
+    /// An initialisation began.
+    InitStarted,
+    /// An initialisation ended.
+    InitFinished,
+    /// A server was asked whether it is well.
+    Probe,
+    /// A restart is due.
+    Restart,
+    /// A server's process is gone.
+    ProcessExited,
+}
+
+impl Topic {
+    /// All topics, in the order of their declaration.
+    pub const ALL: [Self; 12] = [
+        Self::ToolsDiscovered,
+        Self::ToolsRefreshed,
+        Self::ToolCompleted,
+        Self::ToolFailed,
+        Self::Disconnected,
+        Self::Reconnected,
+        Self::ReconnectExhausted,
+        Self::InitStarted,
+        Self::InitFinished,
+        Self::Probe,
+        Self::Restart,
+        Self::ProcessExited,
+    ];
+
+    /// Its name, as subscribers see and filter it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ToolsDiscovered => "provider.mcp.tools.discovered",
+            Self::ToolsRefreshed => "provider.mcp.tools.refreshed",
+            Self::ToolCompleted => "provider.mcp.tool.completed",
+            Self::ToolFailed => "provider.mcp.tool.failed",
+            Self::Disconnected => "provider.mcp.disconnected",
+            Self::Reconnected => "provider.mcp.reconnected",
+            Self::ReconnectExhausted => "provider.mcp.reconnect.exhausted",
+            Self::InitStarted => "provider.mcp.init.started",
+            Self::InitFinished => "provider.mcp.init.finished",
+            Self::Probe => "provider.mcp.probe",
+            Self::Restart => "provider.mcp.restart",
+            Self::ProcessExited => "provider.mcp.process.exited",
+        }
+    }
+}
+
+impl fmt::Display for Topic {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
