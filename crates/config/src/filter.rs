@@ -69,7 +69,12 @@ mod tests {
     fn patterns() {
         check(&["*"], &[], &["a", "B/c", ""], &[]);
         check(&["ANY"], &["any"], &[], &["a"]);
-        check(&["read_*", "List"], &["*_secret"], &["read_file", "READ_x", "list"], &["write", "read_secret"]);
+        check(
+            &["read_*", "List"],
+            &["*_secret"],
+            &["read_file", "READ_x", "list"],
+            &["write", "read_secret"],
+        );
         check(&[], &[], &[], &["a"]);
         check(&["{a,b}?"], &[], &["a1", "b2"], &["c1", "a"]);
         assert!(ToolFilter::default().admits("x"));

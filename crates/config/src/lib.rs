@@ -26,8 +26,8 @@
 mod check;
 mod diagnostic;
 mod env_file;
-mod filter;
 pub mod environment;
+mod filter;
 mod interpolate;
 pub mod keys;
 mod load;

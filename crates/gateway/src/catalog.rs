@@ -98,12 +98,18 @@ impl Catalog {
         let mut offers: Vec<(&Upstream, Arc<Tool>, bool)> = Vec::new();
         for (upstream, state) in &states {
             match state {
-                State::Ready(ready) => offers.extend(offered(ready).map(|tool| (upstream, tool, true))),
+                State::Ready(ready) => {
+                    offers.extend(offered(upstream, ready).map(|tool| (upstream, tool, true)))
+                }
+                State::Restarting(outage) => {
+                    let last = outage.last.iter().flat_map(|ready| offered(upstream, ready));
+                    offers.extend(last.map(|tool| (upstream, tool, outage.listed)));
+                }
                 State::Failed(_) => {
                     offers
                         .extend(last_known(before, upstream).into_iter().map(|tool| (upstream, tool, false)));
                 }
-                State::Starting | State::Stopped => {}
+                State::Starting { .. } | State::Stopped => {}
             }
         }
         let wanted: Vec<Wanted<'_>> = offers
@@ -120,7 +126,7 @@ impl Catalog {
             routes: HashMap::with_capacity(offers.len() + natives.len()),
             legacy_list: Raw::literal("{}"),
             modern_list: Raw::literal("{}"),
-            starting: states.iter().filter(|(_, state)| matches!(state, State::Starting)).count(),
+            starting: states.iter().filter(|(_, state)| matches!(state, State::Starting { .. })).count(),
             hidden: 0,
             renamed: Vec::new(),
         };
@@ -223,8 +229,9 @@ fn put_definition(out: &mut BytesMut, route: &Route) {
     }
 }
 
-fn offered(ready: &Arc<Ready>) -> impl Iterator<Item = Arc<Tool>> + '_ {
-    ready.tools.iter().cloned()
+/// The tools of a server that its filter admits.
+fn offered<'a>(upstream: &'a Upstream, ready: &'a Ready) -> impl Iterator<Item = Arc<Tool>> + 'a {
+    ready.tools.iter().filter(|tool| upstream.config().filter.admits(&tool.name)).cloned()
 }
 
 /// The tools a failed server had, so that a call to one can say that its server is gone.

@@ -9,11 +9,11 @@ use arc_swap::ArcSwap;
 use bridgehead_audit::{AuditSink, Clock, CorrelationId, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_schema::HeaderParameter;
-use bridgehead_upstream::{State, Upstream};
+use bridgehead_upstream::{State, Surroundings, Upstream};
 use bridgehead_wire::{Era, Method, Raw, Revision, RpcError, Spliced, code, key};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -158,15 +158,14 @@ impl Gateway {
         if !upstreams.is_empty() || inner.settings.mode == Mode::Minimal {
             return;
         }
+        let surroundings = Surroundings {
+            environment: Arc::clone(&inner.environment),
+            limit: inner.settings.max_message_bytes,
+            changed: Arc::clone(&inner.upstream_changed),
+            warm_up: Arc::new(Semaphore::new(inner.settings.init_concurrency)),
+        };
         for server in &inner.servers {
-            let environment = Arc::clone(&inner.environment);
-            let limit = inner.settings.max_message_bytes;
-            upstreams.push(Upstream::start(
-                server.clone(),
-                environment,
-                limit,
-                Arc::clone(&inner.upstream_changed),
-            ));
+            upstreams.push(Upstream::start(server.clone(), surroundings.clone()));
         }
         drop(upstreams);
         inner.merge();
@@ -359,11 +358,15 @@ impl Inner {
             all => all.iter().find(|upstream| is_under(tool, upstream.name().as_ref())),
         };
         match owner.map(|owner| (owner.name(), owner.state())) {
+            Some((server, State::Restarting(outage))) => CallError::new(
+                Code::ProviderUnavailable,
+                format!("tool `{tool}` is not known: server `{server}` is down: {}", outage.reason),
+            ),
             Some((server, State::Failed(failure))) => CallError::new(
                 Code::ProviderInitFailed,
                 format!("tool `{tool}` is not known: server `{server}` does not serve: {}", failure.reason),
             ),
-            Some((server, State::Starting)) => CallError::new(
+            Some((server, State::Starting { .. })) => CallError::new(
                 Code::ProviderUnavailable,
                 format!("tool `{tool}` is not known yet: server `{server}` is still starting"),
             ),
@@ -410,7 +413,13 @@ fn shape(settings: &GatewaySettings) -> Shape {
 fn describe(upstream: &Upstream) -> Value {
     let mut entry = json!({"name": upstream.name().as_ref()});
     match upstream.state() {
-        State::Starting => entry["state"] = json!("starting"),
+        State::Starting { .. } => entry["state"] = json!("starting"),
+        State::Restarting(outage) => {
+            entry["state"] = json!("restarting");
+            entry["reason"] = json!(outage.reason);
+            entry["attempts"] = json!(outage.attempts);
+            entry["downMs"] = json!(u64::try_from(outage.since.elapsed().as_millis()).unwrap_or(u64::MAX));
+        }
         State::Stopped => entry["state"] = json!("stopped"),
         State::Failed(failure) => {
             entry["state"] = json!("failed");
@@ -422,6 +431,7 @@ fn describe(upstream: &Upstream) -> Value {
             entry["tools"] = json!(ready.tools.len());
             entry["pid"] = json!(ready.pid);
             entry["inFlight"] = json!(ready.link.in_flight());
+            entry["restarts"] = json!(ready.restarts);
         }
     }
     entry

@@ -30,6 +30,8 @@ pub struct Tool {
     pub headers: Arc<[HeaderParameter]>,
     /// Whether it is annotated as changing nothing.
     pub read_only: bool,
+    /// Whether it is annotated as doing no more when run twice.
+    pub idempotent: bool,
 }
 
 /// Why a tool list could not be read.
@@ -133,6 +135,7 @@ impl Tool {
         #[serde(rename_all = "camelCase", default)]
         struct Annotations {
             read_only_hint: bool,
+            idempotent_hint: bool,
         }
         let annotations: Annotations =
             members.get("annotations").and_then(|raw| raw.decode().ok()).unwrap_or_default();
@@ -141,6 +144,7 @@ impl Tool {
             validator,
             headers: headers.unwrap_or_default().into(),
             read_only: annotations.read_only_hint,
+            idempotent: annotations.idempotent_hint,
             definition,
         })
     }

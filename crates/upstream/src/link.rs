@@ -325,6 +325,11 @@ impl Exchange {
         self.sent = true;
     }
 
+    /// Whether an answer can still come; a link that ended has told so already.
+    pub fn is_open(&self) -> bool {
+        self.slot.state.lock().queue.is_empty()
+    }
+
     /// Whether the request was handed to the writer: if not, it cannot have run.
     pub const fn was_sent(&self) -> bool {
         self.sent

@@ -151,7 +151,9 @@ impl Supervisor {
             () = tokio::time::sleep_until(listed_until) => {}
         }
         let outage = match &*self.state.borrow() {
-            State::Restarting(outage) if outage.listed => Some(Outage { listed: false, ..Outage::clone(outage) }),
+            State::Restarting(outage) if outage.listed => {
+                Some(Outage { listed: false, ..Outage::clone(outage) })
+            }
             _ => None,
         };
         if let Some(outage) = outage {
@@ -184,7 +186,9 @@ impl Supervisor {
                 let checking = async {
                     let tools = list_tools(self.server.name.as_ref(), &link, &peer).await;
                     let tools = tools.map_err(|error| error.to_string())?;
-                    probe(&link, &peer).await.map_err(|reason| format!("its health probe failed: {reason}"))?;
+                    probe(&link, &peer)
+                        .await
+                        .map_err(|reason| format!("its health probe failed: {reason}"))?;
                     Ok::<_, String>(tools)
                 };
                 tokio::pin!(checking);
@@ -284,5 +288,6 @@ impl Supervisor {
 
 /// A number in 0..1, to spread restarts.
 fn random() -> f64 {
-    f64::from(u32::from_ne_bytes(*uuid::Uuid::new_v4().as_bytes().first_chunk().unwrap_or(&[0; 4]))) / f64::from(u32::MAX)
+    f64::from(u32::from_ne_bytes(*uuid::Uuid::new_v4().as_bytes().first_chunk().unwrap_or(&[0; 4])))
+        / f64::from(u32::MAX)
 }

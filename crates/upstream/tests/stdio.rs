@@ -8,12 +8,22 @@ use std::time::Duration;
 
 use bridgehead_config::{GatewaySettings, Launch, Server, Stdio};
 use bridgehead_testkit::{Behaviour, LeakCheck, Mock, Probe};
-use bridgehead_upstream::{Event, Exchange, FailureStage, Purpose, Ready, State, Upstream};
+use bridgehead_upstream::{Event, Exchange, Purpose, Ready, State, Surroundings, Unavailable, Upstream};
 use bridgehead_wire::{Method, Raw, Revision, Spliced};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 const LIMIT: usize = 1 << 20;
+
+fn surroundings(environment: BTreeMap<String, String>) -> Surroundings {
+    Surroundings {
+        environment: Arc::new(environment),
+        limit: LIMIT,
+        changed: Arc::new(Notify::new()),
+        warm_up: Arc::new(Semaphore::new(8)),
+    }
+}
 
 /// A started mock; every test ends with [`Running::end`], which also looks for leftovers.
 struct Running {
@@ -36,7 +46,7 @@ impl Running {
             stdio.env.insert(name, bridgehead_config::Secret::new(value));
         }
         let server = Server::new("mock".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
-        let upstream = Upstream::start(server, Arc::new(environment.clone()), LIMIT, Arc::new(Notify::new()));
+        let upstream = Upstream::start(server, surroundings(environment.clone()));
         Self { upstream, leaks }
     }
 
@@ -123,9 +133,10 @@ async fn a_crash_is_told_with_status_and_stderr() {
     assert!(error.contains("exit status 3") && error.contains("about to go"), "{error}");
     assert!(!error.contains("hunter2"), "{error}");
     let mut states = running.upstream.watch();
-    let state = states.wait_for(|state| matches!(state, State::Failed(_))).await.unwrap().clone();
-    let State::Failed(failure) = state else { unreachable!() };
-    assert_eq!(failure.stage, FailureStage::Crashed);
+    let down = states.wait_for(|state| matches!(state, State::Restarting(_))).await.unwrap().clone();
+    let State::Restarting(outage) = down else { unreachable!() };
+    assert!(outage.reason.contains("exit status 3"), "{}", outage.reason);
+    assert_eq!(outage.last.as_ref().map(|last| last.tools.len()), Some(1), "what it offered is remembered");
     let later = open(&ready, "die", json!({})).await.answer().await;
     assert!(later.is_err(), "a link that ended refuses at once");
     running.end().await;
@@ -211,12 +222,11 @@ async fn servers_that_do_not_come_up_say_why() {
     let reason = async |mock: &Mock| {
         let running = Running::start(mock);
         running.upstream.settled().await;
-        let State::Failed(failure) = running.upstream.state() else {
+        let State::Restarting(outage) = running.upstream.state() else {
             panic!("{:?}", running.upstream.state())
         };
-        assert_eq!(failure.stage, FailureStage::Init);
         running.end().await;
-        failure.reason.clone()
+        outage.reason.clone()
     };
     let text = reason(&Mock::legacy().revision("1999-09-09")).await;
     assert!(text.contains("1999-09-09"), "{text}");
@@ -233,10 +243,10 @@ async fn a_command_that_does_not_exist_is_named() {
     let stdio = Stdio::new("no-such-program-here", Vec::<String>::new());
     let server = Server::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
     let path = [("PATH".to_owned(), "/usr/bin".to_owned())].into();
-    let upstream = Upstream::start(server, Arc::new(path), LIMIT, Arc::new(Notify::new()));
+    let upstream = Upstream::start(server, surroundings(path));
     upstream.settled().await;
-    let State::Failed(failure) = upstream.state() else { panic!() };
-    assert!(failure.reason.contains("no-such-program-here"), "{}", failure.reason);
+    let State::Restarting(outage) = upstream.state() else { panic!() };
+    assert!(outage.reason.contains("no-such-program-here"), "{}", outage.reason);
     upstream.stop().await;
     leaks.assert_clean().await;
 }
@@ -267,4 +277,95 @@ async fn stopping_during_the_start_leaves_nothing() {
     );
     tokio::task::yield_now().await;
     running.end().await;
+}
+
+/// POOL-3, POOL-6: a server that ends by itself is started again at once, and is ready only with its tools.
+#[tokio::test]
+async fn a_killed_server_comes_back_with_its_tools() {
+    let running = Running::start(&Mock::legacy().tool("echo", Behaviour::Echo));
+    for round in 1..=2 {
+        let ready = running.ready().await;
+        let pid = rustix::process::Pid::from_raw(i32::try_from(ready.pid).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let mut states = running.upstream.watch();
+        states.wait_for(|state| matches!(state, State::Restarting(_))).await.unwrap();
+        let again = running.upstream.acquire(Instant::now() + Duration::from_secs(20)).await.unwrap();
+        assert_ne!(again.pid, ready.pid);
+        assert_eq!((again.tools.len(), again.restarts), (1, round));
+        assert!(call(&again, "echo").await.is_ok());
+    }
+    running.end().await;
+}
+
+/// POOL-6: a managed close schedules no restart. POOL-2: acquire during shutdown fails at once.
+#[tokio::test]
+async fn a_stopped_server_stays_stopped() {
+    let running = Running::start(&Mock::legacy().tool("echo", Behaviour::Echo));
+    running.ready().await;
+    running.upstream.stop().await;
+    assert!(matches!(running.upstream.state(), State::Stopped));
+    let refused = running.upstream.acquire(Instant::now() + Duration::from_secs(20)).await;
+    assert!(matches!(refused, Err(Unavailable::Stopped)));
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_restart_can_be_asked_for() {
+    let running = Running::start(&Mock::legacy().tool("echo", Behaviour::Echo));
+    let ready = running.ready().await;
+    running.upstream.restart();
+    let mut states = running.upstream.watch();
+    let renewed = |state: &State| matches!(state, State::Ready(now) if now.pid != ready.pid);
+    tokio::time::timeout(Duration::from_secs(10), states.wait_for(renewed)).await.unwrap().unwrap();
+    running.end().await;
+}
+
+fn missing_program() -> Server {
+    let stdio = Stdio::new("no-such-program-here", Vec::<String>::new());
+    Server::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+}
+
+/// POOL-2: callers wait at most until 60 s after the start of the initialisation and fail together; later
+/// ones fail at once with the age of the failure; attempts go on for ever.
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_for_all_at_sixty_seconds() {
+    let started = Instant::now();
+    let upstream = Upstream::start(missing_program(), surroundings(BTreeMap::new()));
+    let far = started + Duration::from_secs(3_600);
+    let waiters = [0, 10, 40].map(|after| {
+        let upstream = upstream.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(after)).await;
+            let refused = upstream.acquire(far).await.unwrap_err();
+            (Instant::now(), refused)
+        })
+    });
+    let impatient = upstream.acquire(started + Duration::from_secs(5)).await.unwrap_err();
+    assert!(matches!(impatient, Unavailable::StillRestarting(_)), "{impatient}");
+    assert_eq!(started.elapsed().as_secs(), 5);
+    for waiter in waiters {
+        let (at, refused) = waiter.await.unwrap();
+        assert_eq!((at - started).as_secs(), 60);
+        assert!(matches!(refused, Unavailable::Down { .. }), "{refused}");
+    }
+    tokio::time::sleep_until(started + Duration::from_millis(100_500)).await;
+    let before = Instant::now();
+    let refused = upstream.acquire(far).await.unwrap_err();
+    assert_eq!(Instant::now(), before, "no waiting any more");
+    assert!(refused.to_string().contains("100 s"), "{refused}");
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    let State::Restarting(outage) = upstream.state() else { panic!() };
+    assert!(outage.attempts > 50, "{}", outage.attempts);
+    upstream.stop().await;
+}
+
+/// POOL-11: with restart off a lost server is gone for good.
+#[tokio::test(start_paused = true)]
+async fn restart_can_be_off() {
+    let server = Server { restart: false, ..missing_program() };
+    let upstream = Upstream::start(server, surroundings(BTreeMap::new()));
+    let refused = upstream.acquire(Instant::now() + Duration::from_secs(5)).await.unwrap_err();
+    assert!(matches!(refused, Unavailable::Failed(_)), "{refused}");
+    assert!(matches!(upstream.state(), State::Failed(_)));
+    upstream.stop().await;
 }

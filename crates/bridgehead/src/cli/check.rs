@@ -83,7 +83,8 @@ fn servers(gateway: &Gateway) -> Vec<Server> {
             let outcome = match upstream.state() {
                 State::Ready(ready) => Ok((ready.peer.revision.to_string(), ready.tools.len())),
                 State::Failed(failure) => Err(failure.reason.clone()),
-                State::Starting | State::Stopped => Err("it did not come up".to_owned()),
+                State::Restarting(outage) => Err(outage.reason.clone()),
+                State::Starting { .. } | State::Stopped => Err("it did not come up".to_owned()),
             };
             Server { name: upstream.name().to_string(), outcome }
         })

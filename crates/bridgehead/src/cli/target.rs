@@ -215,7 +215,8 @@ pub(crate) fn start(config: Config, world: &World) -> Result<Gateway, Exit> {
 fn failures(gateway: &Gateway) -> Vec<(String, String)> {
     let failed = |state| match state {
         State::Failed(failure) => Some(failure.reason.clone()),
-        State::Starting => Some("it is still starting".to_owned()),
+        State::Restarting(outage) => Some(outage.reason.clone()),
+        State::Starting { .. } => Some("it is still starting".to_owned()),
         State::Ready(_) | State::Stopped => None,
     };
     let upstreams = gateway.upstreams();

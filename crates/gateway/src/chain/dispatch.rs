@@ -1,6 +1,7 @@
 //! Stage four: the tool runs, here or on its server.
 
-use bridgehead_upstream::{Event, LinkError, Purpose, State, Tool, Upstream};
+use bridgehead_config::Retry;
+use bridgehead_upstream::{Event, LinkError, Purpose, Ready, Tool, Unavailable, Upstream};
 use bridgehead_wire::{Era, Method, RpcError, code};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -35,18 +36,48 @@ async fn run_native(
     tool_result(envelope_result(&json!({"ok": true, "data": data}), false, true))
 }
 
+/// How often a call is sent at the most when its server is lost under it.
+const MOST_SENDS: usize = 3;
+
+/// Sends the call, and sends it again where its server was lost and running it twice is no question.
 async fn run_upstream(call: &Call<'_>, upstream: &Upstream, tool: &Tool) -> Result<Outcome, CallError> {
+    let limits = upstream.config();
+    let last = Instant::now() + limits.max_total;
+    let mut sends = 0;
+    loop {
+        let deadline = last.min(Instant::now() + limits.request_timeout);
+        let ready = upstream.acquire(deadline).await.map_err(|error| unavailable(upstream, &error))?;
+        sends += 1;
+        match send(call, upstream, &ready, tool, last).await {
+            Err(lost)
+                if lost.code == Code::ProviderCrashed
+                    && sends < MOST_SENDS
+                    && may_repeat(upstream, tool, &lost) =>
+            {
+                debug!(correlationId = %call.correlation, tool = %call.tool, "the server was lost; the call is sent again");
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Whether a call whose server was lost may be sent again.
+fn may_repeat(upstream: &Upstream, tool: &Tool, lost: &CallError) -> bool {
+    match upstream.config().retry {
+        Retry::Always => true,
+        Retry::Safe => !lost.may_have_run || tool.read_only || tool.idempotent,
+        Retry::Never => false,
+    }
+}
+
+async fn send(
+    call: &Call<'_>,
+    upstream: &Upstream,
+    ready: &Ready,
+    tool: &Tool,
+    last: Instant,
+) -> Result<Outcome, CallError> {
     let server = upstream.name();
-    let ready = match upstream.state() {
-        State::Ready(ready) => ready,
-        // The tool was offered, so its server was there; it has gone since.
-        State::Failed(failure) => {
-            return Err(unavailable(format!("server `{server}` does not serve: {}", failure.reason)));
-        }
-        State::Starting | State::Stopped => {
-            return Err(unavailable(format!("server `{server}` is not running")));
-        }
-    };
     let mut exchange = ready.link.open(Purpose::Ordinary);
     let wants_progress = call.progress.is_some() && call.ask.meta.progress_token.is_some();
     let params = params_for(
@@ -56,13 +87,14 @@ async fn run_upstream(call: &Call<'_>, upstream: &Upstream, tool: &Tool) -> Resu
         ready.peer.revision.era(),
         wants_progress.then(|| exchange.id()),
     );
-    exchange.send(&Method::ToolsCall, &params).await;
-    let limits = upstream.config();
-    let last = Instant::now() + limits.max_total;
+    if exchange.is_open() {
+        exchange.send(&Method::ToolsCall, &params).await;
+    }
     loop {
-        let deadline = last.min(Instant::now() + limits.request_timeout);
+        let deadline = last.min(Instant::now() + upstream.config().request_timeout);
         let Ok(event) = tokio::time::timeout_at(deadline, exchange.next()).await else {
-            // Leaving drops the exchange, which tells the server.
+            // Leaving drops the exchange, which tells the server; whether it is well is looked into.
+            upstream.suspect();
             let message = format!(
                 "server `{server}` did not answer tool `{}` in time (tool failed: timeout)",
                 tool.name
@@ -109,7 +141,8 @@ async fn run_upstream(call: &Call<'_>, upstream: &Upstream, tool: &Tool) -> Resu
             }
             Event::Lost(LinkError::Closed(reason)) => {
                 let message = format!("server `{server}` was lost during the call: {reason}");
-                return Err(CallError::new(Code::ProviderCrashed, message).after_sending());
+                let error = CallError::new(Code::ProviderCrashed, message);
+                return Err(if exchange.was_sent() { error.after_sending() } else { error });
             }
         }
     }
@@ -122,6 +155,11 @@ fn tool_result(result: bridgehead_wire::Raw) -> Result<Outcome, CallError> {
     }
 }
 
-fn unavailable(message: String) -> CallError {
-    CallError::new(Code::ProviderUnavailable, message)
+fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
+    let code = match error {
+        Unavailable::StillRestarting(_) => Code::RestartInProgress,
+        Unavailable::Down { .. } => Code::ProviderUnavailable,
+        Unavailable::Failed(_) | Unavailable::Stopped => Code::RestartFailed,
+    };
+    CallError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()))
 }
