@@ -1,46 +1,37 @@
-//! A running child and its end.
-//!
-//! A child leads a process group of its own, so that its descendants can be signalled with it. The id of the
-//! group is the pid of the child, and the system may give it to a stranger as soon as the child is reaped and
-//! the group is empty. Therefore the child is only *observed* to have ended (`waitid` with `WNOWAIT`, woken by
-//! `SIGCHLD`); while it is a zombie its pid is taken and the group can be signalled safely. The group gets
-//! SIGKILL, then the zombie is reaped, and after that no signal is sent any more.
+//! A running child: its pipes, its last words and its end.
 
-use std::future::poll_fn;
-use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
-use tokio::process::{ChildStdin, ChildStdout};
-use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
+use crate::keeper::{Containment, Keeper};
 use crate::stderr::{LineCallback, Stderr, collect};
 use crate::{Exit, SpawnError, Spec};
 
 /// How long a child may take to obey SIGTERM.
-const AFTER_TERM: Duration = Duration::from_secs(1);
+pub(crate) const AFTER_TERM: Duration = Duration::from_secs(1);
 /// How long SIGKILL may take to work. Longer means that the child hangs in the kernel; it is reaped later.
-const AFTER_KILL: Duration = Duration::from_secs(5);
+pub(crate) const AFTER_KILL: Duration = Duration::from_secs(5);
 
-/// A running program. Dropping it kills the program and its process group at once.
+/// A running program. Dropping it kills the program and its descendants, as far as [`Child::containment`] says,
+/// at once.
 #[derive(Debug)]
 pub struct Child {
-    pid: Pid,
-    /// Reaps in the background when it is dropped before the end was seen.
-    inner: tokio::process::Child,
+    keeper: Keeper,
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     stderr: Stderr,
     collector: Option<Collector>,
-    children: SignalStream,
-    /// Known once the child is reaped; from then on the pid means nothing.
-    exit: Option<Exit>,
+}
+
+/// Our ends of a new program's pipes.
+#[derive(Debug)]
+pub(crate) struct Pipes {
+    pub(crate) stdin: ChildStdin,
+    pub(crate) stdout: ChildStdout,
+    pub(crate) stderr: ChildStderr,
 }
 
 /// The task that reads standard error; dropping `ended` tells it that the child is gone.
@@ -51,46 +42,56 @@ struct Collector {
 }
 
 /// Starts a program with pipes for its input and output. Each line of its standard error is shown to
-/// `on_line`, which must not block.
+/// `on_line`, which must not block; a program that writes very many is shown in part.
 ///
 /// Must be called within a tokio runtime that has its I/O and time drivers enabled.
 ///
 /// # Errors
 /// When the program was not started; nothing is left behind then.
 pub fn spawn(spec: &Spec, on_line: LineCallback) -> Result<Child, SpawnError> {
-    let program = spec.resolve()?;
-    let other = |source| SpawnError::Other { program: spec.program.clone(), source };
-    // Listens before the child exists, so that its end cannot be missed.
-    let children = signal(SignalKind::child()).map_err(other)?;
-
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts programs")]
-    let mut command = std::process::Command::new(&program);
-    command.args(&spec.args).env_clear().envs(&spec.env).process_group(0);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    if let Some(cwd) = &spec.cwd {
-        command.current_dir(cwd);
-    }
-    let mut command = tokio::process::Command::from(command);
-    let mut inner = command.kill_on_drop(true).spawn().map_err(|source| spec.refused(program, source))?;
-
-    let pid = inner
-        .id()
-        .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
-        .ok_or_else(|| other(io::Error::other("the new process has no id")))?;
+    let (keeper, pipes) = Keeper::start(spec)?;
     let stderr = Stderr::default();
-    let collector = inner.stderr.take().map(|pipe| {
-        let (ended, gone) = oneshot::channel();
-        Collector { ended: Some(ended), task: tokio::spawn(collect(pipe, stderr.clone(), on_line, gone)) }
-    });
-    let (stdin, stdout) = (inner.stdin.take(), inner.stdout.take());
-    Ok(Child { pid, inner, stdin, stdout, stderr, collector, children, exit: None })
+    let (ended, gone) = oneshot::channel();
+    let task = tokio::spawn(collect(pipes.stderr, stderr.clone(), on_line, gone));
+    let collector = Some(Collector { ended: Some(ended), task });
+    Ok(Child { keeper, stdin: Some(pipes.stdin), stdout: Some(pipes.stdout), stderr, collector })
 }
 
 impl Child {
-    /// The pid, which also is the id of the process group.
+    /// The pid of the program, which also is the id of its process group.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.pid.as_raw_pid().unsigned_abs()
+        self.keeper.pid()
+    }
+
+    /// What of the program's descendants ends with it.
+    #[must_use]
+    pub fn containment(&self) -> Containment {
+        self.keeper.containment()
+    }
+
+    /// The pids of the program and its descendants now; none once its end is known. Systems other than Linux
+    /// tell only the program itself.
+    #[must_use]
+    pub fn tree(&self) -> Vec<u32> {
+        self.keeper.members()
+    }
+
+    /// The memory of the program and its descendants that is in RAM now, where the system tells. What they
+    /// share is counted for each of them.
+    #[must_use]
+    pub fn memory_bytes(&self) -> Option<u64> {
+        #[cfg(target_os = "linux")]
+        {
+            self.tree()
+                .into_iter()
+                .filter_map(crate::descent::resident_bytes)
+                .reduce(|sum, bytes| sum + bytes)
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            None
+        }
     }
 
     /// The child's standard input, once. Whoever takes it must drop it before [`Child::stop`] if the child is
@@ -116,69 +117,28 @@ impl Child {
         self.stderr.tail()
     }
 
-    /// Waits until the child ends by itself, kills what it leaves behind in its group, and reaps it.
+    /// Waits until the child ends by itself, kills what it leaves behind, and reaps it.
     ///
     /// Once this returns, the tail of standard error is complete. May be dropped and called again.
     pub async fn wait(&mut self) -> Exit {
-        self.ended().await;
-        let exit = self.finish();
+        let exit = self.keeper.gone().await;
         self.last_words().await;
         exit
     }
 
-    /// Ends the child: closes its input and waits `grace` for it to go; then SIGTERM to its group, a second to
-    /// obey, and SIGKILL. The group gets SIGKILL in any case, as its members may outlive their leader.
+    /// Ends the child: closes its input and waits `grace` for it to go; then SIGTERM to it and its descendants,
+    /// a second to obey, and SIGKILL. What outlives a child that went by itself gets SIGKILL at once.
     pub async fn stop(mut self, grace: Duration) -> Exit {
         drop(self.stdin.take());
-        if timeout(grace, self.ended()).await.is_err() {
-            self.signal_group(Signal::TERM);
-            if timeout(AFTER_TERM, self.ended()).await.is_err() {
-                self.signal_group(Signal::KILL);
-                if timeout(AFTER_KILL, self.ended()).await.is_err() {
-                    return Exit::KILLED;
-                }
-            }
-        }
-        let exit = self.finish();
+        let exit = self.keeper.stop(grace).await;
         self.last_words().await;
         exit
     }
 
-    /// Waits until the child has ended, without reaping it.
-    async fn ended(&mut self) {
-        while self.exit.is_none() && !self.has_ended() {
-            // A signal that came since the last look is still pending here. A closed stream would mean that
-            // the runtime is going down, and with it everybody who waits.
-            poll_fn(|context| self.children.poll_recv(context)).await;
-        }
-    }
-
-    fn has_ended(&mut self) -> bool {
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        loop {
-            return match rustix::process::waitid(WaitId::Pid(self.pid), look) {
-                Ok(status) => status.is_some(),
-                Err(Errno::INTR) => continue,
-                Err(_) => {
-                    // Somebody else in this process has reaped it: the group may be a stranger's by now.
-                    self.exit = Some(Exit { code: None, signal: None });
-                    true
-                }
-            };
-        }
-    }
-
-    /// Kills the rest of the group of an ended child, then reaps it.
-    fn finish(&mut self) -> Exit {
-        if let Some(exit) = self.exit {
-            return exit;
-        }
-        self.signal_group(Signal::KILL);
-        let exit = match self.inner.try_wait() {
-            Ok(Some(status)) => status.into(),
-            Ok(None) | Err(_) => Exit { code: None, signal: None },
-        };
-        self.exit = Some(exit);
+    /// Kills the child and its descendants without asking, and waits until they are gone.
+    pub async fn kill(mut self) -> Exit {
+        let exit = self.keeper.kill().await;
+        self.last_words().await;
         exit
     }
 
@@ -191,19 +151,5 @@ impl Child {
         }
         // Only now, so that a wait that is dropped here can be repeated.
         self.collector = None;
-    }
-
-    fn signal_group(&self, signal: Signal) {
-        if self.exit.is_none() {
-            // Fails when nobody in the group is left to be signalled, which is what was wanted.
-            let _ = rustix::process::kill_process_group(self.pid, signal);
-        }
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        // The leader is reaped by the runtime, which takes over children that are dropped unfinished.
-        self.signal_group(Signal::KILL);
     }
 }

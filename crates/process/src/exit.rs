@@ -19,6 +19,9 @@ impl Exit {
     /// What a child that has got SIGKILL will have ended by.
     pub(crate) const KILLED: Self = Self { code: None, signal: Some(Signal::KILL.as_raw()) };
 
+    /// What became of a child whose end nobody has seen.
+    pub(crate) const UNKNOWN: Self = Self { code: None, signal: None };
+
     /// Whether the program says that all went well.
     #[must_use]
     pub fn is_success(&self) -> bool {

@@ -1,6 +1,8 @@
 //! Starts programs and ends them. Nothing outside this crate starts a program, and no child outlives its
-//! handle: when a [`Child`] is stopped, or just dropped, its whole process group is killed and the child is
-//! reaped.
+//! handle: when a [`Child`] is stopped, or just dropped, the program and all its descendants are killed and
+//! reaped. On Linux that also happens when the gateway is killed, and no descendant can leave: every program is
+//! started through a [`shim`]. Elsewhere, and where the shim is not installed, a program leads a process group
+//! that is killed; [`Child::containment`] tells.
 //!
 //! What a program is for, when it is started again and what its output means is left to others. This crate
 //! knows pipes, not protocols.
@@ -10,17 +12,27 @@
 //!   standard library falls back to `fork` when hooks, user or group ids are set, and also when a bare program
 //!   name is to be searched in an environment that was changed; so programs are searched here, and always
 //!   started by their absolute path.
-//! - A child's environment is exactly what its [`Spec`] says.
-//! - No signal is sent to a group that may have become somebody else's, see [`Child`].
-//!
-//! Known limit: a descendant that makes itself leader of a new session leaves the group and is not found.
+//! - A child's environment is exactly what its [`Spec`] says, and it has no descriptors but its three pipes.
+//! - No signal is sent to a process or group that may have become somebody else's.
 
 mod child;
+#[cfg(target_os = "linux")]
+mod descent;
 mod exit;
+mod group;
+mod keeper;
+#[cfg(target_os = "linux")]
+mod message;
+pub mod shim;
 mod spec;
 mod stderr;
+#[cfg(target_os = "linux")]
+mod sys;
+#[cfg(target_os = "linux")]
+mod tree;
 
 pub use child::{Child, spawn};
 pub use exit::Exit;
+pub use keeper::{Containment, Shim, use_shim};
 pub use spec::{SpawnError, Spec, base_environment};
 pub use stderr::{LineCallback, Stderr};

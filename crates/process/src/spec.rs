@@ -95,6 +95,18 @@ pub enum SpawnError {
         /// The working directory.
         cwd: PathBuf,
     },
+    /// The shim, which keeps the tree of the program, does not work.
+    #[error(
+        "`{}`, which keeps the processes of a server together, could not be used: {source}; install it again, \
+         and restart this program if it was replaced while it ran",
+        shim.display()
+    )]
+    Shim {
+        /// The program that is the shim.
+        shim: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
     /// The system refused for another reason.
     #[error("program `{program}` could not be started: {source}")]
     Other {

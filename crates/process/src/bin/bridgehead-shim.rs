@@ -1,0 +1,9 @@
+//! The shim as a program of its own; see `bridgehead_process::shim`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bridgehead_process::shim::main_if_asked();
+    // Started by hand; there is nothing that it could do.
+    ExitCode::from(2)
+}

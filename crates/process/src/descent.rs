@@ -1,0 +1,111 @@
+//! Who descends from whom, as `/proc` tells it.
+//!
+//! What is read here is old as soon as it is read: processes come, go, and change their parent meanwhile, and a
+//! pid may be given to a stranger. Whoever acts on it must look again ([`parent`], [`born`]) or know that the
+//! pid cannot have been freed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+
+/// A process and the parent it was found under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descendant {
+    pub(crate) pid: u32,
+    pub(crate) parent: u32,
+}
+
+/// Every descendant of `root`, parents before their children, without `root` itself.
+pub(crate) fn below(root: u32) -> Vec<Descendant> {
+    // Kernels may be built without the lists of children; then everybody is asked for their parent.
+    let by_parent = if fs::exists(format!("/proc/{root}/task/{root}/children")).unwrap_or(false) {
+        None
+    } else {
+        Some(everybody())
+    };
+    let mut found = Vec::new();
+    // Pids that are used again while we read could make this a circle.
+    let mut seen = BTreeSet::from([root]);
+    let mut open = VecDeque::from([root]);
+    while let Some(parent) = open.pop_front() {
+        let children = match &by_parent {
+            None => children(parent),
+            Some(by_parent) => by_parent.get(&parent).cloned().unwrap_or_default(),
+        };
+        for pid in children {
+            if seen.insert(pid) {
+                found.push(Descendant { pid, parent });
+                open.push_back(pid);
+            }
+        }
+    }
+    found
+}
+
+/// The parent a process has now.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    field(pid, 1)
+}
+
+/// When a process was started, in ticks since the system was; with the pid it names a process for ever.
+pub(crate) fn born(pid: u32) -> Option<u64> {
+    field(pid, 19)
+}
+
+/// Memory of a process that is in RAM.
+pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// A field of `stat`, counted from the state letter. The name before it may contain anything.
+fn field<T: std::str::FromStr>(pid: u32, index: usize) -> Option<T> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    rest.split_ascii_whitespace().nth(index)?.parse().ok()
+}
+
+/// The children of all threads of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// All processes of the system, by parent.
+fn everybody() -> BTreeMap<u32, Vec<u32>> {
+    let mut by_parent: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(parent) = parent(pid) {
+            by_parent.entry(parent).or_default().push(pid);
+        }
+    }
+    by_parent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_find_children_agree() {
+        let me = std::process::id();
+        let mother = parent(me).unwrap();
+        assert!(children(mother).contains(&me));
+        assert!(everybody()[&mother].contains(&me));
+        assert!(below(mother).contains(&Descendant { pid: me, parent: mother }));
+    }
+
+    #[test]
+    fn a_process_has_a_birth_and_a_size() {
+        let me = std::process::id();
+        assert!(born(me).unwrap() >= born(1).unwrap());
+        assert!(resident_bytes(me).unwrap() > 100_000);
+        assert_eq!((born(u32::MAX), resident_bytes(u32::MAX)), (None, None));
+    }
+}

@@ -1,0 +1,160 @@
+//! Which way of keeping a program's tree together is used, and the choice between them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::child::Pipes;
+use crate::group::Group;
+#[cfg(target_os = "linux")]
+use crate::tree::Tree;
+use crate::{Exit, SpawnError, Spec};
+
+/// Where the shim is, which keeps the tree of a program; see [`shim`](crate::shim).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shim {
+    /// The running program itself, which calls [`main_if_asked`](crate::shim::main_if_asked) first.
+    ThisExecutable,
+    /// This program.
+    Program(PathBuf),
+    /// There is none; programs are kept as process groups.
+    Off,
+}
+
+/// What of a program's descendants ends with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Containment {
+    /// All of them, also when the gateway is killed.
+    Tree,
+    /// Those that stay in its process group, unless the gateway is killed.
+    Group,
+}
+
+impl fmt::Display for Containment {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Tree => "tree",
+            Self::Group => "group",
+        })
+    }
+}
+
+static CHOSEN: RwLock<Option<Shim>> = RwLock::new(None);
+
+/// Says which shim programs are started through from now on. Until this is called, it is the program
+/// `bridgehead-shim` in the folder of the running program or the one above it, or none. Other systems than
+/// Linux know no subreaper, and there this has no effect.
+pub fn use_shim(shim: Shim) {
+    *CHOSEN.write().unwrap_or_else(PoisonError::into_inner) = Some(shim);
+}
+
+#[cfg(target_os = "linux")]
+fn chosen() -> Option<PathBuf> {
+    let chosen = CHOSEN.read().unwrap_or_else(PoisonError::into_inner).clone();
+    match chosen {
+        // Leads to the file that runs, even if another has taken its place or nothing is there any more.
+        Some(Shim::ThisExecutable) => Some(PathBuf::from("/proc/self/exe")),
+        Some(Shim::Program(path)) => Some(path),
+        Some(Shim::Off) => None,
+        None => beside(),
+    }
+}
+
+/// The shim beside the running program, or above it, as Cargo lays out tests. A path that was found is kept: if
+/// the file disappears, a start fails rather than being kept worse than the one before.
+#[cfg(target_os = "linux")]
+fn beside() -> Option<PathBuf> {
+    static FOUND: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Some(found.clone());
+    }
+    let current = std::env::current_exe().ok()?;
+    let found = current
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join("bridgehead-shim"))
+        .find(|path| path.is_file())?;
+    Some(FOUND.get_or_init(|| found).clone())
+}
+
+/// A running program, kept one way or the other.
+#[derive(Debug)]
+pub(crate) enum Keeper {
+    #[cfg(target_os = "linux")]
+    Tree(Tree),
+    Group(Group),
+}
+
+/// Calls the same method of whichever it is.
+macro_rules! either {
+    ($keeper:expr, $kept:ident => $call:expr) => {
+        match $keeper {
+            #[cfg(target_os = "linux")]
+            Keeper::Tree($kept) => $call,
+            Keeper::Group($kept) => $call,
+        }
+    };
+}
+
+impl Keeper {
+    pub(crate) fn start(spec: &Spec) -> Result<(Self, Pipes), SpawnError> {
+        let program = spec.resolve()?;
+        #[cfg(target_os = "linux")]
+        if let Some(shim) = chosen() {
+            let (tree, pipes) = Tree::start(spec, program, &shim)?;
+            return Ok((Self::Tree(tree), pipes));
+        }
+        let (group, pipes) = Group::start(spec, program)?;
+        Ok((Self::Group(group), pipes))
+    }
+
+    pub(crate) fn containment(&self) -> Containment {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Tree(_) => Containment::Tree,
+            Self::Group(_) => Containment::Group,
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        either!(self, kept => kept.pid())
+    }
+
+    pub(crate) fn members(&self) -> Vec<u32> {
+        if either!(self, kept => kept.exit()).is_some() {
+            return Vec::new();
+        }
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Tree(tree) => tree.members(),
+            #[cfg(target_os = "linux")]
+            Self::Group(group) => {
+                let below = crate::descent::below(group.pid());
+                std::iter::once(group.pid()).chain(below.into_iter().map(|member| member.pid)).collect()
+            }
+            #[cfg(not(target_os = "linux"))]
+            Self::Group(group) => vec![group.pid()],
+        }
+    }
+
+    /// Waits until the program has ended and what it left behind is killed. May be dropped and called again.
+    pub(crate) async fn gone(&mut self) -> Exit {
+        either!(self, kept => kept.gone().await)
+    }
+
+    /// Waits `grace` for the program to end by itself, then ends it.
+    pub(crate) async fn stop(&mut self, grace: Duration) -> Exit {
+        match timeout(grace, self.gone()).await {
+            Ok(exit) => exit,
+            Err(_) => either!(self, kept => kept.terminate().await),
+        }
+    }
+
+    pub(crate) async fn kill(&mut self) -> Exit {
+        either!(self, kept => kept.kill().await)
+    }
+}

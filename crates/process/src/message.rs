@@ -1,0 +1,239 @@
+//! What gateway and shim say to each other over the control socket.
+//!
+//! The gateway sends one [`Order`], together with the three descriptors of the program, and later perhaps a
+//! grace: four bytes, milliseconds. The end of the stream means "kill everything now", whoever caused it. The
+//! shim sends [`Report`]s of a fixed size. Both ends are normally of one build; the version is there for a
+//! program that was replaced on disk while the gateway runs.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::Spec;
+
+/// The first argument that makes a program the shim.
+pub(crate) const ASKED: &str = "keep-process-tree";
+/// Counts changes of what is said here.
+const VERSION: u32 = 1;
+/// Bytes before the strings of an order: version, length of the strings, number of arguments, of variables, and
+/// whether there is a directory.
+pub(crate) const ORDER_HEAD: usize = 20;
+/// No order is longer; the system allows a program less.
+const LONGEST_ORDER: usize = 64 << 20;
+/// Bytes of a report.
+pub(crate) const REPORT: usize = 9;
+
+/// What to start.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) env: Vec<(OsString, OsString)>,
+    pub(crate) cwd: Option<PathBuf>,
+}
+
+/// What the head of an order says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OrderHead {
+    /// Bytes that follow.
+    pub(crate) length: usize,
+    args: usize,
+    env: usize,
+    cwd: bool,
+}
+
+/// Encodes the order to start `program` as `spec` says; nothing if a string has a zero byte in it, which no
+/// program could be given.
+pub(crate) fn order(spec: &Spec, program: &Path) -> Option<Vec<u8>> {
+    let mut strings = Vec::new();
+    let mut put = |string: &OsStr| {
+        strings.extend_from_slice(string.as_bytes());
+        strings.push(0);
+        (!string.as_bytes().contains(&0)).then_some(())
+    };
+    put(program.as_os_str())?;
+    for argument in &spec.args {
+        put(argument.as_ref())?;
+    }
+    for (name, value) in &spec.env {
+        put(name.as_ref())?;
+        put(value.as_ref())?;
+    }
+    if let Some(cwd) = &spec.cwd {
+        put(cwd.as_os_str())?;
+    }
+    let number = |count: usize| u32::try_from(count).ok().map(u32::to_le_bytes);
+    let head = [
+        VERSION.to_le_bytes(),
+        number(strings.len())?,
+        number(spec.args.len())?,
+        number(spec.env.len())?,
+        u32::from(spec.cwd.is_some()).to_le_bytes(),
+    ];
+    Some([head.as_flattened(), &strings].concat())
+}
+
+impl OrderHead {
+    /// Nothing if the sender speaks another version.
+    pub(crate) fn decode(head: &[u8; ORDER_HEAD]) -> Option<Self> {
+        let number = |index: usize| {
+            let (numbers, _) = head.as_chunks::<4>();
+            numbers.get(index).map(|&bytes| u32::from_le_bytes(bytes) as usize)
+        };
+        let decoded = Self { length: number(1)?, args: number(2)?, env: number(3)?, cwd: number(4)? == 1 };
+        (number(0)? == VERSION as usize && decoded.length <= LONGEST_ORDER).then_some(decoded)
+    }
+
+    /// The order whose strings are given.
+    pub(crate) fn order(self, strings: &[u8]) -> Option<Order> {
+        let mut strings = strings.split(|&byte| byte == 0).map(|string| OsString::from_vec(string.to_vec()));
+        let program = strings.next()?.into();
+        let mut args = Vec::new();
+        for _ in 0..self.args {
+            args.push(strings.next()?);
+        }
+        let mut env = Vec::new();
+        for _ in 0..self.env {
+            env.push((strings.next()?, strings.next()?));
+        }
+        let cwd = if self.cwd { Some(strings.next()?.into()) } else { None };
+        Some(Order { program, args, env, cwd })
+    }
+}
+
+/// Where a start failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The order was not understood.
+    Order,
+    /// The shim could not become keeper of a tree.
+    Keeping,
+    /// The system refused to start the program.
+    Program,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// The program runs.
+    Started { pid: u32 },
+    /// Nothing runs, and the shim ends.
+    Failed { stage: Stage, errno: i32 },
+    /// The program has ended; this is its wait status.
+    Exited { status: i32 },
+    /// Nothing of the tree is left, except `left` processes that could not be killed. The shim ends.
+    Gone { killed: u32, left: u32 },
+}
+
+impl Report {
+    pub(crate) fn encode(self) -> [u8; REPORT] {
+        let (tag, first, second) = match self {
+            Self::Started { pid } => (b'S', pid.to_le_bytes(), [0; 4]),
+            Self::Failed { stage, errno } => {
+                let stage: u32 = match stage {
+                    Stage::Order => 0,
+                    Stage::Keeping => 1,
+                    Stage::Program => 2,
+                };
+                (b'F', stage.to_le_bytes(), errno.to_le_bytes())
+            }
+            Self::Exited { status } => (b'E', status.to_le_bytes(), [0; 4]),
+            Self::Gone { killed, left } => (b'G', killed.to_le_bytes(), left.to_le_bytes()),
+        };
+        let mut bytes = [0; REPORT];
+        bytes[0] = tag;
+        bytes[1..5].copy_from_slice(&first);
+        bytes[5..].copy_from_slice(&second);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: [u8; REPORT]) -> Option<Self> {
+        let [tag, a, b, c, d, e, f, g, h] = bytes;
+        let (first, second) = ([a, b, c, d], [e, f, g, h]);
+        Some(match tag {
+            b'S' => Self::Started { pid: u32::from_le_bytes(first) },
+            b'F' => {
+                let stage = match u32::from_le_bytes(first) {
+                    0 => Stage::Order,
+                    1 => Stage::Keeping,
+                    2 => Stage::Program,
+                    _ => return None,
+                };
+                Self::Failed { stage, errno: i32::from_le_bytes(second) }
+            }
+            b'E' => Self::Exited { status: i32::from_le_bytes(first) },
+            b'G' => Self::Gone { killed: u32::from_le_bytes(first), left: u32::from_le_bytes(second) },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec {
+            program: "tool".to_owned(),
+            args: vec!["one".to_owned(), String::new(), "ü".to_owned()],
+            env: BTreeMap::from([("NAME".to_owned(), "a=b".to_owned()), ("EMPTY".to_owned(), String::new())]),
+            cwd: Some("/tmp".into()),
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Order> {
+        let (head, strings) = bytes.split_first_chunk()?;
+        let head = OrderHead::decode(head)?;
+        assert_eq!(head.length, strings.len());
+        head.order(strings)
+    }
+
+    #[test]
+    fn an_order_survives_the_way() {
+        let mut spec = spec();
+        for cwd in [Some("/tmp".into()), None] {
+            spec.cwd = cwd;
+            let order = decode(&order(&spec, Path::new("/bin/tool")).unwrap()).unwrap();
+            assert_eq!(order.program, Path::new("/bin/tool"));
+            assert_eq!(order.args, ["one", "", "ü"]);
+            let env: Vec<_> = spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            assert_eq!(order.env, env);
+            assert_eq!(order.cwd, spec.cwd);
+        }
+    }
+
+    #[test]
+    fn an_order_that_nobody_could_obey_is_refused() {
+        let mut zero = spec();
+        zero.args.push("a\0b".to_owned());
+        assert_eq!(order(&zero, Path::new("/bin/tool")), None);
+
+        let good = order(&spec(), Path::new("/bin/tool")).unwrap();
+        let changed = |index: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[index] = byte;
+            decode(&bytes).is_none()
+        };
+        assert!(changed(0, 200), "another version");
+        assert!(changed(7, 200), "too long");
+        assert!(changed(9, 200), "more arguments than there are strings");
+    }
+
+    #[test]
+    fn reports_survive_the_way() {
+        for report in [
+            Report::Started { pid: 4_000_000 },
+            Report::Failed { stage: Stage::Order, errno: 0 },
+            Report::Failed { stage: Stage::Keeping, errno: 1 },
+            Report::Failed { stage: Stage::Program, errno: 2 },
+            Report::Exited { status: -1 },
+            Report::Gone { killed: 7, left: u32::MAX },
+        ] {
+            assert_eq!(Report::decode(report.encode()), Some(report));
+        }
+        assert_eq!(Report::decode(*b"X00000000"), None);
+        assert_eq!(Report::decode(*b"F99999999"), None);
+    }
+}
