@@ -359,7 +359,7 @@ impl Inner {
         };
         match owner.map(|owner| (owner.name(), owner.state())) {
             Some((server, State::Restarting(outage))) => CallError::new(
-                Code::ProviderUnavailable,
+                if outage.last.is_some() { Code::ProviderUnavailable } else { Code::ProviderInitFailed },
                 format!("tool `{tool}` is not known: server `{server}` is down: {}", outage.reason),
             ),
             Some((server, State::Failed(failure))) => CallError::new(

@@ -206,6 +206,11 @@ pub enum Behaviour {
     Received,
     /// Adds a tool (or replaces one of that name) and says that the list has changed.
     AddTool(Box<Tool>),
+    /// Ends the process the first time, and answers from then on; `marker` is the file that remembers.
+    CrashOnce {
+        /// Made by the first call.
+        marker: PathBuf,
+    },
     /// Starts a process of its own that outlives it, for a minute, and tells its id.
     Grandchild,
 }

@@ -158,8 +158,8 @@ fn tool_result(result: bridgehead_wire::Raw) -> Result<Outcome, CallError> {
 fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
     let code = match error {
         Unavailable::StillRestarting(_) => Code::RestartInProgress,
-        Unavailable::Down { .. } => Code::ProviderUnavailable,
-        Unavailable::Failed(_) | Unavailable::Stopped => Code::RestartFailed,
+        Unavailable::Down { .. } | Unavailable::Stopped => Code::ProviderUnavailable,
+        Unavailable::Failed(_) => Code::RestartFailed,
     };
     CallError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()))
 }

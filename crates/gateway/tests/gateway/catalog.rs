@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::Fixture;
-use bridgehead_config::{Mode, Prefix};
+use bridgehead_config::{Mode, Prefix, Retry, ToolFilter};
 use bridgehead_testkit::{Behaviour, Mock, Probe, Tool};
 use bridgehead_wire::Revision;
 use serde_json::{Value, json};
@@ -110,7 +110,7 @@ async fn a_broken_server_does_not_hurt_the_others() {
     let fixture = Fixture::start(&[("broken", broken), ("good", mock(&["a"]))], |_| ());
     assert_eq!(fixture.names().await, ["good__a", "server_ping", "server_health"]);
     let health = fixture.gateway.health();
-    assert_eq!(health["upstreams"][0]["state"], "failed");
+    assert_eq!(health["upstreams"][0]["state"], "restarting");
     assert!(health["upstreams"][0]["reason"].as_str().unwrap().contains("exit status 7"), "{health}");
     assert_eq!(health["upstreams"][1]["state"], "ready");
     let error = fixture.call("broken__a", json!({})).await.unwrap_err();
@@ -119,26 +119,79 @@ async fn a_broken_server_does_not_hurt_the_others() {
     fixture.end().await;
 }
 
-/// A tool of a server that was lost is no longer listed, and a call says what happened to the server.
+fn dying() -> Mock {
+    mock(&["a"]).tool("die", Behaviour::Crash(bridgehead_testkit::Crash::Exit { status: 3 }))
+}
+
+/// A server that is lost comes back; the call that lost it says that it may have run and is not repeated,
+/// later ones wait for the restart, and the list stays as it was.
 #[tokio::test]
-async fn a_lost_server_is_named() {
-    let dying = mock(&["a"]).tool("die", Behaviour::Crash(bridgehead_testkit::Crash::Exit { status: 3 }));
-    let fixture = Fixture::start(&[("m", dying)], |_| ());
+async fn a_lost_server_comes_back() {
+    let fixture = Fixture::start(&[("m", dying())], |_| ());
     fixture.gateway.settled().await;
-    let mut changes = fixture.gateway.catalog_changes();
+    let names = fixture.names().await;
     let error = fixture.call("die", json!({})).await.unwrap_err();
     assert_eq!(
         (error["data"]["code"].as_str(), error["data"]["mayHaveRun"].as_bool()),
         (Some("PROVIDER_CRASHED"), Some(true))
     );
     assert!(error["message"].as_str().unwrap().contains("exit status 3"));
+    assert_eq!(fixture.names().await, names);
+    fixture.call("a", json!({})).await.unwrap();
+    assert_eq!(fixture.gateway.health()["upstreams"][0]["restarts"], 1);
+    fixture.end().await;
+}
+
+/// BRG-6: under `safe` a call is repeated where the tool is annotated read-only, under `never` it is not.
+#[tokio::test]
+async fn safe_calls_are_sent_again() {
+    let once = std::env::temp_dir().join(format!("bridgehead-once-{}", std::process::id()));
+    for (retry, annotations, repeated) in [
+        (Retry::Safe, json!({"readOnlyHint": true}), true),
+        (Retry::Safe, json!({"idempotentHint": true}), true),
+        (Retry::Safe, json!({}), false),
+        (Retry::Always, json!({}), true),
+        (Retry::Never, json!({"readOnlyHint": true}), false),
+    ] {
+        let _ = std::fs::remove_file(&once);
+        let tool =
+            Tool::new("once", Behaviour::CrashOnce { marker: once.clone() }).annotations(annotations.clone());
+        let fixture = Fixture::start(&[("m", Mock::legacy().full_tool(tool))], |options| {
+            options.servers[0].retry = retry;
+        });
+        fixture.gateway.settled().await;
+        let outcome = fixture.call("once", json!({})).await;
+        assert_eq!(outcome.is_ok(), repeated, "{retry:?} {annotations} {outcome:?}");
+        fixture.end().await;
+    }
+    let _ = std::fs::remove_file(&once);
+}
+
+/// POOL-11: with restart off, a tool of a server that was lost is no longer listed, and a call says so.
+#[tokio::test]
+async fn a_server_that_is_not_restarted_is_named() {
+    let fixture = Fixture::start(&[("m", dying())], |options| options.servers[0].restart = false);
+    fixture.gateway.settled().await;
+    let mut changes = fixture.gateway.catalog_changes();
+    fixture.call("die", json!({})).await.unwrap_err();
     changes.changed().await.unwrap();
     assert_eq!(fixture.names().await, ["server_ping", "server_health"]);
     let error = fixture.call("a", json!({})).await.unwrap_err();
     assert_eq!(
         (error["data"]["code"].as_str(), error["data"]["mayHaveRun"].as_bool()),
-        (Some("PROVIDER_UNAVAILABLE"), Some(false))
+        (Some("mcp_restart_failed"), Some(false))
     );
+    fixture.end().await;
+}
+
+/// CAT-4: what a filter does not admit is neither listed nor callable.
+#[tokio::test]
+async fn filters_hide_tools() {
+    let fixture = Fixture::start(&[("m", mock(&["read", "write"]))], |options| {
+        options.servers[0].filter = ToolFilter::new(["*"], ["W*"]).unwrap();
+    });
+    assert_eq!(fixture.names().await, ["read", "server_ping", "server_health"]);
+    assert_eq!(fixture.call("write", json!({})).await.unwrap_err()["code"], -32602);
     fixture.end().await;
 }
 

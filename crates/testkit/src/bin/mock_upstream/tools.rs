@@ -96,6 +96,12 @@ impl Call {
             }
             Behaviour::Crash(Crash::Abort) => std::process::abort(),
             Behaviour::Crash(Crash::Exit { status }) => std::process::exit(*status),
+            Behaviour::CrashOnce { marker } => {
+                if std::fs::File::create_new(marker).is_ok() {
+                    std::process::exit(1);
+                }
+                self.echo(&self.id);
+            }
             Behaviour::Hang | Behaviour::HangUntilCancelled => {}
             Behaviour::Garbage(line) => output.line(line),
             Behaviour::Flood { megabytes } => {
