@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bridgehead_events::ProbeKind;
 use bridgehead_wire::{Era, Method, Object, Raw, Spliced};
 
 use crate::link::{Link, Purpose, modern_params};
@@ -9,6 +10,14 @@ use crate::negotiate::Peer;
 
 /// How long a probe may take.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What a probe of this peer asks first.
+pub(crate) fn kind(peer: &Peer) -> ProbeKind {
+    match peer.revision.era() {
+        Era::Modern => ProbeKind::Discover,
+        Era::Legacy => ProbeKind::Ping,
+    }
+}
 
 /// Asks for a sign of life: `server/discover` of a modern server, `ping` of a legacy one, and where that is
 /// refused the tool list. Fails with words.

@@ -3,18 +3,23 @@
 //! Everybody else only reads the state. A server is `Ready` again only after its tool list was read anew and
 //! a probe succeeded, so "ready" never means "ready, but without tools".
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bridgehead_audit::CorrelationId;
 use bridgehead_config::{Launch, Server};
+use bridgehead_events::{Detail, Excerpt, InitOutcome};
+use bridgehead_wire::Redactor;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::catalog::list_tools;
-use crate::health::probe;
-use crate::link::LinkError;
+use crate::health::{self, probe};
+use crate::link::{Link, LinkError};
+use crate::negotiate::Peer;
 use crate::policy::RestartPolicy;
 use crate::transport::stdio::{Process, connect};
 use crate::upstream::{Failure, FailureStage, INIT_TIMEOUT, Orders, Outage, Ready, State, Surroundings};
@@ -31,6 +36,8 @@ pub(crate) struct Supervisor {
     stop: CancellationToken,
     surroundings: Surroundings,
     policy: RestartPolicy,
+    name: Arc<str>,
+    redactor: Redactor,
 }
 
 /// Why a server that served does not any more.
@@ -54,7 +61,8 @@ impl Supervisor {
             stable_after: server.stable_after,
             ..RestartPolicy::REGISTRY
         };
-        Self { server, state, orders, stop, surroundings, policy }
+        let name = Arc::from(server.name.as_ref());
+        Self { server, state, orders, stop, surroundings, policy, name, redactor: Redactor::default() }
     }
 
     /// Until stopped. Dropping what is under way ends its process with it.
@@ -90,14 +98,21 @@ impl Supervisor {
         let mut restarts = 0;
         let mut last: Option<Arc<Ready>> = None;
         loop {
+            // One id for an attempt and all that follows from it.
+            let cause = CorrelationId::mint();
             let listed_until = since + LISTED_FOR;
-            let reason = match self.unlisting(listed_until, self.come_up(restarts)).await {
+            let reason = match self.unlisting(listed_until, self.come_up(restarts, cause)).await {
                 Ok((process, ready)) => {
+                    self.tell_tools(cause, last.as_deref(), &ready);
+                    if last.is_some() {
+                        self.tell(cause, || Detail::Reconnected);
+                    }
                     let process = current.insert(process);
                     let ready = Arc::new(ready);
                     last = Some(Arc::clone(&ready));
                     self.become_state(State::Ready(Arc::clone(&ready)));
-                    let end = self.serve(process, &mut last).await;
+                    let end = self.serve(process, &mut last, cause).await;
+                    self.tell(cause, || Detail::Disconnected);
                     since = Instant::now();
                     if since - ready.since >= self.policy.stable_after {
                         attempts = 0;
@@ -116,7 +131,7 @@ impl Supervisor {
                     // Down before its process is ended, so that nobody calls on a link that is about to go.
                     self.down(since, attempts, &reason, last.as_ref());
                     if let Some(process) = current.take() {
-                        process.stop().await;
+                        self.end(process, cause).await;
                     }
                     reason
                 }
@@ -127,9 +142,17 @@ impl Supervisor {
             };
             let stage = if last.is_some() { FailureStage::Crashed } else { FailureStage::Init };
             let delay = self.policy.delay(attempts, random());
-            let Some(delay) = delay.filter(|_| self.server.restart) else { return Failure { stage, reason } };
+            let Some(delay) = delay.filter(|_| self.server.restart) else {
+                self.tell(cause, || Detail::ReconnectExhausted);
+                return Failure { stage, reason };
+            };
             attempts += 1;
             restarts += 1;
+            self.tell(cause, || Detail::Restart {
+                attempt: attempts,
+                delay_ms: milliseconds(delay),
+                reason: Excerpt::new(&self.redactor, &reason),
+            });
             self.down(since, attempts, &reason, last.as_ref());
             debug!(server = %self.label(), attempt = attempts, ?delay, "restart scheduled");
             let waiting = async {
@@ -169,8 +192,23 @@ impl Supervisor {
         self.become_state(State::Restarting(Arc::new(outage)));
     }
 
+    /// One attempt, told of at its beginning and end.
+    async fn come_up(&self, restarts: u32, cause: CorrelationId) -> Result<(Process, Ready), String> {
+        let began = Instant::now();
+        self.tell(cause, || Detail::InitStarted);
+        let outcome = self.attempt(restarts, cause).await;
+        self.tell(cause, || {
+            let (end, tools, error) = match &outcome {
+                Ok((_, ready)) => (InitOutcome::Ready, ready.tools.len(), None),
+                Err(reason) => (InitOutcome::Failed, 0, Some(Excerpt::new(&self.redactor, reason))),
+            };
+            Detail::InitFinished { outcome: end, tools, duration_ms: milliseconds(began.elapsed()), error }
+        });
+        outcome
+    }
+
     /// One attempt: process, protocol, tools, probe.
-    async fn come_up(&self, restarts: u32) -> Result<(Process, Ready), String> {
+    async fn attempt(&self, restarts: u32, cause: CorrelationId) -> Result<(Process, Ready), String> {
         let Launch::Stdio(stdio) = &self.server.launch else {
             return Err("it cannot be started as it is configured".to_owned());
         };
@@ -186,9 +224,7 @@ impl Supervisor {
                 let checking = async {
                     let tools = list_tools(self.server.name.as_ref(), &link, &peer).await;
                     let tools = tools.map_err(|error| error.to_string())?;
-                    probe(&link, &peer)
-                        .await
-                        .map_err(|reason| format!("its health probe failed: {reason}"))?;
+                    self.look(&link, &peer, cause).await?;
                     Ok::<_, String>(tools)
                 };
                 tokio::pin!(checking);
@@ -216,7 +252,7 @@ impl Supervisor {
 
     /// Until the server is lost or asked to restart: probes it now and then, and reads its tool list again
     /// whenever it says that it changed.
-    async fn serve(&self, process: &mut Process, last: &mut Option<Arc<Ready>>) -> End {
+    async fn serve(&self, process: &mut Process, last: &mut Option<Arc<Ready>>, cause: CorrelationId) -> End {
         let link = process.link.clone();
         let mut next_probe = Instant::now() + self.server.probe_interval;
         loop {
@@ -231,7 +267,7 @@ impl Supervisor {
                 () = self.orders.restart.notified() => return End::Asked,
                 () = link.tools_changed() => {
                     tokio::time::sleep(CHANGE_DEBOUNCE).await;
-                    self.refresh(&link, last).await;
+                    self.refresh(&link, last, cause).await;
                 }
                 () = async {
                     tokio::select! {
@@ -242,20 +278,67 @@ impl Supervisor {
                     next_probe = Instant::now() + self.server.probe_interval;
                     let Some(ready) = last.clone() else { continue };
                     let looked = tokio::select! {
-                        looked = probe(&link, &ready.peer) => looked,
+                        looked = self.look(&link, &ready.peer, cause) => looked,
                         // The end is seen at the top of the loop.
                         () = process.ended() => continue,
                     };
                     if let Err(reason) = looked {
                         error!(server = %self.label(), reason, "health probe failed");
-                        return End::Lost(format!("its health probe failed: {reason}"));
+                        return End::Lost(reason);
                     }
                 }
             }
         }
     }
 
-    async fn refresh(&self, link: &crate::link::Link, last: &mut Option<Arc<Ready>>) {
+    /// A health probe, told of. Fails with words.
+    async fn look(&self, link: &Link, peer: &Peer, cause: CorrelationId) -> Result<(), String> {
+        let began = Instant::now();
+        let looked = probe(link, peer).await.map_err(|reason| format!("its health probe failed: {reason}"));
+        self.tell(cause, || Detail::Probe {
+            kind: health::kind(peer),
+            duration_ms: milliseconds(began.elapsed()),
+            error: looked.as_ref().err().map(|reason| Excerpt::new(&self.redactor, reason)),
+        });
+        looked
+    }
+
+    /// Ends a process, and tells how it ended.
+    async fn end(&self, process: Process, cause: CorrelationId) {
+        let (pid, link) = (process.pid(), process.link.clone());
+        let exit = process.stop().await;
+        self.tell(cause, || Detail::ProcessExited {
+            pid,
+            status: exit.to_string(),
+            reason: Excerpt::new(
+                &self.redactor,
+                &link.ended().map(|end| end.to_string()).unwrap_or_default(),
+            ),
+        });
+    }
+
+    /// What is offered now, compared with before.
+    fn tell_tools(&self, cause: CorrelationId, before: Option<&Ready>, now: &Ready) {
+        self.tell(cause, || {
+            let names = |ready: &Ready| {
+                ready.tools.iter().map(|tool| Arc::<str>::from(tool.name.as_str())).collect::<Vec<_>>()
+            };
+            let Some(before) = before else { return Detail::ToolsDiscovered { names: names(now) } };
+            let (old, new) = (names(before), names(now));
+            let (old_set, new_set): (HashSet<_>, HashSet<_>) = (old.iter().collect(), new.iter().collect());
+            Detail::ToolsRefreshed {
+                added: new.iter().filter(|name| !old_set.contains(name)).cloned().collect(),
+                removed: old.iter().filter(|name| !new_set.contains(name)).cloned().collect(),
+                unchanged: new.iter().filter(|name| old_set.contains(name)).count(),
+            }
+        });
+    }
+
+    fn tell(&self, cause: CorrelationId, detail: impl FnOnce() -> Detail) {
+        self.surroundings.bus.tell(cause, Some(&self.name), detail);
+    }
+
+    async fn refresh(&self, link: &Link, last: &mut Option<Arc<Ready>>, cause: CorrelationId) {
         let Some(now) = last.clone() else { return };
         match list_tools(self.server.name.as_ref(), link, &now.peer).await {
             Ok(tools) => {
@@ -267,6 +350,7 @@ impl Supervisor {
                     restarts: now.restarts,
                     since: now.since,
                 });
+                self.tell_tools(cause, Some(&now), &ready);
                 *last = Some(Arc::clone(&ready));
                 self.become_state(State::Ready(ready));
             }
@@ -284,6 +368,10 @@ impl Supervisor {
     fn label(&self) -> String {
         format!("mcp:{}", self.server.name)
     }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A number in 0..1, to spread restarts.

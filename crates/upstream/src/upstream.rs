@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::{Server, ServerName};
+use bridgehead_events::Bus;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -140,6 +141,8 @@ pub struct Surroundings {
     pub changed: Arc<Notify>,
     /// How many servers are started at the same time.
     pub warm_up: Arc<Semaphore>,
+    /// Told of what happens to servers.
+    pub bus: Bus,
 }
 
 impl Upstream {

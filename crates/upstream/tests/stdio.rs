@@ -22,6 +22,7 @@ fn surroundings(environment: BTreeMap<String, String>) -> Surroundings {
         limit: LIMIT,
         changed: Arc::new(Notify::new()),
         warm_up: Arc::new(Semaphore::new(8)),
+        bus: bridgehead_events::Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
     }
 }
 

@@ -188,11 +188,6 @@ impl Edit<'_> {
         self.remove_if(|key| key == name)
     }
 
-    /// Whether anything would change.
-    pub fn is_noop(&self) -> bool {
-        self.added.is_empty() && self.changes.iter().all(|change| matches!(change, Change::Keep))
-    }
-
     /// The object with the change made.
     pub fn finish(self) -> Spliced {
         let Self { object, changes, added } = self;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bridgehead_audit::{AuditSink, Clock, CorrelationId};
+use bridgehead_events::Bus;
 use bridgehead_wire::{Raw, RpcError, Spliced};
 
 use crate::caller::{Ask, Caller, ProgressSink};
@@ -57,6 +58,7 @@ pub(crate) struct Chain {
     /// Whether errors may show what happened inside.
     pub(crate) debug_errors: bool,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) bus: Bus,
 }
 
 /// What has been counted since the start.

@@ -1,4 +1,5 @@
-//! Stages three and five: the pair of audit events that every call leaves, however it ends.
+//! Stages three and five: the pair of audit events that every call leaves, however it ends, and the one
+//! event on the bus that tells its outcome.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,23 +8,28 @@ use std::sync::atomic::Ordering;
 use bridgehead_audit::{
     AuditError, AuditSink, Call as AuditCall, Clock, Enter, Exit, Moment, Outcome as Ending,
 };
+use bridgehead_events::{Bus, Detail, Excerpt};
+use bridgehead_wire::Redactor;
 use tracing::{debug, error};
 
 use super::{Call, Chain, Counters, Outcome};
 use crate::error::Code;
 
+/// What the bus calls a call that its client no longer wanted.
+const CANCELLED: &str = "cancelled";
+
 /// The record of one call, from before its first stage. Dropping it early is the call being cancelled or
 /// panicking, and is recorded as that.
 pub(super) struct Record {
-    /// Absent with a sink that keeps nothing: then nothing is built either.
-    pair: Option<Pair>,
-    counters: Arc<Counters>,
-    closed: bool,
+    /// Gone once the end is written.
+    open: Option<Open>,
 }
 
-struct Pair {
+struct Open {
     audit: Arc<dyn AuditSink>,
     clock: Arc<dyn Clock>,
+    bus: Bus,
+    counters: Arc<Counters>,
     call: AuditCall,
     arguments: bytes::Bytes,
     opened: Moment,
@@ -32,65 +38,93 @@ struct Pair {
 
 impl Record {
     pub(super) fn open(chain: &Chain, call: &Call<'_>) -> Self {
-        let pair = (!chain.audit.is_noop()).then(|| Pair {
-            audit: Arc::clone(&chain.audit),
-            clock: Arc::clone(&chain.clock),
-            call: AuditCall {
-                tool: Arc::clone(&call.tool),
-                server: call.server().map(Arc::from),
-                principal: call.caller.principal.as_str().into(),
-                correlation: call.correlation,
-            },
-            arguments: call.arguments.bytes().clone(),
-            opened: chain.clock.now(),
-            entered: false,
-        });
-        Self { pair, counters: Arc::clone(&chain.counters), closed: false }
+        Self {
+            open: Some(Open {
+                audit: Arc::clone(&chain.audit),
+                clock: Arc::clone(&chain.clock),
+                bus: chain.bus.clone(),
+                counters: Arc::clone(&chain.counters),
+                call: AuditCall {
+                    tool: Arc::clone(&call.tool),
+                    server: call.route.as_ref().ok().and_then(|route| route.server.clone()),
+                    principal: call.caller.principal.shared(),
+                    correlation: call.correlation,
+                },
+                arguments: call.arguments.bytes().clone(),
+                opened: chain.clock.now(),
+                entered: false,
+            }),
+        }
     }
 
     /// Writes the enter event. The call goes on only when it has been taken.
     pub(super) async fn enter(&mut self, validated: bool) -> Result<(), AuditError> {
-        let Some(pair) = &mut self.pair else { return Ok(()) };
-        let event = pair.enter_event(validated);
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let event = open.enter_event(validated);
         // Marked first: an enter that fails, or is cut off half way, is not tried a second time on drop.
-        pair.entered = true;
-        pair.audit.enter(&event).await
+        open.entered = true;
+        open.audit.enter(&event).await
     }
 
     /// Writes the exit event and hands the outcome on unchanged: a failing exit is ours to note.
     pub(super) fn exit(mut self, outcome: Outcome) -> Outcome {
-        self.closed = true;
-        if !matches!(&outcome, Outcome::Result(_, result) if !result.is_error) {
-            self.counters.failed.fetch_add(1, Ordering::Relaxed);
-        }
-        if let Some(pair) = &self.pair {
-            pair.exit(&self.counters, ending(&outcome));
+        if let Some(open) = self.open.take() {
+            if !matches!(&outcome, Outcome::Result(_, result) if !result.is_error) {
+                open.counters.failed.fetch_add(1, Ordering::Relaxed);
+            }
+            open.close(
+                ending(&outcome),
+                matches!(&outcome, Outcome::Failed(error) if error.code.retryable()),
+            );
         }
         outcome
     }
 }
 
-impl Pair {
+impl Open {
     fn enter_event(&self, validated: bool) -> Enter {
         Enter::new(self.call.clone(), self.arguments.clone(), validated, self.opened)
     }
 
-    fn exit(&self, counters: &Counters, ending: Ending) {
+    fn close(&self, ending: Ending, retryable: bool) {
         let event = Exit::new(&self.call, self.opened, self.clock.now(), ending);
+        self.bus.tell(self.call.correlation, self.call.server.as_ref(), || self.told(&event, retryable));
         if let Err(error) = self.audit.exit(event) {
-            counters.audit_exit_failures.fetch_add(1, Ordering::Relaxed);
+            self.counters.audit_exit_failures.fetch_add(1, Ordering::Relaxed);
             error!(correlationId = %self.call.correlation, tool = %self.call.tool, %error, "the end of a call could not be recorded");
+        }
+    }
+
+    /// A tool that says `isError` has completed: what it says is its result.
+    fn told(&self, exit: &Exit, retryable: bool) -> Detail {
+        let tool = Arc::clone(&self.call.tool);
+        let redactor = Redactor::default();
+        match exit.outcome() {
+            Ending::Result { body, .. } => Detail::ToolCompleted {
+                tool,
+                summary: Excerpt::new(&redactor, &String::from_utf8_lossy(body)),
+                duration_ms: exit.duration_ms(),
+            },
+            Ending::Error { code, message } => Detail::ToolFailed {
+                tool,
+                code: code.clone(),
+                retryable,
+                message: Excerpt::new(&redactor, message),
+            },
+            Ending::Cancelled => Detail::ToolFailed {
+                tool,
+                code: Cow::Borrowed(CANCELLED),
+                retryable: false,
+                message: Excerpt::new(&redactor, "the client no longer wants the answer"),
+            },
         }
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
-        if self.closed {
-            return;
-        }
-        self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
-        let Some(pair) = self.pair.take() else { return };
+        let Some(open) = self.open.take() else { return };
+        open.counters.cancelled.fetch_add(1, Ordering::Relaxed);
         let ending = if std::thread::panicking() {
             Ending::Error {
                 code: Cow::Borrowed(Code::HandlerError.as_str()),
@@ -99,17 +133,16 @@ impl Drop for Record {
         } else {
             Ending::Cancelled
         };
-        debug!(correlationId = %pair.call.correlation, tool = %pair.call.tool, "call dropped");
-        if pair.entered {
-            pair.exit(&self.counters, ending);
+        debug!(correlationId = %open.call.correlation, tool = %open.call.tool, "call dropped");
+        if open.entered {
+            open.close(ending, false);
         } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             // Cancelled while it waited for its turn: it still leaves its pair.
-            let counters = Arc::clone(&self.counters);
             runtime.spawn(async move {
-                if let Err(error) = pair.audit.enter(&pair.enter_event(false)).await {
-                    error!(correlationId = %pair.call.correlation, %error, "a cancelled call could not be recorded");
+                if let Err(error) = open.audit.enter(&open.enter_event(false)).await {
+                    error!(correlationId = %open.call.correlation, %error, "a cancelled call could not be recorded");
                 }
-                pair.exit(&counters, ending);
+                open.close(ending, false);
             });
         }
     }

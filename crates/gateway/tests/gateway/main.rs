@@ -1,8 +1,9 @@
 //! The gateway with scripted servers behind it.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod catalog;
 mod chain;
 mod edges;
+mod events;
 mod support;

@@ -143,12 +143,13 @@ impl Process {
     }
 
     /// Ends the server: stdin closes, then the group is asked, then killed. Nothing of it is left after.
-    pub(crate) async fn stop(self) {
+    pub(crate) async fn stop(self) -> Exit {
         let Self { link, child, reader, writer } = self;
         writer.abort();
         let _ = writer.await;
-        child.stop(STOP_GRACE).await;
+        let exit = child.stop(STOP_GRACE).await;
         drop(reader);
         link.end(LinkError::Closed("the server was stopped".into()));
+        exit
     }
 }
