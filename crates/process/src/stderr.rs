@@ -2,7 +2,8 @@
 //! end kept for whoever wants to know why the child died.
 //!
 //! The text is untrusted: lines are bounded, and control characters are removed so that they cannot steer the
-//! terminal of whoever reads a log. The pipe is always drained, as a child that cannot write stands still.
+//! terminal of whoever reads a log. The pipe is always drained, as a child that cannot write stands still. Of
+//! very many lines only some are shown, and how many were not; the end that is kept has them all.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,11 +11,18 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// Bytes of one line; the rest of a longer one is dropped.
 const LONGEST_LINE: usize = 8 * 1024;
 /// Bytes of lines that are kept.
 const TAIL: usize = 64 * 1024;
+/// Lines a second that are shown in the long run.
+const RATE: u32 = 200;
+/// Lines that are shown at once after a silence.
+const BURST: u32 = 1000;
+/// How often it is said that lines were dropped.
+const NOTICE: Duration = Duration::from_secs(1);
 /// How long the last words of a child are waited for once it has ended. Usually the pipe ends with it, but a
 /// descendant that left the process group may hold it open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -68,7 +76,7 @@ pub(crate) async fn collect(
     on_line: LineCallback,
     mut ended: oneshot::Receiver<()>,
 ) {
-    let mut lines = Lines { stderr, on_line, line: Vec::new() };
+    let mut lines = Lines { stderr, on_line, line: Vec::new(), rate: Rate::new(Instant::now()) };
     let mut buffer = vec![0; 8 * 1024];
     loop {
         tokio::select! {
@@ -76,6 +84,7 @@ pub(crate) async fn collect(
                 Ok(0) | Err(_) => return lines.finish(),
                 Ok(count) => lines.take(&buffer[..count]),
             },
+            () = tokio::time::sleep_until(lines.rate.notice_at), if lines.rate.dropped > 0 => lines.notice(),
             _ = &mut ended => break,
         }
     }
@@ -93,6 +102,38 @@ struct Lines {
     stderr: Stderr,
     on_line: LineCallback,
     line: Vec<u8>,
+    rate: Rate,
+}
+
+/// How many lines may be shown: a bucket that fills with time.
+struct Rate {
+    tokens: f64,
+    filled: Instant,
+    dropped: u64,
+    /// When it is said how many were dropped, if any were.
+    notice_at: Instant,
+}
+
+impl Rate {
+    fn new(now: Instant) -> Self {
+        Self { tokens: f64::from(BURST), filled: now, dropped: 0, notice_at: now }
+    }
+
+    /// Whether a line may be shown now; counts it if not.
+    fn admits(&mut self, now: Instant) -> bool {
+        let gained = now.duration_since(self.filled).as_secs_f64() * f64::from(RATE);
+        self.tokens = (self.tokens + gained).min(f64::from(BURST));
+        self.filled = now;
+        if self.tokens >= 1.0 {
+            self.tokens -= 1.0;
+            return true;
+        }
+        if self.dropped == 0 {
+            self.notice_at = now + NOTICE;
+        }
+        self.dropped += 1;
+        false
+    }
 }
 
 impl Lines {
@@ -119,12 +160,29 @@ impl Lines {
         text.truncate(text.floor_char_boundary(LONGEST_LINE));
         self.line.clear();
         self.stderr.keep(&text);
-        (self.on_line)(&text);
+        let now = Instant::now();
+        // Here too, as a flood may leave no moment for the timer.
+        if self.rate.dropped > 0 && now >= self.rate.notice_at {
+            self.notice();
+        }
+        if self.rate.admits(now) {
+            (self.on_line)(&text);
+        }
+    }
+
+    /// Says how many lines were not shown.
+    fn notice(&mut self) {
+        let dropped = std::mem::take(&mut self.rate.dropped);
+        let s = if dropped == 1 { "" } else { "s" };
+        (self.on_line)(&format!("({dropped} line{s} not shown: more than {RATE} a second)"));
     }
 
     fn finish(&mut self) {
         if !self.line.is_empty() {
             self.emit();
+        }
+        if self.rate.dropped > 0 {
+            self.notice();
         }
     }
 }
@@ -165,13 +223,40 @@ mod tests {
         assert!(lines[0].len() <= LONGEST_LINE);
 
         let numbered: String = (0..20_000).map(|number| format!("line {number}\n")).collect();
-        let (lines, tail) = collected(numbered.as_bytes()).await;
-        assert_eq!(lines.len(), 20_000);
+        let (_, tail) = collected(numbered.as_bytes()).await;
         assert!(tail.len() <= TAIL && tail.len() > TAIL - 100, "{}", tail.len());
         assert!(tail.ends_with("\nline 19999"));
 
         let (_, tail) = collected("\n".repeat(1 << 20).as_bytes()).await;
         assert!(tail.len() <= TAIL);
+    }
+
+    /// POOL-9: a flood is shown in part, says so, and its end is kept.
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_is_shown_in_part() {
+        let (mut writer, reader) = tokio::io::duplex(1 << 20);
+        let (sender, receiver) = mpsc::channel();
+        let stderr = Stderr::default();
+        let (_running, ended) = oneshot::channel();
+        let on_line = Box::new(move |line: &str| sender.send(line.to_owned()).unwrap());
+        let task = tokio::spawn(collect(reader, stderr.clone(), on_line, ended));
+
+        let flood: String = (0..5000).map(|number| format!("line {number}\n")).collect();
+        writer.write_all(flood.as_bytes()).await.unwrap();
+        // The notice comes without another line.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let shown: Vec<String> = receiver.try_iter().collect();
+        assert_eq!(shown.len(), 1001);
+        assert_eq!(shown[999..], ["line 999", "(4000 lines not shown: more than 200 a second)"]);
+        assert!(stderr.tail().ends_with("line 4998\nline 4999"));
+
+        // 1.5 seconds have given room for 300 lines.
+        writer.write_all(flood.as_bytes()).await.unwrap();
+        drop(writer);
+        task.await.unwrap();
+        let shown: Vec<String> = receiver.iter().collect();
+        assert_eq!(shown.len(), 301);
+        assert_eq!(shown[300], "(4700 lines not shown: more than 200 a second)");
     }
 
     #[tokio::test(start_paused = true)]

@@ -63,7 +63,7 @@ impl Tree {
         let inner = start_shim(shim, its_control, &spec.program).map_err(shim_failed)?;
         let outcome = send_order(&control, &order, &[stdin.into(), stdout.into(), stderr.into()])
             .and_then(|()| first_report(&control))
-            .map_err(shim_failed)?;
+            .map_err(|error| shim_failed(silence(error)))?;
         let pid = match outcome {
             Report::Started { pid } => pid,
             Report::Failed { stage, errno } => {
@@ -235,10 +235,17 @@ fn first_report(control: &UnixStream) -> io::Result<Report> {
     let mut report = [0; REPORT];
     let mut control = control;
     control.set_read_timeout(Some(STARTING))?;
-    control.read_exact(&mut report).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => io::Error::other("it ended at once"),
+    control.read_exact(&mut report)?;
+    Report::decode(report).ok_or_else(|| io::Error::other("it is of another version than this program"))
+}
+
+/// Says what it means that talking to the shim failed.
+fn silence(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+            io::Error::other("it ended at once")
+        }
         io::ErrorKind::WouldBlock => io::Error::other("it does not answer"),
         _ => error,
-    })?;
-    Report::decode(report).ok_or_else(|| io::Error::other("it is of another version than this program"))
+    }
 }

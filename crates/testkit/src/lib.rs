@@ -35,7 +35,7 @@ mod script;
 
 pub use clock::FakeClock;
 pub use leak::{LeakCheck, Leftovers};
-pub use mock::{Mock, mock_path};
+pub use mock::{Mock, mock_path, shim_path};
 pub use recorder::{Event, Recorder};
 pub use script::{
     Behaviour, Crash, Era, Initialize, LEGACY_REVISION, MODERN_REVISION, Probe, ProgressFault, RpcError,

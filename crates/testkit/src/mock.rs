@@ -1,8 +1,8 @@
 //! Composes the script of a mock upstream and finds the program that plays it.
 //!
 //! Starting the program is left to whoever is under test: [`Mock::command`] and
-//! [`Mock::env`] give what a server's configuration needs. The program that is found is
-//! never older than the sources it is made from.
+//! [`Mock::env`] give what a server's configuration needs. The programs that are found are
+//! never older than the sources they are made from.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -174,7 +174,10 @@ impl Mock {
     }
 
     /// The program, and no arguments: a test may add its own, they mean nothing to the mock.
+    ///
+    /// Whoever starts it will do so through the shim, which is made sure of as well.
     pub fn command(&self) -> (PathBuf, Vec<String>) {
+        shim_path();
         (mock_path().to_owned(), Vec::new())
     }
 
@@ -193,15 +196,26 @@ impl Mock {
 /// (`cargo test -p …`) has not, because Cargo builds no programs of a dependency.
 pub fn mock_path() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let profile_folder = profile_folder();
-        let program = profile_folder.join(format!("mock-upstream{}", std::env::consts::EXE_SUFFIX));
-        if !is_fresh(&program) {
-            build(&profile_folder);
-        }
-        assert!(program.is_file(), "no mock upstream at {} after building it", program.display());
-        program
-    })
+    PATH.get_or_init(|| fresh("bridgehead-testkit", "testkit", "mock-upstream"))
+}
+
+/// The program `bridgehead-shim`, made sure of like [`mock_path`]. It lies where the process
+/// crate looks for it, so that what a test starts is kept as in the real gateway.
+pub fn shim_path() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| fresh("bridgehead-process", "process", "bridgehead-shim"))
+}
+
+/// A program of the package whose sources are in `folder` of `crates`, built if need be.
+fn fresh(package: &str, folder: &str, name: &str) -> PathBuf {
+    let profile_folder = profile_folder();
+    let program = profile_folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder).join("src");
+    if !is_fresh(&program, sources) {
+        build(&profile_folder, package, name);
+    }
+    assert!(program.is_file(), "no {name} at {} after building it", program.display());
+    program
 }
 
 /// The folder of finished programs: the parent of `deps`, where Cargo puts test programs.
@@ -220,13 +234,13 @@ fn profile_folder() -> PathBuf {
     }
 }
 
-fn is_fresh(program: &Path) -> bool {
+fn is_fresh(program: &Path, sources: PathBuf) -> bool {
     let modified = |path: &Path| path.metadata().and_then(|data| data.modified());
     let Ok(built) = modified(program) else {
         return false;
     };
     let mut newest = SystemTime::UNIX_EPOCH;
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut folders = vec![sources];
     while let Some(folder) = folders.pop() {
         // An archived test run carries no sources; then there is nothing to be older than.
         let Ok(entries) = folder.read_dir() else {
@@ -247,7 +261,7 @@ fn is_fresh(program: &Path) -> bool {
     clippy::disallowed_methods,
     reason = "a test of another package needs the program before anything can run it"
 )]
-fn build(profile_folder: &Path) {
+fn build(profile_folder: &Path, package: &str, name: &str) {
     let profile = match profile_folder.file_name().and_then(|name| name.to_str()) {
         None | Some("debug") => "dev",
         Some(name) => name,
@@ -255,17 +269,13 @@ fn build(profile_folder: &Path) {
     let target_folder = profile_folder.parent().expect("a profile folder lies in a target folder");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = std::process::Command::new(cargo)
-        .args(["build", "--offline", "--package", "bridgehead-testkit"])
-        .args(["--bin", "mock-upstream", "--profile", profile])
+        .args(["build", "--offline", "--package", package])
+        .args(["--bin", name, "--profile", profile])
         .arg("--target-dir")
         .arg(target_folder)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stdin(std::process::Stdio::null())
         .output()
         .expect("cargo can be started");
-    assert!(
-        output.status.success(),
-        "building mock-upstream failed:\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "building {name} failed:\n{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,0 +1,347 @@
+//! Trees of processes that try to outlive what started them, kept by a shim.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a failed expectation of a test")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use bridgehead_process::{Child, Containment, Exit, Shim, Spec, base_environment, spawn, use_shim};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
+use tokio::process::ChildStdout;
+
+/// Set in the environment of everything that a test starts, so that it is found wherever it went.
+const MARK: &str = "BRIDGEHEAD_TREE_TEST";
+/// Makes this file's program a gateway that keeps the script in it until it is killed.
+const GATEWAY: &str = "BRIDGEHEAD_TREE_GATEWAY";
+
+/// A daemon by the book: forks, leads a new session, forks again, and its parents end. Prints its pid.
+const DAEMON: &str = "setsid sh -c '(trap \"\" TERM HUP; exec sleep 300) & echo $!' & wait $!;";
+
+fn spec(script: &str, mark: &str) -> Spec {
+    let parent: BTreeMap<String, String> = std::env::vars().collect();
+    let mut env = base_environment(&parent);
+    env.insert(MARK.to_owned(), mark.to_owned());
+    Spec { program: "sh".to_owned(), args: vec!["-c".to_owned(), script.to_owned()], env, cwd: None }
+}
+
+/// A value for the mark that no other test and no other run has.
+fn mark(test: &str) -> String {
+    format!("{test}-{}-{:?}", std::process::id(), std::time::SystemTime::now())
+}
+
+fn start(script: &str, mark: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
+    use_shim(Shim::Program(env!("CARGO_BIN_EXE_bridgehead-shim").into()));
+    let mut child = spawn(&spec(script, mark), Box::new(|_| {})).unwrap();
+    assert_eq!(child.containment(), Containment::Tree);
+    let lines = BufReader::new(child.take_stdout().unwrap()).lines();
+    (child, lines)
+}
+
+async fn line(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
+    tokio::time::timeout(Duration::from_secs(20), lines.next_line()).await.unwrap().unwrap().unwrap()
+}
+
+fn pids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").unwrap();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// State letter and parent.
+fn state(pid: u32) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+fn marked(mark: &str) -> Vec<u32> {
+    let wanted = format!("{MARK}={mark}");
+    pids()
+        .filter(|pid| {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|&byte| byte == 0).any(|variable| variable == wanted.as_bytes())
+        })
+        .collect()
+}
+
+/// Our own children that have ended and were not waited for.
+fn zombies() -> Vec<u32> {
+    let me = std::process::id();
+    pids().filter(|&pid| state(pid) == Some(('Z', me))).collect()
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within ten seconds: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// POOL-9: a daemon that forked twice and left its session ends with the server, however that ends.
+#[tokio::test]
+async fn a_daemon_does_not_survive() {
+    for way in ["stop", "drop", "kill", "exit"] {
+        let mark = mark(way);
+        let (mut child, mut lines) = start(&format!("{DAEMON} echo up; read word; exit 3"), &mark);
+        let daemon: u32 = line(&mut lines).await.parse().unwrap();
+        assert_eq!(line(&mut lines).await, "up");
+        assert_ne!(state(daemon).unwrap().1, child.pid(), "it has left its parent");
+        until("the daemon is in the tree", || child.tree().contains(&daemon)).await;
+        assert!(child.tree().contains(&child.pid()));
+        match way {
+            "stop" => assert_eq!(child.stop(Duration::from_secs(20)).await.to_string(), "exit status 3"),
+            "kill" => assert_eq!(child.kill().await.to_string(), "signal 9 (SIGKILL)"),
+            "exit" => {
+                drop(child.take_stdin());
+                assert_eq!(child.wait().await.to_string(), "exit status 3");
+                assert_eq!(child.tree(), [0; 0]);
+            }
+            _ => {
+                drop(child);
+                until("the tree is gone", || marked(&mark).is_empty()).await;
+            }
+        }
+        // Whoever was waited for is gone now, not soon.
+        assert_eq!((state(daemon), marked(&mark)), (None, vec![]), "{way}");
+        until("no zombies", || zombies().is_empty()).await;
+    }
+}
+
+/// POOL-9: a tree as `npx` makes it ends completely, asked politely or not.
+#[tokio::test]
+async fn launchers_and_shells_end_completely() {
+    for script in [
+        "sh -c 'sh -c \"echo up; sleep 300\"; true'; true",
+        "sh -c 'trap \"\" TERM; echo up; sleep 300; sleep 300'; true",
+    ] {
+        let mark = mark("launcher");
+        let (child, mut lines) = start(script, &mark);
+        assert_eq!(line(&mut lines).await, "up");
+        until("all of them run", || child.tree().len() >= 3).await;
+        assert!(child.memory_bytes().unwrap() > 500_000, "{:?}", child.memory_bytes());
+        let begin = Instant::now();
+        assert_eq!(child.stop(Duration::ZERO).await.to_string(), "signal 15 (SIGTERM)");
+        assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+        assert_eq!(marked(&mark), [0; 0]);
+        assert_eq!(zombies(), [0; 0]);
+    }
+}
+
+/// POOL-9: who is asked to end has its grace even if the server is faster.
+#[tokio::test]
+async fn the_grace_is_for_the_whole_tree() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("tidy");
+    let inner = format!(
+        "trap 'sleep 0.2; echo done > {}; exit' TERM; echo up; while :; do sleep 0.01; done",
+        file.display()
+    );
+    let (child, mut lines) = start(&format!("sh -c \"{inner}\" & wait"), &mark("grace"));
+    assert_eq!(line(&mut lines).await, "up");
+    assert_eq!(child.stop(Duration::ZERO).await.to_string(), "signal 15 (SIGTERM)");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "done\n");
+}
+
+/// POOL-9: many processes are killed as surely as one, and soon.
+#[tokio::test]
+async fn a_hundred_processes_are_killed_quickly() {
+    let mark = mark("hundred");
+    let script = "trap '' TERM; for i in 1 2 3 4 5 6 7 8 9 10; do (for j in 1 2 3 4 5 6 7 8 9; do setsid sleep 300 & done; wait) & done; echo up; wait";
+    let (child, mut lines) = start(script, &mark);
+    assert_eq!(line(&mut lines).await, "up");
+    until("a hundred run", || child.tree().len() >= 101).await;
+    let begin = Instant::now();
+    child.kill().await;
+    let taken = begin.elapsed();
+    assert_eq!(marked(&mark), [0; 0]);
+    assert!(taken < Duration::from_secs(2), "{taken:?}");
+}
+
+/// POOL-9: a server that makes processes faster than it reads is ended too.
+#[tokio::test]
+async fn a_server_that_forks_all_the_time_is_ended() {
+    let mark = mark("forks");
+    let script = "trap '' TERM; echo up; while :; do (setsid sleep 0.05 &) ; done";
+    let (child, mut lines) = start(script, &mark);
+    assert_eq!(line(&mut lines).await, "up");
+    let begin = Instant::now();
+    child.kill().await;
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert_eq!(marked(&mark), [0; 0]);
+}
+
+/// POOL-9: orphans that end are reaped while the server runs.
+#[tokio::test]
+async fn orphans_leave_no_zombies() {
+    let (child, mut lines) =
+        start("for i in 1 2 3 4 5; do (setsid sleep 0.01 &); done; echo up; read word", &mark("orphans"));
+    assert_eq!(line(&mut lines).await, "up");
+    until("only the server is left", || child.tree() == [child.pid()]).await;
+    assert!(child.stop(Duration::from_secs(20)).await.code.is_some());
+}
+
+/// POOL-9: the child has its three pipes and nothing else, even of what was left open by mistake.
+#[tokio::test]
+async fn the_child_has_no_foreign_descriptors_and_no_blocked_signals() {
+    let leak = std::fs::File::open("/dev/null").unwrap();
+    rustix::io::fcntl_setfd(&leak, rustix::io::FdFlags::empty()).unwrap();
+    let (mut child, mut lines) = start("exec sleep 300", &mark("descriptors"));
+    let pid = child.pid();
+    until("the program runs", || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n")
+        .await;
+    let mut open: Vec<u32> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    open.sort_unstable();
+    assert_eq!(open, [0, 1, 2]);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let blocked = status.lines().find(|line| line.starts_with("SigBlk:")).unwrap();
+    assert!(blocked.ends_with("\t0000000000000000"), "{blocked}");
+    drop(child.take_stdin());
+    child.kill().await;
+    assert_eq!(lines.next_line().await.unwrap(), None, "nobody else holds the pipe");
+}
+
+/// POOL-9: starts and ends leave neither descriptors nor processes behind.
+#[tokio::test]
+async fn descriptors_stay_flat() {
+    let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mark = mark("flat");
+    let (child, _) = start("exit 0", &mark);
+    child.stop(Duration::from_secs(20)).await;
+    let before = count();
+    for round in 0..50 {
+        let (mut child, mut lines) = start("echo up; read word", &mark);
+        assert_eq!(line(&mut lines).await, "up");
+        match round % 3 {
+            0 => drop(child),
+            1 => _ = child.stop(Duration::from_secs(20)).await,
+            _ => {
+                drop(child.take_stdin());
+                child.wait().await;
+            }
+        }
+    }
+    let mut broken = spec("", &mark);
+    broken.program = "/etc".to_owned();
+    assert!(spawn(&broken, Box::new(|_| {})).is_err());
+    until("no descriptors", || count() <= before).await;
+    until("no processes", || marked(&mark).is_empty() && zombies().is_empty()).await;
+}
+
+/// POOL-9: a signal that somebody sends to the shim does not open the cage.
+#[tokio::test]
+async fn the_shim_obeys_no_signals() {
+    let mark = mark("deaf");
+    let script =
+        format!("{DAEMON} for s in TERM INT HUP QUIT USR1 ALRM; do kill -$s $PPID; done; echo up; read word");
+    let (child, mut lines) = start(&script, &mark);
+    line(&mut lines).await;
+    assert_eq!(line(&mut lines).await, "up");
+    assert!(child.tree().len() >= 2, "{:?}", child.tree());
+    child.stop(Duration::from_secs(20)).await;
+    assert_eq!(marked(&mark), [0; 0]);
+}
+
+/// POOL-9: when a server kills its shim, what is still below it or in its group is killed.
+#[tokio::test]
+async fn a_tree_that_lost_its_shim_is_killed() {
+    for way in ["wait", "drop"] {
+        let mark = mark(way);
+        let (mut child, mut lines) =
+            start("setsid sleep 300 & sleep 300 & kill -9 $PPID; echo up; exec sleep 300", &mark);
+        assert_eq!(line(&mut lines).await, "up");
+        if way == "wait" {
+            assert_eq!(child.wait().await, Exit { code: None, signal: None });
+            drop(child);
+        } else {
+            // The kernel has closed the socket when the shim is a zombie.
+            until("the shim is dead", || !zombies().is_empty()).await;
+            drop(child);
+        }
+        until("the tree is gone", || {
+            marked(&mark).iter().all(|&pid| state(pid).is_none_or(|(letter, _)| letter == 'Z'))
+        })
+        .await;
+        until("no zombies", || zombies().is_empty()).await;
+    }
+}
+
+/// POOL-9: nothing is left when the gateway itself is killed.
+#[tokio::test]
+async fn nothing_outlives_a_killed_gateway() {
+    let mark = mark("gateway");
+    #[expect(clippy::disallowed_methods, reason = "this test needs a gateway that it can kill")]
+    let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "gateway", "--nocapture", "--quiet"]);
+    command
+        .env(GATEWAY, format!("{DAEMON} echo up; trap '' TERM HUP; sleep 300; sleep 300"))
+        .env(MARK, &mark);
+    let mut gateway = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut output = BufReader::new(gateway.stdout.take().unwrap()).lines();
+    while !output.next_line().await.unwrap().expect("the gateway comes up").contains("gateway is up") {}
+    let before = marked(&mark);
+    assert!(before.len() >= 4, "gateway, server, its child and the daemon: {before:?}");
+    gateway.kill().await.unwrap();
+    until("all are gone", || marked(&mark).is_empty()).await;
+}
+
+/// The gateway of the test above; does nothing without being asked.
+#[tokio::test]
+async fn gateway() {
+    let Ok(script) = std::env::var(GATEWAY) else { return };
+    let (mut child, mut lines) = start(&script, &std::env::var(MARK).unwrap());
+    line(&mut lines).await;
+    line(&mut lines).await;
+    println!("gateway is up");
+    child.wait().await;
+    panic!("the server has ended");
+}
+
+/// POOL-9: a shim that does not work is an error that says so, and nothing runs.
+#[tokio::test]
+async fn a_broken_shim_is_refused() {
+    for (shim, expected) in [("/no/such/shim", "No such file"), ("/bin/true", "it ended at once")] {
+        use_shim(Shim::Program(shim.into()));
+        let error = spawn(&spec("sleep 300", "none"), Box::new(|_| {})).unwrap_err().to_string();
+        assert!(error.contains(shim) && error.contains(expected), "{error}");
+    }
+}
+
+/// Without a shim a program is kept as a group, and says so.
+#[tokio::test]
+async fn without_a_shim_there_is_a_group() {
+    use_shim(Shim::Off);
+    let mut child = spawn(&spec("sleep 300 & echo $!; wait", "none"), Box::new(|_| {})).unwrap();
+    assert_eq!(child.containment(), Containment::Group);
+    let mut lines = BufReader::new(child.take_stdout().unwrap()).lines();
+    let sleeper: u32 = line(&mut lines).await.parse().unwrap();
+    let mut tree = child.tree();
+    tree.sort_unstable();
+    let mut expected = [child.pid(), sleeper];
+    expected.sort_unstable();
+    assert_eq!(tree, expected);
+    assert_eq!(child.kill().await.to_string(), "signal 9 (SIGKILL)");
+    until("the group is gone", || state(sleeper).is_none_or(|(letter, _)| letter == 'Z')).await;
+}
+
+/// A server may be given as much as the system allows, more than fits into a socket.
+#[tokio::test]
+async fn long_arguments_arrive() {
+    let mut spec = spec("echo ${#1} ${#BIG}", "none");
+    spec.args.extend(["sh".to_owned(), "x".repeat(100_000)]);
+    spec.env.insert("BIG".to_owned(), "y".repeat(120_000));
+    for number in 0..10 {
+        spec.env.insert(format!("MORE{number}"), "z".repeat(100_000));
+    }
+    spec.cwd = Some(Path::new("/").to_owned());
+    use_shim(Shim::Program(env!("CARGO_BIN_EXE_bridgehead-shim").into()));
+    let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
+    let mut output = String::new();
+    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    assert_eq!(output, "100000 120000\n");
+    assert!(child.wait().await.is_success());
+}
