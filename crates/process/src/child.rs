@@ -44,20 +44,34 @@ struct Collector {
 /// Starts a program with pipes for its input and output. Each line of its standard error is shown to
 /// `on_line`, which must not block; a program that writes very many is shown in part.
 ///
+/// Many can start at the same time, as the thread is free while the shim does its part. Dropping the future
+/// ends what it has started. Must be called within a tokio runtime that has its I/O and time drivers enabled.
+///
+/// # Errors
+/// When the program was not started; nothing is left behind then.
+pub async fn start(spec: &Spec, on_line: LineCallback) -> Result<Child, SpawnError> {
+    Ok(Child::new(Keeper::start(spec).await?, on_line))
+}
+
+/// Starts a program like [`start`], but blocks the thread until it runs: a millisecond or two.
+///
 /// Must be called within a tokio runtime that has its I/O and time drivers enabled.
 ///
 /// # Errors
 /// When the program was not started; nothing is left behind then.
 pub fn spawn(spec: &Spec, on_line: LineCallback) -> Result<Child, SpawnError> {
-    let (keeper, pipes) = Keeper::start(spec)?;
-    let stderr = Stderr::default();
-    let (ended, gone) = oneshot::channel();
-    let task = tokio::spawn(collect(pipes.stderr, stderr.clone(), on_line, gone));
-    let collector = Some(Collector { ended: Some(ended), task });
-    Ok(Child { keeper, stdin: Some(pipes.stdin), stdout: Some(pipes.stdout), stderr, collector })
+    Ok(Child::new(Keeper::start_blocking(spec)?, on_line))
 }
 
 impl Child {
+    fn new((keeper, pipes): (Keeper, Pipes), on_line: LineCallback) -> Self {
+        let stderr = Stderr::default();
+        let (ended, gone) = oneshot::channel();
+        let task = tokio::spawn(collect(pipes.stderr, stderr.clone(), on_line, gone));
+        let collector = Some(Collector { ended: Some(ended), task });
+        Self { keeper, stdin: Some(pipes.stdin), stdout: Some(pipes.stdout), stderr, collector }
+    }
+
     /// The pid of the program, which also is the id of its process group.
     #[must_use]
     pub fn pid(&self) -> u32 {

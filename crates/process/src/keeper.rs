@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::child::Pipes;
 use crate::group::Group;
 #[cfg(target_os = "linux")]
-use crate::tree::Tree;
+use crate::tree::{Starting, Tree};
 use crate::{Exit, SpawnError, Spec};
 
 /// Where the shim is, which keeps the tree of a program; see [`shim`](crate::shim).
@@ -101,15 +101,25 @@ macro_rules! either {
 }
 
 impl Keeper {
-    pub(crate) fn start(spec: &Spec) -> Result<(Self, Pipes), SpawnError> {
+    /// Starts a program, with this thread blocked until it runs.
+    pub(crate) fn start_blocking(spec: &Spec) -> Result<(Self, Pipes), SpawnError> {
         let program = spec.resolve()?;
         #[cfg(target_os = "linux")]
         if let Some(shim) = chosen() {
-            let (tree, pipes) = Tree::start(spec, program, &shim)?;
+            let (tree, pipes) = Starting::begin(spec, program, shim)?.finish_blocking()?;
             return Ok((Self::Tree(tree), pipes));
         }
         let (group, pipes) = Group::start(spec, program)?;
         Ok((Self::Group(group), pipes))
+    }
+
+    pub(crate) async fn start(spec: &Spec) -> Result<(Self, Pipes), SpawnError> {
+        #[cfg(target_os = "linux")]
+        if let Some(shim) = chosen() {
+            let (tree, pipes) = Starting::begin(spec, spec.resolve()?, shim)?.finish().await?;
+            return Ok((Self::Tree(tree), pipes));
+        }
+        Self::start_blocking(spec)
     }
 
     pub(crate) fn containment(&self) -> Containment {

@@ -31,7 +31,7 @@ mod sys;
 #[cfg(target_os = "linux")]
 mod tree;
 
-pub use child::{Child, spawn};
+pub use child::{Child, spawn, start};
 pub use exit::Exit;
 pub use keeper::{Containment, Shim, use_shim};
 pub use spec::{SpawnError, Spec, base_environment};

@@ -7,7 +7,7 @@
 //! If a server kills its shim, the server's group and what still descends from the server is killed from here.
 //! What had left both before (a daemon that forked twice and leads a session of its own) escapes then.
 
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 use rustix::process::{Pid, Signal};
+use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use crate::child::{AFTER_KILL, AFTER_TERM, Pipes};
@@ -26,6 +27,9 @@ use crate::{Exit, SpawnError, Spec, descent};
 
 /// How long the shim may take to report the start. It takes a millisecond; longer means that it hangs.
 const STARTING: Duration = Duration::from_secs(10);
+
+/// Why a shim is not understood.
+const STRANGE: &str = "it is of another version than this program";
 
 /// A running program and its tree.
 #[derive(Debug)]
@@ -43,10 +47,20 @@ pub(crate) struct Tree {
     gone: bool,
 }
 
-impl Tree {
-    /// Starts the program and waits for the shim to say that it runs: a millisecond, in which this thread is
-    /// blocked, as it is by any other start of a program.
-    pub(crate) fn start(spec: &Spec, program: PathBuf, shim: &Path) -> Result<(Self, Pipes), SpawnError> {
+/// A shim that has its order, and has not answered yet. Dropping it ends the shim and what it may have started.
+#[derive(Debug)]
+pub(crate) struct Starting<'spec> {
+    spec: &'spec Spec,
+    program: PathBuf,
+    shim_path: PathBuf,
+    shim: tokio::process::Child,
+    control: UnixStream,
+    pipes: Pipes,
+}
+
+impl<'spec> Starting<'spec> {
+    /// Starts the shim and gives it the order.
+    pub(crate) fn begin(spec: &'spec Spec, program: PathBuf, shim_path: PathBuf) -> Result<Self, SpawnError> {
         let other = |source| SpawnError::Other { program: spec.program.clone(), source };
         let order = message::order(spec, &program).ok_or_else(|| {
             other(io::Error::new(
@@ -57,44 +71,82 @@ impl Tree {
         let (stdin, our_stdin) = io::pipe().map_err(other)?;
         let (our_stdout, stdout) = io::pipe().map_err(other)?;
         let (our_stderr, stderr) = io::pipe().map_err(other)?;
-        let (control, its_control) = UnixStream::pair().map_err(other)?;
-
-        let shim_failed = |source| SpawnError::Shim { shim: shim.to_owned(), source };
-        let inner = start_shim(shim, its_control, &spec.program).map_err(shim_failed)?;
-        let outcome = send_order(&control, &order, &[stdin.into(), stdout.into(), stderr.into()])
-            .and_then(|()| first_report(&control))
-            .map_err(|error| shim_failed(silence(error)))?;
-        let pid = match outcome {
-            Report::Started { pid } => pid,
-            Report::Failed { stage, errno } => {
-                let source = io::Error::from_raw_os_error(errno);
-                return Err(match stage {
-                    Stage::Program => spec.refused(program, source),
-                    Stage::Keeping => shim_failed(source),
-                    Stage::Order => {
-                        shim_failed(io::Error::other("it is of another version than this program"))
-                    }
-                });
-            }
-            Report::Exited { .. } | Report::Gone { .. } => {
-                return Err(shim_failed(io::Error::other("it reports an end without a start")));
-            }
-        };
-        // While its parent is the shim it cannot be anybody else. A program that is gone already needs no mark.
-        let born = descent::born(pid)
-            .filter(|_| descent::parent(pid).is_some() && descent::parent(pid) == inner.id());
-
-        control.set_nonblocking(true).map_err(other)?;
-        let control = tokio::net::UnixStream::from_std(control).map_err(other)?;
         let pipes = Pipes {
             stdin: tokio::process::ChildStdin::from_std(OwnedFd::from(our_stdin).into()).map_err(other)?,
             stdout: tokio::process::ChildStdout::from_std(OwnedFd::from(our_stdout).into()).map_err(other)?,
             stderr: tokio::process::ChildStderr::from_std(OwnedFd::from(our_stderr).into()).map_err(other)?,
         };
-        let report = [0; REPORT];
-        Ok((Self { pid, born, shim: inner, control, report, filled: 0, exit: None, gone: false }, pipes))
+        let (control, its_control) = UnixStream::pair().map_err(other)?;
+        let shim = start_shim(&shim_path, its_control, &spec.program)
+            .and_then(|shim| {
+                send_order(&control, &order, &[stdin.into(), stdout.into(), stderr.into()])?;
+                Ok(shim)
+            })
+            .map_err(|error| SpawnError::Shim { shim: shim_path.clone(), source: silence(error) })?;
+        Ok(Self { spec, program, shim_path, shim, control, pipes })
     }
 
+    /// Waits for the answer, which takes a millisecond or two, with this thread blocked.
+    pub(crate) fn finish_blocking(mut self) -> Result<(Tree, Pipes), SpawnError> {
+        let mut report = [0; REPORT];
+        let read = self
+            .control
+            .set_read_timeout(Some(STARTING))
+            .and_then(|()| self.control.read_exact(&mut report))
+            .and_then(|()| self.control.set_nonblocking(true))
+            .and_then(|()| tokio::net::UnixStream::from_std(self.control.try_clone()?));
+        self.settle(read, report)
+    }
+
+    /// Waits for the answer.
+    pub(crate) async fn finish(self) -> Result<(Tree, Pipes), SpawnError> {
+        let mut report = [0; REPORT];
+        let read = async {
+            self.control.set_nonblocking(true)?;
+            let mut control = tokio::net::UnixStream::from_std(self.control.try_clone()?)?;
+            control.read_exact(&mut report).await?;
+            Ok(control)
+        };
+        let read = read.await;
+        self.settle(read, report)
+    }
+
+    fn settle(
+        self,
+        read: io::Result<tokio::net::UnixStream>,
+        report: [u8; REPORT],
+    ) -> Result<(Tree, Pipes), SpawnError> {
+        let shim_failed = |source| SpawnError::Shim { shim: self.shim_path, source: silence(source) };
+        let control = match read {
+            Ok(control) => control,
+            Err(error) => return Err(shim_failed(error)),
+        };
+        let pid = match Report::decode(report) {
+            Some(Report::Started { pid }) => pid,
+            Some(Report::Failed { stage, errno }) => {
+                let source = io::Error::from_raw_os_error(errno);
+                return Err(match stage {
+                    Stage::Program => self.spec.refused(self.program, source),
+                    Stage::Keeping => shim_failed(source),
+                    Stage::Order => shim_failed(io::Error::other(STRANGE)),
+                });
+            }
+            Some(Report::Exited { .. } | Report::Gone { .. }) | None => {
+                return Err(shim_failed(io::Error::other(STRANGE)));
+            }
+        };
+        // While its parent is the shim it cannot be anybody else. A program that is gone already needs no mark.
+        let born = descent::born(pid).filter(|_| {
+            let parent = descent::parent(pid);
+            parent.is_some() && parent == self.shim.id()
+        });
+        let shim = self.shim;
+        let tree = Tree { pid, born, shim, control, report: [0; REPORT], filled: 0, exit: None, gone: false };
+        Ok((tree, self.pipes))
+    }
+}
+
+impl Tree {
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
@@ -228,15 +280,6 @@ fn send_order(control: &UnixStream, order: &[u8], descriptors: &[OwnedFd; 3]) ->
     let mut control = control;
     control.set_write_timeout(Some(STARTING))?;
     control.write_all(order.get(sent..).unwrap_or_default())
-}
-
-fn first_report(control: &UnixStream) -> io::Result<Report> {
-    use std::io::Read;
-    let mut report = [0; REPORT];
-    let mut control = control;
-    control.set_read_timeout(Some(STARTING))?;
-    control.read_exact(&mut report)?;
-    Report::decode(report).ok_or_else(|| io::Error::other("it is of another version than this program"))
 }
 
 /// Says what it means that talking to the shim failed.

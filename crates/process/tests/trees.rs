@@ -1,6 +1,6 @@
 //! Trees of processes that try to outlive what started them, kept by a shim.
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a failed expectation of a test")]
+#![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -344,4 +344,40 @@ async fn long_arguments_arrive() {
     child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
     assert_eq!(output, "100000 120000\n");
     assert!(child.wait().await.is_success());
+}
+
+/// POOL-9: starts that overlap, fail or are given up leave nothing behind.
+#[tokio::test]
+async fn starts_may_overlap_and_be_given_up() {
+    let mark = mark("overlap");
+    use_shim(Shim::Program(env!("CARGO_BIN_EXE_bridgehead-shim").into()));
+    let spec = spec("echo up; read word", &mark);
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let spec = spec.clone();
+        running.spawn(async move {
+            let mut child = bridgehead_process::start(&spec, Box::new(|_| {})).await.unwrap();
+            let mut lines = BufReader::new(child.take_stdout().unwrap()).lines();
+            assert_eq!(line(&mut lines).await, "up");
+            child.stop(Duration::from_secs(20)).await
+        });
+    }
+    for exit in running.join_all().await {
+        assert!(exit.code.is_some(), "{exit}");
+    }
+
+    let place = tempfile::tempdir().unwrap();
+    let mut broken = spec.clone();
+    broken.program = place.path().join("script").to_str().unwrap().to_owned();
+    std::fs::write(&broken.program, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&broken.program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let error = bridgehead_process::start(&broken, Box::new(|_| {})).await.unwrap_err();
+    assert!(matches!(error, bridgehead_process::SpawnError::NoInterpreter { .. }), "{error}");
+
+    let given_up =
+        tokio::time::timeout(Duration::ZERO, bridgehead_process::start(&spec, Box::new(|_| {}))).await;
+    drop(given_up);
+    // It may have come to run, as the order was sent.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    until("nothing is left", || marked(&mark).is_empty() && zombies().is_empty()).await;
 }
