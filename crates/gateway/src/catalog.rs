@@ -1,23 +1,24 @@
-//! Everything the gateway offers, merged, named and rendered once per change.
+//! Everything the gateway offers, merged and named once per change.
 //!
-//! A catalog never changes: when an upstream does, a new one takes its place. Calls look names up in a map;
-//! lists are bytes prepared here.
+//! A catalog never changes: when an upstream does, a new one takes its place and takes over all that is the
+//! same, so a change costs what changed and a few pointers for the rest. Calls look names up in a map; lists
+//! and instructions are prepared bytes.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 
 use bridgehead_config::{Mode, Prefix};
 use bridgehead_schema::{HeaderParameter, Validator};
-use bridgehead_upstream::{Ready, State, Tool, Upstream};
-use bridgehead_wire::{Era, Object, Raw, key};
-use bytes::{BufMut, Bytes, BytesMut};
+use bridgehead_upstream::{Tool, Upstream};
+use bridgehead_wire::{Era, Object, Raw, Spliced};
 use tracing::debug;
 
+use crate::fnv::Fnv;
+use crate::instructions::section;
 use crate::names::{Wanted, expose};
 use crate::native::NativeTool;
-
-/// How long a modern client may keep a complete list.
-const LIST_TTL_MS: u32 = 10_000;
+use crate::offers::{Offers, Share};
+use crate::pages::{Lists, Pages};
 
 /// A fair turn: whoever asks first goes first.
 pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
@@ -47,8 +48,8 @@ pub(crate) struct Route {
     pub(crate) turn: Option<Turn>,
     /// Set where the mode does not admit the tool: it is not listed, and a call names the mode.
     pub(crate) excluded_by: Option<Mode>,
-    /// Whether it stands in the lists; a tool of a server that is gone does not, but is still known.
-    listed: bool,
+    /// As it stands in lists: under the offered name, every other byte the server's.
+    pub(crate) definition: Raw,
 }
 
 impl Route {
@@ -60,18 +61,26 @@ impl Route {
     }
 }
 
-/// What is offered at one time.
+/// The routes of one server, or of our own tools.
 #[derive(Debug)]
-pub(crate) struct Catalog {
-    routes: HashMap<Arc<str>, Arc<Route>>,
-    legacy_list: Raw,
-    modern_list: Raw,
-    /// How many servers are still starting.
-    pub(crate) starting: usize,
-    /// How many tools the mode hides.
-    pub(crate) hidden: usize,
-    /// Names that are not the plain ones: server, tool, name.
-    pub(crate) renamed: Vec<(String, String, String)>,
+struct Group {
+    /// Absent for our own.
+    share: Option<Arc<Share>>,
+    /// In the order of the share.
+    routes: Vec<Arc<Route>>,
+    /// Whether a client sees them; the rest is known all the same.
+    listed: bool,
+    summary: Arc<Summary>,
+}
+
+/// What is worked out once for routes that stay the same.
+#[derive(Debug)]
+struct Summary {
+    /// Tells the list of these routes from any other.
+    fingerprint: u64,
+    /// How many the mode hides.
+    hidden: usize,
+    instructions: Option<String>,
 }
 
 /// The settings that shape names and lists.
@@ -82,89 +91,72 @@ pub(crate) struct Shape {
     pub(crate) name_limit: usize,
 }
 
+/// What is offered at one time.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    routes: HashMap<Arc<str>, Arc<Route>>,
+    /// In the order of the lists.
+    groups: Vec<Group>,
+    lists: Lists,
+    instructions: OnceLock<Option<Raw>>,
+    /// How many servers are still starting.
+    pub(crate) starting: usize,
+    /// How many tools the mode hides.
+    pub(crate) hidden: usize,
+}
+
 impl Catalog {
-    /// Merges the Rust tools and the upstreams as they are now, the upstreams first and in the order of the
-    /// configuration. `before` lends the turns that calls may be waiting for, and the tools of servers that
-    /// have failed since.
-    pub(crate) fn merge(
+    /// The upstreams as they are now, merged with the Rust tools.
+    pub(crate) fn of(
         shape: Shape,
         natives: &[Arc<Registered>],
         upstreams: &[Upstream],
         server_info: &Raw,
+        before: &Self,
+    ) -> Self {
+        let known = before.by_server();
+        let shares = |server: &str| known.get(server).and_then(|group| group.share.as_ref());
+        let offers = Offers::gather(upstreams, shape.prefix, &names_of(natives), shares);
+        Self::merge(shape, natives, &offers, server_info, Some(before))
+    }
+
+    /// Merges the Rust tools and the offers, the offers first. `before` lends all that is still the same, the
+    /// turns that calls may be waiting for among it.
+    pub(crate) fn merge(
+        shape: Shape,
+        natives: &[Arc<Registered>],
+        offers: &Offers,
+        server_info: &Raw,
         before: Option<&Self>,
     ) -> Self {
-        let states: Vec<(Upstream, State)> =
-            upstreams.iter().map(|upstream| (upstream.clone(), upstream.state())).collect();
-        let mut offers: Vec<(&Upstream, Arc<Tool>, bool)> = Vec::new();
-        for (upstream, state) in &states {
-            match state {
-                State::Ready(ready) => {
-                    offers.extend(offered(upstream, ready).map(|tool| (upstream, tool, true)))
-                }
-                State::Restarting(outage) => {
-                    let last = outage.last.iter().flat_map(|ready| offered(upstream, ready));
-                    offers.extend(last.map(|tool| (upstream, tool, outage.listed)));
-                }
-                State::Failed(_) => {
-                    offers
-                        .extend(last_known(before, upstream).into_iter().map(|tool| (upstream, tool, false)));
-                }
-                State::Starting { .. } | State::Stopped => {}
-            }
+        let wanted: Vec<Wanted<'_>> = offers.all.iter().flat_map(|offer| offer.share.wanted()).collect();
+        let mut names = expose(&wanted, &names_of(natives), shape.name_limit).into_iter();
+        let known = before.map(Self::by_server).unwrap_or_default();
+        let mut groups: Vec<Group> = Vec::with_capacity(offers.all.len() + 1);
+        for offer in &offers.all {
+            let names: Vec<Arc<str>> = names.by_ref().take(offer.share.tools.len()).collect();
+            let known = known.get(&*offer.share.server).copied().filter(|group| group.is_of(&offer.share));
+            groups.push(Group::of_share(&offer.share, names, offer.listed, shape.mode, known, before));
         }
-        let wanted: Vec<Wanted<'_>> = offers
-            .iter()
-            .map(|(upstream, tool, _)| Wanted {
-                server: upstream.name().as_ref(),
-                tool: &tool.name,
-                prefixed: is_prefixed(shape.prefix, upstream.config().prefix, upstreams.len()),
-            })
-            .collect();
-        let built_in: Vec<&str> = natives.iter().map(|native| native.tool.name()).collect();
-        let names = expose(&wanted, &built_in, shape.name_limit);
-        let mut catalog = Self {
-            routes: HashMap::with_capacity(offers.len() + natives.len()),
-            legacy_list: Raw::literal("{}"),
-            modern_list: Raw::literal("{}"),
-            starting: states.iter().filter(|(_, state)| matches!(state, State::Starting { .. })).count(),
-            hidden: 0,
-            renamed: Vec::new(),
+        groups.push(Group::of_natives(natives, before));
+        let total = groups.iter().map(|group| group.routes.len()).sum();
+        let mut routes = HashMap::with_capacity(total);
+        for route in groups.iter().flat_map(|group| &group.routes) {
+            routes.insert(Arc::clone(&route.name), Arc::clone(route));
+        }
+        let pages = match before {
+            Some(before) if same_list(&before.groups, &groups) => Arc::clone(&before.lists.pages),
+            _ => Arc::new(Pages::new(generation(&groups), listed(&groups).count())),
         };
-        let mut order: Vec<Arc<Route>> = Vec::with_capacity(offers.len() + natives.len());
-        for (((upstream, tool, listed), want), name) in offers.iter().zip(&wanted).zip(names) {
-            if !name.ends_with(want.tool) {
-                catalog.renamed.push((want.server.to_owned(), want.tool.to_owned(), name.clone()));
-            }
-            let admitted = shape.mode != Mode::Readonly || tool.read_only;
-            catalog.hidden += usize::from(!admitted);
-            let locked = upstream.config().tools.get(&tool.name).and_then(|tool| tool.lock).unwrap_or(false);
-            order.push(Arc::new(Route {
-                turn: locked.then(|| turn(before, &name)),
-                name: name.into(),
-                server: Some(want.server.into()),
-                target: Target::Upstream { upstream: (*upstream).clone(), tool: Arc::clone(tool) },
-                excluded_by: (!admitted).then_some(shape.mode),
-                listed: *listed && admitted,
-            }));
-        }
-        for native in natives {
-            order.push(Arc::new(Route {
-                name: native.tool.name().into(),
-                server: None,
-                target: Target::Native(Arc::clone(native)),
-                turn: native.tool.locked().then(|| turn(before, native.tool.name())),
-                excluded_by: None,
-                listed: true,
-            }));
-        }
-        catalog.render(&order, server_info);
-        catalog.routes = order.into_iter().map(|route| (Arc::clone(&route.name), route)).collect();
-        debug!(
-            tools = catalog.routes.len(),
-            starting = catalog.starting,
-            hidden = catalog.hidden,
-            "catalog merged"
-        );
+        let catalog = Self {
+            routes,
+            lists: Lists::new(pages, offers.starting == 0, server_info.clone()),
+            instructions: OnceLock::new(),
+            starting: offers.starting,
+            hidden: groups.iter().map(|group| group.summary.hidden).sum(),
+            groups,
+        };
+        debug!(tools = total, starting = catalog.starting, hidden = catalog.hidden, "catalog merged");
         catalog
     }
 
@@ -173,107 +165,184 @@ impl Catalog {
         self.routes.get(name)
     }
 
-    /// The whole `tools/list` result for clients of an era.
-    pub(crate) const fn list(&self, era: Era) -> &Raw {
-        match era {
-            Era::Legacy => &self.legacy_list,
-            Era::Modern => &self.modern_list,
-        }
+    /// The tools that clients see, in order.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = &Arc<Route>> {
+        listed(&self.groups)
+    }
+
+    /// The `tools/list` result for clients of an era, from `cursor` on; nothing for a cursor that is not one
+    /// of this list.
+    pub(crate) fn list(&self, era: Era, cursor: Option<&str>) -> Option<Spliced> {
+        self.lists.page(era, cursor, || self.listed().map(|route| &route.definition))
     }
 
     /// Whether a client sees the same list in both.
     pub(crate) fn lists_the_same(&self, other: &Self) -> bool {
-        self.legacy_list == other.legacy_list
+        Arc::ptr_eq(&self.lists.pages, &other.lists.pages)
     }
 
-    fn render(&mut self, order: &[Arc<Route>], server_info: &Raw) {
-        let mut tools = BytesMut::from("[");
-        for route in order.iter().filter(|route| route.listed) {
-            if tools.len() > 1 {
-                tools.put_u8(b',');
-            }
-            put_definition(&mut tools, route);
-        }
-        tools.put_u8(b']');
-        let tools = tools.freeze();
-        let ttl = if self.starting == 0 { LIST_TTL_MS } else { 0 };
-        let around = |before: &str, after: &str| {
-            let whole = [before.as_bytes(), &tools, after.as_bytes()].concat();
-            Raw::parse(Bytes::from(whole)).unwrap_or(Raw::literal("{\"tools\":[]}"))
+    /// What servers and tools tell the model, as one JSON string; nothing if none of them says anything.
+    pub(crate) fn instructions(&self) -> Option<&Raw> {
+        let said = self.instructions.get_or_init(|| {
+            let shown = self.groups.iter().filter(|group| group.listed);
+            let sections: Vec<&str> =
+                shown.filter_map(|group| group.summary.instructions.as_deref()).collect();
+            (!sections.is_empty()).then(|| Raw::string(&sections.join("\n\n")))
+        });
+        said.as_ref()
+    }
+
+    /// Names that are not the plain ones: server, tool, name.
+    pub(crate) fn renamed(&self) -> Vec<(String, String, String)> {
+        let shares = self.groups.iter().filter_map(|group| Some((group.share.as_ref()?, &group.routes)));
+        shares
+            .flat_map(|(share, routes)| share.wanted().zip(routes))
+            .filter(|(want, route)| *want.plain != route.name)
+            .map(|(want, route)| (want.server.to_owned(), want.tool.to_owned(), route.name.to_string()))
+            .collect()
+    }
+
+    fn by_server(&self) -> HashMap<&str, &Group> {
+        self.groups.iter().filter_map(|group| Some((&*group.share.as_ref()?.server, group))).collect()
+    }
+}
+
+impl Group {
+    /// The routes of a share under `names`. `known` is the group that the same share had before.
+    fn of_share(
+        share: &Arc<Share>,
+        names: Vec<Arc<str>>,
+        listed: bool,
+        mode: Mode,
+        known: Option<&Self>,
+        before: Option<&Catalog>,
+    ) -> Self {
+        let mut all_known = known.is_some();
+        let routes: Vec<Arc<Route>> = names
+            .into_iter()
+            .zip(&share.tools)
+            .enumerate()
+            .map(|(position, (name, tool))| {
+                match known.and_then(|known| known.routes.get(position)).filter(|route| route.name == name) {
+                    Some(route) => Arc::clone(route),
+                    None => {
+                        all_known = false;
+                        Arc::new(Route::upstream(share, name, tool, mode, before))
+                    }
+                }
+            })
+            .collect();
+        let summary = match known.filter(|_| all_known) {
+            Some(known) => Arc::clone(&known.summary),
+            None => Arc::new(Summary::new(&routes, Some(share))),
         };
-        self.legacy_list = around("{\"tools\":", "}");
-        self.modern_list = around(
-            "{\"tools\":",
-            &format!(
-                r#","ttlMs":{ttl},"cacheScope":"private","resultType":"complete","_meta":{{"{}":{}}}}}"#,
-                key::SERVER_INFO,
-                server_info.as_str()
-            ),
-        );
+        Self { share: Some(Arc::clone(share)), routes, listed, summary }
+    }
+
+    fn of_natives(natives: &[Arc<Registered>], before: Option<&Catalog>) -> Self {
+        let routes: Vec<Arc<Route>> = natives
+            .iter()
+            .map(|native| {
+                Arc::new(Route {
+                    name: native.tool.name().into(),
+                    server: None,
+                    target: Target::Native(Arc::clone(native)),
+                    turn: native.tool.locked().then(|| turn(before, native.tool.name())),
+                    excluded_by: None,
+                    definition: native.definition.clone(),
+                })
+            })
+            .collect();
+        let summary = Arc::new(Summary::new(&routes, None));
+        Self { share: None, routes, listed: true, summary }
+    }
+
+    fn is_of(&self, share: &Arc<Share>) -> bool {
+        self.share.as_ref().is_some_and(|own| Arc::ptr_eq(own, share))
     }
 }
 
-/// Writes a definition under the offered name; every other byte is the server's.
-fn put_definition(out: &mut BytesMut, route: &Route) {
-    let definition = match &route.target {
-        Target::Native(native) => return out.put_slice(native.definition.bytes()),
-        Target::Upstream { tool, .. } if *tool.name == *route.name => {
-            return out.put_slice(tool.definition.bytes());
+impl Route {
+    fn upstream(
+        share: &Share,
+        name: Arc<str>,
+        tool: &Arc<Tool>,
+        mode: Mode,
+        before: Option<&Catalog>,
+    ) -> Self {
+        let admitted = mode != Mode::Readonly || tool.read_only;
+        let tools = &share.upstream.config().tools;
+        let locked = tools.get(&tool.name).and_then(|tool| tool.lock).unwrap_or(false);
+        Self {
+            turn: locked.then(|| turn(before, &name)),
+            server: Some(Arc::clone(&share.server)),
+            target: Target::Upstream { upstream: share.upstream.clone(), tool: Arc::clone(tool) },
+            excluded_by: (!admitted).then_some(mode),
+            definition: under_name(&name, tool),
+            name,
         }
-        Target::Upstream { tool, .. } => &tool.definition,
+    }
+}
+
+impl Summary {
+    fn new(routes: &[Arc<Route>], share: Option<&Arc<Share>>) -> Self {
+        let shown = || routes.iter().filter(|route| route.excluded_by.is_none());
+        let mut fingerprint = Fnv::new();
+        for route in shown() {
+            fingerprint.add(route.definition.bytes());
+            fingerprint.add(&[0]);
+        }
+        let said = shown().filter_map(|route| match &route.target {
+            Target::Native(_) => None,
+            Target::Upstream { tool, .. } => Some((&*route.name, tool.instructions.as_deref()?)),
+        });
+        Self {
+            fingerprint: fingerprint.whole(),
+            hidden: routes.len() - shown().count(),
+            instructions: share.and_then(|share| section(&share.server, share.instructions.as_deref(), said)),
+        }
+    }
+}
+
+fn listed(groups: &[Group]) -> impl Iterator<Item = &Arc<Route>> {
+    let routes = groups.iter().filter(|group| group.listed).flat_map(|group| &group.routes);
+    routes.filter(|route| route.excluded_by.is_none())
+}
+
+/// Address first: almost all of it is what it was.
+fn same_list(before: &[Group], after: &[Group]) -> bool {
+    let same = |(one, other): (&Arc<Route>, &Arc<Route>)| {
+        Arc::ptr_eq(one, other) || one.definition == other.definition
     };
-    if let Ok(object) = Object::parse(definition) {
-        let mut edit = object.edit();
-        edit.set("name", Raw::string(&route.name));
-        edit.finish().write_to(out);
+    listed(before).count() == listed(after).count() && listed(before).zip(listed(after)).all(same)
+}
+
+fn generation(groups: &[Group]) -> u64 {
+    let mut generation = Fnv::new();
+    for group in groups.iter().filter(|group| group.listed) {
+        generation.add(&group.summary.fingerprint.to_le_bytes());
     }
+    generation.whole()
 }
 
-/// The tools of a server that its filter admits.
-fn offered<'a>(upstream: &'a Upstream, ready: &'a Ready) -> impl Iterator<Item = Arc<Tool>> + 'a {
-    ready.tools.iter().filter(|tool| upstream.config().filter.admits(&tool.name)).cloned()
+/// A definition under the offered name; every other byte is the server's.
+fn under_name(name: &str, tool: &Tool) -> Raw {
+    if tool.name == name {
+        return tool.definition.clone();
+    }
+    let Ok(object) = Object::parse(&tool.definition) else { return tool.definition.clone() };
+    let mut edit = object.edit();
+    edit.set("name", Raw::string(name));
+    edit.finish().to_raw()
 }
 
-/// The tools a failed server had, so that a call to one can say that its server is gone.
-fn last_known(before: Option<&Catalog>, upstream: &Upstream) -> Vec<Arc<Tool>> {
-    let tools = before.into_iter().flat_map(|before| before.routes.values()).filter_map(|route| match &route
-        .target
-    {
-        Target::Upstream { upstream: owner, tool } if owner.name() == upstream.name() => {
-            Some(Arc::clone(tool))
-        }
-        _ => None,
-    });
-    let mut tools: Vec<_> = tools.collect();
-    tools.sort_by(|a, b| a.name.cmp(&b.name));
-    tools
+fn names_of(natives: &[Arc<Registered>]) -> HashSet<&str> {
+    natives.iter().map(|native| native.tool.name()).collect()
 }
 
 fn turn(before: Option<&Catalog>, name: &str) -> Turn {
     before.and_then(|before| before.route(name)).and_then(|route| route.turn.clone()).unwrap_or_default()
 }
 
-/// `auto` leaves the prefix out if and only if exactly one server is configured.
-pub(crate) fn is_prefixed(prefix: Prefix, server: Option<bool>, servers: usize) -> bool {
-    server.unwrap_or(match prefix {
-        Prefix::Auto => servers != 1,
-        Prefix::Always => true,
-        Prefix::Never => false,
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// CAT-3: `auto`, `true`, `false`, and the server's own word over them.
-    #[test]
-    fn the_prefix_by_setting() {
-        assert!(!is_prefixed(Prefix::Auto, None, 1));
-        assert!(is_prefixed(Prefix::Auto, None, 2));
-        assert!(is_prefixed(Prefix::Always, None, 1));
-        assert!(!is_prefixed(Prefix::Never, None, 9));
-        assert!(is_prefixed(Prefix::Never, Some(true), 9));
-        assert!(!is_prefixed(Prefix::Always, Some(false), 9));
-    }
-}
+mod tests;

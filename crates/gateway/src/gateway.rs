@@ -8,9 +8,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bridgehead_audit::{AuditSink, Clock, CorrelationId, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, Server};
+use bridgehead_events::Bus;
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{State, Surroundings, Upstream};
-use bridgehead_wire::{Era, Method, Raw, Revision, RpcError, Spliced, code, key};
+use bridgehead_wire::{Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -21,11 +22,12 @@ use tracing::Instrument;
 
 use crate::builtin::{server_health, server_ping};
 use crate::caller::{Ask, Caller, ProgressSink};
-use crate::catalog::{Catalog, Registered, Shape, is_prefixed};
+use crate::catalog::{Catalog, Registered, Shape};
 use crate::chain::{Call, Chain, Counters};
 use crate::error::{CallError, Code};
 use crate::names::is_under;
 use crate::native::{NativeTool, RegisterError};
+use crate::offers::{Offers, is_prefixed};
 
 /// What a gateway is built from. Everything has a default; building reads and starts nothing.
 pub struct Options {
@@ -71,6 +73,17 @@ impl std::fmt::Debug for Options {
     }
 }
 
+/// One tool as it is offered.
+#[derive(Debug, Clone)]
+pub struct OfferedTool {
+    /// The name to call it by.
+    pub name: Arc<str>,
+    /// The server it belongs to; none for the gateway's own.
+    pub server: Option<Arc<str>>,
+    /// Its entry in `tools/list`: the server's, under the offered name.
+    pub definition: Raw,
+}
+
 /// The gateway. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Gateway(Arc<Inner>);
@@ -113,6 +126,7 @@ impl Gateway {
             server_info,
             debug_errors: settings.debug_errors || settings.mode == Mode::Test,
             counters: Arc::new(Counters::default()),
+            bus: Bus::new(Arc::clone(&clock)),
             clock: Arc::clone(&clock),
         };
         let boot = boot.unwrap_or_else(|| clock.monotonic());
@@ -126,7 +140,8 @@ impl Gateway {
                     Vec::new()
                 }
             };
-            let catalog = Catalog::merge(shape(&settings), &natives, &[], &chain.server_info, None);
+            let catalog =
+                Catalog::merge(shape(&settings), &natives, &Offers::default(), &chain.server_info, None);
             Inner {
                 boot,
                 version,
@@ -163,6 +178,7 @@ impl Gateway {
             limit: inner.settings.max_message_bytes,
             changed: Arc::clone(&inner.upstream_changed),
             warm_up: Arc::new(Semaphore::new(inner.settings.init_concurrency)),
+            bus: inner.chain.bus.clone(),
         };
         for server in &inner.servers {
             upstreams.push(Upstream::start(server.clone(), surroundings.clone()));
@@ -198,8 +214,8 @@ impl Gateway {
     ) -> Result<Spliced, RpcError> {
         match (&ask.method, caller.era()) {
             (Method::ToolsCall, _) => self.call_tool(caller, &ask, progress).await,
-            (Method::ToolsList, _) => self.list_tools(caller, &ask).await,
-            (Method::Discover, Era::Modern) => Ok(self.0.discover().into()),
+            (Method::ToolsList, _) => self.answer_list(caller, &ask).await,
+            (Method::Discover, Era::Modern) => Ok(self.0.discover()),
             (method, _) => {
                 let message = format!("method `{method}` is not offered");
                 Err(RpcError::new(code::METHOD_NOT_FOUND, &message))
@@ -207,13 +223,40 @@ impl Gateway {
         }
     }
 
-    /// The result of a legacy `initialize` that negotiated `revision`.
+    /// The result of a legacy `initialize` that negotiated `revision`. Its instructions are those of the
+    /// servers that serve by now.
     pub fn initialize(&self, revision: Revision) -> Raw {
-        Raw::encode(&json!({
+        let result = json!({
             "protocolVersion": revision.as_str(),
             "capabilities": {"tools": {"listChanged": true}},
             "serverInfo": {"name": "bridgehead", "version": self.0.version},
-        }))
+        });
+        self.0.with_instructions(&result).to_raw()
+    }
+
+    /// What the servers and their tools tell the model, in one text: the servers that serve now, in the
+    /// order of the configuration. None if none of them says anything.
+    pub fn instructions(&self) -> Option<String> {
+        self.0.catalog.load().instructions().and_then(Raw::to_text)
+    }
+
+    /// The tools that clients see now, in the order of the lists. From memory: no server is asked.
+    pub fn list_tools(&self) -> Vec<OfferedTool> {
+        let catalog = self.0.catalog.load();
+        let offered = catalog.listed().map(|route| OfferedTool {
+            name: Arc::clone(&route.name),
+            server: route.server.clone(),
+            definition: route.definition.clone(),
+        });
+        offered.collect()
+    }
+
+    /// The input schema of a tool, by its offered name; none for a tool that is unknown or hidden by the
+    /// mode. From memory: no server is asked.
+    pub fn tool_schema(&self, name: &str) -> Option<Raw> {
+        let catalog = self.0.catalog.load();
+        let route = catalog.route(name).filter(|route| route.excluded_by.is_none())?;
+        Object::parse(&route.definition).ok()?.get("inputSchema")
     }
 
     /// The arguments of a tool that travel as `Mcp-Param-*` headers too; none for an unknown tool.
@@ -240,7 +283,12 @@ impl Gateway {
 
     /// Tools whose offered name is a short form: server, tool, name.
     pub fn renamed(&self) -> Vec<(String, String, String)> {
-        self.0.catalog.load().renamed.clone()
+        self.0.catalog.load().renamed()
+    }
+
+    /// Where everything that happens is told.
+    pub fn events(&self) -> &Bus {
+        &self.0.chain.bus
     }
 
     /// What `server_health` answers.
@@ -248,16 +296,17 @@ impl Gateway {
         self.0.health()
     }
 
-    async fn list_tools(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
-        if ask.params.get("cursor").is_some_and(|cursor| !cursor.is_null()) {
-            // The list is one page, so we never hand out a cursor.
-            return Err(RpcError::new(
-                code::INVALID_PARAMS,
-                "the cursor is not one of ours; start without one",
-            ));
-        }
-        self.wait_for_servers().await;
-        Ok(self.0.catalog.load().list(caller.era()).clone().into())
+    async fn answer_list(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
+        let refused =
+            || RpcError::new(code::INVALID_PARAMS, "the cursor is not one of this list; start without one");
+        let cursor = match ask.params.get("cursor").filter(|cursor| !cursor.is_null()) {
+            Some(cursor) => Some(cursor.to_text().ok_or_else(refused)?),
+            None => {
+                self.wait_for_servers().await;
+                None
+            }
+        };
+        self.0.catalog.load().list(caller.era(), cursor.as_deref()).ok_or_else(refused)
     }
 
     /// SRV-3: the first list waits for servers that are starting, for a while.
@@ -339,8 +388,8 @@ impl Inner {
         })
     }
 
-    fn discover(&self) -> Raw {
-        Raw::encode(&json!({
+    fn discover(&self) -> Spliced {
+        self.with_instructions(&json!({
             "supportedVersions": [Revision::MODERN.as_str()],
             "capabilities": {"tools": {}},
             "ttlMs": 0,
@@ -348,6 +397,20 @@ impl Inner {
             "resultType": "complete",
             "_meta": {key::SERVER_INFO: {"name": "bridgehead", "version": self.version}},
         }))
+    }
+
+    /// The instructions are long and prepared, so they are put in as they are.
+    fn with_instructions(&self, result: &Value) -> Spliced {
+        let result = Raw::encode(result);
+        let catalog = self.catalog.load();
+        match (catalog.instructions(), Object::parse(&result)) {
+            (Some(instructions), Ok(object)) => {
+                let mut edit = object.edit();
+                edit.set("instructions", instructions.clone());
+                edit.finish()
+            }
+            _ => result.into(),
+        }
     }
 
     /// Why no tool of that name is offered: its server may be down, which is another thing to know and to do.
@@ -379,8 +442,7 @@ impl Inner {
         let upstreams = self.upstreams.read().clone();
         let before = self.catalog.load_full();
         let info = &self.chain.server_info;
-        let after =
-            Arc::new(Catalog::merge(shape(&self.settings), &self.natives, &upstreams, info, Some(&before)));
+        let after = Arc::new(Catalog::of(shape(&self.settings), &self.natives, &upstreams, info, &before));
         let changed = !before.lists_the_same(&after);
         let starting = after.starting;
         self.catalog.store(after);

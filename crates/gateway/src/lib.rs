@@ -6,13 +6,17 @@ mod caller;
 mod catalog;
 mod chain;
 mod error;
+mod fnv;
 mod gateway;
+mod instructions;
 mod names;
 mod native;
+mod offers;
+mod pages;
 pub mod panics;
 mod relay;
 
 pub use caller::{Ask, Caller, Principal, ProgressSink, Transport};
 pub use error::{CallError, Code, Shape};
-pub use gateway::{Gateway, Options};
+pub use gateway::{Gateway, OfferedTool, Options};
 pub use native::{NativeTool, Need, RegisterError, ToolContext, ToolFailure};

@@ -1,6 +1,9 @@
 //! The names under which tools are offered: unique, short enough, and stable when other servers join.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::fnv::Fnv;
 
 /// Between the server's name and the tool's.
 const SEPARATOR: &str = "__";
@@ -12,50 +15,44 @@ const SUFFIX: usize = 9;
 pub(crate) struct Wanted<'a> {
     pub(crate) server: &'a str,
     pub(crate) tool: &'a str,
-    pub(crate) prefixed: bool,
+    /// The name it has if nobody else wants it and it is not too long.
+    pub(crate) plain: &'a Arc<str>,
 }
 
-/// Names for all of `wanted`, in their order. `taken` are names that are spoken for (the built-ins): an
-/// upstream tool called like one is prefixed. Whoever collides after that, or is longer than `limit`, gets
-/// a short form whose hash depends on server and tool alone; no one keeps the name by coming first.
-pub(crate) fn expose(wanted: &[Wanted<'_>], taken: &[&str], limit: usize) -> Vec<String> {
-    let plain: Vec<String> = wanted
+/// The plain name of a tool. `taken` are names that are spoken for (the built-ins): an upstream tool called
+/// like one is prefixed.
+pub(crate) fn plain(server: &str, tool: &str, prefixed: bool, taken: &HashSet<&str>) -> Arc<str> {
+    if prefixed || taken.contains(tool) { format!("{server}{SEPARATOR}{tool}").into() } else { tool.into() }
+}
+
+/// Names for all of `wanted`, in their order. Whoever collides, also with a name that is `taken`, or is
+/// longer than `limit`, gets a short form whose hash depends on server and tool alone; no one keeps the name
+/// by coming first.
+pub(crate) fn expose(wanted: &[Wanted<'_>], taken: &HashSet<&str>, limit: usize) -> Vec<Arc<str>> {
+    let mut uses: HashMap<&str, usize> = HashMap::with_capacity(wanted.len());
+    for want in wanted {
+        *uses.entry(want.plain).or_default() += 1;
+    }
+    let fits =
+        |name: &str| uses.get(name) == Some(&1) && !taken.contains(name) && name.chars().count() <= limit;
+    // A short form could still be equal to another, or to a name that somebody keeps: hash on until none is.
+    let mut shortened: HashSet<Arc<str>> = HashSet::new();
+    wanted
         .iter()
         .map(|want| {
-            if want.prefixed || taken.contains(&want.tool) {
-                format!("{}{SEPARATOR}{}", want.server, want.tool)
-            } else {
-                want.tool.to_owned()
+            if fits(want.plain) {
+                return Arc::clone(want.plain);
+            }
+            let mut salt = 0;
+            loop {
+                let name: Arc<str> = short(want, limit, salt).into();
+                if !taken.contains(&*name) && !fits(&name) && shortened.insert(Arc::clone(&name)) {
+                    return name;
+                }
+                salt += 1;
             }
         })
-        .collect();
-    let mut uses: HashMap<&str, usize> = taken.iter().map(|name| (*name, 1)).collect();
-    for name in &plain {
-        *uses.entry(name).or_default() += 1;
-    }
-    let unique = |name: &String| uses.get(name.as_str()) == Some(&1);
-    let mut names: Vec<String> = wanted
-        .iter()
-        .zip(&plain)
-        .map(|(want, name)| {
-            if unique(name) && name.chars().count() <= limit {
-                name.clone()
-            } else {
-                short(name, want, limit, 0)
-            }
-        })
-        .collect();
-    // Two short forms, or a short form and a plain name, could still be equal: hash on until none are.
-    let mut owners: HashMap<String, usize> = HashMap::new();
-    for position in 0..names.len() {
-        let mut salt = 0;
-        while taken.contains(&names[position].as_str()) || owners.contains_key(&names[position]) {
-            salt += 1;
-            names[position] = short(&plain[position], &wanted[position], limit, salt);
-        }
-        owners.insert(names[position].clone(), position);
-    }
-    names
+        .collect()
 }
 
 /// Whether a name looks like one of `server`'s. Good enough to explain an unknown name, never to route one.
@@ -63,8 +60,8 @@ pub(crate) fn is_under(name: &str, server: &str) -> bool {
     name.strip_prefix(server).is_some_and(|rest| rest.starts_with(SEPARATOR))
 }
 
-fn short(name: &str, want: &Wanted<'_>, limit: usize, salt: u32) -> String {
-    let kept: String = name.chars().take(limit.saturating_sub(SUFFIX)).collect();
+fn short(want: &Wanted<'_>, limit: usize, salt: u32) -> String {
+    let kept: String = want.plain.chars().take(limit.saturating_sub(SUFFIX)).collect();
     let mut hash = Fnv::new();
     hash.add(want.server.as_bytes());
     hash.add(&[0]);
@@ -75,37 +72,33 @@ fn short(name: &str, want: &Wanted<'_>, limit: usize, salt: u32) -> String {
     format!("{kept}_{:08x}", hash.folded())
 }
 
-/// FNV-1a: a published function, so that names stay the same across builds and releases, which the
-/// standard library's hashers do not promise.
-struct Fnv(u64);
-
-impl Fnv {
-    const fn new() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    const fn folded(&self) -> u32 {
-        ((self.0 >> 32) ^ (self.0 & 0xffff_ffff)) as u32
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[track_caller]
-    fn check(wanted: &[(&str, &str, bool)], expected: &[&str]) {
+    fn exposed(wanted: &[(&str, &str, bool)], taken: &[&str], limit: usize) -> Vec<Arc<str>> {
+        let taken = taken.iter().copied().collect();
+        let plain: Vec<Arc<str>> =
+            wanted.iter().map(|(server, tool, prefixed)| plain(server, tool, *prefixed, &taken)).collect();
         let wanted: Vec<Wanted<'_>> = wanted
             .iter()
-            .map(|(server, tool, prefixed)| Wanted { server, tool, prefixed: *prefixed })
+            .zip(&plain)
+            .map(|((server, tool, _), plain)| Wanted { server, tool, plain })
             .collect();
-        assert_eq!(expose(&wanted, &["server_ping"], 20), expected);
+        expose(&wanted, &taken, limit)
+    }
+
+    #[track_caller]
+    fn check(wanted: &[(&str, &str, bool)], expected: &[&str]) {
+        let names = exposed(wanted, &["server_ping"], 20);
+        assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), expected);
+    }
+
+    #[track_caller]
+    fn is_unique_and_short(names: &[Arc<str>], limit: usize) {
+        let unique: HashSet<_> = names.iter().collect();
+        assert_eq!(unique.len(), names.len(), "{names:?}");
+        assert!(names.iter().all(|name| name.chars().count() <= limit), "{names:?}");
     }
 
     /// CAT-3: prefix, built-in names, collisions, length.
@@ -119,26 +112,70 @@ mod tests {
         check(&[("server", "a_name_that_is_long", true)], &["server__a_n_ccb2f4e8"]);
     }
 
+    /// CAT-3: a tool that is called like somebody's short form keeps its name; the short form gives way.
+    #[test]
+    fn a_short_form_gives_way() {
+        check(
+            &[("a", "x", false), ("b", "x", false), ("c", "x_e1f4230d", false)],
+            &["x_dc5f140c", "x_ed11935c", "x_e1f4230d"],
+        );
+    }
+
     /// CAT-3: a server that joins changes no name but those it collides with.
     #[test]
     fn names_are_stable() {
-        let one = Wanted { server: "a", tool: "x", prefixed: false };
-        let other = Wanted { server: "b", tool: "x", prefixed: false };
-        let third = Wanted { server: "c", tool: "x", prefixed: false };
-        let few = expose(&[one, other], &[], 64);
-        let many = expose(&[third, other, one], &[], 64);
+        let (one, other, third) = (("a", "x", false), ("b", "x", false), ("c", "x", false));
+        let few = exposed(&[one, other], &[], 64);
+        let many = exposed(&[third, other, one], &[], 64);
         assert_eq!((&few[0], &few[1]), (&many[2], &many[1]));
     }
 
-    /// CAT-3: whatever the input, names are unique and no longer than the limit.
+    /// CAT-3: whatever the tools and their order, names are unique, free and no longer than the limit, and
+    /// whoever wants a name that nobody else wants has it.
     #[test]
-    fn names_are_unique_and_short() {
-        let tools: Vec<String> = (0..50).map(|n| "t".repeat(n % 7 + 60)).collect();
-        let wanted: Vec<Wanted<'_>> =
-            tools.iter().map(|tool| Wanted { server: "s", tool, prefixed: true }).collect();
-        let names = expose(&wanted, &[], 64);
-        let unique: std::collections::HashSet<_> = names.iter().collect();
-        assert_eq!(unique.len(), names.len());
-        assert!(names.iter().all(|name| name.chars().count() <= 64));
+    fn names_hold_for_every_mixture() {
+        const ALL: [(&str, &str, bool); 11] = [
+            ("a", "x", false),
+            ("b", "x", false),
+            ("c", "x", true),
+            ("a", "b__x", true),
+            ("a__b", "x", true),
+            ("b", "server_ping", false),
+            ("c", "b__server_ping", false),
+            ("c", "x_e1f4230d", false),
+            ("d", "x_ed11935c", false),
+            ("d", "a_name_that_is_long", true),
+            ("e", "a_name_that_is_much_longer", false),
+        ];
+        for mixture in 0_u32..1 << ALL.len() {
+            let mut wanted: Vec<_> = (0..ALL.len())
+                .filter(|position| mixture & (1 << position) != 0)
+                .map(|position| ALL[position])
+                .collect();
+            let names = exposed(&wanted, &["server_ping"], 20);
+            is_unique_and_short(&names, 20);
+            assert!(names.iter().all(|name| &**name != "server_ping"));
+            wanted.reverse();
+            let mut reversed = exposed(&wanted, &["server_ping"], 20);
+            reversed.reverse();
+            assert_eq!(names, reversed, "the order decides nothing");
+        }
+    }
+
+    /// CAT-6: the work grows with the number of tools, also where all of them collide.
+    #[test]
+    fn twenty_thousand_names() {
+        let servers: Vec<String> = (0..200).map(|number| format!("s{number}")).collect();
+        let tools: Vec<String> =
+            (0..100).map(|number| format!("{}{number}", "t".repeat(number % 80))).collect();
+        let taken: Vec<String> = (0..20_000).map(|number| format!("native{number}")).collect();
+        let taken: Vec<&str> = taken.iter().map(String::as_str).collect();
+        for prefixed in [true, false] {
+            let wanted: Vec<_> = servers
+                .iter()
+                .flat_map(|server| tools.iter().map(move |tool| (server.as_str(), tool.as_str(), prefixed)))
+                .collect();
+            is_unique_and_short(&exposed(&wanted, &taken, 64), 64);
+        }
     }
 }

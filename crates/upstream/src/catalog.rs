@@ -32,6 +32,9 @@ pub struct Tool {
     pub read_only: bool,
     /// Whether it is annotated as doing no more when run twice.
     pub idempotent: bool,
+    /// What it tells the model beyond its description. The protocol has no place for that; taken is a text
+    /// called `instructions` in the definition itself, else in its `_meta`.
+    pub instructions: Option<String>,
 }
 
 /// Why a tool list could not be read.
@@ -139,8 +142,11 @@ impl Tool {
         }
         let annotations: Annotations =
             members.get("annotations").and_then(|raw| raw.decode().ok()).unwrap_or_default();
+        let meta = members.get("_meta").and_then(|meta| Object::parse(&meta).ok());
+        let text = |object: &Object| object.get("instructions").and_then(|text| text.to_text());
         Some(Self {
             name,
+            instructions: text(&members).or_else(|| meta.as_ref().and_then(text)),
             validator,
             headers: headers.unwrap_or_default().into(),
             read_only: annotations.read_only_hint,
@@ -162,6 +168,21 @@ mod tests {
         assert!(tool.read_only);
         assert!(tool.validator.as_ref().unwrap().check(&serde_json::json!({"n": "x"})).is_err());
         assert_eq!(tool.headers.len(), 1);
+    }
+
+    /// CAT-5: where a tool's own instructions stand.
+    #[test]
+    fn instructions_of_a_tool() {
+        #[track_caller]
+        fn check(definition: &str, expected: Option<&str>) {
+            assert_eq!(Tool::read("s", definition).unwrap().instructions.as_deref(), expected);
+        }
+        check(r#"{"name":"a"}"#, None);
+        check(r#"{"name":"a","instructions":"x"}"#, Some("x"));
+        check(r#"{"name":"a","_meta":{"instructions":"y"}}"#, Some("y"));
+        check(r#"{"name":"a","instructions":"x","_meta":{"instructions":"y"}}"#, Some("x"));
+        check(r#"{"name":"a","instructions":5,"_meta":{"instructions":"y"}}"#, Some("y"));
+        check(r#"{"name":"a","instructions":{},"_meta":7}"#, None);
     }
 
     /// PIPE-3: a tool whose schema does not compile is kept, unvalidated.

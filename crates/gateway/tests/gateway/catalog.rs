@@ -195,6 +195,145 @@ async fn filters_hide_tools() {
     fixture.end().await;
 }
 
+/// CAT-1: the revision is negotiated, all pages are read, and everything a tool says about itself is
+/// registered and listed as it came.
+#[tokio::test]
+async fn all_of_a_server_is_registered() {
+    let full = Tool::new("full", Behaviour::Echo)
+        .description("Says it all.")
+        .input_schema(json!({"type": "object", "properties": {"n": {"type": "integer"}}}))
+        .output_schema(json!({"type": "object"}))
+        .annotations(json!({"readOnlyHint": true, "title": "Full"}))
+        .extra("x-own", json!([1, 2]));
+    let many = (0..40).fold(Mock::legacy().revision("2024-11-05").pages(7), |mock, number| {
+        mock.tool(format!("t{number}"), Behaviour::Echo)
+    });
+    let servers = [("many", many), ("modern", Mock::modern().full_tool(full))];
+    let fixture = Fixture::start(&servers, |_| ());
+    let names = fixture.names().await;
+    assert_eq!(names.len(), 43);
+    assert_eq!((names[0].as_str(), names[39].as_str()), ("many__t0", "many__t39"));
+    let health = fixture.gateway.health();
+    assert_eq!(
+        (health["upstreams"][0]["revision"].as_str(), health["upstreams"][1]["revision"].as_str()),
+        (Some("2024-11-05"), Some("2026-07-28"))
+    );
+    let tools = fixture.gateway.list_tools();
+    let full = tools.iter().find(|tool| &*tool.name == "modern__full").unwrap();
+    assert_eq!(full.server.as_deref(), Some("modern"));
+    let full: Value = full.definition.decode().unwrap();
+    assert_eq!(full["name"], "modern__full");
+    assert_eq!(full["description"], "Says it all.");
+    assert_eq!(full["inputSchema"]["properties"]["n"]["type"], "integer");
+    assert_eq!(full["outputSchema"], json!({"type": "object"}));
+    assert_eq!(full["annotations"], json!({"readOnlyHint": true, "title": "Full"}));
+    assert_eq!(full["x-own"], json!([1, 2]));
+    fixture.end().await;
+}
+
+/// CAT-1: a server that shares no revision with us is `PROVIDER_INIT_FAILED`, and the message has the
+/// versions of both sides.
+#[tokio::test]
+async fn an_incompatible_revision_names_both_sides() {
+    let servers = [("old", Mock::legacy().revision("1999-09-09")), ("good", mock(&["a"]))];
+    let fixture = Fixture::start(&servers, |_| ());
+    assert_eq!(fixture.names().await, ["good__a", "server_ping", "server_health"]);
+    let error = fixture.call("old__a", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_INIT_FAILED");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("1999-09-09") && message.contains("2025-11-25"), "{message}");
+    fixture.end().await;
+}
+
+/// CAT-2: tools and schemas are answered from memory, and follow a change that the server announces.
+#[tokio::test]
+async fn tools_and_schemas_from_memory() {
+    let schema = json!({"type": "object", "properties": {"x": {"type": "string"}}});
+    let later = Tool::new("later", Behaviour::Echo).input_schema(schema.clone());
+    let grow = Mock::legacy().tool("grow", Behaviour::AddTool(Box::new(later)));
+    let fixture = Fixture::start(&[("m", grow)], |_| ());
+    fixture.gateway.settled().await;
+    let names =
+        || -> Vec<String> { fixture.gateway.list_tools().iter().map(|tool| tool.name.to_string()).collect() };
+    assert_eq!(names(), ["grow", "server_ping", "server_health"]);
+    assert!(fixture.gateway.tool_schema("later").is_none());
+    let mut changes = fixture.gateway.catalog_changes();
+    fixture.call("grow", json!({})).await.unwrap();
+    changes.changed().await.unwrap();
+    assert_eq!(names(), ["grow", "later", "server_ping", "server_health"]);
+    let found: Value = fixture.gateway.tool_schema("later").unwrap().decode().unwrap();
+    assert_eq!(found, schema);
+    let own: Value = fixture.gateway.tool_schema("server_ping").unwrap().decode().unwrap();
+    assert_eq!(own["type"], "object");
+    fixture.end().await;
+}
+
+/// CAT-5: the text stands in `initialize` and in `server/discover`, and in neither if nobody says anything.
+#[tokio::test]
+async fn instructions_of_the_servers() {
+    let careful = Tool::new("cut", Behaviour::Echo).extra("instructions", json!("Measure twice."));
+    let hidden = Tool::new("meta", Behaviour::Echo).extra("_meta", json!({"instructions": "Look \"up\"."}));
+    let servers = [
+        ("saw", Mock::legacy().instructions("For wood.").full_tool(careful)),
+        ("mute", mock(&["a"])),
+        ("modern", Mock::modern().full_tool(hidden)),
+    ];
+    let text = "#### MCP Server: saw\n\nFor wood.\n\n##### Tool: saw__cut\n\nMeasure twice.\n\n\
+                #### MCP Server: modern\n\n##### Tool: modern__meta\n\nLook \"up\".";
+    let fixture = Fixture::start(&servers, |_| ());
+    fixture.gateway.settled().await;
+    assert_eq!(fixture.gateway.instructions().as_deref(), Some(text));
+    let shaken: Value = fixture.gateway.initialize(LEGACY).decode().unwrap();
+    assert_eq!(
+        (shaken["instructions"].as_str(), shaken["protocolVersion"].as_str()),
+        (Some(text), Some("2025-11-25"))
+    );
+    let discover: Value = fixture.ask(MODERN, "server/discover", json!({})).await.unwrap().decode().unwrap();
+    assert_eq!(
+        (discover["instructions"].as_str(), discover["resultType"].as_str()),
+        (Some(text), Some("complete"))
+    );
+    fixture.end().await;
+    let silent = Fixture::start(&[("mute", mock(&["a"]))], |_| ());
+    silent.gateway.settled().await;
+    assert_eq!(silent.gateway.instructions(), None);
+    assert!(!silent.gateway.initialize(LEGACY).as_str().contains("instructions"));
+    silent.end().await;
+}
+
+/// CAT-6: more than 1 000 tools come in pages, for both eras; a cursor of before a change is refused.
+#[tokio::test]
+async fn large_lists_are_paged() {
+    let grow = Behaviour::AddTool(Box::new(Tool::new("later", Behaviour::Echo)));
+    let large = (0..1_200).fold(Mock::legacy().tool("grow", grow), |mock, number| {
+        mock.tool(format!("t{number}"), Behaviour::Echo)
+    });
+    let fixture = Fixture::start(&[("large", large)], |_| ());
+    let mut first_cursor = None;
+    for revision in [LEGACY, MODERN] {
+        let list = async |params| -> Value {
+            fixture.ask(revision, "tools/list", params).await.unwrap().decode().unwrap()
+        };
+        let first = list(json!({})).await;
+        let cursor = first["nextCursor"].clone();
+        let second = list(json!({"cursor": cursor})).await;
+        let count = |page: &Value| page["tools"].as_array().unwrap().len();
+        assert_eq!((count(&first), count(&second)), (1_000, 203));
+        assert_eq!(second["tools"][0]["name"], "t999");
+        assert_eq!((second.get("nextCursor"), &second["cacheScope"]), (None, &first["cacheScope"]));
+        first_cursor = Some(cursor);
+    }
+    fixture.call("t1199", json!({})).await.unwrap();
+    let mut changes = fixture.gateway.catalog_changes();
+    fixture.call("grow", json!({})).await.unwrap();
+    changes.changed().await.unwrap();
+    for cursor in [first_cursor.unwrap(), json!(""), json!("MTAwMA=="), json!(1_000)] {
+        let error = fixture.ask(MODERN, "tools/list", json!({"cursor": cursor})).await.unwrap_err();
+        assert_eq!(error.code(), -32602, "{cursor}");
+    }
+    fixture.end().await;
+}
+
 #[tokio::test]
 async fn the_lists_of_both_eras_and_bad_cursors() {
     let fixture = Fixture::start(&[("m", mock(&["a"]))], |_| ());

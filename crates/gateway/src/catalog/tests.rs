@@ -1,0 +1,232 @@
+//! Merging without servers: handles to servers that cannot start, and lists made up here.
+
+use bridgehead_config::{GatewaySettings, Launch, Server};
+use bridgehead_upstream::Surroundings;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::offers::Offer;
+use crate::pages::PAGE;
+
+const SHAPE: Shape = Shape { mode: Mode::Full, prefix: Prefix::Auto, name_limit: 64 };
+
+fn upstream(name: &str) -> Upstream {
+    let launch = Launch::Unusable { reason: "not for real".to_owned() };
+    start(Server::new(name.parse().unwrap(), launch, &GatewaySettings::default()))
+}
+
+fn start(server: Server) -> Upstream {
+    Upstream::start(
+        server,
+        Surroundings {
+            environment: Arc::default(),
+            limit: 1,
+            changed: Arc::default(),
+            warm_up: Arc::new(tokio::sync::Semaphore::new(1)),
+            bus: bridgehead_events::Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
+        },
+    )
+}
+
+fn tool(name: &str, definition: &Value) -> Arc<Tool> {
+    let mut definition = definition.clone();
+    definition["name"] = json!(name);
+    Arc::new(Tool {
+        name: name.to_owned(),
+        read_only: definition["annotations"]["readOnlyHint"] == true,
+        instructions: definition["instructions"].as_str().map(str::to_owned),
+        definition: Raw::encode(&definition),
+        validator: None,
+        headers: Arc::new([]),
+        idempotent: false,
+    })
+}
+
+fn share(upstream: &Upstream, tools: &[(&str, Value)]) -> Arc<Share> {
+    let tools = tools.iter().map(|(name, definition)| tool(name, definition)).collect();
+    Arc::new(Share::new(upstream, tools, None, true, &HashSet::new()))
+}
+
+fn many(upstream: &Upstream, tools: usize, description: &str) -> Arc<Share> {
+    let names: Vec<String> = (0..tools).map(|number| format!("t{number}")).collect();
+    let tools: Vec<(&str, Value)> =
+        names.iter().map(|name| (name.as_str(), json!({"description": description}))).collect();
+    share(upstream, &tools)
+}
+
+fn offers(shares: &[Arc<Share>]) -> Offers {
+    let all = shares.iter().map(|share| Offer { share: Arc::clone(share), listed: true }).collect();
+    Offers { all, starting: 0 }
+}
+
+fn merge(shape: Shape, offers: &Offers, before: Option<&Catalog>) -> Catalog {
+    Catalog::merge(shape, &[], offers, &Raw::literal("{}"), before)
+}
+
+fn names(catalog: &Catalog) -> Vec<&str> {
+    catalog.listed().map(|route| &*route.name).collect()
+}
+
+/// All pages, as a client follows them.
+fn follow(catalog: &Catalog, era: Era) -> Vec<Value> {
+    let mut pages: Vec<Value> = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let page: Value = catalog.list(era, cursor.as_deref()).unwrap().to_raw().decode().unwrap();
+        cursor = page["nextCursor"].as_str().map(str::to_owned);
+        pages.push(page);
+        if cursor.is_none() {
+            return pages;
+        }
+    }
+}
+
+#[track_caller]
+fn check_pages(servers: usize, tools: usize, expected: &[usize]) {
+    let shares: Vec<_> =
+        (0..servers).map(|number| many(&upstream(&format!("s{number}")), tools, "")).collect();
+    let catalog = merge(SHAPE, &offers(&shares), None);
+    for era in [Era::Legacy, Era::Modern] {
+        let pages = follow(&catalog, era);
+        let sizes: Vec<usize> = pages.iter().map(|page| page["tools"].as_array().unwrap().len()).collect();
+        assert_eq!(sizes, expected);
+        let all: Vec<&str> = pages
+            .iter()
+            .flat_map(|page| page["tools"].as_array().unwrap())
+            .map(|tool| tool["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(all, names(&catalog), "every tool once, in order");
+        let scopes: HashSet<String> = pages.iter().map(|page| page["cacheScope"].to_string()).collect();
+        assert_eq!(scopes.len(), 1);
+    }
+}
+
+/// CAT-6: one page up to 1 000 tools, paged beyond, in both eras.
+#[tokio::test]
+async fn lists_are_paged_beyond_a_thousand() {
+    check_pages(0, 0, &[0]);
+    check_pages(4, 250, &[PAGE]);
+    check_pages(7, 143, &[PAGE, 1]);
+    check_pages(5, 500, &[PAGE, PAGE, 500]);
+}
+
+/// CAT-6: a cursor holds for its list and no other, also across catalogs that list the same.
+#[tokio::test]
+async fn cursors_belong_to_a_list() {
+    let (one, other) = (upstream("one"), upstream("other"));
+    let shares = [many(&one, 900, ""), many(&other, 900, "")];
+    let first = merge(SHAPE, &offers(&shares), None);
+    let page: Value = first.list(Era::Modern, None).unwrap().to_raw().decode().unwrap();
+    let cursor = page["nextCursor"].as_str().unwrap();
+    assert!(first.list(Era::Legacy, Some(cursor)).is_some());
+    assert!(first.list(Era::Legacy, Some("")).is_none());
+    let still = Offers { starting: 1, ..offers(&shares) };
+    let still = merge(SHAPE, &still, Some(&first));
+    assert!(still.lists_the_same(&first) && still.list(Era::Modern, Some(cursor)).is_some());
+    let again = merge(SHAPE, &offers(&shares), None);
+    assert!(again.list(Era::Modern, Some(cursor)).is_some(), "the same list in another process");
+    let changed = merge(SHAPE, &offers(&[many(&one, 900, ""), many(&other, 900, "new")]), Some(&first));
+    assert!(!changed.lists_the_same(&first));
+    assert!(changed.list(Era::Modern, Some(cursor)).is_none());
+    let restored = merge(SHAPE, &offers(&[many(&one, 900, ""), many(&other, 900, "")]), Some(&changed));
+    assert!(restored.list(Era::Modern, Some(cursor)).is_some());
+}
+
+/// CAT-6: 20 000 tools over 200 upstreams; a refresh of one leaves every route of the others what it was.
+#[tokio::test]
+async fn a_refresh_touches_one_upstream() {
+    let upstreams: Vec<Upstream> = (0..200).map(|number| upstream(&format!("s{number}"))).collect();
+    let mut shares: Vec<_> = upstreams.iter().map(|upstream| many(upstream, 100, "")).collect();
+    let before = merge(SHAPE, &offers(&shares), None);
+    assert_eq!((before.routes.len(), follow(&before, Era::Modern).len()), (20_000, 20));
+    shares[77] = many(&upstreams[77], 101, "grown");
+    let after = merge(SHAPE, &offers(&shares), Some(&before));
+    assert_eq!(names(&after).len(), 20_001);
+    for (name, route) in &after.routes {
+        let kept = before.route(name).is_some_and(|old| Arc::ptr_eq(old, route));
+        assert_eq!(kept, !name.starts_with("s77__"), "{name}");
+    }
+    for (position, (old, new)) in before.groups.iter().zip(&after.groups).enumerate().take(200) {
+        assert_eq!(Arc::ptr_eq(&old.summary, &new.summary), position != 77);
+    }
+    let same = merge(SHAPE, &offers(&shares), Some(&after));
+    assert!(same.lists_the_same(&after));
+}
+
+/// CAT-3, CAT-6: who collides is renamed and rendered anew, the neighbours in the same server are not; when
+/// the other one goes, the plain name is back.
+#[tokio::test]
+async fn a_collision_renames_only_those_it_meets() {
+    let (left, right) = (upstream("a"), upstream("a__b"));
+    let left = share(&left, &[("b__c", json!({})), ("d", json!({}))]);
+    let right = share(&right, &[("c", json!({}))]);
+    let alone = merge(SHAPE, &offers(&[Arc::clone(&left)]), None);
+    assert_eq!((names(&alone), alone.renamed().len()), (vec!["a__b__c", "a__d"], 0));
+    let both = merge(SHAPE, &offers(&[Arc::clone(&left), right]), Some(&alone));
+    assert_eq!(names(&both), ["a__b__c_bbeb6ab7", "a__d", "a__b__c_089a7a89"]);
+    assert_eq!(both.renamed().len(), 2);
+    assert!(Arc::ptr_eq(both.route("a__d").unwrap(), alone.route("a__d").unwrap()));
+    for name in names(&both) {
+        let listed: Value = both.route(name).unwrap().definition.decode().unwrap();
+        assert_eq!(listed["name"], name);
+    }
+    let again = merge(SHAPE, &offers(&[left]), Some(&both));
+    assert_eq!(names(&again), names(&alone));
+}
+
+/// SRV-5, CAT-6: what the mode hides and what is not listed stands on no page, but is known.
+#[tokio::test]
+async fn hidden_and_unlisted_tools_are_known() {
+    let reader = upstream("r");
+    let shares = [
+        share(&reader, &[("get", json!({"annotations": {"readOnlyHint": true}})), ("put", json!({}))]),
+        share(&upstream("gone"), &[("get", json!({"annotations": {"readOnlyHint": true}}))]),
+    ];
+    let mut offered = offers(&shares);
+    offered.all[1].listed = false;
+    let catalog = merge(Shape { mode: Mode::Readonly, ..SHAPE }, &offered, None);
+    assert_eq!((names(&catalog), catalog.hidden), (vec!["r__get"], 1));
+    assert_eq!(catalog.route("r__put").unwrap().excluded_by, Some(Mode::Readonly));
+    assert!(catalog.route("gone__get").is_some());
+}
+
+/// CAT-5: one text over the servers that are listed, under the offered names; prepared once.
+#[tokio::test]
+async fn instructions_of_all_servers() {
+    let said = |name: &str, own: Option<&str>, words: &str| {
+        let tools = vec![tool("t", &json!({"instructions": words})), tool("quiet", &json!({}))];
+        Arc::new(Share::new(&upstream(name), tools, own.map(str::to_owned), true, &HashSet::new()))
+    };
+    let silent = merge(SHAPE, &offers(&[said("s", None, "")]), None);
+    assert_eq!(silent.instructions(), None);
+    let mut offered = offers(&[
+        said("a", Some("Hello."), "Once."),
+        said("b", None, "Twice."),
+        said("c", Some("Gone."), ""),
+    ]);
+    offered.all[2].listed = false;
+    let catalog = merge(SHAPE, &offered, None);
+    let text = catalog.instructions().unwrap();
+    assert_eq!(
+        text.to_text().unwrap(),
+        "#### MCP Server: a\n\nHello.\n\n##### Tool: a__t\n\nOnce.\n\n\
+         #### MCP Server: b\n\n##### Tool: b__t\n\nTwice."
+    );
+    assert!(std::ptr::eq(text, catalog.instructions().unwrap()));
+}
+
+/// A turn outlives the catalog: whoever waits for it would otherwise run beside whoever came later.
+#[tokio::test]
+async fn turns_are_kept() {
+    let mut server = Server::new(
+        "m".parse().unwrap(),
+        Launch::Unusable { reason: String::new() },
+        &GatewaySettings::default(),
+    );
+    server.tools.entry("t".to_owned()).or_default().lock = Some(true);
+    let upstream = start(server);
+    let before = merge(SHAPE, &offers(&[share(&upstream, &[("t", json!({}))])]), None);
+    let after = merge(SHAPE, &offers(&[share(&upstream, &[("t", json!({"new": 1}))])]), Some(&before));
+    let turn = |catalog: &Catalog| catalog.route("m__t").unwrap().turn.clone().unwrap();
+    assert!(Arc::ptr_eq(&turn(&before), &turn(&after)));
+}

@@ -1,0 +1,54 @@
+//! One text for the model out of what every server says about itself and its tools.
+//!
+//! The names of prompts belong here as well, once prompts are read.
+
+use std::fmt::Write;
+
+/// The part of one server: its own words, and those of its tools under the names they are offered by.
+/// Nothing where nobody says anything.
+pub(crate) fn section<'a>(
+    server: &str,
+    own: Option<&str>,
+    tools: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Option<String> {
+    let mut text = String::new();
+    let own = own.map(str::trim).filter(|own| !own.is_empty());
+    if let Some(own) = own {
+        let _ = write!(text, "\n\n{own}");
+    }
+    for (name, words) in tools {
+        let words = words.trim();
+        if !words.is_empty() {
+            let _ = write!(text, "\n\n##### Tool: {name}\n\n{words}");
+        }
+    }
+    (!text.is_empty()).then(|| format!("#### MCP Server: {server}{text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(own: Option<&str>, tools: &[(&str, &str)], expected: Option<&str>) {
+        assert_eq!(section("files", own, tools.iter().copied()).as_deref(), expected);
+    }
+
+    /// CAT-5: headings, the server's words, then the tools'.
+    #[test]
+    fn sections_by_rule() {
+        check(None, &[], None);
+        check(Some(" \n"), &[("files__a", "")], None);
+        check(Some("Be kind.\n"), &[], Some("#### MCP Server: files\n\nBe kind."));
+        check(
+            None,
+            &[("files__a", "Once."), ("files__b", " Twice. ")],
+            Some("#### MCP Server: files\n\n##### Tool: files__a\n\nOnce.\n\n##### Tool: files__b\n\nTwice."),
+        );
+        check(
+            Some("Be kind."),
+            &[("files__a", "Once.")],
+            Some("#### MCP Server: files\n\nBe kind.\n\n##### Tool: files__a\n\nOnce."),
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! The answers to `tools/list`: one page for most gateways, several for the largest.
+//!
+//! A page is written when somebody first asks for it and is served as it is from then on; catalogs that list
+//! the same tools share their pages. A cursor names the list it belongs to by what stands in it, not by a
+//! count, so it holds after a restart and on a replica exactly if the list is still the same.
+
+use std::sync::{Arc, OnceLock};
+
+use bridgehead_wire::{Era, Object, Raw, Spliced, key};
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// How many tools stand on a page. Many clients never ask for a second one.
+pub(crate) const PAGE: usize = 1_000;
+/// How long a modern client may keep a complete list.
+const LIST_TTL_MS: u32 = 10_000;
+
+/// The definitions of all pages, as JSON arrays.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    /// Tells one list from another.
+    generation: u64,
+    bodies: Box<[OnceLock<Raw>]>,
+}
+
+impl Pages {
+    /// The pages of a list of `tools` tools.
+    pub(crate) fn new(generation: u64, tools: usize) -> Self {
+        Self { generation, bodies: (0..tools.div_ceil(PAGE).max(1)).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// What leads to the page of that number.
+    fn cursor(&self, number: usize) -> String {
+        format!("{:016x}{number:x}", self.generation)
+    }
+
+    /// The number of the page that a cursor of ours leads to.
+    fn find(&self, cursor: &str) -> Option<usize> {
+        let number = usize::from_str_radix(cursor.get(16..)?, 16).ok()?;
+        // Compared as text: whatever else reads as the same number was not written here.
+        (number > 0 && number < self.bodies.len() && self.cursor(number) == cursor).then_some(number)
+    }
+}
+
+/// The results for clients, of each page and era.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    pub(crate) pages: Arc<Pages>,
+    legacy: Box<[OnceLock<Spliced>]>,
+    modern: Box<[OnceLock<Spliced>]>,
+    ttl_ms: u32,
+    server_info: Raw,
+}
+
+impl Lists {
+    /// Lists around `pages`; those that are not `complete` are not to be kept by anybody.
+    pub(crate) fn new(pages: Arc<Pages>, complete: bool, server_info: Raw) -> Self {
+        let empty = || pages.bodies.iter().map(|_| OnceLock::new()).collect();
+        let (legacy, modern) = (empty(), empty());
+        Self { pages, legacy, modern, ttl_ms: if complete { LIST_TTL_MS } else { 0 }, server_info }
+    }
+
+    /// The page that `cursor` leads to, the first without one; nothing if the cursor is none of this list.
+    /// `listed` are the definitions of the whole list.
+    pub(crate) fn page<'a, I: Iterator<Item = &'a Raw>>(
+        &self,
+        era: Era,
+        cursor: Option<&str>,
+        listed: impl FnOnce() -> I,
+    ) -> Option<Spliced> {
+        let number = cursor.map_or(Some(0), |cursor| self.pages.find(cursor))?;
+        let results = match era {
+            Era::Legacy => &self.legacy,
+            Era::Modern => &self.modern,
+        };
+        let result = results.get(number)?.get_or_init(|| {
+            let body = &self.pages.bodies[number];
+            self.around(era, number, body.get_or_init(|| joined(listed().skip(number * PAGE).take(PAGE))))
+        });
+        Some(result.clone())
+    }
+
+    fn around(&self, era: Era, number: usize, body: &Raw) -> Spliced {
+        let next = match number + 1 < self.pages.bodies.len() {
+            true => format!(r#""nextCursor":"{}""#, self.pages.cursor(number + 1)),
+            false => String::new(),
+        };
+        let rest = match era {
+            Era::Legacy => format!("{{{next}}}"),
+            Era::Modern => format!(
+                r#"{{{next}{}"ttlMs":{},"cacheScope":"private","resultType":"complete","_meta":{{"{}":{}}}}}"#,
+                if next.is_empty() { "" } else { "," },
+                self.ttl_ms,
+                key::SERVER_INFO,
+                self.server_info.as_str()
+            ),
+        };
+        let rest = Raw::parse(rest).and_then(|rest| Object::parse(&rest)).unwrap_or_else(|_| Object::empty());
+        let mut edit = rest.edit();
+        edit.set("tools", body.clone());
+        edit.finish()
+    }
+}
+
+fn joined<'a>(definitions: impl Iterator<Item = &'a Raw>) -> Raw {
+    let mut out = BytesMut::from("[");
+    for definition in definitions {
+        if out.len() > 1 {
+            out.put_u8(b',');
+        }
+        out.put_slice(definition.bytes());
+    }
+    out.put_u8(b']');
+    Raw::parse(Bytes::from(out)).unwrap_or(Raw::literal("[]"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(tools: usize, cursor: &str, expected: Option<usize>) {
+        assert_eq!(Pages::new(0xab, tools).find(cursor), expected, "{cursor}");
+    }
+
+    /// CAT-6: only what was handed out for this very list is taken.
+    #[test]
+    fn cursors_are_checked() {
+        check(2_001, "00000000000000ab1", Some(1));
+        check(2_001, "00000000000000ab2", Some(2));
+        check(2_000, "00000000000000ab2", None);
+        check(1_000, "00000000000000ab1", None);
+        for foreign in [
+            "",
+            "x",
+            "1",
+            "00000000000000ab",
+            "00000000000000ab0",
+            "00000000000000ab01",
+            "00000000000000ab+1",
+            "00000000000000AB1",
+            "00000000000000ac1",
+            "00000000000000ab-1",
+            "00000000000000abffffffffffffffffffff",
+            "äääääääääääääääääää",
+        ] {
+            check(9_000, foreign, None);
+        }
+    }
+}
