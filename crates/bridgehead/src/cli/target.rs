@@ -114,6 +114,14 @@ impl Target {
         Ok(tools)
     }
 
+    /// What servers and tools tell the model, in one text; none if they say nothing.
+    pub(crate) async fn instructions(&self) -> Result<Option<String>, AskError> {
+        let params = format!(r#"{{"_meta":{}}}"#, meta(false));
+        let result = self.ask(Method::Discover, params, &[], |_| {}).await?;
+        let result = Object::parse(&result).map_err(|_| not_understood("server/discover"))?;
+        Ok(result.get("instructions").and_then(|text| text.to_text()))
+    }
+
     /// Calls a tool; `on_progress` gets the parameters of each progress notification.
     pub(crate) async fn call(
         &self,

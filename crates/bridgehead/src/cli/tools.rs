@@ -20,6 +20,7 @@ const DESCRIPTION: usize = 100;
 Examples:
   bridgehead tools
   bridgehead tools show add
+  bridgehead tools instructions
   bridgehead tools list --json --url http://127.0.0.1:4848/mcp"
 )]
 pub(crate) struct Tools {
@@ -41,34 +42,58 @@ enum What {
         /// The name as the list shows it
         name: String,
     },
+    /// The text that tells the model how to use the servers and their tools
+    Instructions,
 }
 
 /// Runs the verb.
 pub(crate) fn run(tools: &Tools, world: &World) -> Exit {
-    let name = match &tools.what {
-        None | Some(What::List) => None,
-        Some(What::Show { name }) => Some(name.as_str()),
-    };
     run_once(async {
         let target = match Target::open(&tools.place, world, tools.json).await {
             Ok(target) => target,
             Err(exit) => return exit,
         };
-        let listed = target.tools().await;
+        let found = match &tools.what {
+            Some(What::Instructions) => target.instructions().await.map(Found::Instructions),
+            None | Some(What::List | What::Show { .. }) => target.tools().await.map(Found::Tools),
+        };
         let (failures, none_serves) = (target.failures(), target.none_serves());
         target.close().await;
         for (server, reason) in &failures {
             output::talk(&format!("warning: server `{server}` does not serve: {reason}"));
         }
-        match (listed, name) {
+        let exit = if none_serves { Exit::Unreachable } else { Exit::Success };
+        match (found, &tools.what) {
             (Err(error), _) => failed(&error, tools.json),
-            (Ok(listed), None) => {
-                let exit = if none_serves { Exit::Unreachable } else { Exit::Success };
-                list(&listed, &failures, tools.json, exit)
-            }
-            (Ok(listed), Some(name)) => show(&listed, name, tools.json),
+            (Ok(Found::Instructions(text)), _) => instructions(text.as_deref(), tools.json, exit),
+            (Ok(Found::Tools(listed)), Some(What::Show { name })) => show(&listed, name, tools.json),
+            (Ok(Found::Tools(listed)), _) => list(&listed, &failures, tools.json, exit),
         }
     })
+}
+
+/// What was asked for.
+enum Found {
+    Tools(Vec<Raw>),
+    Instructions(Option<String>),
+}
+
+fn instructions(text: Option<&str>, as_json: bool, exit: Exit) -> Exit {
+    if as_json {
+        return output::json_data(&json!({"instructions": text}), exit);
+    }
+    match text {
+        Some(text) => output::data(&harmless(text), exit),
+        None => {
+            output::talk("no server has instructions");
+            exit
+        }
+    }
+}
+
+/// Text of a peer with its lines and indentation, but without what could draw on the terminal.
+fn harmless(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control() || matches!(character, '\n' | '\t')).collect()
 }
 
 fn failed(error: &AskError, as_json: bool) -> Exit {
@@ -128,4 +153,14 @@ fn show(tools: &[Raw], name: &str, as_json: bool) -> Exit {
         }
     }
     output::data(&text, Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_text_keeps_its_lines_and_loses_its_controls() {
+        assert_eq!(harmless("a\n\t- b\x1b[2Jc\r\u{9b}1m"), "a\n\t- b[2Jc1m");
+    }
 }

@@ -62,6 +62,31 @@ async fn tools_shows_one() {
     assert!(unknown.stderr.contains("no tool `ecko` is offered"), "{}", unknown.stderr);
 }
 
+/// CAT-5: the text that clients get as instructions, from servers of one's own and from a running gateway.
+#[tokio::test]
+async fn tools_prints_the_instructions() {
+    let place = Place::new();
+    let silent = place.run(&["tools", "instructions"]).await;
+    assert_eq!((silent.code, silent.stdout.as_str()), (Some(0), ""));
+    assert!(silent.stderr.contains("no server has instructions"), "{}", silent.stderr);
+    let cut = Tool::new("cut", Behaviour::Echo).extra("instructions", json!("Measure twice."));
+    let mock = Mock::legacy().instructions("For wood.").full_tool(cut);
+    let server = json!({"command": mock.command().0, "env": mock.env()});
+    let file = place.file("mock.json", &json!({"mcpServers": {"saw": server}}).to_string());
+    let file = file.to_str().unwrap();
+    let text = "#### MCP Server: saw\n\nFor wood.\n\n##### Tool: cut\n\nMeasure twice.";
+    let ran = place.run(&["tools", "instructions", "--config", file]).await;
+    assert_eq!((ran.code, ran.stdout), (Some(0), format!("{text}\n")), "{}", ran.stderr);
+    let (mut gateway, address) = place.serve_http(&["--config", file], &[]).await;
+    let url = format!("http://{address}/mcp");
+    // The first list waits until the server is there.
+    assert_eq!(place.run(&["tools", "--url", &url]).await.code, Some(0));
+    let ran = place.run(&["tools", "instructions", "--json", "--url", &url]).await;
+    assert_eq!(ran.json(), json!({"instructions": text}), "{}", ran.stderr);
+    signal(&gateway, Signal::TERM);
+    assert_eq!(gateway.wait().await.code(), Some(0));
+}
+
 /// A server that does not come up is named on stderr; only when none does is the list a failure.
 #[tokio::test]
 async fn tools_names_servers_that_fail() {
