@@ -46,9 +46,10 @@ pub(crate) fn parent(pid: u32) -> Option<u32> {
     field(pid, 1)
 }
 
-/// When a process was started, in ticks since the system was; with the pid it names a process for ever.
-pub(crate) fn born(pid: u32) -> Option<u64> {
-    field(pid, 19)
+/// When a process was started, in ticks since the system was, cut to 32 bits; with the pid it names a process
+/// well enough.
+pub(crate) fn born(pid: u32) -> Option<u32> {
+    field(pid, 19).map(|ticks: u64| ticks as u32)
 }
 
 /// Memory of a process that is in RAM.

@@ -115,8 +115,8 @@ pub(crate) enum Stage {
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The program runs.
-    Started { pid: u32 },
+    /// The program runs. `born` is the end of the number that says since when.
+    Started { pid: u32, born: u32 },
     /// Nothing runs, and the shim ends.
     Failed { stage: Stage, errno: i32 },
     /// The program has ended; this is its wait status.
@@ -128,7 +128,7 @@ pub(crate) enum Report {
 impl Report {
     pub(crate) fn encode(self) -> [u8; REPORT] {
         let (tag, first, second) = match self {
-            Self::Started { pid } => (b'S', pid.to_le_bytes(), [0; 4]),
+            Self::Started { pid, born } => (b'S', pid.to_le_bytes(), born.to_le_bytes()),
             Self::Failed { stage, errno } => {
                 let stage: u32 = match stage {
                     Stage::Order => 0,
@@ -151,7 +151,7 @@ impl Report {
         let [tag, a, b, c, d, e, f, g, h] = bytes;
         let (first, second) = ([a, b, c, d], [e, f, g, h]);
         Some(match tag {
-            b'S' => Self::Started { pid: u32::from_le_bytes(first) },
+            b'S' => Self::Started { pid: u32::from_le_bytes(first), born: u32::from_le_bytes(second) },
             b'F' => {
                 let stage = match u32::from_le_bytes(first) {
                     0 => Stage::Order,
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn reports_survive_the_way() {
         for report in [
-            Report::Started { pid: 4_000_000 },
+            Report::Started { pid: 4_000_000, born: 77 },
             Report::Failed { stage: Stage::Order, errno: 0 },
             Report::Failed { stage: Stage::Keeping, errno: 1 },
             Report::Failed { stage: Stage::Program, errno: 2 },

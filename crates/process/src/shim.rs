@@ -55,7 +55,10 @@ mod keeper {
                 return 1;
             }
         };
-        report(control, Report::Started { pid: server.as_raw_pid().unsigned_abs() });
+        let pid = server.as_raw_pid().unsigned_abs();
+        // Nobody has reaped it yet, so it is there.
+        let born = descent::born(pid).unwrap_or_default();
+        report(control, Report::Started { pid, born });
         Keeper { control, children, server, phase: Phase::Running, killed: BTreeSet::new() }.keep();
         0
     }

@@ -36,7 +36,7 @@ const STRANGE: &str = "it is of another version than this program";
 pub(crate) struct Tree {
     pid: u32,
     /// When the program was started, so that it is not taken for a later owner of its pid.
-    born: Option<u64>,
+    born: u32,
     /// Is reaped in the background when it is dropped before its end was seen.
     shim: tokio::process::Child,
     control: tokio::net::UnixStream,
@@ -121,8 +121,8 @@ impl<'spec> Starting<'spec> {
             Ok(control) => control,
             Err(error) => return Err(shim_failed(error)),
         };
-        let pid = match Report::decode(report) {
-            Some(Report::Started { pid }) => pid,
+        let (pid, born) = match Report::decode(report) {
+            Some(Report::Started { pid, born }) => (pid, born),
             Some(Report::Failed { stage, errno }) => {
                 let source = io::Error::from_raw_os_error(errno);
                 return Err(match stage {
@@ -135,11 +135,6 @@ impl<'spec> Starting<'spec> {
                 return Err(shim_failed(io::Error::other(STRANGE)));
             }
         };
-        // While its parent is the shim it cannot be anybody else. A program that is gone already needs no mark.
-        let born = descent::born(pid).filter(|_| {
-            let parent = descent::parent(pid);
-            parent.is_some() && parent == self.shim.id()
-        });
         let shim = self.shim;
         let tree = Tree { pid, born, shim, control, report: [0; REPORT], filled: 0, exit: None, gone: false };
         Ok((tree, self.pipes))
@@ -226,7 +221,7 @@ impl Tree {
     /// Kills what can be found of a tree whose shim does not do it.
     fn kill_from_here(&self) {
         // As long as the program has this pid, so has its group.
-        if self.born.is_none() || descent::born(self.pid) != self.born {
+        if descent::born(self.pid) != Some(self.born) {
             return;
         }
         let pid = |pid: u32| i32::try_from(pid).ok().and_then(Pid::from_raw);

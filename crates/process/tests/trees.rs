@@ -252,7 +252,7 @@ async fn a_tree_that_lost_its_shim_is_killed() {
     for way in ["wait", "drop"] {
         let mark = mark(way);
         let (mut child, mut lines) =
-            start("setsid sleep 300 & sleep 300 & kill -9 $PPID; echo up; exec sleep 300", &mark);
+            start("setsid sleep 300 & sleep 300 & sleep 0.05; kill -9 $PPID; echo up; exec sleep 300", &mark);
         assert_eq!(line(&mut lines).await, "up");
         if way == "wait" {
             assert_eq!(child.wait().await, Exit { code: None, signal: None });
