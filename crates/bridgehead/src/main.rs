@@ -9,5 +9,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // First, as a shim has nothing to do with the command line.
+    bridgehead_process::shim::main_if_asked();
     cli::main()
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::path::PathBuf;
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
@@ -45,25 +47,42 @@ impl fmt::Display for Containment {
 static CHOSEN: RwLock<Option<Shim>> = RwLock::new(None);
 
 /// Says which shim programs are started through from now on. Until this is called, it is the program
-/// `bridgehead-shim` in the folder of the running program or the one above it, or none. Other systems than
-/// Linux know no subreaper, and there this has no effect.
+/// `bridgehead-shim` beside the running one; else the running one itself, if it has called
+/// [`main_if_asked`](crate::shim::main_if_asked); else none. Other systems than Linux know no subreaper, and
+/// there this has no effect.
 pub fn use_shim(shim: Shim) {
     *CHOSEN.write().unwrap_or_else(PoisonError::into_inner) = Some(shim);
+}
+
+/// Leads to the file that runs, even if another has taken its place or nothing is there any more.
+#[cfg(target_os = "linux")]
+const THIS_EXECUTABLE: &str = "/proc/self/exe";
+
+/// Whether the running program can be the shim.
+#[cfg(target_os = "linux")]
+static ABLE: AtomicBool = AtomicBool::new(false);
+
+/// Remembers that the running program can be the shim.
+#[cfg(target_os = "linux")]
+pub(crate) fn this_executable_can() {
+    ABLE.store(true, Ordering::Relaxed);
 }
 
 #[cfg(target_os = "linux")]
 fn chosen() -> Option<PathBuf> {
     let chosen = CHOSEN.read().unwrap_or_else(PoisonError::into_inner).clone();
     match chosen {
-        // Leads to the file that runs, even if another has taken its place or nothing is there any more.
-        Some(Shim::ThisExecutable) => Some(PathBuf::from("/proc/self/exe")),
+        Some(Shim::ThisExecutable) => Some(PathBuf::from(THIS_EXECUTABLE)),
         Some(Shim::Program(path)) => Some(path),
         Some(Shim::Off) => None,
-        None => beside(),
+        None => {
+            let able = ABLE.load(Ordering::Relaxed).then(|| PathBuf::from(THIS_EXECUTABLE));
+            beside().or(able)
+        }
     }
 }
 
-/// The shim beside the running program, or above it, as Cargo lays out tests. A path that was found is kept: if
+/// The shim beside the running program; for a test, above the folder that Cargo puts it into. A path that was found is kept: if
 /// the file disappears, a start fails rather than being kept worse than the one before.
 #[cfg(target_os = "linux")]
 fn beside() -> Option<PathBuf> {
@@ -72,12 +91,11 @@ fn beside() -> Option<PathBuf> {
         return Some(found.clone());
     }
     let current = std::env::current_exe().ok()?;
-    let found = current
-        .ancestors()
-        .skip(1)
-        .take(2)
-        .map(|folder| folder.join("bridgehead-shim"))
-        .find(|path| path.is_file())?;
+    let mut folder = current.parent()?;
+    if folder.ends_with("deps") || folder.ends_with("examples") {
+        folder = folder.parent()?;
+    }
+    let found = Some(folder.join("bridgehead-shim")).filter(|path| path.is_file())?;
     Some(FOUND.get_or_init(|| found).clone())
 }
 

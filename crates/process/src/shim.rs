@@ -12,11 +12,15 @@
 
 /// Becomes the shim, and does not return, if this program was started as one; call it first in `main`.
 ///
-/// A program that has called this can be used with [`Shim::ThisExecutable`](crate::Shim::ThisExecutable).
+/// A program that has called this serves as shim where the small one is not installed. The small one starts a
+/// third faster and takes a tenth of the memory.
 pub fn main_if_asked() {
     #[cfg(target_os = "linux")]
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == crate::message::ASKED) {
-        std::process::exit(keeper::main());
+    {
+        if std::env::args_os().nth(1).is_some_and(|argument| argument == crate::message::ASKED) {
+            std::process::exit(keeper::main());
+        }
+        crate::keeper::this_executable_can();
     }
 }
 
