@@ -14,6 +14,8 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::outcome::Outcome;
+
 /// The variable that carries the mark.
 pub(crate) const MARK: &str = "FOREIGN_TEST_MARK";
 /// What the gateway says on stderr before its address.
@@ -78,11 +80,16 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Asks it to end, and waits.
-    pub(crate) fn terminate(mut self) -> Result<ExitStatus> {
+    /// Asks it to end, waits, and tells whether it ended well.
+    pub(crate) fn terminate(mut self) -> Result<Outcome> {
         let id = self.child.id().to_string();
         command("kill").args(["-TERM", &id]).status().context("kill could not be started")?;
-        wait(&mut self.child, STOP_LIMIT)?.context("the gateway did not end")
+        let complaint = match wait(&mut self.child, STOP_LIMIT)? {
+            Some(status) if status.success() => Vec::new(),
+            Some(status) => vec![format!("it ended with {status}")],
+            None => vec![format!("it did not end within {STOP_LIMIT:?}")],
+        };
+        Ok(Outcome::of("every gateway", "ends well when asked to", &complaint))
     }
 
     /// Ends it in the hardest way there is.
