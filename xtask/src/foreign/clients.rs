@@ -98,9 +98,9 @@ fn write_config(installed: &Installed, mark: &str) -> Result<PathBuf> {
 
 /// What the drivers expect of every mock.
 fn tools() -> Value {
-    // The pause before the last answer: the TypeScript SDKs drop progress that comes in one chunk with the answer,
-    // gateway or not.
-    let pause = json!({"delay": {"ms": 50, "then": {"text": "done"}}});
+    // The TypeScript SDKs drop a report of progress that they read together with the answer, gateway or not. The pause
+    // is long enough for a client on a busy machine to read the two apart.
+    let pause = json!({"delay": {"ms": 250, "then": {"text": "done"}}});
     json!([
         {
             "name": "echo",
