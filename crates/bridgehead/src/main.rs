@@ -4,10 +4,6 @@ mod cli;
 
 use std::process::ExitCode;
 
-/// Measured against the system's allocator on the call path; it also returns memory after bursts.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     cli::main()
 }
