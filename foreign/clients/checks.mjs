@@ -6,8 +6,8 @@
 
 import assert from 'node:assert/strict';
 
-/** What the mock servers behind the gateway offer; `xtask/src/foreign/` has the same list. */
-const TOOLS = ['echo', 'slow', 'hang', 'fail', 'refuse', 'cancelled'];
+/** What the mock servers behind the gateway offer; `xtask/src/foreign/clients.rs` makes them. */
+const TOOLS = ['echo', 'slow', 'hang', 'fail', 'refuse', 'cancelled', 'grow'];
 const UPSTREAMS = ['old', 'new'];
 const REVISIONS = { legacy: '2025-11-25', modern: '2026-07-28' };
 const PATIENCE_MS = 5000;
@@ -20,10 +20,10 @@ export const job = JSON.parse(process.argv[2]);
 let failed = false;
 
 /** Runs one check and prints its outcome. */
-export async function check(upstream, name, body, patience = PATIENCE_MS) {
+export async function check(upstream, name, body) {
   let line = { upstream, check: name, ok: true };
   try {
-    const detail = await withPatience(body(), patience);
+    const detail = await withPatience(body());
     if (detail) line.detail = String(detail);
   } catch (error) {
     failed = true;
@@ -35,12 +35,14 @@ export async function check(upstream, name, body, patience = PATIENCE_MS) {
 
 /**
  * All checks against one gateway. `connect` gives
- * {version, list(), call(name, args, {onprogress, signal}), code(error), data(error), close()}.
+ * {version, list(), call(name, args, {onprogress, signal}), code(error), data(error), close()}; `connect` calls what it
+ * is given whenever the client is told that the list of tools has changed.
  */
 export async function run(connect) {
   let client;
+  const changes = { seen: 0 };
   const connected = await check('', 'connect', async () => {
-    client = await connect();
+    client = await connect(() => (changes.seen += 1));
     assert.equal(client.version, REVISIONS[job.era]);
     return client.version;
   });
@@ -56,6 +58,9 @@ export async function run(connect) {
       await check(upstream, 'server error', () => serverError(client, call));
       await check(upstream, 'arguments', () => wrongArguments(call));
       await check(upstream, 'unknown tool', () => unknownTool(client, call));
+      if (job.changes.includes(upstream)) {
+        await check(upstream, 'change', () => change(client, call, upstream, changes));
+      }
     }
     await check('', 'close', () => close(client));
   }
@@ -107,11 +112,7 @@ async function cancel(call) {
   const controller = new AbortController();
   const call_that_hangs = call('hang', {}, { signal: controller.signal, onprogress: () => controller.abort('enough') });
   await assert.rejects(call_that_hangs);
-  const deadline = Date.now() + PATIENCE_MS - 1000;
-  while ((await count()) !== before + 1) {
-    assert.ok(Date.now() < deadline, 'the server was not told of the cancellation');
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
+  await until(async () => (await count()) === before + 1, 'the server was not told of the cancellation');
 }
 
 async function toolError(call) {
@@ -141,12 +142,28 @@ async function unknownTool(client, call) {
   assert.match(error.message, /nothing/);
 }
 
+async function change(client, call, upstream, changes) {
+  const before = changes.seen;
+  await call('grow');
+  await until(() => changes.seen > before, 'the client was not told of the change');
+  const names = async () => (await client.list()).map((tool) => tool.name);
+  await until(async () => (await names()).includes(`${upstream}__grown`), 'the new tool is not listed');
+}
+
 async function close(client) {
   const started = Date.now();
   await client.close();
   const took = Date.now() - started;
   if (job.transport === 'stdio') assert.ok(took < POLITE_CLOSE_MS, `the gateway had to be signalled (${took} ms)`);
   return `${took} ms`;
+}
+
+async function until(holds, complaint) {
+  const deadline = Date.now() + PATIENCE_MS - 1000;
+  while (!(await holds())) {
+    assert.ok(Date.now() < deadline, complaint);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
 }
 
 async function rejection(promise) {
@@ -158,10 +175,10 @@ async function rejection(promise) {
   return result.error;
 }
 
-function withPatience(promise, limit) {
+function withPatience(promise) {
   let timer;
   const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`no outcome within ${limit} ms`)), limit);
+    timer = setTimeout(() => reject(new Error(`no outcome within ${PATIENCE_MS} ms`)), PATIENCE_MS);
   });
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }

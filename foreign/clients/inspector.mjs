@@ -1,6 +1,6 @@
 // The inspector's command line, in either era: one program run per request.
 //
-// It shows no progress and cannot cancel, so those checks are not made here. It looks a tool up in the list before it
+// It shows no progress, cannot cancel and does not stay, so those checks are not made here. It looks a tool up in the list before it
 // calls it, so the answer to an unknown tool is its own.
 
 import assert from 'node:assert/strict';
@@ -71,7 +71,7 @@ if (ok) {
     const { result, stderr } = await inspect('tools/list');
     assert.ok(result, stderr);
     const names = result.tools.map((tool) => tool.name).filter((name) => name.includes('__'));
-    assert.equal(names.length, 12, names.join(' '));
+    assert.equal(names.length, 14, names.join(' '));
     return `${result.tools.length} tools`;
   });
   await Promise.all([perUpstream('old'), perUpstream('new')]);

@@ -14,8 +14,9 @@ import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
+from mcp_types import ToolListChangedNotification
 
-TOOLS = ["echo", "slow", "hang", "fail", "refuse", "cancelled"]
+TOOLS = ["echo", "slow", "hang", "fail", "refuse", "cancelled", "grow"]
 UPSTREAMS = ["old", "new"]
 MODES = {"legacy": "legacy", "modern": "auto"}
 REVISIONS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
@@ -51,10 +52,22 @@ async def rejection(call: Awaitable[Any]) -> Any:
     raise AssertionError(f"an answer where an error was due: {result}")
 
 
+class Changes:
+    """What a client of the legacy era is told unasked."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    async def note(self, message: Any) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self.seen += 1
+
+
 class Checks:
-    def __init__(self, client: Client, upstream: str) -> None:
+    def __init__(self, client: Client, upstream: str, changes: Changes) -> None:
         self.client = client
         self.upstream = upstream
+        self.changes = changes
 
     async def call(self, tool: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
         return await self.client.call_tool(f"{self.upstream}__{tool}", arguments or {}, **options)
@@ -130,6 +143,20 @@ class Checks:
         assert error.code == -32602, error
         assert "nothing" in error.message
 
+    async def change(self) -> None:
+        if self.client.protocol_version == REVISIONS["modern"]:
+            async with self.client.listen(tools_list_changed=True) as subscription:
+                await self.call("grow")
+                await anext(aiter(subscription))
+        else:
+            before = self.changes.seen
+            await self.call("grow")
+            while self.changes.seen == before:
+                await anyio.sleep(0.02)
+        grown = f"{self.upstream}__grown"
+        while grown not in [tool.name for tool in (await self.client.list_tools()).tools]:
+            await anyio.sleep(0.02)
+
 
 async def list_tools(client: Client) -> str:
     tools = (await client.list_tools()).tools
@@ -146,14 +173,15 @@ async def main() -> None:
         server = StdioServerParameters(command=job["command"], args=job["args"], env=job["env"])
     else:
         server = job["url"]
+    changes = Changes()
     closing = 0.0
     try:
-        async with Client(server, mode=MODES[job["era"]]) as client:
+        async with Client(server, mode=MODES[job["era"]], message_handler=changes.note) as client:
             version = client.protocol_version
             tell("", "connect", version == REVISIONS[job["era"]], str(version))
             await check("", "list", lambda: list_tools(client))
             for upstream in UPSTREAMS:
-                checks = Checks(client, upstream)
+                checks = Checks(client, upstream, changes)
                 await check(upstream, "call", checks.echo)
                 await check(upstream, "parallel", checks.parallel)
                 await check(upstream, "progress", checks.progress)
@@ -162,6 +190,8 @@ async def main() -> None:
                 await check(upstream, "server error", checks.server_error)
                 await check(upstream, "arguments", checks.wrong_arguments)
                 await check(upstream, "unknown tool", checks.unknown_tool)
+                if upstream in job["changes"]:
+                    await check(upstream, "change", checks.change)
             closing = time.monotonic()
     except Exception:
         tell("", "close" if closing else "connect", False, traceback.format_exc())

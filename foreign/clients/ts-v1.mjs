@@ -3,9 +3,10 @@
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import { ToolListChangedNotificationSchema } from '@modelcontextprotocol/sdk/types.js';
 import { job, run } from './checks.mjs';
 
-await run(async () => {
+await run(async (changed) => {
   const transport =
     job.transport === 'stdio'
       ? new StdioClientTransport({ command: job.command, args: job.args, env: job.env })
@@ -18,6 +19,7 @@ await run(async () => {
     tellTransport?.(negotiated);
   };
   const client = new Client({ name: 'foreign-ts-v1', version: '1' });
+  client.setNotificationHandler(ToolListChangedNotificationSchema, changed);
   await client.connect(transport);
   return {
     version,

@@ -4,14 +4,17 @@ import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/cli
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { job, run } from './checks.mjs';
 
-await run(async () => {
+await run(async (changed) => {
   const transport =
     job.transport === 'stdio'
       ? new StdioClientTransport({ command: job.command, args: job.args, env: job.env })
       : new StreamableHTTPClientTransport(new URL(job.url));
   // `auto` must find the modern era by itself; that is what an application will use.
   const mode = job.era === 'modern' ? 'auto' : 'legacy';
-  const client = new Client({ name: 'foreign-ts-v2', version: '1' }, { versionNegotiation: { mode } });
+  const client = new Client(
+    { name: 'foreign-ts-v2', version: '1' },
+    { versionNegotiation: { mode }, listChanged: { tools: { onChanged: changed } } },
+  );
   await client.connect(transport);
   return {
     version: client.getNegotiatedProtocolVersion(),

@@ -21,7 +21,7 @@ use outcome::Outcomes;
 
 const USAGE: &str = "usage: cargo xtask foreign [--full] [--json FILE]";
 /// How often the long form repeats the clients: a race shows itself in one of many runs.
-const FULL_ROUNDS: u32 = 10;
+const FULL_ROUNDS: u32 = 5;
 
 /// What was asked for.
 struct Options {

@@ -81,6 +81,12 @@ const TARGETS: &[Target] = &[
         file: "crates/schema/tests/properties.rs",
         tests: &["any_schema_is_compiled_or_refused_in_bounded_time", "a_check_agrees_with_the_schema"],
     },
+    Target {
+        name: "era",
+        package: "bridgehead-front",
+        file: "crates/front/src/era.rs",
+        tests: &["the_era_agrees_with_the_rules"],
+    },
 ];
 
 /// Runs one target, or all of them in turn, until the time is over. Every target runs at least once.

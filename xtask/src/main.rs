@@ -34,7 +34,7 @@ Chores:
                          --enforce (fails if a bar is missed), --threads N, --only TEXT
   conformance            the official suite against our fixture, directly and through the gateway; also
                          --full (three rounds, the worst counts), --compare (what was lost and why), --json FILE
-  foreign                clients and servers of other people through the gateway; also --full (ten rounds of the
+  foreign                clients and servers of other people through the gateway; also --full (five rounds of the
                          clients, the servers over stdio too), --json FILE
   requirements           are all landed requirements named by a test, and is docs/requirements.md fresh?
   requirements --write   writes docs/requirements.md anew

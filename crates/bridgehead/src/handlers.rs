@@ -39,11 +39,10 @@ pub(crate) struct Signals {
 impl Signals {
     /// The next signal.
     pub(crate) async fn next(&mut self) -> Signal {
-        // `None` would mean that the runtime is gone, and with it whoever waits here.
+        // Neither ever gives `None`: that would mean that the runtime is gone, and with it whoever waits here.
         tokio::select! {
-            Some(()) = self.interrupt.recv() => Signal::Interrupt,
-            Some(()) = self.terminate.recv() => Signal::Terminate,
-            else => std::future::pending().await,
+            _ = self.interrupt.recv() => Signal::Interrupt,
+            _ = self.terminate.recv() => Signal::Terminate,
         }
     }
 }

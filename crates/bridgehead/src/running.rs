@@ -128,10 +128,8 @@ impl Running {
 }
 
 async fn next(signals: &mut Option<Signals>) -> Signal {
-    match signals {
-        Some(signals) => signals.next().await,
-        None => std::future::pending().await,
-    }
+    let Some(signals) = signals else { return std::future::pending().await };
+    signals.next().await
 }
 
 fn outcome(front: Result<io::Result<()>, JoinError>) -> Result<(), RunError> {
@@ -139,5 +137,19 @@ fn outcome(front: Result<io::Result<()>, JoinError>) -> Result<(), RunError> {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(RunError::Transport(error)),
         Err(_) => Err(RunError::Panicked),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_transport_is_told_apart_from_its_end() {
+        assert!(matches!(outcome(Ok(Ok(()))), Ok(())));
+        let broken = outcome(Ok(Err(io::ErrorKind::ConnectionReset.into())));
+        assert!(
+            matches!(broken, Err(RunError::Transport(error)) if error.kind() == io::ErrorKind::ConnectionReset)
+        );
     }
 }

@@ -279,3 +279,20 @@ impl std::fmt::Debug for Server {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cure fits the reason, which a test that runs as root cannot bring about.
+    #[test]
+    fn an_address_that_cannot_be_used_comes_with_its_cure() {
+        #[track_caller]
+        fn check(kind: io::ErrorKind, expected: &str) {
+            assert!(cure(&kind.into()).contains(expected), "{kind}: {}", cure(&kind.into()));
+        }
+        check(io::ErrorKind::AddrInUse, "end the program that holds it");
+        check(io::ErrorKind::PermissionDenied, "above 1023");
+        check(io::ErrorKind::AddrNotAvailable, "an address of this machine");
+    }
+}

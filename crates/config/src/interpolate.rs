@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Why a value could not be filled in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("the variable `{0}` is not set")]
+    #[error("the variable `{}` is not set", shown(.0))]
     Unset(String),
     #[error("`${{input:{0}}}` can only be answered by an editor")]
     EditorInput(String),
@@ -15,10 +15,21 @@ pub(crate) enum Refusal {
     Malformed,
 }
 
+/// A name as it may stand in a message. By custom it is in one case; what mixes both with digits is more likely
+/// a value that somebody has put between the braces.
+fn shown(name: &str) -> &str {
+    let has = |kind: fn(&char) -> bool| name.chars().any(|character| kind(&character));
+    let mixed = has(char::is_ascii_uppercase) && has(char::is_ascii_lowercase) && has(char::is_ascii_digit);
+    if mixed { "…" } else { name }
+}
+
 impl Refusal {
     pub(crate) fn cure(&self) -> String {
         match self {
-            Refusal::Unset(name) => format!("set `{name}`, or give a default: `${{{name}:-default}}`"),
+            Refusal::Unset(name) => {
+                let name = shown(name);
+                format!("set `{name}`, or give a default: `${{{name}:-default}}`")
+            }
             Refusal::EditorInput(_) => "put the value into a variable and write `${NAME}`".to_owned(),
             Refusal::Malformed => {
                 "write `${NAME}`, `${NAME:-default}` or `${env:NAME}`, and `$${` for a literal `${`"
@@ -128,6 +139,20 @@ mod tests {
         for text in ["${", "${A", "${}", "${1}", "${A B}", "${NO:-${A}}", "${A%x}", "${:-x}", "${input:}"] {
             check(text, Err(Refusal::Malformed));
         }
+    }
+
+    #[test]
+    fn what_looks_like_a_value_is_not_named() {
+        let told = |name: &str| {
+            let refusal = Refusal::Unset(name.to_owned());
+            format!("{refusal}; {}", refusal.cure())
+        };
+        assert_eq!(
+            told("NO_2"),
+            "the variable `NO_2` is not set; set `NO_2`, or give a default: `${NO_2:-default}`"
+        );
+        assert!(told("http_proxy2").contains("`http_proxy2`"));
+        assert!(!told("c2VjcmV0").contains("c2VjcmV0"));
     }
 
     /// SRV-6: the names of interpolated variables are known, whether they are set or not.

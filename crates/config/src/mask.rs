@@ -108,20 +108,25 @@ pub(crate) fn is_variable_name(name: &str) -> bool {
         && name.chars().all(|other| other.is_ascii_uppercase() || other.is_ascii_digit() || other == '_')
 }
 
-/// Leaves out texts that look like they carry a credential, and what follows them in a list
-/// (`["--token", "abc"]`).
+/// Leaves out texts that look like they carry a credential, and what follows them or any flag in a list
+/// (`["--token", "abc"]`): a flag may be misspelt, and then does not tell.
 fn mask_telltales(node: &Node, ranges: &mut Vec<Span>) {
     match &node.value {
         Value::Text(text) if tells(text) => ranges.push(node.span.clone()),
         Value::List(items) => {
-            let mut after_telltale = false;
+            let (mut after_telltale, mut after_flag) = (false, false);
             for item in items {
-                if after_telltale {
+                let text = match &item.value {
+                    Value::Text(text) => text.as_str(),
+                    _ => "",
+                };
+                let is_flag = text.starts_with('-');
+                if after_telltale || after_flag && !is_flag {
                     mask_leaves(item, ranges);
                 } else {
                     mask_telltales(item, ranges);
                 }
-                after_telltale = matches!(&item.value, Value::Text(text) if tells(text) || text == "-H");
+                (after_telltale, after_flag) = (tells(text), is_flag);
             }
         }
         Value::Table(_) => mask_leaves(node, ranges),
@@ -132,8 +137,17 @@ fn mask_telltales(node: &Node, ranges: &mut Vec<Span>) {
 fn tells(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     // `user:password@host` and query strings are where addresses carry credentials.
-    lower.contains("://") && lower.contains(['@', '?'])
+    lower.contains("//") && lower.contains(['@', '?'])
+        || lower.split_once(':').is_some_and(|(_, rest)| rest.contains('@'))
+        || text.split(|part: char| !(part.is_ascii_alphanumeric() || "+=_-".contains(part))).any(looks_random)
         || TELLTALES.iter().any(|telltale| lower.contains(telltale))
+}
+
+/// Long, with digits and capital letters: so are keys, not names.
+fn looks_random(text: &str) -> bool {
+    text.len() >= 16
+        && text.bytes().any(|byte| byte.is_ascii_digit())
+        && text.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
 fn leave_out(text: &str, ranges: &[Span], span: Span) -> (String, Span) {
@@ -230,6 +244,16 @@ mod tests {
         check("[servers.a]\npin = 'v'\n", "[servers.a]\npin = …\n");
         check("servers.a.args = ['-y', '--token', 'v', 'x']", "servers.a.args = ['-y', …, …, 'x']");
         check("servers.a.args = ['--api-key=v']", "servers.a.args = […]");
+        check(
+            "servers.a.args = ['--tokn', 'v', 'x', '-y', '-p', 'v']",
+            "servers.a.args = ['--tokn', …, 'x', '-y', '-p', …]",
+        );
+        check("servers.a.args = ['--token', '-v']", "servers.a.args = […, …]");
+        check(
+            "servers.a.args = ['server-filesystem', 'x/c2VjcmV0LXZhbHVl']",
+            "servers.a.args = ['server-filesystem', …]",
+        );
+        check("servers.a.url = 'https//u:v@host'", "servers.a.url = …");
         check("servers.a.url = 'https://u:v@host'", "servers.a.url = …");
         check("[http]\ntoken_fil = 'v'", "[http]\ntoken_fil = …");
         check("[http]\ntoken = 'v'", "[http]\ntoken = …");

@@ -153,23 +153,18 @@ proptest! {
         prop_assert!(!told(file, &lines.join("\n")).is_empty());
     }
 
-    /// Some slips of the finger anywhere in a file, and still no message shows a planted secret.
+    /// One slip of the finger anywhere in a file, and still no message shows a planted secret.
     #[test]
     fn a_planted_secret_is_shown_in_no_message(
         json in any::<bool>(),
-        slips in prop::collection::vec(
-            (any::<prop::sample::Index>(), 0..3_usize, prop::sample::select(&["", "\"", "'", "=", ":", "\n", "[", "]",
-                "{", "}", ",", "#", "\\q", "x", " ", "é", "\"\"\"", "//", "${", "\r"][..])),
-            1..3,
-        ),
+        at in any::<prop::sample::Index>(),
+        removed in 0..3_usize,
+        inserted in prop::sample::select(&["", "\"", "'", "=", ":", "\n", "[", "]", "{", "}", ",", "#", "\\q", "x",
+            " ", "é", "\"\"\"", "//", "${", "\r"][..]),
     ) {
         let mut text = planted(json);
-        for (at, removed, inserted) in slips {
-            let boundary = |at: usize| (at..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap();
-            let start = boundary(at.index(text.len()));
-            let end = boundary((start + removed).min(text.len()));
-            text.replace_range(start..end, inserted);
-        }
+        let start = at.index(text.len());
+        text.replace_range(start..(start + removed).min(text.len()), inserted);
         let told = told(if json { "x.json" } else { "x.toml" }, &text);
         // Any eight characters in a row would be too much.
         for part in SECRET.as_bytes().windows(8) {

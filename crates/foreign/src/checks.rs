@@ -1,5 +1,6 @@
 //! What is asked of the gateway through rmcp, and what the answers must be.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -8,7 +9,7 @@ use futures_util::future::try_join_all;
 use rmcp::handler::client::progress::ProgressDispatcher;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ProgressNotificationParam,
-    ServerResult,
+    ProtocolVersion, ServerResult, SubscriptionFilter,
 };
 use rmcp::service::{
     NotificationContext, PeerRequestOptions, RequestHandle, RoleClient, RunningService, ServiceError,
@@ -17,16 +18,21 @@ use rmcp::{ClientHandler, ErrorData};
 use serde_json::{Value, json};
 
 /// What every mock behind the gateway offers.
-const TOOLS: [&str; 6] = ["echo", "slow", "hang", "fail", "refuse", "cancelled"];
+const TOOLS: [&str; 7] = ["echo", "slow", "hang", "fail", "refuse", "cancelled", "grow"];
 const POLL: Duration = Duration::from_millis(20);
 
-/// A client that hands every report of progress to whoever waits for it.
+/// A client that keeps what it is told for whoever waits for it.
 #[derive(Default)]
-pub(crate) struct Progress {
+pub(crate) struct Listener {
     reports: ProgressDispatcher,
+    changes: AtomicUsize,
 }
 
-impl ClientHandler for Progress {
+impl ClientHandler for Listener {
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+
     async fn on_progress(
         &self,
         report: ProgressNotificationParam,
@@ -37,7 +43,7 @@ impl ClientHandler for Progress {
 }
 
 /// A client and its way to the gateway.
-pub(crate) type Connection = RunningService<RoleClient, Progress>;
+pub(crate) type Connection = RunningService<RoleClient, Listener>;
 
 /// The checks of one server behind the gateway.
 pub(crate) struct Checks<'a> {
@@ -164,6 +170,31 @@ impl Checks<'_> {
         let error = refusal(self.call("nothing", json!({})).await)?;
         ensure!(error.code.0 == -32602, "{error:?}");
         ensure!(error.message.contains("nothing"), "{error:?}");
+        Ok(())
+    }
+
+    pub(crate) async fn change(&self) -> Result<()> {
+        let modern = self
+            .connection
+            .peer_info()
+            .is_some_and(|info| info.protocol_version >= ProtocolVersion::V_2026_07_28);
+        if modern {
+            let filter = SubscriptionFilter::builder().tools_list_changed().build();
+            let mut subscription = self.connection.listen(filter).await?;
+            self.call("grow", json!({})).await?;
+            subscription.next().await?.context("the subscription ended")?;
+        } else {
+            let changes = &self.connection.service().changes;
+            let before = changes.load(Ordering::SeqCst);
+            self.call("grow", json!({})).await?;
+            while changes.load(Ordering::SeqCst) == before {
+                tokio::time::sleep(POLL).await;
+            }
+        }
+        let grown = format!("{}__grown", self.upstream);
+        while !self.connection.list_all_tools().await?.iter().any(|tool| tool.name == grown) {
+            tokio::time::sleep(POLL).await;
+        }
         Ok(())
     }
 }

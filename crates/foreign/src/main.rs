@@ -20,14 +20,13 @@ use rmcp::{ClientLifecycleMode, ClientServiceExt};
 use serde::Deserialize;
 use serde_json::json;
 
-use checks::{Checks, Connection, Progress};
+use checks::{Checks, Connection, Listener};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The SDK kills a stdio server that is still there three seconds after its input was closed.
 const POLITE_CLOSE: Duration = Duration::from_millis(2900);
 const UPSTREAMS: [&str; 2] = ["old", "new"];
 
-/// What to do.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Transport {
@@ -42,18 +41,17 @@ enum Era {
     Modern,
 }
 
+/// What to do.
 #[derive(Deserialize)]
 struct Job {
     transport: Transport,
     era: Era,
-    #[serde(default)]
     url: String,
-    #[serde(default)]
     command: String,
-    #[serde(default)]
     args: Vec<String>,
-    #[serde(default)]
     env: BTreeMap<String, String>,
+    /// The servers whose changes the gateway tells of.
+    changes: Vec<String>,
 }
 
 /// Whether any check failed so far.
@@ -88,13 +86,13 @@ async fn main() -> Result<ExitCode> {
     let job: Job = serde_json::from_str(&job).context("the order cannot be read")?;
     let mut outcomes = Outcomes { failed: false };
     if let Some(connection) = outcomes.check("", "connect", connect(&job)).await {
-        run(&mut outcomes, &connection).await;
+        run(&mut outcomes, &connection, &job).await;
         outcomes.check("", "close", close(connection, &job.transport)).await;
     }
     Ok(if outcomes.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-async fn run(outcomes: &mut Outcomes, connection: &Connection) {
+async fn run(outcomes: &mut Outcomes, connection: &Connection, job: &Job) {
     outcomes.check("", "list", checks::list(connection, &UPSTREAMS)).await;
     for upstream in UPSTREAMS {
         let checks = Checks { connection, upstream };
@@ -106,6 +104,9 @@ async fn run(outcomes: &mut Outcomes, connection: &Connection) {
         outcomes.check(upstream, "server error", silent(checks.server_error())).await;
         outcomes.check(upstream, "arguments", silent(checks.wrong_arguments())).await;
         outcomes.check(upstream, "unknown tool", silent(checks.unknown_tool())).await;
+        if job.changes.iter().any(|name| name == upstream) {
+            outcomes.check(upstream, "change", silent(checks.change())).await;
+        }
     }
 }
 
@@ -122,15 +123,15 @@ async fn connect(job: &Job) -> Result<(Connection, String)> {
             (auto, ProtocolVersion::V_2026_07_28)
         }
     };
-    let progress = Progress::default();
+    let listener = Listener::default();
     let connection = match job.transport {
         Transport::Stdio => {
             let child = TokioChildProcess::new(command(job)).context("the gateway cannot be started")?;
-            progress.serve_with_lifecycle(child, lifecycle).await?
+            listener.serve_with_lifecycle(child, lifecycle).await?
         }
         Transport::Http => {
             let transport = StreamableHttpClientTransport::from_uri(job.url.as_str());
-            progress.serve_with_lifecycle(transport, lifecycle).await?
+            listener.serve_with_lifecycle(transport, lifecycle).await?
         }
     };
     let info = connection.peer_info().context("the gateway did not introduce itself")?;

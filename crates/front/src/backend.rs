@@ -13,7 +13,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn answer(
         &self,
         caller: &Caller,
-        ask: Ask,
+        ask: &Ask,
         progress: Option<ProgressSink>,
     ) -> impl Future<Output = Result<Spliced, RpcError>> + Send;
 
@@ -28,13 +28,13 @@ pub trait Backend: Clone + Send + Sync + 'static {
 }
 
 impl Backend for Gateway {
-    async fn answer(
+    fn answer(
         &self,
         caller: &Caller,
-        ask: Ask,
+        ask: &Ask,
         progress: Option<ProgressSink>,
-    ) -> Result<Spliced, RpcError> {
-        Self::answer(self, caller, ask, progress).await
+    ) -> impl Future<Output = Result<Spliced, RpcError>> + Send {
+        Self::answer(self, caller, ask, progress)
     }
 
     fn initialize(&self, revision: Revision) -> Raw {

@@ -398,10 +398,10 @@ async fn run<B: Backend>(
     let Work { entry, registration, caller, ask } = *work;
     let answer = async {
         if ask.meta.progress_token.is_none() {
-            return backend.answer(&caller, ask, None).await;
+            return backend.answer(&caller, &ask, None).await;
         }
         let (sink, mut notes) = ProgressSink::channel(PROGRESS_CAPACITY);
-        let mut answer = pin!(backend.answer(&caller, ask, Some(sink)));
+        let mut answer = pin!(backend.answer(&caller, &ask, Some(sink)));
         loop {
             tokio::select! {
                 biased;

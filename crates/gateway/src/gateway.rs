@@ -209,12 +209,12 @@ impl Gateway {
     pub async fn answer(
         &self,
         caller: &Caller,
-        ask: Ask,
+        ask: &Ask,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         match (&ask.method, caller.era()) {
-            (Method::ToolsCall, _) => self.call_tool(caller, &ask, progress).await,
-            (Method::ToolsList, _) => self.answer_list(caller, &ask).await,
+            (Method::ToolsCall, _) => self.call_tool(caller, ask, progress).await,
+            (Method::ToolsList, _) => self.answer_list(caller, ask).await,
             (Method::Discover, Era::Modern) => Ok(self.0.discover()),
             (method, _) => {
                 let message = format!("method `{method}` is not offered");

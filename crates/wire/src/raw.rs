@@ -63,7 +63,7 @@ impl Raw {
 
     /// Decodes the value.
     pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
-        serde_json::from_slice(&self.0)
+        serde_json::from_str(self.as_str())
     }
 
     /// The text of a JSON string, if this is one.

@@ -1,5 +1,7 @@
 //! Changing members of a JSON object while every other byte stays the byte that came.
 
+use std::ops::Range;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -16,6 +18,11 @@ impl Spliced {
     /// How many bytes it is when written out.
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
+    }
+
+    /// The slices.
+    pub fn parts(&self) -> &[Bytes] {
+        &self.0
     }
 
     /// Whether it holds nothing.
@@ -61,21 +68,34 @@ pub struct Object {
     members: SmallVec<[Member; 6]>,
 }
 
-/// A member's key (with its quotes) and value, as slices of the source.
+/// Where a member's key and value stand in the source. Positions rather than slices: a slice counts its
+/// references, and most members are never taken out.
 #[derive(Debug, Clone)]
 struct Member {
-    key: Bytes,
-    value: Bytes,
+    /// Where the key's text stands, without its quotes.
+    key: Range<usize>,
+    value: Range<usize>,
+    /// Whether the key's text is not what it means.
+    escaped: bool,
 }
 
 impl Member {
+    fn key<'a>(&self, source: &'a [u8]) -> &'a [u8] {
+        &source[self.key.clone()]
+    }
+
+    /// What an escaped key means.
+    fn unescaped(&self, source: &[u8]) -> String {
+        serde_json::from_slice(&source[self.key.start - 1..self.key.end + 1]).unwrap_or_default()
+    }
+
     /// Keys are compared as what they mean: `"\u0061"` is `a`.
-    fn is(&self, name: &str) -> bool {
-        let text = &self.key[1..self.key.len() - 1];
-        if memchr::memchr(b'\\', text).is_none() {
-            return text == name.as_bytes();
-        }
-        serde_json::from_slice::<String>(&self.key).is_ok_and(|key| key == name)
+    fn is(&self, source: &[u8], name: &str) -> bool {
+        if self.escaped { self.unescaped(source) == name } else { self.key(source) == name.as_bytes() }
+    }
+
+    fn value(&self, source: &Bytes) -> Raw {
+        Raw::trusted(source.slice(self.value.clone()))
     }
 }
 
@@ -83,10 +103,18 @@ impl Object {
     /// Finds the members of `raw`, which must be an object.
     pub fn parse(raw: &Raw) -> Result<Self, NotJson> {
         let found: Found<'_> = raw.decode()?;
-        let slice = |value: &RawValue| raw.bytes().slice_ref(value.get().as_bytes());
-        let members =
-            found.0.iter().map(|(key, value)| Member { key: slice(key), value: slice(value) }).collect();
-        Ok(Self { source: raw.bytes().clone(), members })
+        let source = raw.bytes();
+        let base = source.as_ptr() as usize;
+        let members = found.0.iter().map(|(key, value)| {
+            let at = |text: &str| text.as_ptr() as usize - base;
+            let (key, value) = (key.get(), value.get());
+            Member {
+                key: at(key) + 1..at(key) + key.len() - 1,
+                value: at(value)..at(value) + value.len(),
+                escaped: memchr::memchr(b'\\', key.as_bytes()).is_some(),
+            }
+        });
+        Ok(Self { members: members.collect(), source: source.clone() })
     }
 
     /// An object without members.
@@ -96,20 +124,20 @@ impl Object {
 
     /// The value of the first member called `name`.
     pub fn get(&self, name: &str) -> Option<Raw> {
-        self.members.iter().find(|member| member.is(name)).map(|member| Raw::trusted(member.value.clone()))
+        self.members
+            .iter()
+            .find(|member| member.is(&self.source, name))
+            .map(|member| member.value(&self.source))
     }
 
     /// Whether a member called `name` stands more than once: two readers could then disagree about it.
     pub fn repeats(&self, name: &str) -> bool {
-        self.members.iter().filter(|member| member.is(name)).count() > 1
+        self.members.iter().filter(|member| member.is(&self.source, name)).count() > 1
     }
 
     /// The members: key as text, value as it came.
     pub fn members(&self) -> impl Iterator<Item = (String, Raw)> + '_ {
-        self.members.iter().map(|member| {
-            let key = serde_json::from_slice(&member.key).unwrap_or_default();
-            (key, Raw::trusted(member.value.clone()))
-        })
+        self.members.iter().map(|member| (member.unescaped(&self.source), member.value(&self.source)))
     }
 
     /// Whether it has no members.
@@ -124,10 +152,6 @@ impl Object {
             changes: SmallVec::from_elem(Change::Keep, self.members.len()),
             added: SmallVec::new(),
         }
-    }
-
-    fn offset(&self, part: &Bytes) -> usize {
-        part.as_ptr() as usize - self.source.as_ptr() as usize
     }
 }
 
@@ -153,7 +177,7 @@ impl Edit<'_> {
     pub fn set(&mut self, name: &'static str, value: impl Into<Spliced>) -> &mut Self {
         let mut value = Some(value.into());
         for (member, change) in self.object.members.iter().zip(&mut self.changes) {
-            if member.is(name) {
+            if member.is(&self.object.source, name) {
                 *change = value.take().map_or(Change::Remove, |value| Change::Replace(Box::new(value)));
             }
         }
@@ -169,11 +193,10 @@ impl Edit<'_> {
     /// Takes out every member that `unwanted` names.
     pub fn remove_if(&mut self, unwanted: impl Fn(&str) -> bool) -> &mut Self {
         for (member, change) in self.object.members.iter().zip(&mut self.changes) {
-            let text = &member.key[1..member.key.len() - 1];
-            let hit = if memchr::memchr(b'\\', text).is_none() {
-                std::str::from_utf8(text).is_ok_and(&unwanted)
+            let hit = if member.escaped {
+                unwanted(&member.unescaped(&self.object.source))
             } else {
-                serde_json::from_slice::<String>(&member.key).is_ok_and(|key| unwanted(&key))
+                std::str::from_utf8(member.key(&self.object.source)).is_ok_and(&unwanted)
             };
             if hit {
                 *change = Change::Remove;
@@ -196,7 +219,7 @@ impl Edit<'_> {
             return Spliced(SmallVec::from_iter([source.clone()]));
         }
         let mut out = Spliced::default();
-        let first = object.members.first().map_or(1, |member| object.offset(&member.key));
+        let first = object.members.first().map_or(1, |member| member.key.start - 1);
         out.push(source.slice(..first));
         let mut empty = true;
         for (name, value) in added {
@@ -209,9 +232,9 @@ impl Edit<'_> {
         let mut kept: Option<(usize, usize)> = None;
         let mut previous_end = first;
         for (position, (member, change)) in object.members.iter().zip(changes).enumerate() {
-            let key = object.offset(&member.key);
-            let value = object.offset(&member.value);
-            let end = value + member.value.len();
+            let key = member.key.start - 1;
+            let value = member.value.start;
+            let end = member.value.end;
             let gap = previous_end;
             previous_end = end;
             if matches!(change, Change::Remove) {

@@ -94,11 +94,8 @@ impl Group {
         for row in rows {
             let _ = write!(text, "\n{row:<first$}");
             for column in &columns {
-                let cell = match cells.get(&(row, *column)) {
-                    None => "–".to_owned(),
-                    Some((passed, all)) if passed == all => "ok".to_owned(),
-                    Some((passed, all)) => format!("{passed}/{all} !"),
-                };
+                let cell =
+                    cells.get(&(row, *column)).map_or("–".to_owned(), |(passed, all)| cell(*passed, *all));
                 let _ = write!(text, "  {cell:<width$}", width = column.chars().count());
             }
         }
@@ -156,14 +153,28 @@ impl Outcomes {
 }
 
 impl Group {
-    /// A line for every check: what happened to processes has no columns in common.
+    /// A line for every kind of check: what happened to processes has no columns in common.
     fn list(&self) -> String {
-        let line = |outcome: &Outcome| {
-            let mark = if outcome.ok { "ok" } else { "!" };
-            format!("{mark:<3} {} {}\n", outcome.row, outcome.check)
+        let mut kinds: Vec<(&str, &str, u32, u32)> = Vec::new();
+        for outcome in &self.0 {
+            let (row, check) = (outcome.row.as_str(), outcome.check.as_str());
+            let known = kinds.iter().position(|kind| (kind.0, kind.1) == (row, check));
+            let kind = known.unwrap_or_else(|| {
+                kinds.push((row, check, 0, 0));
+                kinds.len() - 1
+            });
+            kinds[kind].2 += u32::from(outcome.ok);
+            kinds[kind].3 += 1;
+        }
+        let line = |(row, check, passed, all): (&str, &str, u32, u32)| {
+            format!("{:<8}{row} {check}\n", cell(passed, all))
         };
-        self.0.iter().map(line).collect()
+        kinds.into_iter().map(line).collect()
     }
+}
+
+fn cell(passed: u32, all: u32) -> String {
+    if passed == all { "ok".to_owned() } else { format!("{passed}/{all} !") }
 }
 
 fn indent(text: &str) -> String {
@@ -222,6 +233,6 @@ mod tests {
         let mut outcomes = Outcomes::default();
         outcomes.processes.push(Outcome::of("all servers", "gone", &[]));
         outcomes.processes.push(Outcome::of("all servers", "gone", &["17 node".to_owned()]));
-        assert_eq!(outcomes.processes.list(), "ok  all servers gone\n!   all servers gone\n");
+        assert_eq!(outcomes.processes.list(), "1/2 !   all servers gone\n");
     }
 }

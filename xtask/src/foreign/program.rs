@@ -14,6 +14,8 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::outcome::Outcome;
+
 /// The variable that carries the mark.
 pub(crate) const MARK: &str = "FOREIGN_TEST_MARK";
 /// What the gateway says on stderr before its address.
@@ -78,11 +80,16 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Asks it to end, and waits.
-    pub(crate) fn terminate(mut self) -> Result<ExitStatus> {
+    /// Asks it to end, waits, and tells whether it ended well.
+    pub(crate) fn terminate(mut self) -> Result<Outcome> {
         let id = self.child.id().to_string();
         command("kill").args(["-TERM", &id]).status().context("kill could not be started")?;
-        wait(&mut self.child, STOP_LIMIT)?.context("the gateway did not end")
+        let complaint = match wait(&mut self.child, STOP_LIMIT)? {
+            Some(status) if status.success() => Vec::new(),
+            Some(status) => vec![format!("it ended with {status}")],
+            None => vec![format!("it did not end within {STOP_LIMIT:?}")],
+        };
+        Ok(Outcome::of("every gateway", "ends well when asked to", &complaint))
     }
 
     /// Ends it in the hardest way there is.
@@ -212,4 +219,44 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
 fn append(log: &Path) -> Result<File> {
     let file = File::options().create(true).append(true).open(log);
     file.with_context(|| format!("{} could not be opened", log.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_by_its_mark_until_it_ends() {
+        let mark = mark("test");
+        let mut child = command("sleep").arg("60").env(MARK, &mark).spawn().unwrap();
+        // A process shows its environment a moment after it was started.
+        let deadline = Instant::now() + GONE_LIMIT;
+        let mut found = marked(&mark);
+        while found.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(POLL);
+            found = marked(&mark);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, [format!("{} sleep 60", child.id())]);
+        assert_eq!(leftovers(&mark), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_lines_of_a_driver_are_read_and_its_end_judged() {
+        let folder = std::env::temp_dir().join(mark("drive"));
+        let told = |script: &str| {
+            let mut driver = command("sh");
+            driver.args(["-c", script, "driver"]);
+            drive("test", &mut driver, &Value::Null, &folder).unwrap()
+        };
+        let (lines, trouble) = told(r#"echo '{"ok":true}'; echo noise; exit 1"#);
+        assert_eq!(lines[0]["ok"], true);
+        assert_eq!(lines[1]["detail"], "not JSON: noise");
+        assert_eq!(trouble, None);
+        let (lines, trouble) = told("exit 3");
+        assert_eq!(lines, Vec::<Value>::new());
+        assert_eq!(trouble.as_deref(), Some("the driver ended with exit status: 3"));
+        std::fs::remove_file(folder).unwrap();
+    }
 }

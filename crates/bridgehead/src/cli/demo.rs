@@ -54,7 +54,7 @@ impl Backend for Demo {
     async fn answer(
         &self,
         caller: &Caller,
-        ask: Ask,
+        ask: &Ask,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         let mut result = match (&ask.method, caller.era()) {

@@ -6,6 +6,7 @@
 
 mod call;
 mod check;
+mod completions;
 mod demo;
 mod exit;
 mod log;
@@ -81,6 +82,7 @@ enum Verb {
     Tools(tools::Tools),
     Call(call::Call),
     Check(check::Check),
+    Completions(completions::Completions),
     /// The bundled demo server, on stdin and stdout
     #[command(hide = true)]
     DemoServer,
@@ -99,12 +101,15 @@ fn guarded(run: impl FnOnce() -> Exit) -> Exit {
 }
 
 fn run(talk: &Talk, verb: Verb) -> Exit {
-    // The demo is an upstream like any other: it knows no configuration and reads no environment.
-    if let Verb::DemoServer = verb {
-        return demo::run();
+    // Neither knows a configuration or reads the environment: the demo is an upstream like any other, and a
+    // shell that starts must not stumble over a variable of ours.
+    match &verb {
+        Verb::DemoServer => return demo::run(),
+        Verb::Completions(completions) => return completions::run(completions),
+        _ => {}
     }
     let wants_json = match &verb {
-        Verb::Serve(_) | Verb::DemoServer => false,
+        Verb::Serve(_) | Verb::Completions(_) | Verb::DemoServer => false,
         Verb::Tools(tools) => tools.json,
         Verb::Call(call) => call.json,
         Verb::Check(check) => check.json,
@@ -120,12 +125,14 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Tools(tools) => tools::run(&tools, &world),
         Verb::Call(call) => call::run(&call, &world),
         Verb::Check(check) => check::run(&check, &world),
-        Verb::DemoServer => Exit::Success,
+        Verb::Completions(_) | Verb::DemoServer => Exit::Success,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::CommandFactory;
 
     use super::*;
@@ -140,6 +147,27 @@ mod tests {
             assert!(example.contains("bridgehead"), "{} shows no example", verb.get_name());
         }
         command.debug_assert();
+    }
+
+    /// A stale page fails; `UPDATE_REFERENCE=1` writes it anew.
+    #[test]
+    fn the_man_pages_are_fresh() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        let shown = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+        for command in std::iter::once(&command).chain(shown) {
+            let man = clap_mangen::Man::new(command.clone());
+            let (name, mut page) = (man.get_filename(), Vec::new());
+            man.render(&mut page).unwrap();
+            let file = folder.join(&name);
+            if std::env::var_os("UPDATE_REFERENCE").is_some() {
+                std::fs::create_dir_all(&folder).unwrap();
+                std::fs::write(&file, &page).unwrap();
+            }
+            let written = std::fs::read(&file).unwrap_or_default();
+            assert!(written == page, "docs/man/{name} is stale; run `cargo xtask generate`");
+        }
     }
 
     /// SRV-2: a panic outside a handler is exit code 1.

@@ -61,11 +61,13 @@ pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
     exit
 }
 
+/// One thread for every two cores: the servers behind the gateway want the rest, and on a small machine a
+/// call that stays on one thread is faster than one that is handed over.
 fn runtime(config: &Config) -> std::io::Result<Runtime> {
-    match config.gateway.threads.map(std::num::NonZero::get) {
-        Some(1) => Builder::new_current_thread().enable_all().build(),
-        Some(threads) => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
-        None => Builder::new_multi_thread().enable_all().build(),
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    match config.gateway.threads.map_or_else(|| cores.div_ceil(2), std::num::NonZero::get) {
+        1 => Builder::new_current_thread().enable_all().build(),
+        threads => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
     }
 }
 

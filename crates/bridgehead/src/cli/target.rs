@@ -245,7 +245,8 @@ async fn ask_here(
     let caller =
         Caller { principal: Principal::local(), revision: Revision::MODERN, transport: Transport::Memory };
     let (sink, mut progress) = ProgressSink::channel(PROGRESS_CAPACITY);
-    let mut answering = std::pin::pin!(gateway.answer(&caller, Ask { method, params, meta }, Some(sink)));
+    let asked = Ask { method, params, meta };
+    let mut answering = std::pin::pin!(gateway.answer(&caller, &asked, Some(sink)));
     let mut show = |notification: bytes::Bytes| {
         if let Ok(notification) = serde_json::from_slice::<Value>(&notification) {
             on_progress(&notification["params"]);

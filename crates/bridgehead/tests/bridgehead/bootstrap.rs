@@ -34,6 +34,18 @@ fn free_port() -> HttpSettings {
     HttpSettings { listen: listener.local_addr().unwrap(), ..HttpSettings::default() }
 }
 
+/// What is printed for a bug report names what there is, and no setting that may be a secret.
+#[test]
+fn servers_and_transports_show_their_kind_only() {
+    let server = Server::builder().build().unwrap();
+    let shown = format!("{server:?}");
+    assert!(shown.starts_with("Server { version: ") && shown.ends_with("connected: false, .. }"), "{shown}");
+    let (_client, memory) = memory();
+    let deferred = Transport::Deferred(Box::pin(std::future::pending()));
+    let kinds = [Transport::Stdio, Transport::Http(free_port()), memory, deferred];
+    assert_eq!(format!("{kinds:?}"), "[Stdio, Http, Memory, Deferred]");
+}
+
 /// SRV-1: everything has a default, and building neither needs a runtime nor takes the port.
 #[test]
 fn building_has_no_side_effect() {

@@ -319,3 +319,17 @@ async fn arguments_travel_as_headers_where_the_tool_says_so() {
     signal(&gateway, Signal::TERM);
     assert_eq!(gateway.wait().await.code(), Some(0));
 }
+
+/// The script names every verb that is shown, and comes even where the environment is wrong.
+#[tokio::test]
+async fn completions_are_printed_for_every_shell() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = place.run(&["completions", shell]).await;
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{shell}");
+        for verb in ["serve", "tools", "call", "check"] {
+            assert!(ran.stdout.contains(verb), "{shell} does not know {verb}");
+        }
+    }
+    assert_eq!(place.run(&["completions", "csh"]).await.code, Some(2));
+}

@@ -25,7 +25,8 @@ pub(crate) fn accepts_events(headers: &HeaderMap) -> bool {
 
 /// Whether the client takes both a JSON answer and events, as it must.
 pub(crate) fn accepts_both(headers: &HeaderMap) -> bool {
-    accepts(headers, "application/json", "application/*") && accepts_events(headers)
+    headers.get(header::ACCEPT).is_some_and(|value| value == "application/json, text/event-stream")
+        || accepts(headers, "application/json", "application/*") && accepts_events(headers)
 }
 
 fn accepts(headers: &HeaderMap, exact: &str, range: &str) -> bool {

@@ -153,7 +153,7 @@ fn call<B: Backend>(
     let (backend, lease) = (front.backend.clone(), lease.clone());
     Ok(Running::new(OnDisconnect::Finish, async move {
         let _in_use = lease;
-        let answer = async { backend.answer(&caller, ask, sink).await };
+        let answer = backend.answer(&caller, &ask, sink);
         let outcome = Abortable::new(answer, registration).await.ok()?;
         let id = entry.id().clone();
         entry.finish().then(|| encode(&id, outcome.as_ref()))

@@ -168,7 +168,10 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
                 return refuse(StatusCode::BAD_REQUEST, no_batch);
             }
             return match legacy::session(front, &principal, headers) {
-                Ok(lease) if lease.0.revision.has_batches() => legacy::batch(front, lease, items).await,
+                // Boxed, like all that is rare: a request's future is as large as its largest branch.
+                Ok(lease) if lease.0.revision.has_batches() => {
+                    Box::pin(legacy::batch(front, lease, items)).await
+                }
                 Ok(_) => refuse(StatusCode::BAD_REQUEST, no_batch),
                 Err(missing) => missing.reply(None),
             };
@@ -178,7 +181,16 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
         Message::Request(request) => {
             let reading = Reading::of(request.params.as_ref());
             match era::decide(reading.claims_version(), version, &request.method) {
-                Kind::Modern => modern::request(front, principal, headers, request, reading).await,
+                Kind::Modern => match modern::check(front, principal, headers, request, reading) {
+                    Ok(passed) if passed.wants_progress() => {
+                        Box::pin(modern::answer_with_progress(front, passed)).await
+                    }
+                    Ok(passed) => {
+                        let outcome = front.backend.answer(&passed.caller, &passed.ask, None).await;
+                        modern::answer(&passed, &outcome)
+                    }
+                    Err(refused) => refused,
+                },
                 Kind::Initialize => legacy::initialize(front, principal, &request),
                 Kind::Legacy => match legacy::session(front, &principal, headers) {
                     Ok(lease) => legacy::request(front, lease, request, reading).await,

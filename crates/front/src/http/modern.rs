@@ -1,6 +1,6 @@
 //! Requests of the modern era: each stands by itself, mirrored in its headers.
 
-use bridgehead_gateway::{Caller, Principal, ProgressSink, Transport};
+use bridgehead_gateway::{Ask, Caller, Principal, ProgressSink, Transport};
 use bridgehead_wire::{Era, Id, Method, Notification, Request, Revision, RpcError, Spliced, code, response};
 use bytes::BytesMut;
 use http::{HeaderMap, StatusCode};
@@ -15,39 +15,66 @@ use crate::Backend;
 use crate::era::{self, Reading};
 use crate::stdio::PROGRESS_CAPACITY;
 
-/// Answers one request. Dropping the reply, or this future, cancels it.
-pub(crate) async fn request<B: Backend>(
+/// A request that has passed every check. Dropping the future of its answer, or the reply, cancels it.
+pub(crate) struct Passed {
+    id: Id,
+    /// Whether we have the method, so that "no such method" can only be an upstream's own word.
+    served: bool,
+    pub(crate) ask: Ask,
+    pub(crate) caller: Caller,
+}
+
+impl Passed {
+    pub(crate) fn wants_progress(&self) -> bool {
+        self.ask.meta.progress_token.is_some()
+    }
+}
+
+/// Checks one request, or says why it is refused.
+pub(crate) fn check<B: Backend>(
     front: &Front<B>,
     principal: Principal,
     headers: &HeaderMap,
     request: Request,
     reading: Reading,
-) -> Reply {
+) -> Result<Passed, Reply> {
     let Request { id, method, .. } = request;
-    if let Err((status, error)) = check(front, headers, &method, &reading) {
+    if let Err((status, error)) = rules(front, headers, &method, &reading) {
         debug!(code = error.code(), reason = error.message(), "refused a modern request");
-        return reply::error(status, Some(&id), &error);
+        return Err(reply::error(status, Some(&id), &error));
     }
     let served = matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall);
-    let ask = match reading.into_ask(method) {
-        Ok(ask) => ask,
-        Err(error) => return reply::error(StatusCode::BAD_REQUEST, Some(&id), &error),
-    };
     let caller = Caller { principal, revision: Revision::V2026_07_28, transport: Transport::Http };
-    if ask.meta.progress_token.is_none() {
-        let answer = encode(&id, &front.backend.answer(&caller, ask, None).await, served);
-        return reply::json(answer.status, answer.body);
+    match reading.into_ask(method) {
+        Ok(ask) => Ok(Passed { id, served, ask, caller }),
+        Err(error) => Err(reply::error(StatusCode::BAD_REQUEST, Some(&id), &error)),
     }
+}
+
+/// The reply to a request whose outcome came without anything before it.
+pub(crate) fn answer(passed: &Passed, outcome: &Result<Spliced, RpcError>) -> Reply {
+    match outcome {
+        Ok(result) => reply::result(&passed.id, result),
+        Err(_) => {
+            let answer = encode(&passed.id, outcome, passed.served);
+            reply::json(answer.status, answer.body)
+        }
+    }
+}
+
+/// Answers a request that wants progress.
+pub(crate) async fn answer_with_progress<B: Backend>(front: &Front<B>, passed: Passed) -> Reply {
     let (sink, notes) = ProgressSink::channel(PROGRESS_CAPACITY);
     let backend = front.backend.clone();
     let call = Running::new(OnDisconnect::Cancel, async move {
-        Some(encode(&id, &backend.answer(&caller, ask, Some(sink)).await, served))
+        let Passed { id, served, ask, caller } = passed;
+        Some(encode(&id, &backend.answer(&caller, &ask, Some(sink)).await, served))
     });
     sse::answer(call, Some(notes), front.keep_alive).await
 }
 
 /// Everything that is checked before the gateway is asked, in the order that clients rely on.
-fn check<B: Backend>(
+fn rules<B: Backend>(
     front: &Front<B>,
     headers: &HeaderMap,
     method: &Method,

@@ -1,9 +1,17 @@
 //! The shapes of an HTTP answer.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use axum::body::Body;
-use bridgehead_wire::{Id, RpcError, error_response};
+use bridgehead_wire::{Id, RpcError, Spliced, error_response, response};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Response, StatusCode, header};
+
+/// A result from this size on is not copied into one piece.
+const LONG: usize = 32 * 1024;
 
 /// An answer on its way out.
 pub(crate) type Reply = Response<Body>;
@@ -45,4 +53,73 @@ pub(crate) fn events(body: Body) -> Reply {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     reply
+}
+
+/// A result as JSON: a short one in one piece, a long one as the slices it consists of, so that it is not
+/// copied on its way out.
+pub(crate) fn result(id: &Id, result: &Spliced) -> Reply {
+    if result.len() < LONG {
+        let mut out = BytesMut::new();
+        response(&mut out, id, Ok(result));
+        return json(StatusCode::OK, out.freeze());
+    }
+    let mut head = BytesMut::from("{\"jsonrpc\":\"2.0\",\"id\":");
+    head.extend_from_slice(id.raw().bytes());
+    head.extend_from_slice(b",\"result\":");
+    let mut parts = VecDeque::from([head.freeze()]);
+    parts.extend(result.parts().iter().cloned());
+    parts.push_back(Bytes::from_static(b"}"));
+    let mut reply = Response::new(Body::new(Parts { left: parts.iter().map(Bytes::len).sum(), parts }));
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    reply
+}
+
+/// A body of known length in slices.
+struct Parts {
+    parts: VecDeque<Bytes>,
+    left: usize,
+}
+
+impl http_body::Body for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        let part = self.parts.pop_front();
+        self.left -= part.as_ref().map_or(0, Bytes::len);
+        Poll::Ready(part.map(|part| Ok(http_body::Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.left as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_wire::Raw;
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn short_and_long_results_read_the_same() {
+        let id = Id::from(7);
+        for size in [10, LONG * 2] {
+            let text = format!("\"{}\"", "x".repeat(size));
+            let reply = result(&id, &Raw::parse(text.clone()).unwrap().into());
+            assert_eq!(reply.headers()["content-type"], "application/json");
+            let hint = http_body::Body::size_hint(reply.body()).exact();
+            let body = reply.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(body, format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{text}}}"));
+            assert_eq!(hint, Some(body.len() as u64), "the client is told the length");
+        }
+    }
 }

@@ -77,7 +77,7 @@ impl Fake {
         self.moved.notify_waiters();
     }
 
-    async fn call(&self, ask: Ask, progress: Option<ProgressSink>) -> Result<Spliced, RpcError> {
+    async fn call(&self, ask: &Ask, progress: Option<ProgressSink>) -> Result<Spliced, RpcError> {
         let text = |name: &str| ask.params.get(name).and_then(|raw| raw.to_text());
         let Some(tool) = text("name") else {
             return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be a string"));
@@ -145,7 +145,7 @@ impl Backend for Fake {
     async fn answer(
         &self,
         caller: &Caller,
-        ask: Ask,
+        ask: &Ask,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         self.callers.lock().unwrap().push(format!("{} {}", caller.principal, caller.revision));

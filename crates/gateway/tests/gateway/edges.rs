@@ -10,7 +10,7 @@ use crate::support::{Fixture, ask, ask_raw};
 use bridgehead_audit::{AuditError, AuditSink, Enter, EnterFuture, Exit, Outcome};
 use bridgehead_config::ToolOverride;
 use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink};
-use bridgehead_testkit::{Behaviour, Mock, Recorder};
+use bridgehead_testkit::{Behaviour, Mock, Recorder, Tool};
 use bridgehead_wire::{Raw, Revision};
 use serde_json::{Value, json};
 
@@ -190,4 +190,15 @@ fn a_call_dropped_after_its_runtime_is_counted() {
         assert_eq!((recorder.enters().len(), recorder.exits().len()), (1, 0), "only the running one");
     }
     assert_eq!(recorder.exits().len(), 1);
+}
+
+/// PIPE-3: a server's schema that cannot be used checks nothing; the server gets the arguments and judges itself.
+#[tokio::test]
+async fn a_schema_that_cannot_be_used_stops_no_call() {
+    let schema = json!({"type": "object", "$ref": "http://elsewhere.example/schema"});
+    let mock =
+        Mock::legacy().full_tool(Tool::new("odd", Behaviour::Text("ran".to_owned())).input_schema(schema));
+    let fixture = Fixture::start(&[("m", mock)], |_| ());
+    assert_eq!(fixture.call("odd", json!({"x": 1})).await.unwrap()["content"][0]["text"], "ran");
+    fixture.end().await;
 }

@@ -107,5 +107,5 @@ pub(crate) async fn ask_raw(
     let meta = RequestMeta::read(Some(&params)).unwrap();
     let caller = Caller { principal: Principal::local(), revision, transport: Transport::Memory };
     let ask = Ask { method: method.into(), params, meta };
-    gateway.answer(&caller, ask, progress).await.map(|result| result.to_raw())
+    gateway.answer(&caller, &ask, progress).await.map(|result| result.to_raw())
 }

@@ -46,7 +46,7 @@ pub(crate) async fn connect(
     environment: &BTreeMap<String, String>,
     limit: usize,
 ) -> Result<(Process, Peer), ConnectError> {
-    let process = Process::spawn(server, stdio, environment, limit)?;
+    let process = Process::start(server, stdio, environment, limit).await?;
     match process.negotiate(Opening::Probe).await {
         Err((NegotiateError::EndedOnProbe(reason), process)) => {
             debug!(server = %format_args!("mcp:{}", server.name), %reason, "the server ended on the probe; starting it again without");
@@ -58,7 +58,7 @@ pub(crate) async fn connect(
         }
         Ok(found) => return Ok(found),
     }
-    let process = Process::spawn(server, stdio, environment, limit)?;
+    let process = Process::start(server, stdio, environment, limit).await?;
     match process.negotiate(Opening::Initialize).await {
         Ok(found) => Ok(found),
         Err((error, process)) => {
@@ -69,7 +69,7 @@ pub(crate) async fn connect(
 }
 
 impl Process {
-    fn spawn(
+    async fn start(
         server: &Server,
         stdio: &Stdio,
         environment: &BTreeMap<String, String>,
@@ -85,7 +85,7 @@ impl Process {
             let name = Arc::clone(&name);
             move |line: &str| debug!(server = %format_args!("mcp:{name}"), stderr = %redactor.text(line), "server wrote")
         };
-        let mut child = bridgehead_process::spawn(&spec, Box::new(log))?;
+        let mut child = bridgehead_process::start(&spec, Box::new(log)).await?;
         let pipes = child.take_stdout().zip(child.take_stdin());
         let (stdout, stdin) = pipes.ok_or_else(|| SpawnError::Other {
             program: spec.program.clone(),

@@ -539,10 +539,14 @@ mod tests {
             "-----BEGIN PRIVATE KEY-----",
         ] {
             let long = beginning.repeat(200_000 / beginning.len());
-            let started = std::time::Instant::now();
-            let _ = text(&long);
-            let _ = text(&format!("token={long}"));
-            assert!(started.elapsed().as_secs() < 2, "{beginning:?}");
+            // The best of three: a busy machine makes one of them slow, a slow rule makes all of them.
+            let soon = (0..3).any(|_| {
+                let started = std::time::Instant::now();
+                let _ = text(&long);
+                let _ = text(&format!("token={long}"));
+                started.elapsed().as_secs() < 2
+            });
+            assert!(soon, "{beginning:?}");
         }
     }
 }
