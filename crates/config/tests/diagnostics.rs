@@ -125,7 +125,7 @@ cwd = "."
     6 | colour = …
       | ^^^^^^ not a key of `[gateway]`
       |
-      = help: the keys here are `mode`, `prefix`, `max_name_length`, `request_timeout_ms`, `max_total_ms`, `startup_timeout_ms`, `list_wait_ms`, `threads`, `debug_errors`, `max_message_mb`
+      = help: the keys here are `mode`, `prefix`, `max_name_length`, `request_timeout_ms`, `max_total_ms`, `startup_timeout_ms`, `list_wait_ms`, `threads`, `debug_errors`, `max_message_mb`, `init_concurrency`
 
     error: `listen` is not an address with a port
      --> bridgehead.toml:9:10
@@ -409,7 +409,7 @@ env = "hunter2"
     14 | pin = …
        | ^^^ not a key of `[servers.NAME]`
        |
-       = help: the keys here are `command`, `args`, `env`, `env_file`, `cwd`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`
+       = help: the keys here are `command`, `args`, `env`, `env_file`, `cwd`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`
 
     error: `env` must be a table of strings, found a string
       --> bridgehead.toml:15:7
@@ -430,7 +430,7 @@ fn a_clients_file_loses_only_the_server_with_the_mistake() {
     "wrong": { "command": "x", "args": "-y ${NOT_SET}", "env": { "KEY": "hunter2" } },
     "unset": { "command": "x", "env": { "KEY": "hunter2${NOT_SET}" } },
     "remote": { "type": "http", "url": "https://host/mcp?key=hunter2", "headers": { "X": "hunter2" } },
-    "confined": { "command": "x", "toolsDenied": ["rm"] },
+    "confined": { "command": "x", "isolation": "call" },
     "input": { "command": "x", "args": ["${input:key}"] },
     "list": []
   }
@@ -494,13 +494,13 @@ fn a_clients_file_loses_only_the_server_with_the_mistake() {
       |
       = help: only `stdio` works today (how the server is reached)
 
-    warning: server `confined` cannot start: `tools_denied` is not supported yet
+    warning: server `confined` cannot start: `isolation` is not supported yet
      --> .mcp.json:8:35
       |
-    8 |     "confined": { "command": "x", "toolsDenied": ["rm"] },
-      |                                   ^^^^^^^^^^^^^
+    8 |     "confined": { "command": "x", "isolation": "call" },
+      |                                   ^^^^^^^^^^^
       |
-      = help: the server is left out (patterns of the tools that are not offered; wins over `tools_allowed`)
+      = help: only `shared` works today (who shares a process of this server: everyone, one client session, or nobody)
 
     warning: server `input` cannot start: `args`: `${input:key}` can only be answered by an editor
      --> .mcp.json:9:41

@@ -2,7 +2,7 @@
 
 use bridgehead_config::Retry;
 use bridgehead_upstream::{Event, LinkError, Purpose, Ready, Tool, Unavailable, Upstream};
-use bridgehead_wire::{Era, Method, RpcError, code};
+use bridgehead_wire::{Era, Method, Raw, RpcError, code};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::debug;
@@ -44,11 +44,12 @@ async fn run_upstream(call: &Call<'_>, upstream: &Upstream, tool: &Tool) -> Resu
     let limits = upstream.config();
     let last = Instant::now() + limits.max_total;
     let mut sends = 0;
+    let mut progress = Progress { call, last: None };
     loop {
         let deadline = last.min(Instant::now() + limits.request_timeout);
         let ready = upstream.acquire(deadline).await.map_err(|error| unavailable(upstream, &error))?;
         sends += 1;
-        match send(call, upstream, &ready, tool, last).await {
+        match send(call, upstream, &ready, tool, last, &mut progress).await {
             Err(lost)
                 if lost.code == Code::ProviderCrashed
                     && sends < MOST_SENDS
@@ -57,6 +58,33 @@ async fn run_upstream(call: &Call<'_>, upstream: &Upstream, tool: &Tool) -> Resu
                 debug!(correlationId = %call.correlation, tool = %call.tool, "the server was lost; the call is sent again");
             }
             outcome => return outcome,
+        }
+    }
+}
+
+/// What the client has been told of a call's progress. A call that is sent again begins anew; its client
+/// must not see it go backwards.
+struct Progress<'c> {
+    call: &'c Call<'c>,
+    last: Option<f64>,
+}
+
+impl Progress<'_> {
+    fn forward(&mut self, params: &Raw) {
+        #[derive(serde::Deserialize)]
+        struct Reached {
+            progress: f64,
+        }
+        let Self { call, last } = self;
+        let (Some(sink), Some(token)) = (&call.progress, &call.ask.meta.progress_token) else { return };
+        let Ok(Reached { progress }) = params.decode() else { return };
+        if last.is_some_and(|last| progress <= last) {
+            return;
+        }
+        *last = Some(progress);
+        let told = progress_for(params, token, call.caller.revision).is_some_and(|told| sink.send(told));
+        if !told {
+            debug!(correlationId = %call.correlation, "the client does not read its progress; one was dropped");
         }
     }
 }
@@ -76,6 +104,7 @@ async fn send(
     ready: &Ready,
     tool: &Tool,
     last: Instant,
+    progress: &mut Progress<'_>,
 ) -> Result<Outcome, CallError> {
     let server = upstream.name();
     let mut exchange = ready.link.open(Purpose::Ordinary);
@@ -102,14 +131,7 @@ async fn send(
             return Err(CallError::new(Code::ProviderTimeout, message).after_sending());
         };
         match event {
-            Event::Progress(params) => {
-                if let (Some(sink), Some(token)) = (&call.progress, &call.ask.meta.progress_token)
-                    && let Some(notification) = progress_for(&params, token, call.caller.revision)
-                    && !sink.send(notification)
-                {
-                    debug!(correlationId = %call.correlation, "the client does not read its progress; one was dropped");
-                }
-            }
+            Event::Progress(params) => progress.forward(&params),
             Event::Answer(Ok(result)) => {
                 return tool_result(result).map_err(|error| CallError {
                     message: format!("server `{server}`: {}", error.message),
@@ -148,7 +170,7 @@ async fn send(
     }
 }
 
-fn tool_result(result: bridgehead_wire::Raw) -> Result<Outcome, CallError> {
+fn tool_result(result: Raw) -> Result<Outcome, CallError> {
     match ToolResult::read(&result) {
         Ok(read) => Ok(Outcome::Result(result, read)),
         Err(reason) => Err(CallError::new(Code::ProviderInvalidOutput, reason).after_sending()),
