@@ -1,7 +1,7 @@
 //! What waits to be written to one peer: many senders, one writer, few system calls.
 //!
-//! Senders append to a shared buffer and go on; the writer takes the whole buffer and writes it at once,
-//! after one yield, so that every sender that is ready now rides in the same write. The order of
+//! Senders append to a shared buffer and go on; the writer takes the whole buffer and writes it at once, when
+//! every sender that is ready now has had its turn and rides in the same write. The order of
 //! [`Outbox::push`] is the order on the wire. What a peer does not read stays bounded: whoever can wait
 //! waits for [`Outbox::room`], and what may be lost goes by [`Outbox::push_if_room`].
 
@@ -12,6 +12,7 @@ use bridgehead_wire::on_one_line;
 use bytes::{BufMut, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -102,6 +103,8 @@ impl Outbox {
         let _gone = self.gone.clone().drop_guard();
         let mut stream = pin!(stream);
         let mut batch = BytesMut::new();
+        // A single thread runs whoever is ready before it comes back to the writer; several do not.
+        let several = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
         loop {
             let closing = {
                 let mut state = self.state.lock();
@@ -114,7 +117,9 @@ impl Outbox {
                     return stream.shutdown().await;
                 }
                 self.filled.notified().await;
-                tokio::task::yield_now().await;
+                if several {
+                    tokio::task::yield_now().await;
+                }
                 continue;
             }
             stream.write_all(&batch).await?;

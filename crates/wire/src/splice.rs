@@ -10,9 +10,13 @@ use smallvec::SmallVec;
 
 use crate::{NotJson, Raw};
 
-/// JSON text as a sequence of slices, some of them from the original message.
+/// Up to this size an edited object is written out at once: copying so little costs less than keeping count
+/// of its slices. Larger ones stay slices of what came.
+const COPIED: usize = 16 * 1024;
+
+/// JSON text as a sequence of slices, most often a single one; of a long text, slices of the original message.
 #[derive(Debug, Clone, Default)]
-pub struct Spliced(SmallVec<[Bytes; 8]>);
+pub struct Spliced(SmallVec<[Bytes; 1]>);
 
 impl Spliced {
     /// How many bytes it is when written out.
@@ -47,17 +51,59 @@ impl Spliced {
         self.write_to(&mut out);
         Raw::trusted(out.freeze())
     }
-
-    fn push(&mut self, part: Bytes) {
-        if !part.is_empty() {
-            self.0.push(part);
-        }
-    }
 }
 
 impl From<Raw> for Spliced {
     fn from(raw: Raw) -> Self {
         Self(SmallVec::from_iter([raw.into()]))
+    }
+}
+
+/// The text of an edited object as it grows: short stretches are copied together, long ones kept as slices.
+struct Growing<'a> {
+    source: &'a Bytes,
+    text: BytesMut,
+    parts: SmallVec<[Bytes; 1]>,
+}
+
+impl<'a> Growing<'a> {
+    fn new(source: &'a Bytes, added: usize) -> Self {
+        Self {
+            source,
+            text: BytesMut::with_capacity(source.len().min(COPIED) + added),
+            parts: SmallVec::new(),
+        }
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        self.text.extend_from_slice(text);
+    }
+
+    fn slice(&mut self, slice: &Bytes) {
+        if slice.len() <= COPIED {
+            return self.text(slice);
+        }
+        self.close();
+        self.parts.push(slice.clone());
+    }
+
+    fn source(&mut self, range: Range<usize>) {
+        if range.len() <= COPIED {
+            return self.text.extend_from_slice(&self.source[range]);
+        }
+        self.close();
+        self.parts.push(self.source.slice(range));
+    }
+
+    fn close(&mut self) {
+        if !self.text.is_empty() {
+            self.parts.push(self.text.split().freeze());
+        }
+    }
+
+    fn finish(mut self) -> Spliced {
+        self.close();
+        Spliced(self.parts)
     }
 }
 
@@ -167,8 +213,7 @@ pub struct Edit<'a> {
 enum Change {
     Keep,
     Remove,
-    /// Boxed because it is rare: an edit holds one `Change` for every member.
-    Replace(Box<Spliced>),
+    Replace(Spliced),
 }
 
 impl Edit<'_> {
@@ -178,7 +223,7 @@ impl Edit<'_> {
         let mut value = Some(value.into());
         for (member, change) in self.object.members.iter().zip(&mut self.changes) {
             if member.is(&self.object.source, name) {
-                *change = value.take().map_or(Change::Remove, |value| Change::Replace(Box::new(value)));
+                *change = value.take().map_or(Change::Remove, Change::Replace);
             }
         }
         if let Some(value) = value {
@@ -218,61 +263,53 @@ impl Edit<'_> {
         if added.is_empty() && changes.iter().all(|change| matches!(change, Change::Keep)) {
             return Spliced(SmallVec::from_iter([source.clone()]));
         }
-        let mut out = Spliced::default();
+        let sizes = added.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+        let mut out = Growing::new(source, sizes);
         let first = object.members.first().map_or(1, |member| member.key.start - 1);
-        out.push(source.slice(..first));
+        out.source(0..first);
         let mut empty = true;
         for (name, value) in added {
-            out.push(Bytes::from(format!("{}\"{name}\":", if empty { "" } else { "," })));
-            out.0.extend(value.0);
+            out.text(if empty { b"\"" } else { b",\"" });
+            out.text(name.as_bytes());
+            out.text(b"\":");
+            value.0.iter().for_each(|part| out.slice(part));
             empty = false;
         }
-        let added_any = !empty;
         // `kept` is the stretch of source bytes that has been accepted but not yet written out.
-        let mut kept: Option<(usize, usize)> = None;
+        let mut kept = first..first;
         let mut previous_end = first;
         for (position, (member, change)) in object.members.iter().zip(changes).enumerate() {
-            let key = member.key.start - 1;
-            let value = member.value.start;
-            let end = member.value.end;
             let gap = previous_end;
-            previous_end = end;
+            previous_end = member.value.end;
             if matches!(change, Change::Remove) {
                 continue;
             }
             // The separator in front of a member is the source's own, unless nothing stands before it.
             let start = if empty {
-                key
+                member.key.start - 1
             } else if position == 0 {
-                debug_assert!(added_any);
-                out.push(Bytes::from_static(b","));
-                key
+                out.text(b",");
+                member.key.start - 1
             } else {
                 gap
             };
             empty = false;
-            let until = if matches!(change, Change::Keep) { end } else { value };
-            kept = match kept {
-                Some((from, to)) if to == start => Some((from, until)),
-                other => {
-                    if let Some((from, to)) = other {
-                        out.push(source.slice(from..to));
-                    }
-                    Some((start, until))
+            if start != kept.end {
+                out.source(kept);
+                kept = start..start;
+            }
+            match change {
+                Change::Replace(with) => {
+                    out.source(kept.start..member.value.start);
+                    with.0.iter().for_each(|part| out.slice(part));
+                    kept = member.value.end..member.value.end;
                 }
-            };
-            if let Change::Replace(with) = change {
-                if let Some((from, to)) = kept.take() {
-                    out.push(source.slice(from..to));
-                }
-                out.0.extend(with.0);
+                _ => kept.end = member.value.end,
             }
         }
-        if let Some((from, to)) = kept {
-            out.push(source.slice(from..to));
-        }
-        out.push(source.slice(previous_end..));
-        out
+        out.source(kept);
+        out.source(previous_end..source.len());
+        out.finish()
     }
 }
 

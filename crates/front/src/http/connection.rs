@@ -3,16 +3,18 @@
 //! A client may be slow with its headers, silent between requests, or not read its answer: each has a
 //! time after which the connection is closed. Connections beyond the limit wait in the listen queue.
 
+use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -20,6 +22,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
+
+use super::Routes;
+use super::reply::Reply;
+use crate::Backend;
 
 /// How long a client may take to send its next request's headers, the wait for it included. Longer than
 /// common clients keep idle connections, so that it is they who close them.
@@ -30,15 +36,20 @@ const STALLED_WRITE: Duration = Duration::from_secs(60);
 const MAX_CONNECTIONS: usize = 4096;
 /// How many headers a request may have.
 const MAX_HEADERS: usize = 128;
-/// How many bytes of headers are buffered.
-const HEADER_BYTES: usize = 64 * 1024;
+/// How many bytes are buffered, of a request's headers and of an answer: enough for a long list of tools to
+/// leave in one write.
+const BUFFER_BYTES: usize = 512 * 1024;
 /// How long to wait after a failed accept (no descriptors left, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown`: then no more connections are accepted, idle ones are closed, and this returns
 /// when every request in progress is answered. The caller bounds that by dropping the future, which
 /// closes the rest. Pass the same token to [`router`](super::router), or its streams stay open.
-pub async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) -> io::Result<()> {
+pub async fn serve<B: Backend>(
+    listener: TcpListener,
+    routes: Routes<B>,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -61,10 +72,14 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: Cancellation
         };
         // Answers are written whole; waiting for more to send with them only costs time.
         drop(stream.set_nodelay(true));
-        let (router, shutdown) = (router.clone(), shutdown.clone());
+        let (routes, shutdown) = (routes.clone(), shutdown.clone());
         connections.spawn(async move {
             let _slot = slot;
-            if let Err(error) = connection(stream, router, shutdown).await {
+            let answer = move |request| {
+                let routes = routes.clone();
+                async move { routes.answer(request).await }
+            };
+            if let Err(error) = connection(stream, answer, shutdown).await {
                 debug!(%error, "a connection ended early");
             }
         });
@@ -74,18 +89,24 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: Cancellation
     Ok(())
 }
 
-async fn connection<S>(stream: S, router: Router, shutdown: CancellationToken) -> hyper::Result<()>
+async fn connection<S, A, R>(stream: S, answer: A, shutdown: CancellationToken) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    A: Fn(Request<Incoming>) -> R,
+    R: Future<Output = Reply> + Send + 'static,
 {
+    let service = service_fn(|request| {
+        let answering = answer(request);
+        async { Ok::<_, Infallible>(answering.await) }
+    });
     let io = TokioIo::new(Unstalled { stream, deadline: None });
     let mut serving = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS_WITHIN)
             .max_headers(MAX_HEADERS)
-            .max_buf_size(HEADER_BYTES)
-            .serve_connection(io, TowerToHyperService::new(router))
+            .max_buf_size(BUFFER_BYTES)
+            .serve_connection(io, service)
     );
     tokio::select! {
         served = serving.as_mut() => return served,
@@ -158,14 +179,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unstalled<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::routing::get;
+    use axum::body::Body;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::task::JoinHandle;
 
     fn start(answer: &'static str) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
         let (client, server) = duplex(1024);
-        let router = Router::new().route("/", get(move || async move { answer.repeat(100_000) }));
-        (client, tokio::spawn(connection(server, router, CancellationToken::new())))
+        let answer = move |_| async move { Reply::new(Body::from(answer.repeat(100_000))) };
+        (client, tokio::spawn(connection(server, answer, CancellationToken::new())))
     }
 
     #[tokio::test(start_paused = true)]

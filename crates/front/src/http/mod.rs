@@ -18,15 +18,12 @@ mod sse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::routing::{any, get};
 use bridgehead_config::HttpSettings;
 use bridgehead_gateway::Principal;
 use bridgehead_wire::{Incoming, Message, RpcError, code};
-use bytes::BytesMut;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -63,7 +60,7 @@ pub fn router<B: Backend>(
     settings: &HttpSettings,
     token: Option<Token>,
     shutdown: CancellationToken,
-) -> Router {
+) -> Routes<B> {
     let sessions = Arc::new(Sessions::new(settings.max_sessions, settings.session_idle));
     tokio::spawn({
         let every = sessions.sweep_interval();
@@ -87,17 +84,44 @@ pub fn router<B: Backend>(
         keep_alive: settings.keep_alive,
         shutdown,
     };
-    Router::new()
-        .route(ENDPOINT, any(endpoint::<B>))
-        .route(HEALTH, get(async || "ok"))
-        .fallback(async || {
-            let error = RpcError::new(code::INVALID_REQUEST, "nothing here; the MCP endpoint is `/mcp`");
-            reply::error(StatusCode::NOT_FOUND, None, &error)
-        })
-        .with_state(Arc::new(front))
+    Routes(Arc::new(front))
 }
 
-async fn endpoint<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request) -> Reply {
+/// What is served under which path. Clones share it.
+pub struct Routes<B>(Arc<Front<B>>);
+
+impl<B> Clone for Routes<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<B> std::fmt::Debug for Routes<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Routes").finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Routes<B> {
+    /// Answers one HTTP request, wherever it came from. Two paths need no router.
+    pub async fn answer<D>(&self, request: Request<D>) -> Response<Body>
+    where
+        D: http_body::Body<Data = Bytes> + Send + 'static,
+        D::Error: Into<axum::BoxError>,
+    {
+        let request = request.map(Body::new);
+        match request.uri().path() {
+            ENDPOINT => endpoint(&self.0, request).await,
+            HEALTH => reply::text("ok"),
+            _ => {
+                let error = RpcError::new(code::INVALID_REQUEST, "nothing here; the MCP endpoint is `/mcp`");
+                reply::error(StatusCode::NOT_FOUND, None, &error)
+            }
+        }
+    }
+}
+
+async fn endpoint<B: Backend>(front: &Front<B>, request: Request<Body>) -> Reply {
     let (parts, body) = request.into_parts();
     let principal = match front.guard.admit(&parts) {
         Ok(principal) => principal,
@@ -112,9 +136,9 @@ async fn endpoint<B: Backend>(State(front): State<Arc<Front<B>>>, request: Reque
         }
     };
     match parts.method {
-        Method::POST => post(&front, principal, &parts.headers, body).await,
-        Method::GET => legacy::open_stream(&front, &principal, &parts.headers),
-        Method::DELETE => legacy::end(&front, &principal, &parts.headers),
+        Method::POST => post(front, principal, &parts.headers, body).await,
+        Method::GET => legacy::open_stream(front, &principal, &parts.headers),
+        Method::DELETE => legacy::end(front, &principal, &parts.headers),
         _ => {
             let mut reply = reply::empty(StatusCode::METHOD_NOT_ALLOWED);
             reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"));

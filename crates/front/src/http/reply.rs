@@ -38,6 +38,14 @@ pub(crate) fn error(status: StatusCode, id: Option<&Id>, error: &RpcError) -> Re
     json(status, out.freeze())
 }
 
+/// A few words for people.
+pub(crate) fn text(words: &'static str) -> Reply {
+    let mut reply = Response::new(Body::from(words));
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    reply.headers_mut().insert(header::CONTENT_TYPE, plain);
+    reply
+}
+
 /// A status without a body.
 pub(crate) fn empty(status: StatusCode) -> Reply {
     let mut reply = Response::new(Body::empty());

@@ -8,8 +8,6 @@ use bridgehead_front::router;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
-use hyper::service::Service;
-use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -113,14 +111,14 @@ async fn idle_sessions_expire_unless_a_call_is_in_flight() {
     const IDLE: Duration = Duration::from_secs(60);
     let fake = Fake::new();
     let settings = HttpSettings { session_idle: IDLE, ..HttpSettings::default() };
-    let service = TowerToHyperService::new(router(fake.clone(), &settings, None, CancellationToken::new()));
+    let service = router(fake.clone(), &settings, None, CancellationToken::new());
     let post = async |session: &str, body: String| {
         let request = Request::post("/mcp")
             .header("host", "localhost")
             .header("accept", "*/*")
             .header("content-type", "application/json")
             .header("mcp-session-id", session);
-        service.call(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
+        service.answer(request.body(Full::new(Bytes::from(body))).unwrap()).await
     };
     let open = async || {
         let answer = post("none", initialize("1", "2025-06-18")).await;
