@@ -29,7 +29,7 @@ Usage: cargo xtask CHORE
 Chores:
   check                  formatting, requirements, lints and documentation; warnings are errors
   test                   all tests of the workspace, then the examples in its documentation
-  ci                     check, then test; installs cargo-nextest where it is missing
+  ci                     check, test, and the short forms of conformance, foreign and bench; installs what is missing
   bench                  what the gateway costs, against the server behind it, directly; also --full, --json FILE,
                          --enforce (fails if a bar is missed), --threads N, --only TEXT
   conformance            the official suite against our fixture, directly and through the gateway; also
@@ -71,6 +71,9 @@ fn main() -> ExitCode {
             let mut steps = Steps::new(&root);
             check(&mut steps);
             steps.test(Install::Yes);
+            steps.run("conformance", |root| conformance::run(root, &[]));
+            steps.run("foreign clients and servers", |root| foreign::run(root, &[]));
+            steps.run("benchmark", |root| bench::run(root, &[]));
             steps.finish()
         }
         ["bench", options @ ..] => bench::run(&root, options),

@@ -1,5 +1,7 @@
 //! The load generator against the echo server, both as they are used: is every answer checked, in both eras?
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::time::Duration;
 
 use bridgehead_bench::echo::Echo;

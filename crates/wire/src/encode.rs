@@ -43,6 +43,15 @@ pub fn response(out: &mut BytesMut, id: &Id, outcome: Result<&Spliced, &RpcError
     }
 }
 
+/// The answer to the request `id`, where it need not be one piece: a long result stays the slices it is.
+pub fn response_parts(id: &Id, outcome: Result<&Spliced, &RpcError>) -> Spliced {
+    let (member, value) = match outcome {
+        Ok(result) => (&b",\"result\":"[..], result),
+        Err(error) => (&b",\"error\":"[..], &Spliced::from(error.body().clone())),
+    };
+    value.between(&[b"{\"jsonrpc\":\"2.0\",\"id\":", id.raw().bytes().as_ref(), member].concat(), b"}")
+}
+
 /// Appends an error answer. Without an id the member is left out: `null` is not a valid id.
 pub fn error_response(out: &mut BytesMut, id: Option<&Raw>, error: &RpcError) {
     out.put_slice(b"{\"jsonrpc\":\"2.0\"");
@@ -107,6 +116,10 @@ mod tests {
             text(|out| response(out, &id, Err(&error))),
             r#"{"jsonrpc":"2.0","id":"a","error":{"code":1,"message":"x"}}"#
         );
+        for outcome in [Ok(&params), Err(&error), Ok(&Spliced::from(Raw::string(&"x".repeat(100_000))))] {
+            let whole = text(|out| response(out, &id, outcome));
+            assert_eq!(response_parts(&id, outcome).to_raw().as_str(), whole);
+        }
         assert_eq!(
             text(|out| error_response(out, None, &error)),
             r#"{"jsonrpc":"2.0","error":{"code":1,"message":"x"}}"#

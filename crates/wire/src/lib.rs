@@ -21,7 +21,7 @@ mod splice;
 mod sse;
 
 pub use depth::{MAX_DEPTH, too_deep};
-pub use encode::{error_response, notification, request, response};
+pub use encode::{error_response, notification, request, response, response_parts};
 pub use error::RpcError;
 pub use frame::{Line, LineBuffer, on_one_line};
 pub use header::{HeaderValueError, decode_header_value, encode_header_value};

@@ -189,9 +189,13 @@ impl Message {
             return Err(Malformed::request(None, "`id` must be a string or an integer"));
         }
         if let Some(method) = members.method {
-            let method: Method = match slice(method).to_text() {
-                Some(name) => Method::from(name.as_str()),
-                None => return Err(Malformed::request(id, "`method` must be a string")),
+            // Borrowed unless it is written with escapes, which no known method needs.
+            let method: Method = match serde_json::from_str::<&str>(method.get()) {
+                Ok(name) => Method::from(name),
+                Err(_) => match slice(method).to_text() {
+                    Some(name) => Method::from(name.as_str()),
+                    None => return Err(Malformed::request(id, "`method` must be a string")),
+                },
             };
             let params = members.params.map(slice);
             if params.as_ref().is_some_and(|params| !matches!(params.bytes().first(), Some(b'{' | b'['))) {

@@ -42,6 +42,16 @@ impl Spliced {
         }
     }
 
+    /// This text with another before and after it.
+    pub(crate) fn between(&self, before: &[u8], after: &[u8]) -> Self {
+        let none = Bytes::new();
+        let mut out = Growing::new(&none, before.len() + self.len().min(COPIED) + after.len());
+        out.text(before);
+        self.0.iter().for_each(|part| out.slice(part));
+        out.text(after);
+        out.finish()
+    }
+
     /// The whole text; no copy where it is one slice already.
     pub fn to_raw(&self) -> Raw {
         if let [only] = self.0.as_slice() {

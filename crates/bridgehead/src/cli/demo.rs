@@ -59,7 +59,7 @@ impl Backend for Demo {
     ) -> Result<Spliced, RpcError> {
         let mut result = match (&ask.method, caller.era()) {
             (Method::ToolsList, _) => json!({"tools": tools()}),
-            (Method::ToolsCall, _) => call(&ask, progress).await?,
+            (Method::ToolsCall, _) => call(ask, progress).await?,
             (Method::Discover, Era::Modern) => json!({
                 "supportedVersions": [Revision::MODERN.as_str()],
                 "capabilities": {"tools": {}},

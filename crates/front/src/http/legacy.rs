@@ -12,7 +12,7 @@ use axum::body::Body;
 use bridgehead_gateway::{Caller, Principal, ProgressSink, Transport};
 use bridgehead_wire::{
     Era, Id, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError, Spliced, code,
-    notification as write_notification, response,
+    notification as write_notification,
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{Abortable, join_all};
@@ -38,7 +38,7 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
     let id = &request.id;
     let revision = match era::negotiate(request.params.as_ref()) {
         Ok(revision) => revision,
-        Err(error) => return json(id, Err(&error)),
+        Err(error) => return Answer::new(id, Err(&error)).into_reply(),
     };
     let tick = *front.backend.catalog_changes().borrow();
     let Some(session) = front.sessions.open(principal, revision, tick) else {
@@ -48,7 +48,7 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
         return reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), &error);
     };
     debug!(session = session.label(), principal = %session.principal, %revision, "session opened");
-    let mut reply = json(id, Ok(&front.backend.initialize(revision).into()));
+    let mut reply = Answer::new(id, Ok(&front.backend.initialize(revision).into())).into_reply();
     if let Ok(value) = HeaderValue::try_from(session.id.to_string()) {
         reply.headers_mut().insert(headers::SESSION, value);
     }
@@ -116,7 +116,7 @@ pub(crate) async fn request<B: Backend>(
     };
     match call(front, &Arc::new(lease), request, reading, sink) {
         Ok(call) => sse::answer(call, notes, front.keep_alive).await,
-        Err(done) => reply::json(StatusCode::OK, done.body),
+        Err(done) => done.into_reply(),
     }
 }
 
@@ -130,14 +130,14 @@ fn call<B: Backend>(
 ) -> Result<Running<Option<Answer>>, Answer> {
     let Request { id, method, .. } = request;
     if method == Method::Ping {
-        return Err(encode(&id, Ok(&Raw::literal("{}").into())));
+        return Err(Answer::new(&id, Ok(&Raw::literal("{}").into())));
     }
     if era::absent_in(Era::Legacy, &method) {
-        return Err(encode(&id, Err(&era::no_such_method(&method, Era::Legacy))));
+        return Err(Answer::new(&id, Err(&era::no_such_method(&method, Era::Legacy))));
     }
     let refused = |error: RpcError| {
         debug!(code = error.code(), "refused a legacy request");
-        encode(&id, Err(&error))
+        Answer::new(&id, Err(&error))
     };
     let ask = reading.into_ask(method).map_err(refused)?;
     let session = &lease.0;
@@ -156,7 +156,7 @@ fn call<B: Backend>(
         let answer = backend.answer(&caller, &ask, sink);
         let outcome = Abortable::new(answer, registration).await.ok()?;
         let id = entry.id().clone();
-        entry.finish().then(|| encode(&id, outcome.as_ref()))
+        entry.finish().then(|| Answer::new(&id, outcome.as_ref()))
     }))
 }
 
@@ -179,7 +179,7 @@ pub(crate) async fn batch<B: Backend>(
             Ok(Message::Request(request)) => {
                 let reading = Reading::of(request.params.as_ref());
                 answers.push(if request.method == Method::Initialize || reading.claims_version() {
-                    Err(encode(&request.id, Err(&not_in_a_batch())))
+                    Err(Answer::new(&request.id, Err(&not_in_a_batch())))
                 } else {
                     call(front, &lease, request, reading, None)
                 });
@@ -189,7 +189,10 @@ pub(crate) async fn batch<B: Backend>(
             Err(malformed) => {
                 let mut out = BytesMut::new();
                 malformed_response(&mut out, &malformed);
-                answers.push(Err(Answer { status: StatusCode::OK, body: out.freeze() }));
+                answers.push(Err(Answer {
+                    status: StatusCode::OK,
+                    body: Raw::parse(out.freeze()).map(Spliced::from).unwrap_or_default(),
+                }));
             }
         }
     }
@@ -198,8 +201,8 @@ pub(crate) async fn batch<B: Backend>(
     }
     let answers = join_all(answers.into_iter().map(|answer| async {
         match answer {
-            Ok(call) => call.await.map(|answer| BytesMut::from(&answer.body[..])),
-            Err(done) => Some(BytesMut::from(&done.body[..])),
+            Ok(call) => call.await.map(|answer| BytesMut::from(&answer.body.to_raw().bytes()[..])),
+            Err(done) => Some(BytesMut::from(&done.body.to_raw().bytes()[..])),
         }
     }))
     .await;
@@ -308,15 +311,4 @@ async fn changed(changes: &mut watch::Receiver<u64>, session: &Session) {
             std::future::pending::<()>().await;
         }
     }
-}
-
-fn encode(id: &Id, outcome: Result<&Spliced, &RpcError>) -> Answer {
-    let mut out = BytesMut::new();
-    response(&mut out, id, outcome);
-    Answer { status: StatusCode::OK, body: out.freeze() }
-}
-
-fn json(id: &Id, outcome: Result<&Spliced, &RpcError>) -> Reply {
-    let answer = encode(id, outcome);
-    reply::json(answer.status, answer.body)
 }

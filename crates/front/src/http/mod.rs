@@ -213,7 +213,7 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
                         let outcome = front.backend.answer(&passed.caller, &passed.ask, None).await;
                         modern::answer(&passed, &outcome)
                     }
-                    Err(refused) => refused,
+                    Err(refused) => *refused,
                 },
                 Kind::Initialize => legacy::initialize(front, principal, &request),
                 Kind::Legacy => match legacy::session(front, &principal, headers) {

@@ -1,8 +1,7 @@
 //! Requests of the modern era: each stands by itself, mirrored in its headers.
 
 use bridgehead_gateway::{Ask, Caller, Principal, ProgressSink, Transport};
-use bridgehead_wire::{Era, Id, Method, Notification, Request, Revision, RpcError, Spliced, code, response};
-use bytes::BytesMut;
+use bridgehead_wire::{Era, Id, Method, Notification, Request, Revision, RpcError, Spliced, code};
 use http::{HeaderMap, StatusCode};
 use tracing::debug;
 
@@ -37,29 +36,23 @@ pub(crate) fn check<B: Backend>(
     headers: &HeaderMap,
     request: Request,
     reading: Reading,
-) -> Result<Passed, Reply> {
+) -> Result<Passed, Box<Reply>> {
     let Request { id, method, .. } = request;
     if let Err((status, error)) = rules(front, headers, &method, &reading) {
         debug!(code = error.code(), reason = error.message(), "refused a modern request");
-        return Err(reply::error(status, Some(&id), &error));
+        return Err(Box::new(reply::error(status, Some(&id), &error)));
     }
     let served = matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall);
     let caller = Caller { principal, revision: Revision::V2026_07_28, transport: Transport::Http };
     match reading.into_ask(method) {
         Ok(ask) => Ok(Passed { id, served, ask, caller }),
-        Err(error) => Err(reply::error(StatusCode::BAD_REQUEST, Some(&id), &error)),
+        Err(error) => Err(Box::new(reply::error(StatusCode::BAD_REQUEST, Some(&id), &error))),
     }
 }
 
 /// The reply to a request whose outcome came without anything before it.
 pub(crate) fn answer(passed: &Passed, outcome: &Result<Spliced, RpcError>) -> Reply {
-    match outcome {
-        Ok(result) => reply::result(&passed.id, result),
-        Err(_) => {
-            let answer = encode(&passed.id, outcome, passed.served);
-            reply::json(answer.status, answer.body)
-        }
-    }
+    encode(&passed.id, outcome, passed.served).into_reply()
 }
 
 /// Answers a request that wants progress.
@@ -99,10 +92,8 @@ fn rules<B: Backend>(
 }
 
 fn encode(id: &Id, outcome: &Result<Spliced, RpcError>, served: bool) -> Answer {
-    let mut out = BytesMut::new();
-    response(&mut out, id, outcome.as_ref());
     let status = outcome.as_ref().err().map_or(StatusCode::OK, |error| status(error.code(), served));
-    Answer { status, body: out.freeze() }
+    Answer { status, ..Answer::new(id, outcome.as_ref()) }
 }
 
 /// The status of an error that the gateway answered: only errors about the protocol itself show in it.

@@ -6,12 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
-use bridgehead_wire::{Id, RpcError, Spliced, error_response, response};
+use bridgehead_wire::{Id, RpcError, Spliced, error_response, response_parts};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Response, StatusCode, header};
-
-/// A result from this size on is not copied into one piece.
-const LONG: usize = 32 * 1024;
 
 /// An answer on its way out.
 pub(crate) type Reply = Response<Body>;
@@ -20,12 +17,34 @@ pub(crate) type Reply = Response<Body>;
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
-    pub(crate) body: Bytes,
+    pub(crate) body: Spliced,
+}
+
+impl Answer {
+    /// The answer to a request, with status 200.
+    pub(crate) fn new(id: &Id, outcome: Result<&Spliced, &RpcError>) -> Self {
+        Self { status: StatusCode::OK, body: response_parts(id, outcome) }
+    }
+
+    /// As a plain JSON reply. What is long leaves as the slices it consists of, not copied once more.
+    pub(crate) fn into_reply(self) -> Reply {
+        match self.body.parts() {
+            [only] => json(self.status, only.clone()),
+            parts => {
+                let body = Parts { parts: parts.iter().cloned().collect(), left: self.body.len() };
+                with_json(self.status, Body::new(body))
+            }
+        }
+    }
 }
 
 /// A JSON body.
 pub(crate) fn json(status: StatusCode, body: Bytes) -> Reply {
-    let mut reply = Response::new(Body::from(body));
+    with_json(status, Body::from(body))
+}
+
+fn with_json(status: StatusCode, body: Body) -> Reply {
+    let mut reply = Response::new(body);
     *reply.status_mut() = status;
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     reply
@@ -60,25 +79,6 @@ pub(crate) fn events(body: Body) -> Reply {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    reply
-}
-
-/// A result as JSON: a short one in one piece, a long one as the slices it consists of, so that it is not
-/// copied on its way out.
-pub(crate) fn result(id: &Id, result: &Spliced) -> Reply {
-    if result.len() < LONG {
-        let mut out = BytesMut::new();
-        response(&mut out, id, Ok(result));
-        return json(StatusCode::OK, out.freeze());
-    }
-    let mut head = BytesMut::from("{\"jsonrpc\":\"2.0\",\"id\":");
-    head.extend_from_slice(id.raw().bytes());
-    head.extend_from_slice(b",\"result\":");
-    let mut parts = VecDeque::from([head.freeze()]);
-    parts.extend(result.parts().iter().cloned());
-    parts.push_back(Bytes::from_static(b"}"));
-    let mut reply = Response::new(Body::new(Parts { left: parts.iter().map(Bytes::len).sum(), parts }));
-    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     reply
 }
 
@@ -120,9 +120,9 @@ mod tests {
     #[tokio::test]
     async fn short_and_long_results_read_the_same() {
         let id = Id::from(7);
-        for size in [10, LONG * 2] {
+        for size in [10, 100_000] {
             let text = format!("\"{}\"", "x".repeat(size));
-            let reply = result(&id, &Raw::parse(text.clone()).unwrap().into());
+            let reply = Answer::new(&id, Ok(&Raw::parse(text.clone()).unwrap().into())).into_reply();
             assert_eq!(reply.headers()["content-type"], "application/json");
             let hint = http_body::Body::size_hint(reply.body()).exact();
             let body = reply.into_body().collect().await.unwrap().to_bytes();

@@ -54,7 +54,7 @@ pub(crate) async fn answer(
                 return plain(answer);
             }
             if let Some(answer) = answer {
-                out.put_slice(&event(&answer.body));
+                out.put_slice(&event(answer.body.to_raw().bytes()));
             }
             return reply::events(Body::from(out.freeze()));
         }
@@ -71,7 +71,7 @@ pub(crate) async fn answer(
 
 fn plain(answer: Option<Answer>) -> Reply {
     match answer {
-        Some(answer) => reply::json(answer.status, answer.body),
+        Some(answer) => answer.into_reply(),
         None => reply::events(Body::empty()),
     }
 }
@@ -101,7 +101,7 @@ impl CallEvents {
                 while let Ok(note) = self.notes.try_recv() {
                     self.ready.push_back(event(&note));
                 }
-                self.ready.extend(outcome.flatten().map(|answer| event(&answer.body)));
+                self.ready.extend(outcome.flatten().map(|answer| event(answer.body.to_raw().bytes())));
                 continue;
             }
             return self.silence.as_mut().poll(context).map(|()| Some(COMMENT));
@@ -134,7 +134,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     fn done(body: &'static str) -> Option<Answer> {
-        Some(Answer { status: StatusCode::OK, body: Bytes::from_static(body.as_bytes()) })
+        Some(Answer { status: StatusCode::OK, body: bridgehead_wire::Raw::literal(body).into() })
     }
 
     async fn text(reply: Reply) -> String {
