@@ -100,7 +100,7 @@ async fn a_daemon_does_not_survive() {
             }
             _ => {
                 drop(child);
-                until("the tree is gone", || marked(&mark).is_empty()).await;
+                until("the tree is gone", || marked(&mark).is_empty() && state(daemon).is_none()).await;
             }
         }
         // Whoever was waited for is gone now, not soon.
