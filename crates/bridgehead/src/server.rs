@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -253,8 +254,10 @@ impl Server {
         let mut fronts = JoinSet::new();
         for front in connected {
             let limit = self.settings.max_message_bytes;
-            fronts
-                .spawn(front.serve(self.gateway.clone(), limit, shutdown.clone()).with_current_subscriber());
+            // An embedding program gets threads only if it asks for them.
+            let threads = self.settings.threads.map_or(1, NonZeroUsize::get);
+            let serving = front.serve(self.gateway.clone(), limit, threads, shutdown.clone());
+            fronts.spawn(serving.with_current_subscriber());
         }
         self.connected.store(true, Ordering::Release);
         info!("ready");

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 
 use bridgehead_config::HttpSettings;
-use bridgehead_front::{LineOptions, Token, resolve_token, router, serve, serve_lines};
+use bridgehead_front::{LineOptions, Token, Workers, resolve_token, router, serve, serve_lines};
 use bridgehead_gateway::{Gateway, Principal, Transport as Kind};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::TcpListener;
@@ -113,6 +113,7 @@ impl Connected {
         self,
         gateway: Gateway,
         max_message_bytes: usize,
+        threads: usize,
         shutdown: CancellationToken,
     ) -> io::Result<()> {
         match self {
@@ -123,7 +124,8 @@ impl Connected {
             }
             Self::Http { listener, settings, token } => {
                 let routes = router(gateway, &settings, token, shutdown.clone());
-                serve(listener, routes, shutdown).await
+                let workers = Workers::start(threads.saturating_sub(1))?;
+                serve(listener, routes, &workers, shutdown).await
             }
         }
     }

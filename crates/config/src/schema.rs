@@ -78,7 +78,7 @@ fn described(key: &Key) -> Value {
         other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
     };
     schema.insert("description".to_owned(), json!(format!("{}{later}", key.doc)));
-    // Defaults that are words ("one per two cores") are for people only.
+    // Defaults that are words ("one per core") are for people only.
     if let Ok(default) = serde_json::from_str::<Value>(key.default) {
         schema.insert("default".to_owned(), default);
     }

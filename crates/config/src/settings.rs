@@ -111,7 +111,7 @@ pub struct GatewaySettings {
     pub init_concurrency: usize,
     /// How long the first list of tools waits for servers that are still starting.
     pub list_wait: Duration,
-    /// Number of worker threads, if it is not one per two cores.
+    /// Number of threads that serve HTTP clients, if it is not one per core.
     pub threads: Option<NonZeroUsize>,
     /// Whether errors carry backtraces.
     pub debug_errors: bool,

@@ -109,7 +109,7 @@ cwd = "."
     4 | threads = 0
       |           ^ expected a whole number from 1 to 1024
       |
-      = help: number of worker threads; the servers behind need cores too
+      = help: number of threads that serve HTTP clients
 
     error: `request_timeout_ms` is longer than `max_total_ms`
      --> bridgehead.toml:5:22

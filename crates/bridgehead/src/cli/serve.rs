@@ -8,7 +8,7 @@ use bridgehead::{Config, HttpSettings, Server, Transport};
 use bridgehead_front::ENDPOINT;
 use clap::Args;
 use serde_json::json;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
 use super::exit::Exit;
 use super::world::World;
@@ -49,26 +49,20 @@ pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
     };
     config.http.listen = serve.listen.unwrap_or(config.http.listen);
     let http = serve.http || serve.listen.is_some() || !serve.stdio;
-    let runtime = match runtime(&config) {
+    if config.gateway.threads.is_none() {
+        config.gateway.threads = std::thread::available_parallelism().ok();
+    }
+    // One thread for the links and the first clients; those that come after share it with the front's workers.
+    let runtime = match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            output::talk(&format!("error: cannot start the worker threads: {error}"));
+            output::talk(&format!("error: cannot start the runtime: {error}"));
             return Exit::Failure;
         }
     };
     let exit = runtime.block_on(serve_until_end(config, serve.stdio, http, world));
     runtime.shutdown_timeout(LAST_MOMENT);
     exit
-}
-
-/// One thread for every two cores: the servers behind the gateway want the rest, and on a small machine a
-/// call that stays on one thread is faster than one that is handed over.
-fn runtime(config: &Config) -> std::io::Result<Runtime> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    match config.gateway.threads.map_or_else(|| cores.div_ceil(2), std::num::NonZero::get) {
-        1 => Builder::new_current_thread().enable_all().build(),
-        threads => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
-    }
 }
 
 async fn serve_until_end(config: Config, stdio: bool, http: bool, world: &World) -> Exit {

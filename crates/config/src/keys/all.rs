@@ -60,7 +60,7 @@ pub const KEYS: &[Key] = &[
     works(Gateway, "max_total_ms", DURATION, "3600000", "How long a call may take altogether, progress or not."),
     works(Gateway, "startup_timeout_ms", DURATION, "30000", "How long the gateway itself may take to start."),
     works(Gateway, "list_wait_ms", DURATION_OR_ZERO, "5000", "How long the first list of tools waits for servers that are still starting."),
-    works(Gateway, "threads", Integer { least: 1, most: 1024 }, "one per two cores", "Number of worker threads; the servers behind need cores too."),
+    works(Gateway, "threads", Integer { least: 1, most: 1024 }, "one per core", "Number of threads that serve HTTP clients."),
     works(Gateway, "debug_errors", Flag, "false", "Puts backtraces into the details of errors."),
     works(Gateway, "max_message_mb", MEGABYTES, "16", "Largest single message from a server, in megabytes."),
     works(Gateway, "init_concurrency", COUNT, "8", "How many servers are started at the same time."),

@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep};
@@ -25,6 +25,7 @@ use tracing::{debug, warn};
 
 use super::Routes;
 use super::reply::Reply;
+use super::workers::Workers;
 use crate::Backend;
 
 /// How long a client may take to send its next request's headers, the wait for it included. Longer than
@@ -48,6 +49,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub async fn serve<B: Backend>(
     listener: TcpListener,
     routes: Routes<B>,
+    workers: &Workers,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -73,20 +75,43 @@ pub async fn serve<B: Backend>(
         // Answers are written whole; waiting for more to send with them only costs time.
         drop(stream.set_nodelay(true));
         let (routes, shutdown) = (routes.clone(), shutdown.clone());
-        connections.spawn(async move {
-            let _slot = slot;
-            let answer = move |request| {
-                let routes = routes.clone();
-                async move { routes.answer(request).await }
-            };
-            if let Err(error) = connection(stream, answer, shutdown).await {
-                debug!(%error, "a connection ended early");
+        let place = workers.place();
+        match place.runtime.clone() {
+            None => {
+                connections.spawn(async move {
+                    let _held = (slot, place);
+                    serve_one(stream, routes, shutdown).await;
+                });
             }
-        });
+            // The stream leaves this thread's reactor and is registered with the other's.
+            Some(runtime) => match stream.into_std() {
+                Ok(stream) => {
+                    let serving = async move {
+                        let _held = (slot, place);
+                        match TcpStream::from_std(stream) {
+                            Ok(stream) => serve_one(stream, routes, shutdown).await,
+                            Err(error) => warn!(%error, "cannot hand a connection over"),
+                        }
+                    };
+                    connections.spawn_on(serving, &runtime);
+                }
+                Err(error) => warn!(%error, "cannot hand a connection over"),
+            },
+        }
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
     Ok(())
+}
+
+async fn serve_one<B: Backend>(stream: TcpStream, routes: Routes<B>, shutdown: CancellationToken) {
+    let answer = move |request| {
+        let routes = routes.clone();
+        async move { routes.answer(request).await }
+    };
+    if let Err(error) = connection(stream, answer, shutdown).await {
+        debug!(%error, "a connection ended early");
+    }
 }
 
 async fn connection<S, A, R>(stream: S, answer: A, shutdown: CancellationToken) -> hyper::Result<()>

@@ -14,6 +14,7 @@ mod reply;
 mod running;
 mod session;
 mod sse;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 pub use connection::serve;
+pub use workers::Workers;
 
 use self::body::BodyError;
 use self::guard::Guard;

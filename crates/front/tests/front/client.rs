@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
-use bridgehead_front::{Token, router, serve};
+use bridgehead_front::{Token, Workers, router, serve};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -35,7 +35,10 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let router = router(fake.clone(), &settings, token, shutdown.clone());
-        let serving = tokio::spawn(serve(listener, router, shutdown.clone()));
+        // One thread besides this one: every other connection is handed over.
+        let workers = Workers::start(1).unwrap();
+        let (ending, routes) = (shutdown.clone(), router);
+        let serving = tokio::spawn(async move { serve(listener, routes, &workers, ending).await });
         Self { address, shutdown, serving }
     }
 
