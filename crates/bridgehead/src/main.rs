@@ -4,6 +4,11 @@ mod cli;
 
 use std::process::ExitCode;
 
+/// A call allocates some fifty times; this saves it a microsecond. Without huge pages, which would make an idle
+/// gateway twice as large.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // First, as a shim has nothing to do with the command line.
     bridgehead_process::shim::main_if_asked();

@@ -49,7 +49,7 @@ pub fn response_parts(id: &Id, outcome: Result<&Spliced, &RpcError>) -> Spliced 
         Ok(result) => (&b",\"result\":"[..], result),
         Err(error) => (&b",\"error\":"[..], &Spliced::from(error.body().clone())),
     };
-    value.between(&[b"{\"jsonrpc\":\"2.0\",\"id\":", id.raw().bytes().as_ref(), member].concat(), b"}")
+    value.between(&[b"{\"jsonrpc\":\"2.0\",\"id\":", id.raw().bytes(), member], b"}")
 }
 
 /// Appends an error answer. Without an id the member is left out: `null` is not a valid id.

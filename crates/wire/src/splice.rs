@@ -42,11 +42,12 @@ impl Spliced {
         }
     }
 
-    /// This text with another before and after it.
-    pub(crate) fn between(&self, before: &[u8], after: &[u8]) -> Self {
+    /// This text with others before it and one after.
+    pub(crate) fn between(&self, before: &[&[u8]], after: &[u8]) -> Self {
         let none = Bytes::new();
-        let mut out = Growing::new(&none, before.len() + self.len().min(COPIED) + after.len());
-        out.text(before);
+        let around = before.iter().map(|text| text.len()).sum::<usize>() + after.len();
+        let mut out = Growing::new(&none, around + self.len().min(COPIED));
+        before.iter().for_each(|text| out.text(text));
         self.0.iter().for_each(|part| out.slice(part));
         out.text(after);
         out.finish()
