@@ -260,6 +260,9 @@ fn start_shim(path: &Path, control: UnixStream, server: &str) -> io::Result<toki
     // The program's name serves whoever looks at a list of processes; its arguments may be secret.
     command.arg0("bridgehead-shim").arg(message::ASKED).arg(server);
     command.env_clear().process_group(0);
+    // Only where coverage is measured: so that what runs in the shim is counted.
+    #[cfg(coverage)]
+    command.envs(std::env::vars_os().filter(|(name, _)| name == "LLVM_PROFILE_FILE"));
     command.stdin(OwnedFd::from(control)).stdout(Stdio::null()).stderr(Stdio::null());
     tokio::process::Command::from(command).kill_on_drop(false).spawn()
 }

@@ -318,16 +318,14 @@ impl Exchange {
         self.id
     }
 
-    /// Sends it. Waits only while the peer is not reading.
+    /// Sends it, unless the link has ended already. Waits only while the peer is not reading.
     pub async fn send(&mut self, method: &Method, params: &Spliced) {
+        if !self.slot.state.lock().queue.is_empty() {
+            return;
+        }
         self.shared.out.room().await;
         self.shared.out.push(|out| request(out, self.id, method.as_str(), params));
         self.sent = true;
-    }
-
-    /// Whether an answer can still come; a link that ended has told so already.
-    pub fn is_open(&self) -> bool {
-        self.slot.state.lock().queue.is_empty()
     }
 
     /// Whether the request was handed to the writer: if not, it cannot have run.

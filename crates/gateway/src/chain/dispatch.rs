@@ -116,9 +116,7 @@ async fn send(
         ready.peer.revision.era(),
         wants_progress.then(|| exchange.id()),
     );
-    if exchange.is_open() {
-        exchange.send(&Method::ToolsCall, &params).await;
-    }
+    exchange.send(&Method::ToolsCall, &params).await;
     loop {
         let deadline = last.min(Instant::now() + upstream.config().request_timeout);
         let Ok(event) = tokio::time::timeout_at(deadline, exchange.next()).await else {

@@ -68,15 +68,12 @@ impl Record {
 
     /// Writes the exit event and hands the outcome on unchanged: a failing exit is ours to note.
     pub(super) fn exit(mut self, outcome: Outcome) -> Outcome {
-        if let Some(open) = self.open.take() {
-            if !matches!(&outcome, Outcome::Result(_, result) if !result.is_error) {
-                open.counters.failed.fetch_add(1, Ordering::Relaxed);
-            }
-            open.close(
-                ending(&outcome),
-                matches!(&outcome, Outcome::Failed(error) if error.code.retryable()),
-            );
+        let Some(open) = self.open.take() else { return outcome };
+        if !matches!(&outcome, Outcome::Result(_, result) if !result.is_error) {
+            open.counters.failed.fetch_add(1, Ordering::Relaxed);
         }
+        let retryable = matches!(&outcome, Outcome::Failed(error) if error.code.retryable());
+        open.close(ending(&outcome), retryable);
         outcome
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::support::Fixture;
 use bridgehead_config::{Mode, Prefix, Retry, ToolFilter};
 use bridgehead_testkit::{Behaviour, Mock, Probe, Tool};
+use bridgehead_upstream::State;
 use bridgehead_wire::Revision;
 use serde_json::{Value, json};
 
@@ -165,6 +166,30 @@ async fn safe_calls_are_sent_again() {
         fixture.end().await;
     }
     let _ = std::fs::remove_file(&once);
+}
+
+/// POOL-11: a call whose own time ends while its server is being restarted says so. The second restart in a
+/// row comes after a second, which is longer than this call has.
+#[tokio::test]
+async fn a_call_may_not_outlast_the_restart() {
+    let fixture = Fixture::start(&[("m", dying())], |options| {
+        options.servers[0].request_timeout = Duration::from_millis(200);
+    });
+    fixture.gateway.settled().await;
+    for _ in 0..2 {
+        fixture.call("die", json!({})).await.unwrap_err();
+        let mut state = fixture.gateway.upstreams()[0].watch();
+        state.wait_for(|state| !matches!(state, State::Ready(_))).await.unwrap();
+        let after = fixture.call("a", json!({})).await;
+        if let Err(error) = after {
+            assert_eq!(
+                (error["data"]["code"].as_str(), error["data"]["retryable"].as_bool()),
+                (Some("mcp_restart_in_progress"), Some(true))
+            );
+            return fixture.end().await;
+        }
+    }
+    panic!("the second restart was not waited for");
 }
 
 /// POOL-11: with restart off, a tool of a server that was lost is no longer listed, and a call says so.
