@@ -194,6 +194,7 @@ end_of_record
         assert_eq!(files["crates/wire/src/a.rs"], BTreeMap::from([(1, 3), (2, 0)]));
     }
 
+    /// QA-1: a crate below its threshold, and a line of the chain or the bootstrap that never runs, fail.
     #[test]
     fn too_little_is_named() {
         let verdict = judge(&files());

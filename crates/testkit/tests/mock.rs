@@ -21,6 +21,7 @@ fn text(answer: &Value) -> &str {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_default()
 }
 
+/// QA-3: the double is a scripted peer over a real transport: a process of its own, on its own pipes.
 #[tokio::test]
 async fn each_era_answers_the_probe_in_its_way() {
     let answer = probe(&mut StdioClient::start_mock(&Mock::modern().instructions("be kind"))).await;
