@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bridgehead_wire::{Id, RpcError, code};
-use futures_util::future::{AbortHandle, AbortRegistration};
+use futures_util::future::{AbortHandle, AbortRegistration, Abortable};
 use parking_lot::Mutex;
 
 /// The table; clones share it.
@@ -63,6 +63,20 @@ impl InFlight {
     }
 }
 
+/// Runs `work` until it is done or its request is cancelled. The work always gets to begin: a call that is
+/// cancelled the moment it came has still come, and leaves its record.
+pub(crate) async fn until_cancelled<T>(
+    work: impl Future<Output = T>,
+    registration: AbortRegistration,
+) -> Option<T> {
+    let cancelled = Abortable::new(std::future::pending::<()>(), registration);
+    tokio::select! {
+        biased;
+        outcome = work => Some(outcome),
+        _ = cancelled => None,
+    }
+}
+
 /// One running request's place in the table.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -94,6 +108,21 @@ impl Drop for Entry {
 mod tests {
     use super::*;
     use bridgehead_wire::Raw;
+
+    /// PIPE-7: a request that is cancelled before anybody looked at it still begins, so that it is recorded.
+    #[tokio::test]
+    async fn work_begins_even_if_it_was_cancelled_already() {
+        let table = InFlight::default();
+        let (_entry, registration) = table.enter(&1.into()).unwrap();
+        assert!(table.cancel(&1.into()));
+        let mut began = false;
+        let work = async {
+            began = true;
+            std::future::pending::<()>().await;
+        };
+        assert_eq!(until_cancelled(work, registration).await, None);
+        assert!(began);
+    }
 
     #[test]
     fn an_id_is_refused_while_it_runs_and_freed_on_every_path() {

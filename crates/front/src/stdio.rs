@@ -20,7 +20,7 @@ use bridgehead_wire::{
     Spliced, code, error_response, notification, response,
 };
 use bytes::{BufMut, BytesMut};
-use futures_util::future::{AbortRegistration, Abortable, join_all};
+use futures_util::future::{AbortRegistration, join_all};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -30,7 +30,7 @@ use tracing::debug;
 
 use crate::Backend;
 use crate::era::{self, Kind, Reading};
-use crate::inflight::{Entry, InFlight};
+use crate::inflight::{Entry, InFlight, until_cancelled};
 
 /// How long requests in progress may still be answered after the client closed its end. Below the two
 /// seconds after which common clients stop waiting for a server to exit and send a signal.
@@ -415,7 +415,7 @@ async fn run<B: Backend>(
             }
         }
     };
-    let outcome = Abortable::new(answer, registration).await.ok()?;
+    let outcome = until_cancelled(answer, registration).await?;
     let id = entry.id().clone();
     entry.finish().then_some((id, outcome))
 }

@@ -15,7 +15,7 @@ use bridgehead_wire::{
     notification as write_notification,
 };
 use bytes::{Bytes, BytesMut};
-use futures_util::future::{Abortable, join_all};
+use futures_util::future::join_all;
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tokio::sync::watch;
@@ -31,6 +31,7 @@ use super::session::{Lease, Session, StreamLease};
 use super::sse;
 use crate::Backend;
 use crate::era::{self, Reading};
+use crate::inflight::until_cancelled;
 use crate::stdio::{MAX_BATCH, PROGRESS_CAPACITY, batch_answer, malformed_response, not_in_a_batch};
 
 /// Opens a session.
@@ -154,7 +155,7 @@ fn call<B: Backend>(
     Ok(Running::new(OnDisconnect::Finish, async move {
         let _in_use = lease;
         let answer = backend.answer(&caller, &ask, sink);
-        let outcome = Abortable::new(answer, registration).await.ok()?;
+        let outcome = until_cancelled(answer, registration).await?;
         let id = entry.id().clone();
         entry.finish().then(|| Answer::new(&id, outcome.as_ref()))
     }))
