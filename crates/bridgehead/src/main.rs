@@ -4,8 +4,7 @@ mod cli;
 
 use std::process::ExitCode;
 
-/// A call allocates some fifty times; this saves it a microsecond. Without huge pages, which would make an idle
-/// gateway twice as large.
+/// For the many small allocations of a call. Without huge pages, which would make an idle gateway twice as large.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
