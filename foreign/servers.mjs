@@ -1,24 +1,22 @@
 // Calls every foreign server behind one gateway, as a client of one era.
 //
 // The servers are started by the gateway; `cargo xtask foreign` writes its configuration and says where everything is.
-// The client is the TypeScript SDK of the second generation, which speaks both eras. What is expected here was seen
-// from the servers without a gateway in between.
+// What is expected here was seen from the servers without a gateway in between.
 
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
-import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { check, finish, job } from './clients/checks.mjs';
-
-const READY_MS = 60_000;
+import { able, connect, prefixed, ready, text } from './gateway.mjs';
 
 /** Each server's tools in its own order, and what proves that a call went there and back. */
 const SERVERS = {
   everything: {
     tools: `echo get-annotated-message get-env get-resource-links get-resource-reference get-structured-content get-sum
       get-tiny-image gzip-file-as-resource toggle-simulated-logging toggle-subscriber-updates
-      trigger-long-running-operation simulate-research-query`,
+      trigger-long-running-operation get-roots-list trigger-elicitation-request trigger-url-elicitation
+      trigger-sampling-request simulate-research-query`,
     calls: async (call) => {
       assert.equal(text(await call('echo', { message: 'across' })), 'Echo: across');
       const weather = await call('get-structured-content', { location: 'Chicago' });
@@ -104,6 +102,42 @@ const SERVERS = {
     },
     wrong: ['git_log', { repo_path: 7 }],
   },
+  browser: {
+    tools: `browser_close browser_resize browser_console_messages browser_handle_dialog browser_emulate_media
+      browser_evaluate browser_file_upload browser_drop browser_find browser_fill_form browser_press_key browser_type
+      browser_navigate browser_navigate_back browser_network_requests browser_network_request browser_run_code_unsafe
+      browser_take_screenshot browser_snapshot browser_click browser_drag browser_hover browser_select_option
+      browser_tabs browser_wait_for`,
+    calls: async (call) => {
+      // Its configuration names a browser that does not exist, so that the answer is the same everywhere.
+      const result = await call('browser_navigate', { url: 'about:blank' });
+      assert.equal(result.isError, true);
+      assert.match(text(result), /no\/such\/browser/);
+    },
+    wrong: ['browser_navigate', { url: 7 }],
+  },
+  database: {
+    tools: 'execute_sql search_objects',
+    calls: async (call) => {
+      const sql = 'select count(*) as total from employee';
+      assert.equal(JSON.parse(text(await call('execute_sql', { sql }))).data.statements[0].rows[0].total, 1000);
+      const wrong = await call('execute_sql', { sql: 'selec' });
+      assert.equal(wrong.isError, true);
+      assert.match(text(wrong), /syntax error/);
+    },
+    wrong: ['execute_sql', { sql: 7 }],
+  },
+  sqlite: {
+    tools: 'read_query write_query create_table list_tables describe_table append_insight',
+    calls: async (call) => {
+      const table = `${job.era}_${job.transport}_note`;
+      await call('create_table', { query: `create table ${table} (id integer, words text)` });
+      await call('write_query', { query: `insert into ${table} values (1, 'ünïcode')` });
+      assert.match(text(await call('read_query', { query: `select words from ${table}` })), /ünïcode/);
+      assert.match(text(await call('read_query', { query: `drop table ${table}` })), /Only SELECT/);
+    },
+    wrong: ['read_query', { query: 7 }],
+  },
   fetch: {
     tools: 'fetch',
     calls: async (call) => {
@@ -128,7 +162,7 @@ const SERVERS = {
 };
 
 const client = await connect();
-const listed = await ready();
+const listed = await ready(client, Object.keys(SERVERS));
 const direct = job.direct ? await listDirectly() : {};
 for (const [server, expected] of Object.entries(SERVERS)) {
   const call = (tool, args, options) => client.callTool({ name: `${server}__${tool}`, arguments: args }, options);
@@ -140,10 +174,8 @@ for (const [server, expected] of Object.entries(SERVERS)) {
   });
   if (direct[server]) {
     await check(server, 'as direct', async () => {
-      const tools = direct[server].map((tool) => ({ ...tool, name: `${server}__${tool.name}` }));
-      // How a tool runs as a task is a field of the legacy era only.
-      if (job.era === 'modern') for (const tool of tools) delete tool.execution;
-      assert.deepEqual(listed.filter((tool) => tool.name.startsWith(`${server}__`)), tools);
+      const tools = listed.filter((tool) => tool.name.startsWith(`${server}__`));
+      assert.deepEqual(tools, prefixed(server, direct[server]));
     });
   }
   if (job.only_list) continue;
@@ -158,37 +190,15 @@ for (const [server, expected] of Object.entries(SERVERS)) {
 await check('', 'close', () => client.close());
 finish();
 
-async function connect() {
-  const mode = job.era === 'modern' ? { pin: '2026-07-28' } : 'legacy';
-  const transport =
-    job.transport === 'stdio'
-      ? new StdioClientTransport({ command: job.command, args: job.args, env: job.env })
-      : new StreamableHTTPClientTransport(new URL(job.url));
-  const connected = new Client({ name: 'foreign-servers', version: '1' }, { versionNegotiation: { mode } });
-  await check('', 'connect', () => connected.connect(transport));
-  return connected;
-}
-
-/** All tools, once every server has come up or has had its time. */
-async function ready() {
-  const deadline = Date.now() + READY_MS;
-  for (;;) {
-    const { tools } = await client.listTools(undefined, { cacheMode: 'bypass' });
-    const up = Object.keys(SERVERS).filter((server) => tools.some((tool) => tool.name.startsWith(`${server}__`)));
-    if (up.length === Object.keys(SERVERS).length || Date.now() > deadline) return tools;
-    await new Promise((resolve) => setTimeout(resolve, 200));
-  }
-}
-
 /**
- * What each server lists when nothing stands between it and the client. Nine interpreters take their time, so the
+ * What each server lists when nothing stands between it and the client. Twelve interpreters take their time, so the
  * answers are kept for the next era.
  */
 async function listDirectly() {
   const { servers, answers } = job.direct;
   if (!existsSync(answers)) {
     const list = async ([server, { command, args, env, cwd }]) => {
-      const alone = new Client({ name: 'foreign-servers', version: '1' }, { versionNegotiation: { mode: 'auto' } });
+      const alone = able({ mode: 'auto' });
       await alone.connect(new StdioClientTransport({ command, args, env, cwd, stderr: 'ignore' }));
       const { tools } = await alone.listTools();
       await alone.close();
@@ -198,8 +208,4 @@ async function listDirectly() {
     writeFileSync(answers, JSON.stringify(Object.fromEntries(listed)));
   }
   return JSON.parse(readFileSync(answers, 'utf8'));
-}
-
-function text(result) {
-  return result.content.map((block) => block.text ?? '').join('');
 }

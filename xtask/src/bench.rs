@@ -1,4 +1,5 @@
-//! Builds the gateway and the programs of the benchmark as they would be shipped, then hands over to the benchmark.
+//! `cargo xtask bench`: builds the gateway and the programs of the benchmark as they would be shipped, then hands over to
+//! the benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,21 +11,12 @@ use crate::steps::cargo_output;
 
 /// `options` go to the benchmark as they are.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
-    let build = [
-        "build",
-        "--release",
-        "--bins",
-        "--package=bridgehead",
-        "--package=bridgehead-bench",
-        "--message-format=json-render-diagnostics",
-    ];
-    let built = String::from_utf8(cargo_output(root, &build)?).context("cargo's messages are not text")?;
-    let program = |name| program(&built, name).with_context(|| format!("cargo built no program `{name}`"));
-    let status = command(&program("bench")?)
+    let built = build(root)?;
+    let status = command(&built.program("bench")?)
         .arg("--gateway")
-        .arg(program("bridgehead")?)
+        .arg(built.program("bridgehead")?)
         .arg("--upstream")
-        .arg(program("echo-upstream")?)
+        .arg(built.program("echo-upstream")?)
         .args(options)
         .status()
         .context("the benchmark could not be started")?;
@@ -32,6 +24,27 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
         bail!("the benchmark ended with {status}");
     }
     Ok(())
+}
+
+/// What cargo said while it built.
+pub(crate) struct Built(String);
+
+/// Builds the gateway, its shim beside it, and the programs that measure it, as they would be shipped.
+pub(crate) fn build(root: &Path) -> Result<Built> {
+    // Nothing else may be built with them: Cargo would give the gateway the features that others want.
+    let packages = ["--package=bridgehead", "--package=bridgehead-bench"];
+    Built::by(root, &[&["--release", "--bins"], &packages[..]].concat())
+}
+
+impl Built {
+    pub(crate) fn by(root: &Path, options: &[&str]) -> Result<Self> {
+        let arguments = [&["build", "--message-format=json-render-diagnostics"], options].concat();
+        Ok(Self(String::from_utf8(cargo_output(root, &arguments)?).context("cargo's messages are not text")?))
+    }
+
+    pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
+        program(&self.0, name).with_context(|| format!("cargo built no program `{name}`"))
+    }
 }
 
 /// Where cargo put a program.
@@ -47,7 +60,7 @@ fn program(messages: &str, name: &str) -> Option<PathBuf> {
     clippy::disallowed_methods,
     reason = "a chore is a person's typing: no part of the gateway runs through here"
 )]
-fn command(program: &Path) -> Command {
+pub(crate) fn command(program: &Path) -> Command {
     Command::new(program)
 }
 

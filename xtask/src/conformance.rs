@@ -4,7 +4,11 @@
 //! besides is what the gateway *keeps*: every check that succeeds at the fixture directly must succeed through the
 //! gateway too. What is not kept yet stands in `conformance/expected-failures.json` with the reason; anything else that
 //! is lost fails the chore, and so does an entry that is no longer true.
+//!
+//! The suite's other half judges clients. There the gateway is the client, played by [`driver`], and what it keeps is
+//! every check that the suite made.
 
+mod driver;
 mod peers;
 mod suite;
 mod verdict;
@@ -16,8 +20,13 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use peers::{Era, Peers};
-use suite::{REVISIONS, Suite};
+use suite::{REVISIONS, Side, Suite};
 use verdict::{Comparison, Expected, Scenario};
+
+pub(crate) use driver::run as play;
+
+/// The chore under which the suite starts [`play`].
+pub(crate) const PLAY: &str = "conformance-play";
 
 /// One comparison: a set of requirements, and the era the upstream is held to.
 struct Leg {
@@ -35,6 +44,10 @@ const LEGS: [Leg; 4] = [
     Leg { label: "2025-11-25 over 2026-07-28", revision: "2025-11-25", era: Era::Modern },
     Leg { label: "2026-07-28 over 2025-11-25", revision: "2026-07-28", era: Era::Legacy },
 ];
+
+/// The gateway as the client, by set.
+const CLIENT_LEGS: [(&str, &str); 2] =
+    [("client 2025-11-25", "2025-11-25"), ("client 2026-07-28", "2026-07-28")];
 
 /// How often everything is run with `--full`: what holds only sometimes does not hold.
 const ROUNDS: usize = 3;
@@ -69,7 +82,8 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     let expected = Expected::read(&root.join("conformance/expected-failures.json"))?;
     let suite = Suite::install(root)?;
     let rounds = if request.full { ROUNDS } else { 1 };
-    let mut comparisons: Vec<(&str, Comparison)> = Vec::new();
+    let mut servers = Legs::default();
+    let mut clients = Legs::default();
     let peers = Peers::start(root, suite.folder())?;
     for round in 1..=rounds {
         let mut direct = BTreeMap::new();
@@ -77,38 +91,72 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
             println!("round {round} of {rounds}: {revision}, directly");
             direct.insert(revision, suite.run(peers.direct(), revision, &format!("{revision} directly"))?);
         }
-        for (leg, Leg { label, revision, era }) in LEGS.iter().enumerate() {
+        for Leg { label, revision, era } in &LEGS {
             println!("round {round} of {rounds}: {label}, through the gateway");
             let through = suite.run(peers.through(*era), revision, label)?;
-            let comparison = Comparison::new(&suite.scenarios(revision)?, &direct[revision], &through);
-            match comparisons.get_mut(leg) {
-                Some((_, worst)) => worst.keep_worst(comparison),
-                None => comparisons.push((label, comparison)),
-            }
+            let scenarios = suite.scenarios(Side::Server, revision)?;
+            servers.add(label, Comparison::new(&scenarios, &direct[revision], &through));
+        }
+        for (label, revision) in CLIENT_LEGS {
+            println!("round {round} of {rounds}: {revision}, the gateway as the client");
+            let seen = suite.run_client(peers.gateway(), revision, label)?;
+            clients.add(label, Comparison::of_client(&suite.scenarios(Side::Client, revision)?, &seen));
         }
     }
     drop(peers);
 
     let mut mistakes = Vec::new();
-    for (label, comparison) in &comparisons {
-        print!("\n{}", table(label, comparison));
-        if request.compare {
-            print!("\n{}", losses(comparison));
+    for (legs, table) in [(&servers, table as fn(&str, &Comparison) -> String), (&clients, client_table)] {
+        for (label, comparison) in &legs.0 {
+            print!("\n{}", table(label, comparison));
+            if request.compare {
+                print!("\n{}", losses(comparison));
+            }
+            mistakes.extend(expected.mistakes(label, comparison));
         }
-        mistakes.extend(expected.mistakes(label, comparison));
     }
     println!(
-        "\nkept: the fixture passes directly, and every check that succeeds there succeeds through the gateway."
+        "\nkept: the fixture passes directly, and every check that succeeds there succeeds through the gateway;"
     );
-    println!("The tasks-* scenarios are left out: the fixture has no tasks.");
+    println!("as a client: every check that the suite made of the gateway succeeds, without a warning.");
+    println!(
+        "The tasks-* scenarios are left out: the fixture has no tasks. So are those of clients under auth/."
+    );
     if let Some(file) = request.json {
-        let report = report(&comparisons, &expected);
+        let report = report(&servers, &clients, &expected);
         std::fs::write(file, format!("{report:#}\n")).with_context(|| format!("could not write {file}"))?;
     }
     if !mistakes.is_empty() {
         bail!("{}\nconformance/expected-failures.json says what is expected", mistakes.join("\n"));
     }
     Ok(())
+}
+
+/// The worst that was seen of each leg, in the order they were first run.
+#[derive(Default)]
+struct Legs(Vec<(&'static str, Comparison)>);
+
+impl Legs {
+    fn add(&mut self, label: &'static str, comparison: Comparison) {
+        match self.0.iter_mut().find(|(known, _)| *known == label) {
+            Some((_, worst)) => worst.keep_worst(comparison),
+            None => self.0.push((label, comparison)),
+        }
+    }
+}
+
+/// Without the columns that only a comparison has.
+fn client_table(label: &str, comparison: &Comparison) -> String {
+    let mut text = format!("{label:<48} {:<8} {:<7} kept\n", "passes", "scored");
+    for (name, Scenario { scored, through, lost, .. }) in &comparison.scenarios {
+        let passes = if through.passes { "pass" } else { "FAIL" };
+        let kept = if comparison.is_kept(name) { "kept".to_owned() } else { format!("lost {}", lost.len()) };
+        text += &format!("{name:<48} {passes:<8} {:<7} {kept}\n", if *scored { "yes" } else { "no" });
+    }
+    let totals = comparison.totals();
+    text +=
+        &format!("scored: {}/{}; kept: {}/{}\n", totals.through, totals.scored, totals.kept, totals.keepable);
+    text
 }
 
 fn table(label: &str, comparison: &Comparison) -> String {
@@ -148,36 +196,43 @@ fn losses(comparison: &Comparison) -> String {
     text
 }
 
-fn report(comparisons: &[(&str, Comparison)], expected: &Expected) -> Value {
-    let legs: Vec<Value> = comparisons
-        .iter()
-        .map(|(label, comparison)| {
+fn report(servers: &Legs, clients: &Legs, expected: &Expected) -> Value {
+    let legs = |legs: &Legs, with_direct: bool| -> Vec<Value> {
+        let tell = |(label, comparison): &(&'static str, Comparison)| {
             let totals = comparison.totals();
             let scenarios: Vec<Value> = comparison
                 .scenarios
                 .iter()
                 .map(|(name, scenario)| {
-                    json!({
+                    let mut told = json!({
                         "name": name,
                         "scored": scenario.scored,
-                        "direct": scenario.direct.passes,
                         "through": scenario.through.passes,
                         "kept": comparison.is_kept(name),
                         "lost": scenario.lost,
                         "expected": expected.reason(label, name),
-                    })
+                    });
+                    if with_direct {
+                        told["direct"] = scenario.direct.passes.into();
+                    }
+                    told
                 })
                 .collect();
-            json!({
+            let mut told = json!({
                 "leg": label,
-                "scored": { "of": totals.scored, "direct": totals.direct, "through": totals.through },
+                "scored": { "of": totals.scored, "through": totals.through },
                 "kept": { "of": totals.keepable, "kept": totals.kept },
                 "scenarios": scenarios,
                 "mistakes": expected.mistakes(label, comparison),
-            })
-        })
-        .collect();
-    json!({ "suite": suite::VERSION, "legs": legs })
+            });
+            if with_direct {
+                told["scored"]["direct"] = totals.direct.into();
+            }
+            told
+        };
+        legs.0.iter().map(tell).collect()
+    };
+    json!({ "suite": suite::VERSION, "legs": legs(servers, true), "client": legs(clients, false) })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod clients;
 mod install;
 mod outcome;
 mod program;
+mod remote;
 mod servers;
 
 use std::path::{Path, PathBuf};
@@ -19,23 +20,40 @@ use anyhow::{Context, Result, bail};
 use install::Installed;
 use outcome::Outcomes;
 
-const USAGE: &str = "usage: cargo xtask foreign [--full] [--json FILE]";
+const USAGE: &str = "usage: cargo xtask foreign [--full] [--only clients|servers|remote] [--json FILE]";
 /// How often the long form repeats the clients: a race shows itself in one of many runs.
 const FULL_ROUNDS: u32 = 5;
 
 /// What was asked for.
 struct Options {
     full: bool,
+    only: Option<Part>,
     json: Option<PathBuf>,
+}
+
+/// What can be run alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Clients,
+    Servers,
+    Remote,
 }
 
 impl Options {
     fn parse(arguments: &[&str]) -> Result<Self> {
-        let mut options = Self { full: false, json: None };
+        let mut options = Self { full: false, only: None, json: None };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
                 "--full" => options.full = true,
+                "--only" => {
+                    options.only = Some(match arguments.next() {
+                        Some(&"clients") => Part::Clients,
+                        Some(&"servers") => Part::Servers,
+                        Some(&"remote") => Part::Remote,
+                        _ => bail!("--only needs the name of a part; {USAGE}"),
+                    });
+                }
                 "--json" => {
                     let file = arguments.next().with_context(|| format!("--json needs a file; {USAGE}"))?;
                     options.json = Some(PathBuf::from(file));
@@ -71,11 +89,19 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
 
 fn observe(installed: &Installed, options: &Options) -> Result<Outcomes> {
     let mut outcomes = Outcomes::default();
-    let rounds = if options.full { FULL_ROUNDS } else { 1 };
-    for _ in 0..rounds {
-        clients::run(installed, &mut outcomes)?;
+    let wanted = |part| options.only.is_none_or(|only| only == part);
+    if wanted(Part::Clients) {
+        let rounds = if options.full { FULL_ROUNDS } else { 1 };
+        for _ in 0..rounds {
+            clients::run(installed, &mut outcomes)?;
+        }
     }
-    servers::run(installed, options.full, &mut outcomes)?;
+    if wanted(Part::Servers) {
+        servers::run(installed, options.full, &mut outcomes)?;
+    }
+    if wanted(Part::Remote) {
+        remote::run(installed, &mut outcomes)?;
+    }
     Ok(outcomes)
 }
 
@@ -88,6 +114,10 @@ mod tests {
         let options = Options::parse(&["--json", "out.json", "--full"]).unwrap();
         assert!(options.full);
         assert_eq!(options.json.as_deref(), Some(Path::new("out.json")));
+        assert_eq!(options.only, None);
+        assert_eq!(Options::parse(&["--only", "remote"]).unwrap().only, Some(Part::Remote));
+        assert!(Options::parse(&["--only"]).is_err());
+        assert!(Options::parse(&["--only", "everything"]).is_err());
         assert!(Options::parse(&["--json"]).is_err());
         assert!(Options::parse(&["--fast"]).is_err());
     }

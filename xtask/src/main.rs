@@ -14,12 +14,13 @@ mod generate;
 mod report;
 mod requirements;
 mod scan;
+mod soak;
 mod steps;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use steps::{Install, Steps};
+use steps::Steps;
 
 const HELP: &str = "\
 Chores of the Bridgehead workspace.
@@ -29,13 +30,17 @@ Usage: cargo xtask CHORE
 Chores:
   check                  formatting, requirements, lints and documentation; warnings are errors
   test                   all tests of the workspace, then the examples in its documentation
-  ci                     check, test, and the short forms of conformance, foreign and bench; installs what is missing
+  ci                     check, test with coverage, and the short forms of conformance, foreign, soak and bench;
+                         installs what is missing
   bench                  what the gateway costs, against the server behind it, directly; also --full, --json FILE,
                          --enforce (fails if a bar is missed), --threads N, --only TEXT
-  conformance            the official suite against our fixture, directly and through the gateway; also
-                         --full (three rounds, the worst counts), --compare (what was lost and why), --json FILE
+  conformance            the official suite against our fixture, directly and through the gateway, and with the
+                         gateway as the client it judges; also --full (three rounds, the worst counts), --compare
+                         (what was lost and why), --json FILE
   foreign                clients and servers of other people through the gateway; also --full (five rounds of the
-                         clients, the servers over stdio too), --json FILE
+                         clients, the servers over stdio too), --only clients|servers|remote, --json FILE
+  soak                   servers are killed in 50 cycles while calls run, and nothing may be left or grow; also
+                         --full (1000 cycles), --cycles N, --json FILE
   requirements           are all landed requirements named by a test, and is docs/requirements.md fresh?
   requirements --write   writes docs/requirements.md anew
   generate               writes every page that is made from code anew; --check only compares
@@ -64,21 +69,25 @@ fn main() -> ExitCode {
         }
         ["test"] => {
             let mut steps = Steps::new(&root);
-            steps.test(Install::No);
+            steps.test("default");
             steps.finish()
         }
         ["ci"] => {
             let mut steps = Steps::new(&root);
             check(&mut steps);
-            steps.test(Install::Yes);
+            coverage::ci(&mut steps);
             steps.run("conformance", |root| conformance::run(root, &[]));
             steps.run("foreign clients and servers", |root| foreign::run(root, &[]));
+            steps.run("soak", |root| soak::run(root, &[]));
             steps.run("benchmark", |root| bench::run(root, &[]));
             steps.finish()
         }
         ["bench", options @ ..] => bench::run(&root, options),
         ["conformance", rest @ ..] => conformance::run(&root, rest),
+        // Not for people: the suite starts it, once for every scenario of clients.
+        [conformance::PLAY, url] => conformance::play(url),
         ["foreign", options @ ..] => foreign::run(&root, options),
+        ["soak", options @ ..] => soak::run(&root, options),
         ["requirements"] => report::check(&root),
         ["requirements", "--write"] => report::write(&root),
         ["generate"] => generate::write(&root),

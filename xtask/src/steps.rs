@@ -2,18 +2,12 @@
 //!
 //! A failing step does not stop the next: one run tells everything there is to correct.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-
-/// Whether a missing test runner is installed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Install {
-    Yes,
-    No,
-}
 
 /// The steps so far.
 pub(crate) struct Steps<'a> {
@@ -46,24 +40,35 @@ impl<'a> Steps<'a> {
         self.run(name, |root| cargo(root, arguments, variables));
     }
 
-    /// All tests, with nextest where there is one: it gives each test a process of its own and ends those that hang.
-    pub(crate) fn test(&mut self, install: Install) {
-        if !has_nextest(self.root) {
-            println!("cargo-nextest is not installed; `cargo install cargo-nextest --locked` installs it");
-            if install == Install::Yes
-                && let Err(error) = cargo(self.root, &["install", "cargo-nextest", "--locked"], &[])
-            {
-                println!("it could not be installed: {error:#}");
-            }
+    /// Where the repository is.
+    pub(crate) const fn root(&self) -> &'a Path {
+        self.root
+    }
+
+    /// Installs nextest where it is missing. Without it the tests still run, so failing here is not a failed step.
+    pub(crate) fn install_nextest(&self) {
+        if !has_nextest(self.root)
+            && let Err(error) = cargo(self.root, &["install", "cargo-nextest", "--locked"], &[])
+        {
+            println!("cargo-nextest could not be installed: {error:#}");
         }
+    }
+
+    /// All tests, with nextest where there is one: it gives each test a process of its own and ends those that hang.
+    pub(crate) fn test(&mut self, profile: &str) {
         if has_nextest(self.root) {
-            let profile = if install == Install::Yes { "ci" } else { "default" };
             self.cargo("tests", &["nextest", "run", "--workspace", "--profile", profile], &[]);
-            self.cargo("tests in documentation", &["test", "--workspace", "--doc"], &[]);
+            self.documentation_tests();
         } else {
+            println!("cargo-nextest is not installed; `cargo install cargo-nextest --locked` installs it");
             println!("going on with `cargo test`, which cannot end a test that hangs");
             self.cargo("tests", &["test", "--workspace", "--no-fail-fast"], &[]);
         }
+    }
+
+    /// The examples in the documentation, which nextest does not run.
+    pub(crate) fn documentation_tests(&mut self) {
+        self.cargo("tests in documentation", &["test", "--workspace", "--doc"], &[]);
     }
 
     /// Fails if a step did.
@@ -90,30 +95,46 @@ pub(crate) fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)])
 
 /// Whether the better test runner is there.
 pub(crate) fn has_nextest(root: &Path) -> bool {
-    let outcome =
-        command(root).args(["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    succeeds(root, &["nextest", "--version"])
+}
+
+/// Whether a call of cargo succeeds, without a word.
+pub(crate) fn succeeds(root: &Path, arguments: &[&str]) -> bool {
+    let outcome = command(root).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
     outcome.is_ok_and(|status| status.success())
 }
 
 /// What cargo printed.
 pub(crate) fn cargo_output(root: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
-    let output = command(root)
-        .args(arguments)
+    printed(command(root).args(arguments))
+}
+
+/// What another program printed.
+pub(crate) fn output(root: &Path, program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
+    printed(program_at(root, program).args(arguments))
+}
+
+fn printed(command: &mut Command) -> Result<Vec<u8>> {
+    let output = command
         .stderr(Stdio::inherit())
         .output()
-        .context("cargo could not be started")?;
+        .with_context(|| format!("{command:?} could not be started"))?;
     if !output.status.success() {
-        bail!("cargo {} ended with {}", arguments.join(" "), output.status);
+        bail!("{command:?} ended with {}", output.status);
     }
     Ok(output.stdout)
+}
+
+fn command(root: &Path) -> Command {
+    program_at(root, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "a chore is a person's typing: no part of the gateway runs through here"
 )]
-fn command(root: &Path) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+fn program_at(root: &Path, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
     command.current_dir(root);
     command
 }

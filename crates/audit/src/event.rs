@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bridgehead_wire::Era;
 use bytes::Bytes;
 
 use crate::Moment;
@@ -59,6 +60,10 @@ pub struct Call {
     pub principal: Arc<str>,
     /// The id that both events carry.
     pub correlation: CorrelationId,
+    /// The protocol era of the request.
+    pub era: Era,
+    /// Where the request came in: `stdio`, `http` or `memory`.
+    pub transport: &'static str,
 }
 
 /// A call is about to be made.
@@ -193,24 +198,36 @@ impl fmt::Debug for Outcome {
 #[derive(Clone, Debug)]
 pub struct Exit {
     tool: Arc<str>,
+    server: Option<Arc<str>>,
+    at: jiff::Timestamp,
     correlation: CorrelationId,
     duration_ms: u64,
+    queued_ms: u64,
     outcome: Outcome,
 }
 
 impl Exit {
     /// Records that `call`, which entered at `entered`, ended at `now` with `outcome`.
     ///
-    /// Both moments must come from the same clock; only their monotonic readings count.
+    /// Both moments must come from the same clock; only their monotonic readings count for the duration.
     #[must_use]
     pub fn new(call: &Call, entered: Moment, now: Moment, outcome: Outcome) -> Self {
         let elapsed = now.monotonic.saturating_sub(entered.monotonic);
         Self {
             tool: Arc::clone(&call.tool),
+            server: call.server.clone(),
+            at: now.wall,
             correlation: call.correlation,
-            duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            duration_ms: milliseconds(elapsed),
+            queued_ms: 0,
             outcome,
         }
+    }
+
+    /// Records that so much of the time went by waiting for a turn.
+    #[must_use]
+    pub fn after_waiting(self, queued: Duration) -> Self {
+        Self { queued_ms: milliseconds(queued), ..self }
     }
 
     /// The tool's name.
@@ -225,10 +242,36 @@ impl Exit {
         self.correlation
     }
 
+    /// The server that offers the tool, if one does.
+    #[must_use]
+    pub fn server(&self) -> Option<&str> {
+        self.server.as_deref()
+    }
+
+    /// UTC time of the end.
+    #[must_use]
+    pub fn at(&self) -> jiff::Timestamp {
+        self.at
+    }
+
     /// How long the call took, in whole milliseconds, rounded down.
     #[must_use]
     pub fn duration_ms(&self) -> u64 {
         self.duration_ms
+    }
+
+    /// How much of it went by waiting for a turn, in whole milliseconds.
+    #[must_use]
+    pub fn queued_ms(&self) -> u64 {
+        self.queued_ms
+    }
+
+    /// The size of the result; zero without one.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        match &self.outcome {
+            Outcome::Result { body, .. } => body.len(),
+            Outcome::Error { .. } | Outcome::Cancelled => 0,
+        }
     }
 
     /// How the call ended.
@@ -236,6 +279,10 @@ impl Exit {
     pub fn outcome(&self) -> &Outcome {
         &self.outcome
     }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Stands in for a payload in `Debug` output.
@@ -261,6 +308,8 @@ mod tests {
             server: Some("calculator".into()),
             principal: "ada".into(),
             correlation: CorrelationId::mint(),
+            era: Era::Modern,
+            transport: "http",
         }
     }
 

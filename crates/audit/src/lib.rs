@@ -1,16 +1,39 @@
-//! What happened to a call, told in two immutable events.
+//! What happened to a call, told in two immutable events, and the store that keeps them.
 //!
 //! [`Enter`] says who is about to call what and with which arguments, [`Exit`] how it ended and how long it
-//! took; both carry the same [`CorrelationId`]. An [`AuditSink`] keeps them. When a call enters and exits is
-//! the business of the chain in the gateway; this crate knows no transport, no runtime and no tool.
+//! took; both carry the same [`CorrelationId`]. An [`AuditSink`] keeps them: [`SqliteSink`] in files whose rows
+//! form a hash chain under Merkle checkpoints. When a call enters and exits is the business of the chain in
+//! the gateway; this crate knows no transport, no runtime and no tool.
 //!
 //! What must stay true: an event cannot be changed once it is built, durations come from the monotonic clock
-//! and never from the difference of two wall times, and [`NoopSink`] costs a call no allocation.
+//! and never from the difference of two wall times, [`NoopSink`] costs a call no allocation, and what the
+//! store wrote can be checked without it (`docs/audit.md`).
 
+mod calls;
+mod checkpoint;
 mod clock;
 mod event;
+mod hash;
+mod merkle;
+mod proof;
+mod records;
+mod row;
 mod sink;
+mod store;
+mod verify;
 
+pub use bridgehead_wire::Era;
+pub use calls::{RecordedCall, read_calls};
+pub use checkpoint::{Checkpoint, KeyError, PublicKey, Signer};
 pub use clock::{Clock, Moment, SystemClock};
 pub use event::{Call, CorrelationId, Enter, Exit, Outcome};
+pub use hash::Hash;
+pub use proof::{Proof, ProofError};
+pub use records::{
+    CheckpointFile, ReadError, Record, RecordKind, read_checkpoints, read_export, read_segment, segments,
+    write_line,
+};
+pub use row::{INTERRUPTED, Payloads, Row};
 pub use sink::{AuditError, AuditSink, EnterFuture, NoopSink};
+pub use store::{CHECKPOINT_FILE, Header, OnCheckpoint, OnFailure, SqliteSink, StoreError, StoreOptions};
+pub use verify::{Expected, Problem, Verified, Verifier};

@@ -35,6 +35,12 @@ pub trait AuditSink: Send + Sync + 'static {
     /// # Errors
     /// When the event cannot be queued. The caller logs and counts that; the client never sees it.
     fn exit(&self, event: Exit) -> Result<(), AuditError>;
+
+    /// The id under which the record knows this process instance; its last twelve characters name the gateway
+    /// too, so that one is found by the other.
+    fn instance(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// Throws every event away: the library's default. The binary configures a real sink.
@@ -104,6 +110,8 @@ mod tests {
             server: None,
             principal: "p".into(),
             correlation: CorrelationId::mint(),
+            era: bridgehead_wire::Era::Modern,
+            transport: "memory",
         };
         let enter = Enter::new(call, Bytes::from_static(b"{}"), false, clock.now());
         finish(sink.enter(&enter)).unwrap();

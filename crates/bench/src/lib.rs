@@ -6,11 +6,14 @@
 
 pub mod client;
 pub mod echo;
+pub mod family;
 pub mod load;
 pub mod machine;
 pub mod plan;
 pub mod report;
 pub mod request;
 pub mod serve;
+pub mod soak;
 pub mod statistics;
+pub mod supervision;
 mod tools;

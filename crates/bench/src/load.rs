@@ -31,6 +31,8 @@ pub struct Load {
     pub era: Era,
     /// What is asked.
     pub ask: Ask,
+    /// The name under which `echo` is offered.
+    pub tool: String,
     /// How many connections there are.
     pub connections: usize,
     /// How long nothing is counted.
@@ -76,7 +78,7 @@ impl Load {
         let mut connections = JoinSet::new();
         for number in 0..self.connections {
             let session = sessions.get(number).map(String::as_str);
-            let template = Template::new(self.address, self.era, self.ask, session);
+            let template = Template::named(self.address, self.era, self.ask, session, &self.tool);
             let connection = Connection::open(self.address).await?;
             // Ids of different connections differ, so that an answer to another's request is seen.
             let first = u32::try_from(number)? * 1_000_000;

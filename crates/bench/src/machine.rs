@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::client;
+use crate::{client, family};
 
 /// How long a process may take to answer for the first time.
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -70,12 +70,19 @@ impl Process {
         }
     }
 
+    /// Waits until it has ended, which somebody has asked for.
+    pub fn wait(&mut self) -> Result<()> {
+        let asked = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            ensure!(asked.elapsed() < READY_WITHIN, "it did not end within {READY_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// A line of its status in kilobytes, such as `VmRSS` or `VmHWM`.
     pub fn memory_kb(&self, name: &str) -> Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).context("needs Linux")?;
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
-        kilobytes.with_context(|| format!("the kernel does not tell `{name}`"))
+        family::memory_kb(self.pid(), name).with_context(|| format!("the kernel does not tell `{name}`"))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::client;
 use crate::load::{Load, Round};
 use crate::machine::{Process, free_address, load_average};
 use crate::request::{Ask, Era, Template};
+use crate::supervision::{self, Supervision};
 
 /// How many tools the long list has besides `echo`.
 ///
@@ -23,6 +24,9 @@ use crate::request::{Ask, Era, Template};
 pub const LIST_TOOLS: usize = 997;
 /// How many connections are tried.
 pub const CONNECTIONS: [usize; 3] = [1, 32, 64];
+
+/// What a gateway's configuration begins with that does not record calls.
+pub(crate) const NO_AUDIT: &str = "audit.store = \"none\"\n";
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +46,7 @@ impl Form {
         }
     }
 
-    const fn rounds(self) -> usize {
+    pub(crate) const fn rounds(self) -> usize {
         match self {
             Self::Short => 5,
             Self::Full => 11,
@@ -56,14 +60,14 @@ impl Form {
         }
     }
 
-    const fn warm_up(self) -> Duration {
+    pub(crate) const fn warm_up(self) -> Duration {
         Duration::from_millis(match self {
             Self::Short => 100,
             Self::Full => 300,
         })
     }
 
-    const fn measured(self) -> Duration {
+    pub(crate) const fn measured(self) -> Duration {
         Duration::from_millis(match self {
             Self::Short => 400,
             Self::Full => 1500,
@@ -82,13 +86,26 @@ pub struct Plan {
     pub form: Form,
     /// Worker threads of the gateway; its own default without.
     pub threads: Option<usize>,
-    /// Only loads whose name holds this text.
+    /// Only loads and parts of supervision whose name holds this text.
     pub only: Option<String>,
+}
+
+/// How the gateway reaches the server behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behind {
+    /// As a child process.
+    Stdio,
+    /// Over HTTP, as the load generator does directly.
+    Http,
+    /// As a child process, by a gateway that records calls; one that does not stands for the direct path.
+    Recorded,
 }
 
 /// The rounds of one kind of load.
 #[derive(Debug)]
 pub struct Cell {
+    /// How the gateway reaches the server.
+    pub behind: Behind,
     /// The era spoken.
     pub era: Era,
     /// What was asked.
@@ -102,6 +119,10 @@ pub struct Cell {
 }
 
 impl Cell {
+    fn new(behind: Behind, era: Era, ask: Ask, connections: usize) -> Self {
+        Self { behind, era, ask, connections, direct: Vec::new(), through: Vec::new() }
+    }
+
     /// What it is called in reports.
     pub fn name(&self) -> String {
         let ask = match self.ask {
@@ -109,7 +130,12 @@ impl Cell {
             Ask::List => "tools/list",
             Ask::Greet => "greeting",
         };
-        format!("{ask}, {}, {}", self.era.name(), self.connections)
+        let behind = match self.behind {
+            Behind::Stdio => "",
+            Behind::Http => ", http",
+            Behind::Recorded => ", audit",
+        };
+        format!("{ask}, {}, {}{behind}", self.era.name(), self.connections)
     }
 }
 
@@ -136,6 +162,8 @@ pub struct Findings {
     pub peak_kb: u64,
     /// The same with the long list.
     pub peak_list_kb: u64,
+    /// What it costs to keep many servers.
+    pub supervision: Supervision,
 }
 
 /// A process and where it is reached.
@@ -164,6 +192,15 @@ impl Plan {
         let direct_list = self.direct(&folder, LIST_TOOLS)?;
         let (gateway, ..) = self.gateway(&folder, 0)?;
         let (gateway_list, ..) = self.gateway(&folder, LIST_TOOLS)?;
+        let (gateway_http, ..) = self.gateway_of(
+            &folder,
+            "http",
+            NO_AUDIT,
+            &format!("url = \"http://{}/mcp\"\n", direct.address),
+        )?;
+        let record = serde_json::to_string(text(&folder.path().join("audit"))?)?;
+        let (recording, ..) =
+            self.gateway_of(&folder, "audit", &format!("audit.folder = {record}\n"), &self.echo(0)?)?;
         for served in [&direct_list, &gateway_list] {
             for era in Era::ALL {
                 has_all_tools(served.address, era)?;
@@ -172,25 +209,24 @@ impl Plan {
 
         let mut cells = Vec::new();
         for era in Era::ALL {
-            for connections in CONNECTIONS {
-                cells.push(Cell {
-                    era,
-                    ask: Ask::Call,
-                    connections,
-                    direct: Vec::new(),
-                    through: Vec::new(),
-                });
+            cells.extend(CONNECTIONS.map(|count| Cell::new(Behind::Stdio, era, Ask::Call, count)));
+            cells.push(Cell::new(Behind::Stdio, era, Ask::List, 1));
+            for behind in [Behind::Http, Behind::Recorded] {
+                cells.extend([1, 64].map(|count| Cell::new(behind, era, Ask::Call, count)));
             }
-            cells.push(Cell { era, ask: Ask::List, connections: 1, direct: Vec::new(), through: Vec::new() });
         }
         cells.retain(|cell| self.only.as_ref().is_none_or(|only| cell.name().contains(only.as_str())));
-        ensure!(!cells.is_empty(), "no load has a name like that");
+        let any = !cells.is_empty() || supervision::any(self.only.as_deref());
+        ensure!(any, "neither a load nor a part of supervision has a name like that");
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        for number in 0..self.form.rounds() {
+        let rounds = if cells.is_empty() { 0 } else { self.form.rounds() };
+        for number in 0..rounds {
             tell(&format!("round {} of {}", number + 1, self.form.rounds()));
             for cell in &mut cells {
                 let (plain, bridged) = match cell.ask {
                     Ask::List => (&direct_list, &gateway_list),
+                    Ask::Call | Ask::Greet if cell.behind == Behind::Http => (&direct, &gateway_http),
+                    Ask::Call | Ask::Greet if cell.behind == Behind::Recorded => (&gateway, &recording),
                     Ask::Call | Ask::Greet => (&direct, &gateway),
                 };
                 let (plain, bridged) = (self.load(cell, plain), self.load(cell, bridged));
@@ -212,6 +248,11 @@ impl Plan {
                 }
             }
         }
+        let (peak_kb, peak_list_kb) =
+            (gateway.process.memory_kb("VmHWM")?, gateway_list.process.memory_kb("VmHWM")?);
+        // What they would do besides is not to be measured.
+        drop((gateway_http, recording, direct, direct_list, gateway, gateway_list));
+        let supervision = Supervision::measure(self, &folder, tell)?;
         Ok(Findings {
             form: self.form,
             cores: std::thread::available_parallelism()?.get(),
@@ -221,8 +262,9 @@ impl Plan {
             first_answer,
             first_list,
             idle_kb,
-            peak_kb: gateway.process.memory_kb("VmHWM")?,
-            peak_list_kb: gateway_list.process.memory_kb("VmHWM")?,
+            peak_kb,
+            peak_list_kb,
+            supervision,
         })
     }
 
@@ -232,6 +274,7 @@ impl Plan {
             pid: served.process.pid(),
             era: cell.era,
             ask: cell.ask,
+            tool: "echo".to_owned(),
             connections: cell.connections,
             warm_up: self.form.warm_up(),
             measured: self.form.measured(),
@@ -250,10 +293,30 @@ impl Plan {
 
     /// A gateway in front of one echo server, and how long it took to answer and to know the tools.
     fn gateway(&self, folder: &TempDir, tools: usize) -> Result<(Served, Duration, Duration)> {
-        let config = folder.path().join(format!("bridgehead-{tools}.toml"));
-        fs::write(&config, self.configuration(tools)?)?;
+        self.gateway_of(folder, &tools.to_string(), NO_AUDIT, &self.echo(tools)?)
+    }
+
+    /// The lines that describe an echo server.
+    fn echo(&self, tools: usize) -> Result<String> {
+        // The escapes of a JSON string are those of a TOML string.
+        let command = serde_json::to_string(text(&self.upstream)?)?;
+        Ok(format!("command = {command}\nargs = [\"--stdio\", \"--tools\", \"{tools}\"]\n"))
+    }
+
+    /// The same in front of the server that `lines` describe.
+    fn gateway_of(
+        &self,
+        folder: &TempDir,
+        name: &str,
+        audit: &str,
+        lines: &str,
+    ) -> Result<(Served, Duration, Duration)> {
+        let config = folder.path().join(format!("bridgehead-{name}.toml"));
+        let gateway =
+            self.threads.map(|threads| format!("[gateway]\nthreads = {threads}\n\n")).unwrap_or_default();
+        fs::write(&config, format!("{audit}{gateway}[servers.echo]\n{lines}"))?;
         let address = free_address()?;
-        let words = folder.path().join(format!("gateway-{tools}.txt"));
+        let words = folder.path().join(format!("gateway-{name}.txt"));
         let arguments =
             ["--log-level", "warn", "serve", "--config", text(&config)?, "--listen", &address.to_string()];
         let mut process = Process::start(&self.gateway, &arguments, words)?;
@@ -265,19 +328,9 @@ impl Plan {
             process.answers(address, list.bytes(), complete).context("bridgehead's list of tools")?;
         Ok((Served { process, address }, answered, listed))
     }
-
-    fn configuration(&self, tools: usize) -> Result<String> {
-        // The escapes of a JSON string are those of a TOML string.
-        let command = serde_json::to_string(text(&self.upstream)?)?;
-        let gateway =
-            self.threads.map(|threads| format!("[gateway]\nthreads = {threads}\n\n")).unwrap_or_default();
-        Ok(format!(
-            "{gateway}[servers.echo]\ncommand = {command}\nargs = [\"--stdio\", \"--tools\", \"{tools}\"]\n"
-        ))
-    }
 }
 
-fn text(path: &Path) -> Result<&str> {
+pub(crate) fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path is not valid text")
 }
 

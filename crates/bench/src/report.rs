@@ -6,19 +6,32 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::load::Round;
-use crate::plan::{Cell, Findings};
+use crate::plan::{Behind, Cell, Findings};
 use crate::request::{Ask, Era};
 use crate::statistics::median;
+use crate::supervision::{MANY, Memory, Restart, START_SERVERS, Supervision};
 
+/// The most that a lone call may take while calls are recorded, as a multiple of without.
+const RECORDED_LATENCY_RATIO: f64 = 1.5;
+/// The least throughput while calls are recorded, as a share of without.
+const RECORDED_THROUGHPUT_RATIO: f64 = 0.65;
 /// Below this the direct path is no yardstick.
 const DIRECT_AT_LEAST: f64 = 60_000.0;
 const LATENCY_RATIO: f64 = 1.7;
 const THROUGHPUT_RATIO: f64 = 0.55;
 const ADDED_P95_MILLIS: f64 = 10.0;
 const CPU_MICROS: f64 = 20.0;
+const HTTP_LATENCY_RATIO: f64 = 2.5;
+const HTTP_THROUGHPUT_RATIO: f64 = 0.32;
+const HTTP_CPU_MICROS: f64 = 32.0;
 const LIST_RATIO: f64 = 1.2;
 const IDLE_MEGABYTES: f64 = 12.0;
 const FIRST_ANSWER_MILLIS: f64 = 15.0;
+const AMONG_MANY_RATIO: f64 = 1.1;
+const KILOBYTES_PER_SERVER: f64 = 300.0;
+const BACK_MILLIS: f64 = 300.0;
+const FULL_LIST_MILLIS: f64 = 25.0;
+const SHIM_RATIO: f64 = 2.5;
 
 /// One thing that is promised.
 #[derive(Debug)]
@@ -95,28 +108,57 @@ impl Findings {
         };
         for era in Era::ALL {
             let name = era.name();
-            let cells = || self.cells.iter().filter(move |cell| cell.era == era);
-            let cost =
-                cells().filter(|cell| cell.connections == 1).map(Cell::added_p95_millis).fold(0.0, f64::max);
-            bar(format!("p95 of what the gateway adds at 1, {name}"), cost, true, ADDED_P95_MILLIS, "ms");
+            let all = || self.cells.iter().filter(move |cell| cell.era == era);
+            let cells = || all().filter(|cell| cell.behind != Behind::Recorded);
+            for cell in all().filter(|cell| cell.behind == Behind::Recorded) {
+                if cell.connections == 1 {
+                    let ratio = cell.latency_ratio();
+                    bar(
+                        format!("p50 at 1 with audit, {name}"),
+                        ratio,
+                        true,
+                        RECORDED_LATENCY_RATIO,
+                        "× without",
+                    );
+                } else {
+                    let ratio = cell.throughput_ratio();
+                    let name = format!("requests/s at {} with audit, {name}", cell.connections);
+                    bar(name, ratio, false, RECORDED_THROUGHPUT_RATIO, "× without");
+                }
+            }
+            let alone = || cells().filter(|cell| cell.connections == 1);
+            if alone().next().is_some() {
+                let cost = alone().map(Cell::added_p95_millis).fold(0.0, f64::max);
+                bar(format!("p95 of what the gateway adds at 1, {name}"), cost, true, ADDED_P95_MILLIS, "ms");
+            }
             for cell in cells() {
+                let (name, latency, throughput, most_cpu) = match cell.behind {
+                    Behind::Stdio | Behind::Recorded => {
+                        (name.to_owned(), LATENCY_RATIO, THROUGHPUT_RATIO, CPU_MICROS)
+                    }
+                    Behind::Http => {
+                        (format!("{name}, http"), HTTP_LATENCY_RATIO, HTTP_THROUGHPUT_RATIO, HTTP_CPU_MICROS)
+                    }
+                };
                 match (cell.ask, cell.connections) {
                     (Ask::Call, 1) => {
-                        bar(
-                            format!("p50 at 1, {name}"),
-                            cell.latency_ratio(),
-                            true,
-                            LATENCY_RATIO,
-                            "× direct",
-                        );
+                        bar(format!("p50 at 1, {name}"), cell.latency_ratio(), true, latency, "× direct");
                     }
                     (Ask::Call, 64) => {
-                        let direct = Medians::of(&cell.direct).per_second;
-                        bar(format!("direct requests/s at 64, {name}"), direct, false, DIRECT_AT_LEAST, "/s");
+                        if cell.behind == Behind::Stdio {
+                            let direct = Medians::of(&cell.direct).per_second;
+                            bar(
+                                format!("direct requests/s at 64, {name}"),
+                                direct,
+                                false,
+                                DIRECT_AT_LEAST,
+                                "/s",
+                            );
+                        }
                         let ratio = cell.throughput_ratio();
-                        bar(format!("requests/s at 64, {name}"), ratio, false, THROUGHPUT_RATIO, "× direct");
+                        bar(format!("requests/s at 64, {name}"), ratio, false, throughput, "× direct");
                         let cpu = Medians::of(&cell.through).cpu_micros;
-                        bar(format!("gateway CPU at 64, {name}"), cpu, true, CPU_MICROS, "µs per request");
+                        bar(format!("gateway CPU at 64, {name}"), cpu, true, most_cpu, "µs per request");
                     }
                     (Ask::List, _) => {
                         let ratio = cell.latency_ratio();
@@ -135,6 +177,31 @@ impl Findings {
         bar("idle memory".to_owned(), self.idle_megabytes(), true, IDLE_MEGABYTES, "MB");
         let start = millis(&self.first_answer);
         bar("start to first answer".to_owned(), start, true, FIRST_ANSWER_MILLIS, "ms");
+        let kept = &self.supervision;
+        if let Some(ratio) = kept.among_many_ratio() {
+            bar(format!("p50 at 1 among {MANY} upstreams"), ratio, true, AMONG_MANY_RATIO, "× one upstream");
+        }
+        if !kept.memory.is_empty() {
+            let grown = median(kept.memory.iter().map(|memory| memory.gateway));
+            bar("memory per upstream".to_owned(), grown, true, KILOBYTES_PER_SERVER, "KB");
+        }
+        if !kept.restarts.is_empty() {
+            let beyond = median(kept.restarts.iter().map(Restart::beyond_millis));
+            bar("killed server, back after its own start".to_owned(), beyond, true, BACK_MILLIS, "ms");
+        }
+        if !kept.full_lists.is_empty() {
+            let list = millis(&kept.full_lists);
+            bar(
+                format!("start to the list of {START_SERVERS} upstreams"),
+                list,
+                true,
+                FULL_LIST_MILLIS,
+                "ms",
+            );
+        }
+        if let Some(ratio) = kept.shim_ratio() {
+            bar("start through the shim to first byte".to_owned(), ratio, true, SHIM_RATIO, "× plain");
+        }
         bars
     }
 
@@ -148,7 +215,7 @@ impl Findings {
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
-            "{:<26} {:<8} {:>9} {:>9} {:>9} {:>10} {:>9} {:>8} {:>8}",
+            "{:<29} {:<8} {:>9} {:>9} {:>9} {:>10} {:>9} {:>8} {:>8}",
             "load, era, connections",
             "way",
             "p50 µs",
@@ -164,7 +231,7 @@ impl Findings {
                 let Medians { p50, p95, p99, per_second, cpu_micros } = Medians::of(rounds);
                 let _ = write!(
                     out,
-                    "{:<26} {way:<8} {p50:>9.1} {p95:>9.1} {p99:>9.1} {per_second:>10.0} {cpu_micros:>9.1}",
+                    "{:<29} {way:<8} {p50:>9.1} {p95:>9.1} {p99:>9.1} {per_second:>10.0} {cpu_micros:>9.1}",
                     cell.name()
                 );
                 let _ = match way {
@@ -189,6 +256,7 @@ impl Findings {
             self.load_average[1],
             self.elapsed.as_secs_f64(),
         );
+        out.push_str(&self.supervision.words());
         for bar in self.bars() {
             let verdict = if bar.holds() { "holds " } else { "MISSED" };
             let sign = if bar.at_most { "≤" } else { "≥" };
@@ -222,7 +290,79 @@ impl Findings {
             "first_answer_ms": rounded(millis(&self.first_answer)), "first_list_ms": rounded(millis(&self.first_list)),
             "idle_mb": rounded(self.idle_megabytes()), "peak_mb": rounded(megabytes(self.peak_kb as f64)),
             "peak_1000_tools_mb": rounded(megabytes(self.peak_list_kb as f64)),
+            "supervision": self.supervision.to_json(),
         })
+    }
+}
+
+impl Restart {
+    fn beyond_millis(&self) -> f64 {
+        (self.back.as_secs_f64() - self.own.as_secs_f64()) * 1000.0
+    }
+}
+
+impl Supervision {
+    fn among_many_ratio(&self) -> Option<f64> {
+        let ratios = self.among_many.iter().map(|(one, many)| many.latency.p50 / one.latency.p50);
+        (!self.among_many.is_empty()).then(|| median(ratios))
+    }
+
+    fn shim_ratio(&self) -> Option<f64> {
+        let ratios = self.starts.iter().map(|(plain, kept)| kept.as_secs_f64() / plain.as_secs_f64());
+        (!self.starts.is_empty()).then(|| median(ratios))
+    }
+
+    /// The figures behind the bars, each with its name.
+    fn figures(&self) -> Vec<(&'static str, f64)> {
+        let mut figures = Vec::new();
+        if !self.among_many.is_empty() {
+            let (one, many): (Vec<_>, Vec<_>) = self.among_many.iter().copied().unzip();
+            figures.push(("p50_one_upstream_us", Medians::of(&one).p50));
+            figures.push(("p50_many_upstreams_us", Medians::of(&many).p50));
+        }
+        if !self.memory.is_empty() {
+            let of = |value: fn(&Memory) -> f64| median(self.memory.iter().map(value));
+            figures.push(("upstream_gateway_kb", of(|memory| memory.gateway)));
+            figures.push(("upstream_shim_own_kb", of(|memory| memory.shim_own)));
+            figures.push(("upstream_shim_resident_kb", of(|memory| memory.shim_resident)));
+        }
+        let with_tools = self.memory.iter().find_map(|memory| memory.gateway_with_tools);
+        figures.extend(with_tools.map(|grown| ("upstream_100_tools_gateway_kb", grown)));
+        if !self.restarts.is_empty() {
+            let of = |value: fn(&Restart) -> Duration| {
+                millis(&self.restarts.iter().map(value).collect::<Vec<_>>())
+            };
+            figures.push(("killed_server_back_ms", of(|restart| restart.back)));
+            figures.push(("server_own_start_ms", of(|restart| restart.own)));
+        }
+        if !self.full_lists.is_empty() {
+            figures.push(("full_list_of_20_ms", millis(&self.full_lists)));
+        }
+        if !self.starts.is_empty() {
+            let (plain, kept): (Vec<_>, Vec<_>) = self.starts.iter().copied().unzip();
+            figures.push(("plain_start_ms", millis(&plain)));
+            figures.push(("shim_start_ms", millis(&kept)));
+        }
+        figures
+    }
+
+    fn words(&self) -> String {
+        let mut out = String::new();
+        for (name, value) in self.figures() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "{:<34} {value:>9.2}", name.replace('_', " "));
+        }
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        out
+    }
+
+    fn to_json(&self) -> Value {
+        self.figures()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), Value::from(rounded(value))))
+            .collect()
     }
 }
 
@@ -252,6 +392,7 @@ mod tests {
     fn findings(through: Round) -> Findings {
         let cells = Era::ALL.into_iter().flat_map(|era| {
             [(Ask::Call, 1), (Ask::Call, 64), (Ask::List, 1)].map(|(ask, connections)| Cell {
+                behind: Behind::Stdio,
                 era,
                 ask,
                 connections,
@@ -270,6 +411,7 @@ mod tests {
             idle_kb: vec![8000],
             peak_kb: 9000,
             peak_list_kb: 10_000,
+            supervision: Supervision::default(),
         }
     }
 
@@ -297,6 +439,31 @@ mod tests {
         assert_eq!(good.bars().len(), 14);
         let bad = findings(round(180.0, 40_000.0, 21.0));
         assert_eq!(missed(&bad).len(), 8);
+    }
+
+    #[test]
+    fn supervision_is_judged_where_it_was_measured() {
+        let ms = Duration::from_millis;
+        let mut findings = findings(round(110.0, 50_000.0, 15.0));
+        let memory =
+            |gateway| Memory { gateway, gateway_with_tools: None, shim_own: 200.0, shim_resident: 2000.0 };
+        findings.supervision = Supervision {
+            among_many: vec![(round(100.0, 1.0, 1.0), round(109.0, 1.0, 1.0))],
+            memory: vec![memory(299.0)],
+            restarts: vec![Restart { back: ms(301), own: ms(2) }],
+            full_lists: vec![ms(25)],
+            starts: vec![(ms(2), ms(5))],
+        };
+        assert_eq!(missed(&findings), Vec::<String>::new());
+        assert_eq!(findings.bars().len(), 19);
+        findings.supervision.among_many = vec![(round(100.0, 1.0, 1.0), round(111.0, 1.0, 1.0))];
+        findings.supervision.memory = vec![memory(301.0)];
+        findings.supervision.restarts = vec![Restart { back: ms(303), own: ms(2) }];
+        findings.supervision.full_lists = vec![ms(26)];
+        findings.supervision.starts = vec![(ms(2), ms(6))];
+        assert_eq!(missed(&findings).len(), 5);
+        assert_eq!(findings.to_json()["supervision"]["shim_start_ms"], 6.0);
+        assert!(findings.table().contains("killed server back ms"), "{}", findings.table());
     }
 
     #[test]

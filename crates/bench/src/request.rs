@@ -59,12 +59,17 @@ pub struct Template {
 impl Template {
     /// The request, for a session where there is one.
     pub fn new(address: SocketAddr, era: Era, ask: Ask, session: Option<&str>) -> Self {
+        Self::named(address, era, ask, session, "echo")
+    }
+
+    /// The same, for a gateway that offers `echo` as `tool`.
+    pub fn named(address: SocketAddr, era: Era, ask: Ask, session: Option<&str>, tool: &str) -> Self {
         let meta = if era == Era::Modern { MODERN_META } else { "" };
         let (method, name, params) = match (ask, era) {
             (Ask::Call, _) => {
                 let separator = if meta.is_empty() { "" } else { "," };
-                let arguments = format!(r#""name":"echo","arguments":{{"text":"message {FIRST_ID}"}}"#);
-                ("tools/call", Some("echo"), format!("{meta}{separator}{arguments}"))
+                let arguments = format!(r#""name":"{tool}","arguments":{{"text":"message {FIRST_ID}"}}"#);
+                ("tools/call", Some(tool), format!("{meta}{separator}{arguments}"))
             }
             (Ask::List, _) => ("tools/list", None, meta.to_owned()),
             (Ask::Greet, Era::Modern) => ("server/discover", None, meta.to_owned()),
@@ -74,6 +79,22 @@ impl Template {
                 r#""protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}"#.to_owned(),
             ),
         };
+        Self::post(address, era, (method, name), &params, session)
+    }
+
+    /// A call of any tool with any arguments, which are JSON, by a modern client.
+    pub fn call(address: SocketAddr, tool: &str, arguments: &str) -> Self {
+        let params = format!(r#"{MODERN_META},"name":"{tool}","arguments":{arguments}"#);
+        Self::post(address, Era::Modern, ("tools/call", Some(tool)), &params, None)
+    }
+
+    fn post(
+        address: SocketAddr,
+        era: Era,
+        (method, name): (&str, Option<&str>),
+        params: &str,
+        session: Option<&str>,
+    ) -> Self {
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"method":"{method}","params":{{{params}}}}}"#);
         let mut head = format!(

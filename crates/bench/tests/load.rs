@@ -28,7 +28,8 @@ fn served(tools: usize) -> std::net::SocketAddr {
 
 fn load(address: std::net::SocketAddr, era: Era, ask: Ask) -> Load {
     let (warm_up, measured) = (Duration::from_millis(20), Duration::from_millis(50));
-    Load { address, pid: std::process::id(), era, ask, connections: 4, warm_up, measured }
+    let tool = "echo".to_owned();
+    Load { address, pid: std::process::id(), era, ask, tool, connections: 4, warm_up, measured }
 }
 
 #[test]

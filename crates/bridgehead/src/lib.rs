@@ -26,20 +26,30 @@
 //! # }
 //! ```
 
+pub mod control;
 mod handlers;
 mod running;
 mod server;
 mod transport;
 
+/// The record of calls: the store, and what reads and checks it.
+pub mod audit {
+    pub use bridgehead_audit::*;
+}
+
 pub use bridgehead_audit::{
-    AuditError, AuditSink, Call, Clock, CorrelationId, Enter, EnterFuture, Exit, Moment, NoopSink, Outcome,
-    SystemClock,
+    AuditError, AuditSink, Call, Clock, CorrelationId, Enter, EnterFuture, Era, Exit, Moment, NoopSink,
+    Outcome, SystemClock,
 };
 pub use bridgehead_config as config;
 pub use bridgehead_config::{Config, GatewaySettings, HttpSettings, Mode};
+pub use bridgehead_events as events;
 pub use bridgehead_gateway::{
-    CallError, Code, Gateway, NativeTool, Need, Principal, RegisterError, ToolContext, ToolFailure,
+    CallError, CancelReason, Code, Followed, Follower, Gateway, LineSink, LineSource, LogLine, NativeTool,
+    Need, Principal, RegisterError, Registry, ReloadReport, Session, ToolContext, ToolFailure,
 };
+pub use bridgehead_upstream::{bridge, provider};
+pub use control::Control;
 pub use handlers::Signal;
 pub use running::{DRAIN, Ending, RunError, Running};
 pub use server::{Server, ServerOptions, StartError};

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bridgehead_gateway::Gateway;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::instrument::WithSubscriber;
 use tracing::{Dispatch, error, info, warn};
 
@@ -53,6 +54,8 @@ pub struct Running {
     pub(crate) shutdown: CancellationToken,
     pub(crate) signals: Option<Signals>,
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Serves operators until the shutdown.
+    pub(crate) control: Option<AbortOnDropHandle<()>>,
     pub(crate) connected: Arc<AtomicBool>,
     pub(crate) logger: Option<Dispatch>,
 }
@@ -116,7 +119,11 @@ impl Running {
 
     async fn close(mut self) {
         self.shutdown.cancel();
-        let drained = async { while self.fronts.join_next().await.is_some() {} };
+        let control = self.control.take();
+        let drained = async {
+            while self.fronts.join_next().await.is_some() {}
+            futures_util::future::OptionFuture::from(control).await;
+        };
         if tokio::time::timeout(DRAIN, drained).await.is_err() {
             warn!(limit = ?DRAIN, "requests in progress are cut off");
             self.fronts.shutdown().await;

@@ -11,13 +11,14 @@ use std::time::Duration;
 use bridgehead_audit::{AuditSink, Clock};
 use bridgehead_config::{Config, GatewaySettings, Mode, Server as Upstream};
 use bridgehead_front::TokenError;
-use bridgehead_gateway::{Gateway, NativeTool, Options, RegisterError};
+use bridgehead_gateway::{Gateway, LineSink, NativeTool, Options, RegisterError, Registry};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::instrument::WithSubscriber;
 use tracing::{Dispatch, info};
 
+use crate::control::{self, Control};
 use crate::handlers;
 use crate::running::Running;
 use crate::transport::Transport;
@@ -30,12 +31,13 @@ pub struct ServerOptions {
     transports: Vec<Transport>,
     logger: Option<Dispatch>,
     handlers: bool,
+    control: Option<Control>,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
         let gateway = Options { version: env!("CARGO_PKG_VERSION").to_owned(), ..Options::default() };
-        Self { gateway, transports: Vec::new(), logger: None, handlers: true }
+        Self { gateway, transports: Vec::new(), logger: None, handlers: true, control: None }
     }
 }
 
@@ -84,6 +86,12 @@ impl ServerOptions {
         self
     }
 
+    /// Where running upstreams are shared; by default with every server of this process.
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.gateway.registry = registry;
+        self
+    }
+
     /// What tells the time; the machine's clock by default.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.gateway.clock = clock;
@@ -129,6 +137,19 @@ impl ServerOptions {
         self
     }
 
+    /// Opens a control socket, so that `bridgehead status` and its like find this server; none by default. One that
+    /// cannot be made is a warning.
+    pub fn control(mut self, control: Control) -> Self {
+        self.control = Some(control);
+        self
+    }
+
+    /// Shows every line that an upstream writes on standard error, and those about it, to `sink`.
+    pub fn log_lines(mut self, sink: LineSink) -> Self {
+        self.gateway.log_lines = Some(sink);
+        self
+    }
+
     /// Builds the server. Connects, installs and reads nothing.
     pub fn build(mut self) -> Result<Server, RegisterError> {
         if self.transports.is_empty() {
@@ -141,6 +162,7 @@ impl ServerOptions {
             transports: Mutex::new(Some(self.transports)),
             logger: self.logger,
             handlers: self.handlers,
+            control: self.control,
             connected: Arc::new(AtomicBool::new(false)),
         })
     }
@@ -153,7 +175,8 @@ pub enum StartError {
     /// The transports were not connected in time.
     #[error(
         "no client could be served within {} ms; raise `gateway.startup_timeout_ms` or \
-         BRIDGEHEAD_STARTUP_TIMEOUT_MS if that is too short",
+         BRIDGEHEAD_STARTUP_TIMEOUT_MS if that is too short \
+         (docs/troubleshooting.md#the-gateway-itself-does-not-start-in-time)",
         .0.as_millis()
     )]
     Timeout(Duration),
@@ -195,6 +218,7 @@ pub struct Server {
     transports: Mutex<Option<Vec<Transport>>>,
     logger: Option<Dispatch>,
     handlers: bool,
+    control: Option<Control>,
     connected: Arc<AtomicBool>,
 }
 
@@ -250,13 +274,16 @@ impl Server {
 
         self.gateway.start();
         let shutdown = CancellationToken::new();
-        let addresses = connected.iter().filter_map(|front| front.address()).collect();
+        let addresses: Vec<SocketAddr> = connected.iter().filter_map(|front| front.address()).collect();
+        self.gateway.set_addresses(addresses.iter().map(ToString::to_string).collect());
+        let (api, control) =
+            control::open(self.control.as_ref(), &self.gateway, &addresses, &self.version, &shutdown);
         let mut fronts = JoinSet::new();
         for front in connected {
             let limit = self.settings.max_message_bytes;
             // An embedding program gets threads only if it asks for them.
             let threads = self.settings.threads.map_or(1, NonZeroUsize::get);
-            let serving = front.serve(self.gateway.clone(), limit, threads, shutdown.clone());
+            let serving = front.serve(self.gateway.clone(), api.clone(), limit, threads, shutdown.clone());
             fronts.spawn(serving.with_current_subscriber());
         }
         self.connected.store(true, Ordering::Release);
@@ -267,6 +294,7 @@ impl Server {
             shutdown,
             signals,
             addresses,
+            control,
             connected: Arc::clone(&self.connected),
             logger: self.logger.clone(),
         })

@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
-use bridgehead_config::HttpSettings;
-use bridgehead_front::{LineOptions, Token, Workers, resolve_token, router, serve, serve_lines};
+use bridgehead_config::{HttpSettings, TokenSource};
+use bridgehead_front::{Api, LineOptions, Token, Workers, resolve_token, router, serve, serve_lines};
 use bridgehead_gateway::{Gateway, Principal, Transport as Kind};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::TcpListener;
@@ -53,12 +53,16 @@ impl Transport {
             }),
             Self::Memory(stream) => Ok(Connected::lines(stream)),
             Self::Deferred(connecting) => connecting.await.map(Connected::lines).map_err(StartError::Connect),
-            Self::Http(settings) => {
-                // Off this thread: the startup timeout must also end a file system that hangs.
-                let (token, mut settings) = spawn_blocking(move || (resolve_token(&settings), settings))
-                    .await
-                    .map_err(|error| StartError::Connect(io::Error::other(error)))?;
-                let token = token?;
+            Self::Http(mut settings) => {
+                let token = match settings.token {
+                    // Off this thread: the startup timeout must also end a file system that hangs.
+                    TokenSource::File(_) => {
+                        let settings = settings.clone();
+                        let resolving = spawn_blocking(move || resolve_token(&settings));
+                        resolving.await.map_err(|error| StartError::Connect(io::Error::other(error)))?
+                    }
+                    TokenSource::None | TokenSource::Env { .. } => resolve_token(&settings),
+                }?;
                 let listener = TcpListener::bind(settings.listen)
                     .await
                     .map_err(|error| StartError::Listen { address: settings.listen, error })?;
@@ -112,6 +116,7 @@ impl Connected {
     pub(crate) async fn serve(
         self,
         gateway: Gateway,
+        api: Api,
         max_message_bytes: usize,
         threads: usize,
         shutdown: CancellationToken,
@@ -123,7 +128,7 @@ impl Connected {
                 serve_lines(reader, writer, gateway, options, shutdown).await
             }
             Self::Http { listener, settings, token } => {
-                let routes = router(gateway, &settings, token, shutdown.clone());
+                let routes = router(gateway, &settings, token, shutdown.clone()).with_api(api);
                 let workers = Workers::start(threads.saturating_sub(1))?;
                 serve(listener, routes, &workers, shutdown).await
             }

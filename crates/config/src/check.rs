@@ -3,6 +3,7 @@
 //! Kinds and ranges are already right when a value gets here ([`crate::section`]). After this module nothing is
 //! validated again.
 
+mod audit;
 mod client;
 mod server;
 
@@ -20,7 +21,7 @@ use crate::mask::is_variable_name;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::settings::{
-    AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, Prefix, ServerName, Source, TokenSource,
+    Config, GatewaySettings, HttpSettings, Prefix, Queue, ServerName, Source, TokenSource,
 };
 use crate::tree::{Node, Span, Value};
 
@@ -38,8 +39,9 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     let root = Section::read(Place::Root, entries, findings);
     let gateway = gateway(&Section::read(Place::Gateway, root.table("gateway"), findings), findings);
     let http = http(&Section::read(Place::Http, root.table("http"), findings), world, findings);
-    let audit = audit(&Section::read(Place::Audit, root.table("audit"), findings));
+    let audit = audit::read(&Section::read(Place::Audit, root.table("audit"), findings), world, findings);
 
+    let queues = queues(&root, findings);
     let mut servers = Vec::new();
     let mut disabled = Vec::new();
     let mut interpolated = BTreeSet::new();
@@ -52,7 +54,7 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
             );
             ServerName::adapt(&entry.key)
         });
-        let read = server::read(name, entry, &gateway, world, &mut interpolated, findings);
+        let read = server::read(name, entry, &gateway, &queues, world, &mut interpolated, findings);
         if read.disabled { disabled.push(read.server.name) } else { servers.push(read.server) }
     }
     let source = Source::Toml(findings.source.path.clone());
@@ -123,9 +125,19 @@ fn http(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> Htt
     }
 }
 
-fn audit(_section: &Section<'_>) -> AuditSettings {
-    // The key table lets only today's behaviour pass.
-    AuditSettings { store: AuditStore::None }
+fn queues(root: &Section<'_>, findings: &mut Findings) -> Vec<Queue> {
+    let mut queues: Vec<Queue> = Vec::new();
+    for entry in root.table("queues") {
+        let Value::Table(entries) = &entry.node.value else { continue };
+        let section = Section::read(Place::Queue, entries, findings);
+        let default = Queue::default();
+        queues.push(Queue {
+            name: Some(entry.key.as_str().into()),
+            concurrency: count(&section, "concurrency", default.concurrency),
+            max_waiting: count(&section, "max_waiting", default.max_waiting),
+        });
+    }
+    queues
 }
 
 fn address(text: &str) -> Option<SocketAddr> {

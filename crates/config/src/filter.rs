@@ -7,8 +7,22 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 /// Patterns that admit tools and patterns that refuse them; a refusal wins. Letter case does not matter.
 #[derive(Clone)]
 pub struct ToolFilter {
-    allowed: GlobSet,
-    denied: GlobSet,
+    allowed: Patterns,
+    denied: Patterns,
+}
+
+/// Compiled, and as written: a compiled set cannot be compared.
+#[derive(Clone)]
+struct Patterns {
+    set: GlobSet,
+    written: Vec<String>,
+}
+
+/// Two filters are the same if the same patterns are written.
+impl PartialEq for ToolFilter {
+    fn eq(&self, other: &Self) -> bool {
+        self.allowed.written == other.allowed.written && self.denied.written == other.denied.written
+    }
 }
 
 impl ToolFilter {
@@ -22,31 +36,35 @@ impl ToolFilter {
 
     /// Whether the tool of that name, as its server calls it, is offered.
     pub fn admits(&self, tool: &str) -> bool {
-        self.allowed.is_match(tool) && !self.denied.is_match(tool)
+        self.allowed.set.is_match(tool) && !self.denied.set.is_match(tool)
     }
 }
 
 impl Default for ToolFilter {
     /// Admits everything.
     fn default() -> Self {
-        Self::new(["*"], []).unwrap_or(Self { allowed: GlobSet::empty(), denied: GlobSet::empty() })
+        let none = Patterns { set: GlobSet::empty(), written: Vec::new() };
+        Self::new(["*"], []).unwrap_or(Self { allowed: none.clone(), denied: none })
     }
 }
 
 impl fmt::Debug for ToolFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ToolFilter({} allowed, {} denied)", self.allowed.len(), self.denied.len())
+        write!(f, "ToolFilter({} allowed, {} denied)", self.allowed.written.len(), self.denied.written.len())
     }
 }
 
-fn compile<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<GlobSet, (String, String)> {
+fn compile<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Patterns, (String, String)> {
     let mut set = GlobSetBuilder::new();
+    let mut written = Vec::new();
     for pattern in patterns {
         let refused = |error: globset::Error| (pattern.to_owned(), error.kind().to_string());
         let glob = if pattern.eq_ignore_ascii_case("any") { "*" } else { pattern };
         set.add(GlobBuilder::new(glob).case_insensitive(true).build().map_err(refused)?);
+        written.push(pattern.to_owned());
     }
-    set.build().map_err(|error| (String::new(), error.to_string()))
+    let set = set.build().map_err(|error| (String::new(), error.to_string()))?;
+    Ok(Patterns { set, written })
 }
 
 #[cfg(test)]
@@ -79,5 +97,7 @@ mod tests {
         check(&["{a,b}?"], &[], &["a1", "b2"], &["c1", "a"]);
         assert!(ToolFilter::default().admits("x"));
         assert_eq!(ToolFilter::new(["a["], []).unwrap_err().0, "a[");
+        assert!(ToolFilter::default() == ToolFilter::new(["*"], []).unwrap());
+        assert!(ToolFilter::default() != ToolFilter::new(["*"], ["x"]).unwrap());
     }
 }

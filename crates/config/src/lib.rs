@@ -38,6 +38,7 @@ mod secret;
 mod section;
 mod settings;
 mod tree;
+mod url;
 
 pub use diagnostic::{ConfigError, Diagnostic, Severity};
 pub use environment::Environment;
@@ -47,6 +48,8 @@ pub use reference::reference;
 pub use schema::json_schema;
 pub use secret::Secret;
 pub use settings::{
-    AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, InvalidServerName, Launch, LogLevel,
-    Mode, Prefix, Retry, Server, ServerName, Source, Stdio, TokenSource, ToolOverride, UnknownWord,
+    AuditPayloads, AuditSettings, AuditStore, Config, EraChoice, GatewaySettings, HttpSettings,
+    InvalidServerName, Isolation, Launch, LogLevel, Mode, Prefix, Queue, Remote, Retry, Server, ServerName,
+    Source, Stdio, TokenSource, ToolOverride, Transport, UnknownWord,
 };
+pub use url::{InvalidUrl, Url};

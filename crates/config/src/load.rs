@@ -91,6 +91,10 @@ fn parse(path: &Path, mut text: String, world: World<'_>) -> Result<Config, Conf
     let json = is_json(path, &text);
     let tree =
         if json { tree::read_json(&text).map_err(|error| vec![error]) } else { tree::read_toml(&text) };
+    let mask = tree.as_ref().ok().map(|root| match json {
+        true => Mask::client(root, &text, &SERVER_MAPS),
+        false => Mask::native(root, &text),
+    });
     let source = |mask| Arc::new(SourceText { path: path.to_owned(), text, mask });
     let root = match tree {
         Ok(root) => root,
@@ -98,8 +102,7 @@ fn parse(path: &Path, mut text: String, world: World<'_>) -> Result<Config, Conf
             return Err(syntax(&source(Mask::AllValues), errors, if json { "JSON" } else { "TOML" }));
         }
     };
-    let mask = if json { Mask::client(&root, &SERVER_MAPS) } else { Mask::native(&root) };
-    checked(&root, json, source(mask), world)
+    checked(&root, json, source(mask.unwrap_or(Mask::AllValues)), world)
 }
 
 fn syntax(source: &Arc<SourceText>, errors: Vec<SyntaxError>, format: &str) -> ConfigError {

@@ -2,7 +2,8 @@
 //!
 //! Threat: error output ends in terminals, CI logs and bug reports, and configuration files hold credentials.
 //! So a snippet shows a value only where the key table says that it is harmless: values of `env`, `headers` and
-//! of unknown keys are left out, and so are arguments and addresses that look like they carry a credential.
+//! of unknown keys are left out, and so are arguments and addresses that look like they carry a credential. The words
+//! of comments are left out too: a line that was commented out is as secret as it was.
 //! A file that does not parse has no keys to go by; there, letters and digits of all values are blotted out.
 
 use crate::keys::{self, Kind, Place};
@@ -25,16 +26,16 @@ const TELLTALES: [&str; 15] = [
 ];
 
 impl Mask {
-    /// For a native file.
-    pub(crate) fn native(root: &Node) -> Self {
-        let mut ranges = Vec::new();
+    /// For a native file, which is TOML.
+    pub(crate) fn native(root: &Node, text: &str) -> Self {
+        let mut ranges = comments(text, &["\"\"\"", "'''", "\"", "'"], &[("#", "\n")]);
         mask_place(root, Place::Root, &mut ranges);
         Self::sorted(ranges)
     }
 
     /// For a client's JSON file whose servers are under one of `maps`.
-    pub(crate) fn client(root: &Node, maps: &[&str]) -> Self {
-        let mut ranges = Vec::new();
+    pub(crate) fn client(root: &Node, text: &str, maps: &[&str]) -> Self {
+        let mut ranges = comments(text, &["\""], &[("//", "\n"), ("/*", "*/")]);
         if let Value::Table(entries) = &root.value {
             for entry in entries {
                 match &entry.node.value {
@@ -64,6 +65,49 @@ impl Mask {
             Mask::Ranges(ranges) => leave_out(text, ranges, span),
         }
     }
+}
+
+/// The words of all comments in a text that parses: what stands between one of `marks` and its end, outside of
+/// strings, which begin and end with the same fence.
+fn comments(text: &str, fences: &[&str], marks: &[(&str, &str)]) -> Vec<Span> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(next) = text[at..].chars().next() {
+        let rest = &text[at..];
+        if let Some(fence) = fences.iter().find(|fence| rest.starts_with(**fence)) {
+            at += fence.len() + string_length(&rest[fence.len()..], fence);
+        } else if let Some((mark, end)) = marks.iter().find(|(mark, _)| rest.starts_with(mark)) {
+            let start = at + mark.len();
+            let length = text[start..].find(end).unwrap_or(text.len() - start);
+            if !text[start..start + length].trim().is_empty() {
+                found.push(start..start + length);
+            }
+            // The end may be one of a line, which matters to nobody else.
+            at = start + length;
+        } else {
+            at += next.len_utf8();
+        }
+    }
+    found
+}
+
+/// The length of the rest of a string, its closing fence included. A backslash hides what follows it, except
+/// between single quotes.
+fn string_length(rest: &str, fence: &str) -> usize {
+    let mut at = 0;
+    while let Some(next) = rest[at..].chars().next() {
+        if rest[at..].starts_with(fence) {
+            let end = at + fence.len();
+            // A long string may end with quotes of its own.
+            let own = rest[end..].bytes().take_while(|byte| fence.len() == 3 && fence.as_bytes()[0] == *byte);
+            return end + own.take(2).count();
+        }
+        at += next.len_utf8();
+        if next == '\\' && fence.starts_with('"') {
+            at += rest[at..].chars().next().map_or(0, char::len_utf8);
+        }
+    }
+    at
 }
 
 fn mask_place(node: &Node, place: Place, ranges: &mut Vec<Span>) {
@@ -230,7 +274,7 @@ mod tests {
 
     #[track_caller]
     fn check(toml: &str, expected: &str) {
-        let mask = Mask::native(&read_toml(toml).unwrap());
+        let mask = Mask::native(&read_toml(toml).unwrap(), toml);
         assert_eq!(mask.apply(toml, 0..0).0, expected);
     }
 
@@ -265,17 +309,36 @@ mod tests {
     #[test]
     fn a_client_file_shows_servers_only() {
         let text = r#"{"key": "v", "mcpServers": {"a": {"command": "x", "env": {"K": "v"}}}}"#;
-        let mask = Mask::client(&read_json(text).unwrap(), &["mcpServers"]);
+        let mask = Mask::client(&read_json(text).unwrap(), text, &["mcpServers"]);
         let shown = mask.apply(text, 0..0).0;
         assert_eq!(shown, r#"{"key": …, "mcpServers": {"a": {"command": "x", "env": {"K": …}}}}"#);
     }
 
     #[test]
+    fn words_of_comments_are_left_out() {
+        check("[gateway] # v\nmode = \"full\" #", "[gateway] #…\nmode = \"full\" #");
+        check("#v\nservers.a.command = 'a # b' # v", "#…\nservers.a.command = 'a # b' #…");
+        check(r#"servers.a.command = "a \" # b" # v"#, r#"servers.a.command = "a \" # b" #…"#);
+        check("servers.a.command = 'a\\' # v", "servers.a.command = 'a\\' #…");
+        check("servers.a.command = '''\n' # b\n''' # é", "servers.a.command = '''\n' # b\n''' #…");
+        check(
+            "servers.a.command = \"\"\"\n\" # b\"\"\"\" # v",
+            "servers.a.command = \"\"\"\n\" # b\"\"\"\" #…",
+        );
+        check("servers.'a # b'.command = 'x' # v", "servers.'a # b'.command = 'x' #…");
+        let text =
+            "{\"mcpServers\": {\"a//\": {\"command\": \"x\", // \"url\": \"v\"\n /* v\n */ \"args\": []}}}";
+        let mask = Mask::client(&read_json(text).unwrap(), text, &["mcpServers"]);
+        let expected = "{\"mcpServers\": {\"a//\": {\"command\": \"x\", //…\n /*…\n*/ \"args\": []}}}";
+        assert_eq!(mask.apply(text, 0..0).0, expected);
+    }
+
+    #[test]
     fn the_caret_moves_with_the_text() {
         let text = "[servers.a]\nenv = { K = \"a long value\", L = 2 } # x";
-        let mask = Mask::native(&read_toml(text).unwrap());
+        let mask = Mask::native(&read_toml(text).unwrap(), text);
         for (target, expected) in
-            [("K", "K"), ("\"a long value\"", "…"), ("long", "…"), ("L", "L"), ("# x", "# x")]
+            [("K", "K"), ("\"a long value\"", "…"), ("long", "…"), ("L", "L"), ("# x", "#…")]
         {
             let start = text.find(target).unwrap();
             let (shown, span) = mask.apply(text, start..start + target.len());

@@ -86,14 +86,10 @@ pub(crate) struct Section<'t> {
     mentioned: Vec<&'static str>,
 }
 
-/// Keys of remote servers. They come together, and one "not supported yet" says it all.
-const REMOTE: [&str; 3] = ["type", "url", "headers"];
-
 impl<'t> Section<'t> {
     /// Reads the entries of a table that lives at `place`.
     pub(crate) fn read(place: Place, entries: &'t [Entry], findings: &mut Findings) -> Self {
         let mut section = Section { entries: Vec::new(), mentioned: Vec::new() };
-        let mut remote_told = false;
         for entry in entries {
             let Some(key) = keys::find(place, &entry.key) else {
                 let meant = keys::nearest(place, &entry.key);
@@ -106,15 +102,10 @@ impl<'t> Section<'t> {
             }
             section.mentioned.push(key.name);
             if let Some(binding) = still_to_come(key, &entry.node) {
-                let remote = REMOTE.contains(&key.name);
-                if !(remote && remote_told) {
-                    // `type = "stido"` is a typo, not a wish for the future.
-                    let misspelt =
-                        matches!(key.kind, Kind::Choice(_)).then(|| wrong_kind(key, entry, findings));
-                    let diagnostic = misspelt.flatten().unwrap_or_else(|| to_come(key, entry, findings));
-                    if binding { findings.mistake(diagnostic) } else { findings.surplus(diagnostic) }
-                }
-                remote_told |= remote;
+                // `isolation = "sesion"` is a typo, not a wish for the future.
+                let misspelt = matches!(key.kind, Kind::Choice(_)).then(|| wrong_kind(key, entry, findings));
+                let diagnostic = misspelt.flatten().unwrap_or_else(|| to_come(key, entry, findings));
+                if binding { findings.mistake(diagnostic) } else { findings.surplus(diagnostic) }
             } else if let Some(diagnostic) = wrong_kind(key, entry, findings) {
                 findings.mistake(diagnostic);
             } else {
@@ -235,7 +226,10 @@ fn still_to_come(key: &Key, node: &Node) -> Option<bool> {
 
 fn to_come(key: &Key, entry: &Entry, findings: &Findings) -> Diagnostic {
     let way_out = match (key.status, findings.strict) {
-        (Status::Later { accepts: [word, ..], .. }, _) => format!("only `{word}` works today"),
+        (Status::Later { accepts: [word], .. }, _) => format!("only `{word}` works today"),
+        (Status::Later { accepts: words @ [_, ..], .. }, _) => {
+            format!("only `{}` work today", words.join("` and `"))
+        }
         (Status::Later { binding: true, .. }, false) => "the server is left out".to_owned(),
         (_, true) => "remove it".to_owned(),
         (_, false) => "it is ignored".to_owned(),

@@ -12,6 +12,8 @@ use std::time::Duration;
 use crate::diagnostic::Diagnostic;
 use crate::filter::ToolFilter;
 use crate::secret::Secret;
+use crate::url::Url;
+use bridgehead_wire::Rules;
 
 /// A whole configuration, ready to be used.
 #[derive(Debug, Clone)]
@@ -158,17 +160,66 @@ pub enum TokenSource {
 }
 
 /// `[audit]`
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct AuditSettings {
-    /// Where the audit trail is kept.
+    /// Where the record of calls is kept.
     pub store: AuditStore,
+    /// Its folder, where one is written.
+    pub folder: Option<PathBuf>,
+    /// What is kept of arguments and results.
+    pub payloads: AuditPayloads,
+    /// Whether a call that cannot be recorded is made all the same.
+    pub continue_on_failure: bool,
+    /// What is hidden besides the built-in list.
+    pub rules: Arc<Rules>,
+    /// The file that checkpoints are appended to, where one is written.
+    pub checkpoint_file: Option<PathBuf>,
+    /// The file with the key that signs checkpoints.
+    pub signing_key_file: Option<PathBuf>,
+    /// At which size a file of the record is sealed.
+    pub segment_bytes: u64,
+    /// How long sealed files are kept.
+    pub keep_for: Duration,
+    /// How much all files may take.
+    pub keep_bytes: u64,
 }
 
-/// Where the audit trail is kept.
+impl Default for AuditSettings {
+    fn default() -> Self {
+        Self {
+            store: AuditStore::default(),
+            folder: None,
+            payloads: AuditPayloads::default(),
+            continue_on_failure: false,
+            rules: Arc::default(),
+            checkpoint_file: None,
+            signing_key_file: None,
+            segment_bytes: 64 << 20,
+            keep_for: Duration::from_secs(90 * 24 * 60 * 60),
+            keep_bytes: 1024 << 20,
+        }
+    }
+}
+
+/// Where the record of calls is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AuditStore {
-    /// Nowhere.
+    /// In SQLite files.
     #[default]
+    Sqlite,
+    /// Nowhere.
+    None,
+}
+
+/// What is kept of arguments and results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AuditPayloads {
+    /// Their text without its secrets, and a digest.
+    #[default]
+    Redacted,
+    /// A digest.
+    Digest,
+    /// Nothing but their size.
     None,
 }
 
@@ -182,7 +233,7 @@ pub struct ServerName(Arc<str>);
 pub struct InvalidServerName(String);
 
 /// One server behind the gateway.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Server {
     /// Its name, which is also the namespace of its tools.
     pub name: ServerName,
@@ -208,6 +259,38 @@ pub struct Server {
     pub probe_interval: Duration,
     /// Whether a call whose server was lost is tried again.
     pub retry: Retry,
+    /// What bounds its calls.
+    pub queue: Queue,
+    /// Who shares one process of it.
+    pub isolation: Isolation,
+    /// How long it keeps running when nobody uses it; for ever, if absent.
+    pub idle_timeout: Option<Duration>,
+    /// Whether it is started on first use only.
+    pub lazy: bool,
+    /// Which protocol era is spoken with it.
+    pub era: EraChoice,
+}
+
+/// Who shares one process of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Isolation {
+    /// Everybody.
+    #[default]
+    Shared,
+    /// Nobody but one client session.
+    Session,
+}
+
+/// Which protocol era is spoken with a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EraChoice {
+    /// Whichever it turns out to speak.
+    #[default]
+    Auto,
+    /// The stateless one.
+    Modern,
+    /// The one with a handshake.
+    Legacy,
 }
 
 /// Whether a call whose server was lost is tried again.
@@ -223,10 +306,12 @@ pub enum Retry {
 }
 
 /// How a server is reached.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Launch {
     /// A child process.
     Stdio(Stdio),
+    /// A server somewhere else.
+    Remote(Remote),
     /// Not at all: only this server fails, and says why.
     Unusable {
         /// What is wrong, without secrets.
@@ -247,11 +332,54 @@ pub struct Stdio {
     pub cwd: Option<PathBuf>,
 }
 
+/// A server that is reached over the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remote {
+    /// Where it is.
+    pub url: Url,
+    /// What is spoken there.
+    pub transport: Transport,
+    /// Sent with every request, in the order of their names.
+    pub headers: BTreeMap<String, Secret>,
+}
+
+/// How messages travel to a remote server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Streamable HTTP or, where that is refused, HTTP+SSE: the server is asked.
+    Probe,
+    /// Streamable HTTP, of either era.
+    Http,
+    /// Legacy HTTP+SSE.
+    Sse,
+    /// WebSocket, a message per text frame.
+    WebSocket,
+}
+
 /// Settings of one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolOverride {
     /// Whether calls run one at a time.
     pub lock: Option<bool>,
+    /// What bounds its calls, if not what bounds its server's.
+    pub queue: Option<Queue>,
+}
+
+/// How many calls run at once, and how many may wait for their turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queue {
+    /// Those who name the same queue share it; a server that names none has one of its own.
+    pub name: Option<Arc<str>>,
+    /// How many calls run at once.
+    pub concurrency: usize,
+    /// How many calls may wait; one more is refused.
+    pub max_waiting: usize,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { name: None, concurrency: 64, max_waiting: 1024 }
+    }
 }
 
 impl Config {
@@ -387,7 +515,7 @@ impl ServerName {
     }
 
     /// The nearest valid name: other characters become `_`, what is too long is cut.
-    pub(crate) fn adapt(text: &str) -> Self {
+    pub fn adapt(text: &str) -> Self {
         let adapted: String = text
             .chars()
             .map(|character| if Self::allows(character) { character } else { '_' })
@@ -441,7 +569,20 @@ impl Server {
             stable_after: Duration::from_secs(60),
             probe_interval: Duration::from_secs(30),
             retry: Retry::Safe,
+            queue: Queue::default(),
+            isolation: Isolation::Shared,
+            idle_timeout: None,
+            lazy: false,
+            era: EraChoice::Auto,
         }
+    }
+}
+
+impl Remote {
+    /// A server at `url` that is asked what it speaks, without headers of ours.
+    pub fn new(url: Url) -> Self {
+        let transport = if url.is_web_socket() { Transport::WebSocket } else { Transport::Probe };
+        Self { url, transport, headers: BTreeMap::new() }
     }
 }
 

@@ -24,6 +24,7 @@ fn summary(config: &Config) -> Vec<String> {
             let words = env.iter().chain([&stdio.command]).chain(&stdio.args);
             format!("{}: {}", server.name, words.map(String::as_str).collect::<Vec<_>>().join(" "))
         }
+        Launch::Remote(remote) => format!("{}: {:?} {}", server.name, remote.transport, remote.url),
         Launch::Unusable { reason } => format!("{}! {reason}", server.name),
     };
     config.servers.iter().map(line).collect()
@@ -89,14 +90,14 @@ fn a_broken_server_leaves_the_others_alone() {
             "empty! `command` is empty",
             "unset! `args`: the variable `NOPE` is not set",
             "odd! `args`: a `${` does not begin a variable",
-            "remote! `url` is not supported yet",
-            "sse! `type` is not supported yet",
+            "remote: Probe https://host/…",
+            "sse: Sse https://host/…",
             "kind! `type` must be one of `\"stdio\"`, `\"http\"`, `\"sse\"`, `\"websocket\"`, `\"streamable-http\"`, \
              `\"streamableHttp\"`, `\"streamable_http\"`, `\"ws\"`, found `\"pigeon\"`",
             "word! a server must be a table, found a string",
         ]
     );
-    assert_eq!(read.warnings.len(), 12);
+    assert_eq!(read.warnings.len(), 10);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn a_key_like_no_other_gets_the_list() {
     4 | zzz = …
       | ^^^ not a key of `[servers.NAME.tools.TOOL]`
       |
-      = help: the keys here are `lock`
+      = help: the keys here are `lock`, `queue`
     ");
 }
 
@@ -175,21 +175,13 @@ cwd = "."
        |
        = help: arguments of the command
 
-    error: `url` is not supported yet
-      --> bridgehead.toml:18:1
-       |
-    18 | url = "https://host"
-       | ^^^
-       |
-       = help: remove it (address of a remote server; excludes `command`)
-
     error: neither `command` nor `url` is written
       --> bridgehead.toml:20:10
        |
     20 | [servers.neither]
        |          ^^^^^^^
        |
-       = help: name the program to run: `command`
+       = help: name the program to run (`command`), or the address of the server (`url`)
     "#);
 }
 
@@ -209,64 +201,96 @@ fn a_key_written_in_both_spellings_is_an_error() {
 #[test]
 fn a_key_of_the_future_is_not_supported_yet() {
     let text = r#"
-[audit]
-store = "sqlite"
-
 [servers.a]
 command = "x"
 isolation = "call"
 
 [servers.a.limits]
 max_memory_mb = 256
-
-[servers.b]
-type = "http"
-url = "https://host/mcp"
-headers = { Authorization = "Bearer hunter2" }
-
-[queues.slow]
-concurrency = 1
 "#;
     assert_snapshot!(toml(text), @r#"
-    error: `store` is not supported yet
-     --> bridgehead.toml:3:1
-      |
-    3 | store = "sqlite"
-      | ^^^^^
-      |
-      = help: only `none` works today (where the audit trail is kept)
-
     error: `isolation` is not supported yet
-     --> bridgehead.toml:7:1
+     --> bridgehead.toml:4:1
       |
-    7 | isolation = "call"
+    4 | isolation = "call"
       | ^^^^^^^^^
       |
-      = help: only `shared` works today (who shares a process of this server: everyone, one client session, or nobody)
+      = help: only `shared` and `session` work today (who shares a process of this server: everyone, one client session, or nobody)
 
     error: `limits` is not supported yet
-     --> bridgehead.toml:9:12
+     --> bridgehead.toml:6:12
       |
-    9 | [servers.a.limits]
+    6 | [servers.a.limits]
       |            ^^^^^^
       |
       = help: remove it (what the server's processes may use)
+    "#);
+}
 
-    error: `type` is not supported yet
-      --> bridgehead.toml:13:1
-       |
-    13 | type = "http"
-       | ^^^^
-       |
-       = help: only `stdio` works today (how the server is reached)
+/// AUD-4: a rule that cannot work is refused where it stands.
+#[test]
+fn rules_of_redaction_must_work() {
+    let text = r#"
+[audit]
+redact = ["x*", "fine"]
+redact_paths = ["crm:user"]
+folder = ""
+"#;
+    assert_snapshot!(toml(text), @r#"
+    error: this cannot be searched for
+     --> bridgehead.toml:3:11
+      |
+    3 | redact = ["x*", "fine"]
+      |           ^^^^
+      |
+      = help: the pattern matches the empty text, so it would hide everything
 
-    error: `queues` is not supported yet
-      --> bridgehead.toml:17:2
+    error: write `tool:/path`, with the name that clients use, or `*:/path`
+     --> bridgehead.toml:4:17
+      |
+    4 | redact_paths = ["crm:user"]
+      |                 ^^^^^^^^^^
+      |
+      = help: a path begins with `/`, such as `/user/ssn` or `/items/*/key`
+
+    error: `folder` is empty
+     --> bridgehead.toml:5:10
+      |
+    5 | folder = ""
+      |          ^^
+      |
+      = help: name one, or remove it
+    "#);
+}
+
+/// POOL-7: a queue that nobody defined.
+#[test]
+fn a_queue_must_be_defined() {
+    let text = r#"
+[queues.slow]
+concurrency = 1
+
+[servers.a]
+command = "x"
+queue = "slwo"
+
+[servers.a.tools.t]
+queue = "other"
+"#;
+    assert_snapshot!(toml(text), @r#"
+    error: there is no queue `slwo`
+     --> bridgehead.toml:7:9
+      |
+    7 | queue = "slwo"
+      |         ^^^^^^ did you mean `slow`?
+
+    error: there is no queue `other`
+      --> bridgehead.toml:10:9
        |
-    17 | [queues.slow]
-       |  ^^^^^^
+    10 | queue = "other"
+       |         ^^^^^^^
        |
-       = help: remove it (named queues that bound how many calls run at once)
+       = help: write `[queues.other]` with its `concurrency`
     "#);
 }
 
@@ -409,7 +433,7 @@ env = "hunter2"
     14 | pin = …
        | ^^^ not a key of `[servers.NAME]`
        |
-       = help: the keys here are `command`, `args`, `env`, `env_file`, `cwd`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`
+       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `shared`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`
 
     error: `env` must be a table of strings, found a string
       --> bridgehead.toml:15:7
@@ -429,7 +453,7 @@ fn a_clients_file_loses_only_the_server_with_the_mistake() {
     "My Server": { "command": "x", "alwaysAllow": ["a"], "comand": "y" },
     "wrong": { "command": "x", "args": "-y ${NOT_SET}", "env": { "KEY": "hunter2" } },
     "unset": { "command": "x", "env": { "KEY": "hunter2${NOT_SET}" } },
-    "remote": { "type": "http", "url": "https://host/mcp?key=hunter2", "headers": { "X": "hunter2" } },
+    "remote": { "type": "http", "url": "https://host:x/mcp?key=hunter2", "headers": { "X": "hunter2" } },
     "confined": { "command": "x", "isolation": "call" },
     "input": { "command": "x", "args": ["${input:key}"] },
     "list": []
@@ -486,13 +510,13 @@ fn a_clients_file_loses_only_the_server_with_the_mistake() {
       |
       = help: set `NOT_SET`, or give a default: `${NOT_SET:-default}`
 
-    warning: server `remote` cannot start: `type` is not supported yet
-     --> .mcp.json:7:17
+    warning: server `remote` cannot start: `url` is not the address of a server: its port is not a number from 1 to 65535
+     --> .mcp.json:7:40
       |
     7 |     "remote": { "type": "http", "url": …, "headers": { "X": … } },
-      |                 ^^^^^^
+      |                                        ^
       |
-      = help: only `stdio` works today (how the server is reached)
+      = help: write it like `https://host/mcp`
 
     warning: server `confined` cannot start: `isolation` is not supported yet
      --> .mcp.json:8:35
@@ -500,7 +524,7 @@ fn a_clients_file_loses_only_the_server_with_the_mistake() {
     8 |     "confined": { "command": "x", "isolation": "call" },
       |                                   ^^^^^^^^^^^
       |
-      = help: only `shared` works today (who shares a process of this server: everyone, one client session, or nobody)
+      = help: only `shared` and `session` work today (who shares a process of this server: everyone, one client session, or nobody)
 
     warning: server `input` cannot start: `args`: `${input:key}` can only be answered by an editor
      --> .mcp.json:9:41
@@ -542,4 +566,112 @@ fn positions_count_from_one_and_colours_are_optional() {
     assert_eq!(diagnostic.file(), Some("bridgehead.toml".as_ref()));
     assert!(!diagnostic.render(false).contains('\u{1b}'));
     assert!(diagnostic.render(true).contains('\u{1b}'));
+}
+
+/// POOL-1: a contradiction is an error.
+#[test]
+fn isolation_that_contradicts_itself() {
+    assert_snapshot!(toml("[servers.a]\ncommand = \"x\"\nisolation = \"session\"\nshared = true\n"), @r#"
+    error: `shared` contradicts `isolation`
+     --> bridgehead.toml:4:10
+      |
+    4 | shared = true
+      |          ^^^^
+      |
+      = help: keep one of them; `shared = false` means `isolation = "session"`
+    "#);
+}
+
+/// LINK-5: what cannot be meant by a remote server, each with its cure.
+#[test]
+fn a_remote_server_with_a_mistake() {
+    let text = r#"
+[servers.a]
+type = "http"
+command = "x"
+
+[servers.b]
+type = "stdio"
+url = "http://h/"
+
+[servers.c]
+url = "h/mcp?key=hunter2"
+
+[servers.d]
+type = "sse"
+url = "ws://h/"
+
+[servers.e]
+type = "sse"
+era = "modern"
+url = "http://h/"
+headers = { Host = "x", "a b" = "y", Authorization = "hunter2\n" }
+"#;
+    let shown = toml(text);
+    assert!(!shown.contains("hunter2"), "{shown}");
+    assert_snapshot!(shown, @r#"
+    error: this `type` has no `command`
+     --> bridgehead.toml:3:8
+      |
+    3 | type = "http"
+      |        ^^^^^^
+      |
+      = help: write `type = "stdio"`, or give a `url`
+
+    error: `type = "stdio"` has no `url`
+     --> bridgehead.toml:7:8
+      |
+    7 | type = "stdio"
+      |        ^^^^^^^
+      |
+      = help: leave `type` out, or give a `command`
+
+    error: `url` is not the address of a server: it does not begin with `http://`, `https://`, `ws://` or `wss://`
+      --> bridgehead.toml:11:7
+       |
+    11 | url = …
+       |       ^
+       |
+       = help: write it like `https://host/mcp`
+
+    error: `type` and `url` do not belong together
+      --> bridgehead.toml:15:7
+       |
+    15 | url = "ws://h/"
+       |       ^^^^^^^^^
+       |
+       = help: a WebSocket begins with `ws://` or `wss://`, everything else with `http://` or `https://`
+
+    error: `era = "modern"` cannot be spoken over HTTP+SSE
+      --> bridgehead.toml:19:7
+       |
+    19 | era = "modern"
+       |       ^^^^^^^^
+       |
+       = help: use `type = "http"`, or leave `era` out
+
+    error: a name in `headers` cannot be used
+      --> bridgehead.toml:21:13
+       |
+    21 | headers = { Host = …, "a b" = …, Authorization = … }
+       |             ^^^^
+       |
+       = help: Bridgehead writes this one itself; remove it
+
+    error: a name in `headers` cannot be used
+      --> bridgehead.toml:21:23
+       |
+    21 | headers = { Host = …, "a b" = …, Authorization = … }
+       |                       ^^^^^
+       |
+       = help: a header's name has letters, digits and `-`
+
+    error: the value of `headers.Authorization` cannot be sent
+      --> bridgehead.toml:21:50
+       |
+    21 | headers = { Host = …, "a b" = …, Authorization = … }
+       |                                                  ^
+       |
+       = help: a header has visible ASCII characters and spaces only; look for a line break at its end
+    "#);
 }

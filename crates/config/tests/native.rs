@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bridgehead_config::{
-    Config, ConfigError, Environment, Launch, Mode, Prefix, Server, Source, Stdio, TokenSource, load,
+    Config, ConfigError, Environment, EraChoice, Isolation, Launch, Mode, Prefix, Queue, Server, Source,
+    Stdio, TokenSource, Transport, load,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -35,6 +36,7 @@ fn stdio(server: &Server) -> &Stdio {
     match &server.launch {
         Launch::Stdio(stdio) => stdio,
         Launch::Unusable { reason } => panic!("{}: {reason}", server.name),
+        Launch::Remote(remote) => panic!("{}: {remote:?}", server.name),
     }
 }
 
@@ -43,6 +45,7 @@ fn reason(server: &Server) -> &str {
     match &server.launch {
         Launch::Unusable { reason } => reason,
         Launch::Stdio(stdio) => panic!("{}: {stdio:?}", server.name),
+        Launch::Remote(remote) => panic!("{}: {remote:?}", server.name),
     }
 }
 
@@ -68,6 +71,20 @@ fn an_empty_file_is_all_defaults() {
     assert_eq!(config.http.max_body_bytes, 16 << 20);
     assert_eq!(config.http.keep_alive, Duration::from_secs(15));
     assert!(config.servers.is_empty() && config.warnings.is_empty());
+}
+
+/// POOL-7: queues by name, for servers and tools; a server that names none has one of its own.
+#[test]
+fn queues() {
+    let config = config(
+        "[queues.slow]\nconcurrency = 2\nmax_waiting = 0\n[queues.wide]\n[servers.a]\ncommand = 'x'\nqueue = 'slow'\n\
+         [servers.a.tools.t]\nqueue = 'wide'\n[servers.b]\ncommand = 'x'",
+    );
+    let slow = Queue { name: Some("slow".into()), concurrency: 2, max_waiting: 0 };
+    let [a, b] = &config.servers[..] else { panic!("{:?}", config.servers) };
+    assert_eq!(a.queue, slow);
+    assert_eq!(a.tools["t"].queue, Some(Queue { name: Some("wide".into()), ..Queue::default() }));
+    assert_eq!(b.queue, Queue { name: None, concurrency: 64, max_waiting: 1024 });
 }
 
 #[test]
@@ -100,7 +117,9 @@ command = "x"
 prefix = false
 request_timeout_ms = 10
 max_total_ms = 11
-isolation = "shared"
+isolation = "Session"
+idle_timeout_ms = 12
+lazy = true
 [servers.s.tools."odd tool"]
 lock = true
 "#;
@@ -304,4 +323,61 @@ fn without_a_file_the_demo_gets_the_environment() {
     assert_eq!((config.source, config.gateway.mode), (Source::Demo, Mode::Minimal));
     assert!(matches!(config.http.token, TokenSource::Env { .. }));
     assert!(config.servers.is_empty());
+}
+
+/// POOL-1: `isolation` is the one key, `shared = false` another way to write it, and a contradiction an error.
+#[test]
+fn who_shares_a_server() {
+    #[track_caller]
+    fn check(keys: &str, expected: Isolation) {
+        let read = config(&format!("[servers.a]\ncommand = \"x\"\n{keys}"));
+        assert_eq!(read.servers[0].isolation, expected, "{keys}");
+    }
+    check("", Isolation::Shared);
+    check("isolation = \"shared\"", Isolation::Shared);
+    check("isolation = \"session\"", Isolation::Session);
+    check("shared = true", Isolation::Shared);
+    check("shared = false", Isolation::Session);
+    check("shared = false\nisolation = \"session\"", Isolation::Session);
+    let server = &config("[servers.a]\ncommand = \"x\"\nidle_timeout_ms = 7\nlazy = true").servers[0];
+    assert_eq!((server.idle_timeout, server.lazy), (Some(Duration::from_millis(7)), true));
+    let server = &config("[servers.a]\ncommand = \"x\"\nidle_timeout_ms = 0").servers[0];
+    assert_eq!((server.idle_timeout, server.lazy), (None, false));
+}
+
+/// LINK-5: every way to write how a remote server is reached; without `type` the address decides.
+#[test]
+fn types_of_remote_servers() {
+    #[track_caller]
+    fn check(lines: &str, expected: Transport) {
+        let config = config(&format!("[servers.a]\n{lines}"));
+        match &config.servers[0].launch {
+            Launch::Remote(remote) => assert_eq!(remote.transport, expected, "{lines}"),
+            other => panic!("{lines}: {other:?}"),
+        }
+    }
+    for name in ["http", "streamable-http", "streamableHttp", "streamable_http"] {
+        check(&format!("type = \"{name}\"\nurl = \"http://h/mcp\""), Transport::Http);
+    }
+    check("type = \"sse\"\nurl = \"https://h/sse\"", Transport::Sse);
+    check("type = \"websocket\"\nurl = \"ws://h/\"", Transport::WebSocket);
+    check("type = \"ws\"\nurl = \"wss://h/\"", Transport::WebSocket);
+    check("url = \"wss://h/\"", Transport::WebSocket);
+    check("url = \"http://h:1/mcp\"", Transport::Probe);
+}
+
+/// LINK-2: headers take variables like `env`, and neither they nor the address show what they hold.
+#[test]
+fn headers_of_remote_servers() {
+    let text = "[servers.a]\nera = \"legacy\"\nurl = \"https://h/${KEY}\"\n\
+                headers = { Authorization = \"Bearer ${KEY}\", \"X-Team\" = \"5\" }";
+    let config = config_with(text, &[("KEY", "hunter2")]);
+    let server = &config.servers[0];
+    let Launch::Remote(remote) = &server.launch else { panic!("{server:?}") };
+    assert_eq!(remote.headers["Authorization"].expose(), "Bearer hunter2");
+    assert_eq!(remote.headers["X-Team"].expose(), "5");
+    assert_eq!(remote.url.target(), "/hunter2");
+    assert_eq!(server.era, EraChoice::Legacy);
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(config.interpolated.contains("KEY"));
 }

@@ -66,15 +66,17 @@ fn slips_are_found_where_they_are() {
     check("[gateway]\nrequestTimeoutMs = \"1s\"", Some("/gateway/requestTimeoutMs"));
     check("[gateway]\nprefix = false", None);
     check("[gateway]\nprefix = \"always\"", Some("/gateway/prefix"));
-    check("[servers.a]\ncommand = \"x\"\nisolation = \"shared\"\nidle_timeout_ms = 0\nlazy = false", None);
+    check("[servers.a]\ncommand = \"x\"\nisolation = \"shared\"\nidle_timeout_ms = 5\nlazy = true", None);
+    check("[servers.a]\ncommand = \"x\"\nisolation = \"session\"\nshared = false", None);
     check("[servers.a]\ncommand = \"x\"\nisolation = \"call\"", Some("/servers/a/isolation"));
-    check("[servers.a]\ncommand = \"x\"\nidle_timeout_ms = 5", Some("/servers/a/idle_timeout_ms"));
+    check("[servers.a]\ncommand = \"x\"\nidle_timeout_ms = -5", Some("/servers/a/idle_timeout_ms"));
     check("[servers.a]\nenv = { A = 1 }", Some("/servers/a/env/A"));
     check("[servers.a.tools.t]\nlock = true", None);
     check("[servers.a.tools.t]\nlocked = true", Some("/servers/a/tools/t"));
     check("[servers.a.limits]\nmax_memory_mb = 1", Some("/servers/a/limits"));
     check("[servers.\"a b\"]\ncommand = \"x\"", Some("/servers"));
-    check("[queues.q]\nconcurrency = 1", Some("/queues"));
+    check("[queues.q]\nconcurrency = 1\nmax_waiting = 0", None);
+    check("[queues.q]\nconcurrency = 0", Some("/queues/q/concurrency"));
 }
 
 /// Values of every kind, at the edges of the kind of `key`.

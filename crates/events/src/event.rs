@@ -152,6 +152,19 @@ pub enum Detail {
         /// Why, as far as we know.
         reason: Excerpt,
     },
+    /// The record of calls was stated: kept elsewhere, this shows later that nothing before it was changed.
+    AuditCheckpoint {
+        /// The segment of the record.
+        segment: String,
+        /// How many rows it has.
+        count: u64,
+        /// The root over them, in hexadecimal.
+        root: String,
+        /// The head behind the last of them, in hexadecimal.
+        head: String,
+        /// Whether no row follows.
+        sealed: bool,
+    },
 }
 
 impl Detail {
@@ -171,6 +184,7 @@ impl Detail {
             Self::Probe { .. } => Topic::Probe,
             Self::Restart { .. } => Topic::Restart,
             Self::ProcessExited { .. } => Topic::ProcessExited,
+            Self::AuditCheckpoint { .. } => Topic::AuditCheckpoint,
         }
     }
 }
@@ -276,6 +290,13 @@ impl Serialize for Event {
                 object.serialize_entry("status", status)?;
                 object.serialize_entry("reason", reason)?;
             }
+            Detail::AuditCheckpoint { segment, count, root, head, sealed } => {
+                object.serialize_entry("segment", segment)?;
+                object.serialize_entry("count", count)?;
+                object.serialize_entry("root", root)?;
+                object.serialize_entry("head", head)?;
+                object.serialize_entry("sealed", sealed)?;
+            }
         }
         object.end()
     }
@@ -363,6 +384,17 @@ mod tests {
             "provider.mcp.process.exited",
             r#","pid":17,"status":"signal 9 (SIGKILL)","reason":"stopped""#,
         );
+        check(
+            Detail::AuditCheckpoint {
+                segment: "a.0001".to_owned(),
+                count: 2,
+                root: "0f".to_owned(),
+                head: "f0".to_owned(),
+                sealed: true,
+            },
+            "audit.checkpoint",
+            r#","segment":"a.0001","count":2,"root":"0f","head":"f0","sealed":true"#,
+        );
     }
 
     /// BUS-1: the list of topics names each once.
@@ -370,7 +402,7 @@ mod tests {
     fn the_list_of_topics_has_no_double() {
         let names: std::collections::BTreeSet<&str> = Topic::ALL.map(Topic::as_str).into();
         assert_eq!(names.len(), Topic::ALL.len());
-        assert!(names.iter().all(|name| name.starts_with("provider.mcp.")));
+        assert!(names.iter().all(|name| name.starts_with("provider.mcp.") || name.starts_with("audit.")));
     }
 
     /// BUS-1: the common keys are there also where no server is concerned, and a good probe is `ok`.

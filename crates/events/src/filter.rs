@@ -51,8 +51,10 @@ mod tests {
             assert_eq!(admitted, expected);
         }
         check(&[], &Topic::ALL);
-        check(&["provider.mcp"], &Topic::ALL);
-        check(&["provider.mcp."], &Topic::ALL);
+        let (audit, servers) = Topic::ALL.split_last().unwrap();
+        check(&["provider.mcp"], servers);
+        check(&["provider.mcp."], servers);
+        check(&["audit"], &[*audit]);
         check(&["provider.mcp.tool"], &[Topic::ToolCompleted, Topic::ToolFailed]);
         check(&["provider.mcp.tools"], &[Topic::ToolsDiscovered, Topic::ToolsRefreshed]);
         check(&["provider.mcp.re"], &[]);

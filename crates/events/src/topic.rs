@@ -29,11 +29,13 @@ pub enum Topic {
     Restart,
     /// A server's process is gone.
     ProcessExited,
+    /// The record of calls was stated.
+    AuditCheckpoint,
 }
 
 impl Topic {
     /// All topics, in the order of their declaration.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::ToolsDiscovered,
         Self::ToolsRefreshed,
         Self::ToolCompleted,
@@ -46,6 +48,7 @@ impl Topic {
         Self::Probe,
         Self::Restart,
         Self::ProcessExited,
+        Self::AuditCheckpoint,
     ];
 
     /// Its name, as subscribers see and filter it.
@@ -64,6 +67,7 @@ impl Topic {
             Self::Probe => "provider.mcp.probe",
             Self::Restart => "provider.mcp.restart",
             Self::ProcessExited => "provider.mcp.process.exited",
+            Self::AuditCheckpoint => "audit.checkpoint",
         }
     }
 }

@@ -4,7 +4,9 @@
 //! carry both eras at once. Pure; the transports add what is theirs.
 
 use bridgehead_gateway::Ask;
-use bridgehead_wire::{Era, MetaError, Method, Object, Raw, RequestMeta, Revision, RpcError, code, key};
+use bridgehead_wire::{
+    Abilities, Era, MetaError, Method, Object, Raw, RequestMeta, Revision, RpcError, code, key,
+};
 
 /// How a message is to be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +148,14 @@ pub(crate) fn negotiate(params: Option<&Raw>) -> Result<Revision, RpcError> {
         .and_then(|version| version.to_text())
         .map(|version| Revision::negotiate(&version))
         .ok_or_else(|| RpcError::new(code::INVALID_PARAMS, "`params.protocolVersion` must be a string"))
+}
+
+/// What a legacy client declares at `initialize` that it can be asked.
+pub(crate) fn abilities(params: Option<&Raw>) -> Abilities {
+    params
+        .and_then(|params| Object::parse(params).ok())
+        .and_then(|params| params.get("capabilities"))
+        .map_or(Abilities::NONE, |capabilities| Abilities::declared(&capabilities))
 }
 
 /// The id that a `notifications/cancelled` names.

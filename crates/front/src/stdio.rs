@@ -13,14 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bridgehead_gateway::{Ask, Caller, Principal, ProgressSink, Transport};
+use bridgehead_gateway::{
+    Ask, Caller, Desk, Outlet, Principal, ProgressSink, Questioner, Session, Transport,
+};
 use bridgehead_lines::{LineReader, Outbox};
 use bridgehead_wire::{
     Era, Id, Incoming, Line, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError,
     Spliced, code, error_response, notification, response,
 };
-use bytes::{BufMut, BytesMut};
-use futures_util::future::{AbortRegistration, join_all};
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::future::{AbortRegistration, BoxFuture, join_all};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -88,11 +90,14 @@ where
     let mut connection = Connection {
         backend,
         options,
+        session: Session::new(),
         outbox: outbox.clone(),
         in_flight: InFlight::default(),
         weight: Arc::new(Semaphore::new(IN_PROGRESS_BYTES)),
         tasks: JoinSet::new(),
         revision: None,
+        desk: Desk::default(),
+        questioner: None,
         initialized,
     };
     let ended = connection.read(reader, &shutdown).await;
@@ -136,6 +141,20 @@ enum End {
     Shutdown,
 }
 
+/// Questions go out among everything else, and are never dropped: a call waits for each.
+struct Lines(Arc<Outbox>);
+
+impl Outlet for Lines {
+    fn put(&self, message: Bytes) -> bool {
+        self.0.push(|out| out.put_slice(&message));
+        true
+    }
+
+    fn gone(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.gone())
+    }
+}
+
 /// Tells an initialized legacy client whenever the set of tools has become another one.
 async fn announce(
     mut changes: tokio::sync::watch::Receiver<u64>,
@@ -154,12 +173,18 @@ async fn announce(
 struct Connection<B> {
     backend: B,
     options: LineOptions,
+    /// What the gateway knows this connection as.
+    session: Session,
     outbox: Arc<Outbox>,
     in_flight: InFlight,
     weight: Arc<Semaphore>,
     tasks: JoinSet<()>,
     /// What `initialize` negotiated.
     revision: Option<Revision>,
+    /// Where the client's answers go.
+    desk: Desk,
+    /// Set for a client that can be asked something.
+    questioner: Option<Questioner>,
     initialized: Arc<AtomicBool>,
 }
 
@@ -250,7 +275,7 @@ impl<B: Backend> Connection<B> {
                 }
             },
             Message::Notification(told) => self.told(&told),
-            Message::Response(_) => debug!("ignored a response: nothing was asked of this client"),
+            Message::Response(answer) => drop(self.desk.answered(answer)),
         }
     }
 
@@ -273,9 +298,7 @@ impl<B: Backend> Connection<B> {
             match item {
                 Ok(Message::Request(request)) => steps.push(Ok(self.batched_step(request))),
                 Ok(Message::Notification(told)) => self.told(&told),
-                Ok(Message::Response(_)) => {
-                    debug!("ignored a response: nothing was asked of this client");
-                }
+                Ok(Message::Response(answer)) => drop(self.desk.answered(answer)),
                 Err(malformed) => steps.push(Err(malformed)),
             }
         }
@@ -326,6 +349,8 @@ impl<B: Backend> Connection<B> {
                     principal: self.options.principal.clone(),
                     revision,
                     transport: self.options.transport,
+                    session: self.session.clone(),
+                    questioner: self.questioner.clone().filter(|_| revision.era() == Era::Legacy),
                 };
                 Step::Run(Box::new(Work { entry, registration, caller, ask }))
             }
@@ -341,6 +366,9 @@ impl<B: Backend> Connection<B> {
         let revision = era::negotiate(params)?;
         debug!(%revision, "legacy client");
         self.revision = Some(revision);
+        let abilities = era::abilities(params);
+        self.questioner = (!abilities.is_none())
+            .then(|| Questioner::new(abilities, self.desk.clone(), Lines(Arc::clone(&self.outbox))));
         self.initialized.store(false, Ordering::Release);
         Ok(self.backend.initialize(revision))
     }

@@ -32,6 +32,12 @@ impl Token {
         Self { value, principal: Principal::named(name) }
     }
 
+    /// A random one that names its holder, and its text.
+    pub fn random(name: &str) -> io::Result<(Self, Secret)> {
+        let value = Secret::new(random_text()?);
+        Ok((Self::new(name, value.clone()), value))
+    }
+
     /// Whether `offered` is the token; takes as long for a near miss as for a far one.
     pub(crate) fn matches(&self, offered: &[u8]) -> bool {
         self.value.expose().as_bytes().ct_eq(offered).into()
@@ -114,9 +120,7 @@ fn read(file: File, path: &Path) -> Result<Secret, TokenError> {
 }
 
 fn create(path: &Path) -> io::Result<Secret> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
-    let text = URL_SAFE_NO_PAD.encode(bytes);
+    let text = random_text()?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let written = file.write_all(format!("{text}\n").as_bytes()).and_then(|()| file.sync_all());
     if let Err(error) = written {
@@ -126,6 +130,12 @@ fn create(path: &Path) -> io::Result<Secret> {
     }
     info!(path = %path.display(), "created a bearer token; clients need it");
     Ok(Secret::new(text))
+}
+
+fn random_text() -> io::Result<String> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
 fn checked(text: &str, place: impl FnOnce() -> String) -> Result<Secret, TokenError> {

@@ -47,6 +47,7 @@ pub(crate) fn server_health(gateway: Weak<Inner>) -> NativeTool {
         "type": "object",
         "properties": {
             "upstreams": {"type": "array", "items": {"type": "object"}},
+            "queues": {"type": "array", "items": {"type": "object"}},
             "counters": {"type": "object"},
             "capabilities": {"type": "object"},
         },
@@ -56,7 +57,7 @@ pub(crate) fn server_health(gateway: Weak<Inner>) -> NativeTool {
         "How the gateway's servers are: the state of each, calls in flight, counters, capabilities.";
     NativeTool::new("server_health", description, schema, move |_, _| {
         let gateway = gateway.upgrade();
-        async move { Ok::<Value, _>(gateway.ok_or("the gateway is shutting down")?.health()) }
+        async move { Ok::<Value, _>(json!(gateway.ok_or("the gateway is shutting down")?.status())) }
     })
     .data_schema(data)
     .read_only()

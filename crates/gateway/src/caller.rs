@@ -3,9 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bridgehead_wire::{Era, Method, Object, RequestMeta, Revision};
+use bridgehead_wire::{Abilities, Era, Method, Object, RequestMeta, Revision};
 use bytes::Bytes;
 use tokio::sync::mpsc;
+
+use crate::asking::Questioner;
+use crate::session::Session;
 
 /// Who calls: `local` without authentication, else the name of the token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -50,6 +53,17 @@ pub enum Transport {
     Memory,
 }
 
+impl Transport {
+    /// As the audit trail shows it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::Http => "http",
+            Self::Memory => "memory",
+        }
+    }
+}
+
 /// One client, as far as an answer depends on it.
 #[derive(Debug, Clone)]
 pub struct Caller {
@@ -59,12 +73,21 @@ pub struct Caller {
     pub revision: Revision,
     /// Where it comes in.
     pub transport: Transport,
+    /// What it shares servers with nobody else as.
+    pub session: Session,
+    /// The way to ask it something during its call; none for whom cannot be asked.
+    pub questioner: Option<Questioner>,
 }
 
 impl Caller {
     /// The era of the message.
     pub fn era(&self) -> Era {
         self.revision.era()
+    }
+
+    /// What it can be asked during its call.
+    pub fn abilities(&self) -> Abilities {
+        self.questioner.as_ref().map_or(Abilities::NONE, Questioner::abilities)
     }
 }
 
@@ -90,6 +113,11 @@ impl ProgressSink {
     pub fn channel(capacity: usize) -> (Self, mpsc::Receiver<Bytes>) {
         let (sender, receiver) = mpsc::channel(capacity);
         (Self(sender), receiver)
+    }
+
+    /// Resolves when nobody reads any more.
+    pub async fn closed(&self) {
+        self.0.closed().await;
     }
 
     /// Hands on one notification; says whether there was room.

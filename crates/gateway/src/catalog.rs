@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use bridgehead_config::{Mode, Prefix};
 use bridgehead_schema::{HeaderParameter, Validator};
 use bridgehead_upstream::{Tool, Upstream};
-use bridgehead_wire::{Era, Object, Raw, Spliced};
+use bridgehead_wire::{Era, Object, Raw, Spliced, key};
 use tracing::debug;
 
 use crate::fnv::Fnv;
@@ -19,6 +19,7 @@ use crate::names::{Wanted, expose};
 use crate::native::NativeTool;
 use crate::offers::{Offers, Share};
 use crate::pages::{Lists, Pages};
+use crate::queue::{Queue, Queues};
 
 /// A fair turn: whoever asks first goes first.
 pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
@@ -35,7 +36,7 @@ pub(crate) struct Registered {
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Native(Arc<Registered>),
-    Upstream { upstream: Upstream, tool: Arc<Tool> },
+    Upstream { upstream: Upstream, tool: Arc<Tool>, queue: Arc<Queue> },
 }
 
 /// One offered name.
@@ -111,12 +112,13 @@ impl Catalog {
         shape: Shape,
         natives: &[Arc<Registered>],
         upstreams: &[Upstream],
+        queues: &Queues,
         server_info: &Raw,
         before: &Self,
     ) -> Self {
         let known = before.by_server();
         let shares = |server: &str| known.get(server).and_then(|group| group.share.as_ref());
-        let offers = Offers::gather(upstreams, shape.prefix, &names_of(natives), shares);
+        let offers = Offers::gather(upstreams, shape.prefix, &names_of(natives), queues, shares);
         Self::merge(shape, natives, &offers, server_info, Some(before))
     }
 
@@ -163,6 +165,11 @@ impl Catalog {
     /// The tool of that name.
     pub(crate) fn route(&self, name: &str) -> Option<&Arc<Route>> {
         self.routes.get(name)
+    }
+
+    /// Every tool that is known, in no order.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.values()
     }
 
     /// The tools that clients see, in order.
@@ -276,9 +283,13 @@ impl Route {
         Self {
             turn: locked.then(|| turn(before, &name)),
             server: Some(Arc::clone(&share.server)),
-            target: Target::Upstream { upstream: share.upstream.clone(), tool: Arc::clone(tool) },
+            target: Target::Upstream {
+                upstream: share.upstream.clone(),
+                tool: Arc::clone(tool),
+                queue: Arc::clone(share.queue(&tool.name)),
+            },
             excluded_by: (!admitted).then_some(mode),
-            definition: under_name(&name, tool),
+            definition: definition(&name, tool, share.cached),
             name,
         }
     }
@@ -325,14 +336,22 @@ fn generation(groups: &[Group]) -> u64 {
     generation.whole()
 }
 
-/// A definition under the offered name; every other byte is the server's.
-fn under_name(name: &str, tool: &Tool) -> Raw {
-    if tool.name == name {
+/// A definition under the offered name, marked where it is an old one; every other byte is the server's.
+fn definition(name: &str, tool: &Tool, cached: bool) -> Raw {
+    if tool.name == name && !cached {
         return tool.definition.clone();
     }
     let Ok(object) = Object::parse(&tool.definition) else { return tool.definition.clone() };
+    let meta = object.get(key::META).and_then(|meta| Object::parse(&meta).ok()).unwrap_or_else(Object::empty);
     let mut edit = object.edit();
-    edit.set("name", Raw::string(name));
+    if tool.name != name {
+        edit.set("name", Raw::string(name));
+    }
+    if cached {
+        let mut meta = meta.edit();
+        meta.set(key::CACHED, Raw::literal("true"));
+        edit.set(key::META, meta.finish());
+    }
     edit.finish().to_raw()
 }
 

@@ -1,8 +1,7 @@
 //! The gateway itself: built without side effects, started, asked, stopped.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -10,24 +9,25 @@ use bridgehead_audit::{AuditSink, Clock, CorrelationId, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_events::Bus;
 use bridgehead_schema::HeaderParameter;
-use bridgehead_upstream::{State, Surroundings, Upstream};
-use bridgehead_wire::{Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key};
-use parking_lot::RwLock;
+use bridgehead_upstream::{LineSink, Records, Registry, State, Upstream};
+use bridgehead_wire::{Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::builtin::{server_health, server_ping};
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::{Catalog, Registered, Shape};
 use crate::chain::{Call, Chain, Counters};
-use crate::error::{CallError, Code};
+use crate::error::CallError;
+use crate::life::Run;
 use crate::names::is_under;
 use crate::native::{NativeTool, RegisterError};
 use crate::offers::{Offers, is_prefixed};
+use crate::queue::Queues;
+use crate::status::About;
 
 /// What a gateway is built from. Everything has a default; building reads and starts nothing.
 pub struct Options {
@@ -47,6 +47,10 @@ pub struct Options {
     pub version: String,
     /// Rust tools besides the built-in ones.
     pub tools: Vec<NativeTool>,
+    /// Is shown what servers write on standard error and what is told about them.
+    pub log_lines: Option<LineSink>,
+    /// Where running servers are shared; by default with every gateway of this process.
+    pub registry: Registry,
 }
 
 impl Default for Options {
@@ -60,6 +64,8 @@ impl Default for Options {
             boot: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             tools: Vec::new(),
+            log_lines: None,
+            registry: Registry::of_this_process(),
         }
     }
 }
@@ -93,21 +99,32 @@ pub(crate) struct Inner {
     pub(crate) settings: GatewaySettings,
     pub(crate) version: String,
     boot: Duration,
-    servers: Vec<Server>,
-    environment: Arc<BTreeMap<String, String>>,
-    chain: Chain,
+    /// As they are configured now.
+    pub(crate) servers: Mutex<Vec<Server>>,
+    pub(crate) environment: Arc<BTreeMap<String, String>>,
+    pub(crate) registry: Registry,
+    /// Set between start and stop.
+    pub(crate) run: Mutex<Option<Run>>,
+    /// One change of the set of servers at a time.
+    pub(crate) changing: tokio::sync::Mutex<()>,
+    /// One merge at a time, so that an older one never comes out last.
+    pub(crate) merging: Mutex<()>,
+    /// Tools that went with their server, which was removed.
+    pub(crate) gone: Mutex<HashMap<Arc<str>, Arc<str>>>,
+    pub(crate) chain: Chain,
     natives: Vec<Arc<Registered>>,
-    upstreams: RwLock<Vec<Upstream>>,
-    catalog: ArcSwap<Catalog>,
+    pub(crate) upstreams: RwLock<Vec<Upstream>>,
+    pub(crate) queues: Queues,
+    pub(crate) catalog: ArcSwap<Catalog>,
     /// Ticks when the list that clients see has become another one.
     changes: watch::Sender<u64>,
     /// How many servers are still starting, as the catalog has it.
     starting: watch::Sender<usize>,
     /// Until when lists wait for servers that are starting; set by the first list.
-    list_deadline: OnceLock<Instant>,
-    upstream_changed: Arc<Notify>,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    pub(crate) list_deadline: Mutex<Option<Instant>>,
+    pub(crate) upstream_changed: Arc<Notify>,
+    pub(crate) records: Records,
+    pub(crate) about: About,
 }
 
 impl std::fmt::Debug for Inner {
@@ -119,7 +136,19 @@ impl std::fmt::Debug for Inner {
 impl Gateway {
     /// Builds a gateway; refuses a Rust tool that cannot be registered.
     pub fn new(options: Options) -> Result<Self, RegisterError> {
-        let Options { settings, servers, environment, audit, clock, boot, version, tools } = options;
+        let Options {
+            settings,
+            servers,
+            environment,
+            audit,
+            clock,
+            boot,
+            version,
+            tools,
+            log_lines,
+            registry,
+        } = options;
+        let about = About::new(audit.instance());
         let server_info = Raw::encode(&json!({"name": "bridgehead", "version": version}));
         let chain = Chain {
             audit,
@@ -148,15 +177,21 @@ impl Gateway {
                 environment: Arc::new(environment),
                 natives,
                 upstreams: RwLock::default(),
+                queues: Queues::default(),
                 catalog: ArcSwap::from_pointee(catalog),
                 changes: watch::Sender::new(0),
                 starting: watch::Sender::new(0),
-                list_deadline: OnceLock::new(),
+                list_deadline: Mutex::default(),
                 upstream_changed: Arc::new(Notify::new()),
-                stop: CancellationToken::new(),
-                tasks: TaskTracker::new(),
+                records: Records::new(clock, log_lines),
+                about,
                 settings,
-                servers,
+                servers: Mutex::new(servers),
+                registry,
+                run: Mutex::default(),
+                changing: tokio::sync::Mutex::default(),
+                merging: Mutex::default(),
+                gone: Mutex::default(),
                 chain,
             }
         });
@@ -166,43 +201,9 @@ impl Gateway {
         }
     }
 
-    /// Starts the servers in the background, unless the mode is `minimal`. Does nothing the second time.
-    pub fn start(&self) {
-        let inner = &self.0;
-        let mut upstreams = inner.upstreams.write();
-        if !upstreams.is_empty() || inner.settings.mode == Mode::Minimal {
-            return;
-        }
-        let surroundings = Surroundings {
-            environment: Arc::clone(&inner.environment),
-            limit: inner.settings.max_message_bytes,
-            changed: Arc::clone(&inner.upstream_changed),
-            warm_up: Arc::new(Semaphore::new(inner.settings.init_concurrency)),
-            bus: inner.chain.bus.clone(),
-        };
-        for server in &inner.servers {
-            upstreams.push(Upstream::start(server.clone(), surroundings.clone()));
-        }
-        drop(upstreams);
-        inner.merge();
-        let this = Arc::clone(inner);
-        inner.tasks.spawn(async move {
-            loop {
-                tokio::select! {
-                    () = this.stop.cancelled() => break,
-                    () = this.upstream_changed.notified() => this.merge(),
-                }
-            }
-        });
-    }
-
-    /// Stops every server and returns when nothing of them is left.
-    pub async fn stop(&self) {
-        self.0.stop.cancel();
-        let upstreams = std::mem::take(&mut *self.0.upstreams.write());
-        futures_util::future::join_all(upstreams.iter().map(Upstream::stop)).await;
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
+    /// What clones share.
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0
     }
 
     /// Answers one request of either era. Dropping the future cancels the request.
@@ -291,11 +292,6 @@ impl Gateway {
         &self.0.chain.bus
     }
 
-    /// What `server_health` answers.
-    pub fn health(&self) -> Value {
-        self.0.health()
-    }
-
     async fn answer_list(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
         let refused =
             || RpcError::new(code::INVALID_PARAMS, "the cursor is not one of this list; start without one");
@@ -315,7 +311,8 @@ impl Gateway {
         if *starting.borrow() == 0 {
             return;
         }
-        let deadline = *self.0.list_deadline.get_or_init(|| Instant::now() + self.0.settings.list_wait);
+        let wait = self.0.settings.list_wait;
+        let deadline = *self.0.list_deadline.lock().get_or_insert_with(|| Instant::now() + wait);
         let _ = tokio::time::timeout_at(deadline, starting.wait_for(|starting| *starting == 0)).await;
     }
 
@@ -370,24 +367,6 @@ impl Inner {
         self.chain.clock.monotonic().saturating_sub(self.boot)
     }
 
-    pub(crate) fn health(&self) -> Value {
-        let upstreams: Vec<Value> = self.upstreams.read().iter().map(describe).collect();
-        let catalog = self.catalog.load();
-        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.chain.counters;
-        json!({
-            "upstreams": upstreams,
-            "counters": {
-                "calls": count(&counters.calls),
-                "failed": count(&counters.failed),
-                "cancelled": count(&counters.cancelled),
-                "auditExitFailures": count(&counters.audit_exit_failures),
-                "toolsHiddenByMode": catalog.hidden,
-            },
-            "capabilities": {"tools": {"listChanged": true}},
-        })
-    }
-
     fn discover(&self) -> Spliced {
         self.with_instructions(&json!({
             "supportedVersions": [Revision::MODERN.as_str()],
@@ -415,6 +394,11 @@ impl Inner {
 
     /// Why no tool of that name is offered: its server may be down, which is another thing to know and to do.
     fn why_unknown(&self, tool: &str) -> CallError {
+        if let Some(server) = self.gone.lock().get(tool) {
+            let message =
+                format!("tool `{tool}` is gone: server `{server}` was removed from the configuration");
+            return CallError::new(Code::RestartFailed, message);
+        }
         let upstreams = self.upstreams.read();
         let owner = match upstreams.as_slice() {
             [only] if !is_prefixed(self.settings.prefix, only.config().prefix, 1) => Some(only),
@@ -438,11 +422,22 @@ impl Inner {
     }
 
     /// Makes the catalog anew from the upstreams as they are now.
-    fn merge(&self) {
+    pub(crate) fn merge(&self) {
+        self.merge_now(&self.merging.lock());
+    }
+
+    pub(crate) fn merge_now(&self, _alone: &MutexGuard<'_, ()>) {
         let upstreams = self.upstreams.read().clone();
         let before = self.catalog.load_full();
         let info = &self.chain.server_info;
-        let after = Arc::new(Catalog::of(shape(&self.settings), &self.natives, &upstreams, info, &before));
+        let after = Arc::new(Catalog::of(
+            shape(&self.settings),
+            &self.natives,
+            &upstreams,
+            &self.queues,
+            info,
+            &before,
+        ));
         let changed = !before.lists_the_same(&after);
         let starting = after.starting;
         self.catalog.store(after);
@@ -470,31 +465,4 @@ fn register(
 
 fn shape(settings: &GatewaySettings) -> Shape {
     Shape { mode: settings.mode, prefix: settings.prefix, name_limit: settings.max_name_length }
-}
-
-fn describe(upstream: &Upstream) -> Value {
-    let mut entry = json!({"name": upstream.name().as_ref()});
-    match upstream.state() {
-        State::Starting { .. } => entry["state"] = json!("starting"),
-        State::Restarting(outage) => {
-            entry["state"] = json!("restarting");
-            entry["reason"] = json!(outage.reason);
-            entry["attempts"] = json!(outage.attempts);
-            entry["downMs"] = json!(u64::try_from(outage.since.elapsed().as_millis()).unwrap_or(u64::MAX));
-        }
-        State::Stopped => entry["state"] = json!("stopped"),
-        State::Failed(failure) => {
-            entry["state"] = json!("failed");
-            entry["reason"] = json!(failure.reason);
-        }
-        State::Ready(ready) => {
-            entry["state"] = json!("ready");
-            entry["revision"] = json!(ready.peer.revision.as_str());
-            entry["tools"] = json!(ready.tools.len());
-            entry["pid"] = json!(ready.pid);
-            entry["inFlight"] = json!(ready.link.in_flight());
-            entry["restarts"] = json!(ready.restarts);
-        }
-    }
-    entry
 }

@@ -1,6 +1,7 @@
 //! Routes every request to the upstream that serves it and runs every call through the five-stage
 //! chain. Opens no socket and starts no process: the front brings requests, `upstream` holds links.
 
+mod asking;
 mod builtin;
 mod caller;
 mod catalog;
@@ -9,14 +10,26 @@ mod error;
 mod fnv;
 mod gateway;
 mod instructions;
+mod life;
 mod names;
 mod native;
 mod offers;
 mod pages;
 pub mod panics;
+mod questions;
+mod queue;
 mod relay;
+mod session;
+mod status;
 
+pub use asking::{Desk, Outlet, Questioner};
+pub use bridgehead_events as events;
+pub use bridgehead_upstream::{Followed, Follower, LineSink, LineSource, LogLine, Record, Registry};
+pub use bridgehead_wire::{Code, Shape};
 pub use caller::{Ask, Caller, Principal, ProgressSink, Transport};
-pub use error::{CallError, Code, Shape};
+pub use error::CallError;
 pub use gateway::{Gateway, OfferedTool, Options};
+pub use life::{CancelReason, ReloadReport};
 pub use native::{NativeTool, Need, RegisterError, ToolContext, ToolFailure};
+pub use session::Session;
+pub use status::{Reload, ServerState, ServerStatus, Status};

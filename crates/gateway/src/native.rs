@@ -8,11 +8,12 @@ use std::sync::Arc;
 use bridgehead_audit::CorrelationId;
 use bridgehead_config::Mode;
 use bridgehead_schema::Validator;
+use bridgehead_wire::Code;
 use futures_util::FutureExt;
 use serde_json::{Value, json};
 
 use crate::Principal;
-use crate::error::{CallError, Code};
+use crate::error::CallError;
 
 /// What a tool needs of the gateway's mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

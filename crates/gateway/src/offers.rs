@@ -3,13 +3,15 @@
 //! A share is made once for each list that a server gave and is passed on from catalog to catalog, so that
 //! whoever did not change is recognised by its address.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use bridgehead_config::Prefix;
-use bridgehead_upstream::{Ready, State, Tool, Upstream};
+use bridgehead_upstream::{Listing, State, Tool, Upstream};
+use tracing::debug;
 
 use crate::names::{Wanted, plain};
+use crate::queue::{Queue, Queues};
 
 /// The tools of one server as it last listed them.
 #[derive(Debug)]
@@ -19,11 +21,16 @@ pub(crate) struct Share {
     pub(crate) tools: Vec<Arc<Tool>>,
     /// The name of each tool, if nobody else wants it.
     pub(crate) plain: Vec<Arc<str>>,
+    queue: Arc<Queue>,
+    /// Those of tools that have another.
+    tool_queues: HashMap<String, Arc<Queue>>,
     /// What the server tells the model about itself.
     pub(crate) instructions: Option<String>,
+    /// Whether the server has not been asked yet: this is what it said the last time it ran.
+    pub(crate) cached: bool,
     prefixed: bool,
-    /// Where it was read from; weak, for a catalog must not keep the link of a server that is gone.
-    source: Weak<Ready>,
+    /// Where it was read from; weak, for only its address matters.
+    source: Weak<Listing>,
 }
 
 /// A share, and whether it stands in the lists; the tools of a server that is gone do not, but are known.
@@ -48,25 +55,47 @@ impl Share {
         instructions: Option<String>,
         prefixed: bool,
         taken: &HashSet<&str>,
+        queues: &Queues,
     ) -> Self {
+        let config = upstream.config();
+        let named = config.tools.iter().filter_map(|(tool, own)| Some((tool, own.queue.as_ref()?)));
         let server: Arc<str> = upstream.name().as_ref().into();
         Self {
             plain: tools.iter().map(|tool| plain(&server, &tool.name, prefixed, taken)).collect(),
+            queue: queues.of(&config.name, &config.queue),
+            tool_queues: named.map(|(tool, own)| (tool.clone(), queues.of(&config.name, own))).collect(),
             upstream: upstream.clone(),
             server,
             tools,
             instructions,
+            cached: false,
             prefixed,
             source: Weak::new(),
         }
     }
 
-    fn read(upstream: &Upstream, ready: &Arc<Ready>, prefixed: bool, taken: &HashSet<&str>) -> Self {
+    fn read(
+        upstream: &Upstream,
+        listing: &Arc<Listing>,
+        prefixed: bool,
+        taken: &HashSet<&str>,
+        queues: &Queues,
+    ) -> Self {
         let filter = &upstream.config().filter;
-        let tools = ready.tools.iter().filter(|tool| filter.admits(&tool.name)).cloned().collect();
-        let instructions = ready.peer.instructions.clone();
-        let source = Arc::downgrade(ready);
-        Self { source, ..Self::new(upstream, tools, instructions, prefixed, taken) }
+        let (tools, filtered): (Vec<_>, Vec<_>) =
+            listing.iter().cloned().partition(|tool| filter.admits(&tool.name));
+        if !filtered.is_empty() {
+            let names: Vec<&str> = filtered.iter().map(|tool| tool.name.as_str()).collect();
+            debug!(server = %format_args!("mcp:{}", upstream.name()), ?names, "tools that the filters leave out");
+        }
+        let instructions = listing.instructions.clone();
+        let (source, cached) = (Arc::downgrade(listing), listing.cached);
+        Self { source, cached, ..Self::new(upstream, tools, instructions, prefixed, taken, queues) }
+    }
+
+    /// What bounds the calls of a tool.
+    pub(crate) fn queue(&self, tool: &str) -> &Arc<Queue> {
+        self.tool_queues.get(tool).unwrap_or(&self.queue)
     }
 
     /// Handles to one server share its configuration, and no two servers do.
@@ -87,27 +116,31 @@ impl Offers {
         upstreams: &[Upstream],
         prefix: Prefix,
         taken: &HashSet<&str>,
+        queues: &Queues,
         before: impl Fn(&str) -> Option<&'a Arc<Share>>,
     ) -> Self {
         let mut offers = Self::default();
         for upstream in upstreams {
             let prefixed = is_prefixed(prefix, upstream.config().prefix, upstreams.len());
             let known = before(upstream.name().as_ref()).filter(|share| share.is_of(upstream));
-            let read = |ready: &Arc<Ready>| match known {
+            let read = |listing: &Arc<Listing>| match known {
                 Some(share)
                     if share.prefixed == prefixed
-                        && std::ptr::eq(share.source.as_ptr(), Arc::as_ptr(ready)) =>
+                        && std::ptr::eq(share.source.as_ptr(), Arc::as_ptr(listing)) =>
                 {
                     Arc::clone(share)
                 }
-                _ => Arc::new(Share::read(upstream, ready, prefixed, taken)),
+                _ => Arc::new(Share::read(upstream, listing, prefixed, taken, queues)),
             };
             let (share, listed) = match upstream.state() {
-                State::Ready(ready) => (Some(read(&ready)), true),
+                State::Ready(ready) => (Some(read(&ready.tools)), true),
+                State::Asleep(listing) | State::Starting { known: Some(listing), .. } => {
+                    (Some(read(&listing)), true)
+                }
                 State::Restarting(outage) => (outage.last.as_ref().map(read), outage.listed),
                 // So that a call to one of its tools can say that the server is gone.
                 State::Failed(_) => (known.cloned(), false),
-                State::Starting { .. } => {
+                State::Starting { known: None, .. } => {
                     offers.starting += 1;
                     (None, false)
                 }

@@ -7,22 +7,26 @@ use bridgehead_wire::{Era, Method, Object, Raw, RequestMeta, Revision, Spliced, 
 use bytes::{Bytes, BytesMut};
 
 /// The params for the next hop: the server's own tool name, and a `_meta` of our making around what the
-/// client put there for others.
+/// client put there for others. `client` and `server` are the eras of the two sides.
 pub(crate) fn params_for(
     params: &Object,
     meta: &RequestMeta,
     tool: Option<&str>,
-    era: Era,
+    client: Era,
+    server: Era,
     progress_token: Option<u64>,
 ) -> Spliced {
     let mut edit = params.edit();
     if let Some(tool) = tool {
         edit.set("name", Raw::string(tool));
     }
-    if era == Era::Modern || progress_token.is_some() || !meta.is_empty() {
+    if server == Era::Modern || progress_token.is_some() || !meta.is_empty() {
+        // What a client declares for this request holds for this request: who is asked by the result of it is
+        // the same client.
+        let declared = meta.client_capabilities.as_ref().filter(|_| client == Era::Modern);
         let meta = meta.for_next_hop(|meta| {
-            if era == Era::Modern {
-                stamp_modern(meta);
+            if server == Era::Modern {
+                stamp_modern(meta, declared.map_or_else(|| Raw::literal("{}").into(), relayed_capabilities));
             }
             if let Some(token) = progress_token {
                 meta.set(key::PROGRESS_TOKEN, Raw::encode(&token));
@@ -31,6 +35,21 @@ pub(crate) fn params_for(
         edit.set(key::META, meta);
     }
     edit.finish()
+}
+
+/// A client's capabilities as far as we relay what they promise: a call that became a task could not be followed.
+fn relayed_capabilities(capabilities: &Raw) -> Spliced {
+    let without_tasks = |capabilities: &Raw| {
+        let object = Object::parse(capabilities).ok()?;
+        let extensions = Object::parse(&object.get("extensions")?).ok()?;
+        let mut kept = extensions.edit();
+        kept.remove(key::TASKS);
+        let mut edit = object.edit();
+        edit.set("extensions", kept.finish());
+        Some(edit.finish())
+    };
+    let extended = capabilities.as_str().contains("extensions");
+    extended.then(|| without_tasks(capabilities)).flatten().unwrap_or_else(|| capabilities.clone().into())
 }
 
 /// A progress notification under the client's own token.
@@ -50,19 +69,31 @@ pub(crate) fn progress_for(params: &Raw, token: &Raw, revision: Revision) -> Opt
 pub(crate) struct ToolResult {
     object: Object,
     pub(crate) is_error: bool,
+    /// Whether it is no result yet: the server wants to know something first, and the client calls again.
+    asks: bool,
+}
+
+/// Whether a server may answer a call by asking its client for input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// Both sides speak of it.
+    Relayed,
+    /// The client could not be asked this way, or the server has no business to.
+    Refused,
 }
 
 impl ToolResult {
     /// Fails with words where the result cannot be passed on.
-    pub(crate) fn read(result: &Raw) -> Result<Self, &'static str> {
+    pub(crate) fn read(result: &Raw, input: Input) -> Result<Self, &'static str> {
         let object = Object::parse(result).map_err(|_| "the result is not an object")?;
-        match object.get("resultType").map(|raw| raw.to_text()) {
-            None => {}
-            Some(Some(kind)) if kind == "complete" => {}
+        let asks = match object.get("resultType").map(|raw| raw.to_text()) {
+            None => false,
+            Some(Some(kind)) if kind == "complete" => false,
+            Some(Some(kind)) if kind == "input_required" && input == Input::Relayed => true,
             Some(_) => return Err("the result is of a type that was not asked for"),
-        }
+        };
         let is_error = object.get("isError").is_some_and(|raw| raw.as_str() == "true");
-        Ok(Self { object, is_error })
+        Ok(Self { object, is_error, asks })
     }
 
     /// The result for a client of `era`, with our marks in its `_meta`.
@@ -80,7 +111,9 @@ impl ToolResult {
                 edit.remove("resultType");
             }
             Era::Modern => {
-                edit.set("resultType", Raw::literal("\"complete\""));
+                if !self.asks {
+                    edit.set("resultType", Raw::literal("\"complete\""));
+                }
                 meta.set(key::SERVER_INFO, server_info.clone());
             }
         }
@@ -100,9 +133,21 @@ mod tests {
 
     #[track_caller]
     fn sent(params: &str, tool: Option<&str>, era: Era, token: Option<u64>, expected: &str) {
+        relayed(params, tool, Era::Legacy, era, token, expected);
+    }
+
+    #[track_caller]
+    fn relayed(
+        params: &str,
+        tool: Option<&str>,
+        client: Era,
+        server: Era,
+        token: Option<u64>,
+        expected: &str,
+    ) {
         let params = object(params);
         let meta = RequestMeta::read(Some(&params)).unwrap();
-        assert_eq!(params_for(&params, &meta, tool, era, token).to_raw().as_str(), expected);
+        assert_eq!(params_for(&params, &meta, tool, client, server, token).to_raw().as_str(), expected);
     }
 
     #[test]
@@ -124,6 +169,40 @@ mod tests {
             env!("CARGO_PKG_VERSION")
         );
         sent(modern, None, Era::Modern, None, &to_modern);
+        let declared = to_modern.replace(r#"Capabilities":{}"#, r#"Capabilities":{"sampling":{}}"#);
+        relayed(modern, None, Era::Modern, Era::Modern, None, &declared);
+    }
+
+    /// A client's capabilities pass as they came, but for the tasks that nobody here could follow.
+    #[test]
+    fn capabilities_that_are_relayed() {
+        #[track_caller]
+        fn check(declared: &'static str, expected: &str) {
+            assert_eq!(relayed_capabilities(&Raw::literal(declared)).to_raw().as_str(), expected);
+        }
+        check("{}", "{}");
+        check(r#"{"elicitation": {"url":{}},"x":1.0}"#, r#"{"elicitation": {"url":{}},"x":1.0}"#);
+        check(
+            r#"{"extensions":{"io.modelcontextprotocol\/tasks":{}, "a/b":{}},"roots":{}}"#,
+            r#"{"extensions":{"a/b":{}},"roots":{}}"#,
+        );
+        check(r#"{"extensions":7}"#, r#"{"extensions":7}"#);
+        check(r#"{"x":"extensions"}"#, r#"{"x":"extensions"}"#);
+    }
+
+    /// Between two modern sides a question passes as it came, every byte of the state included, with our marks.
+    #[test]
+    fn a_question_stays_one() {
+        let text = r#"{ "resultType" : "input_required","requestState":"\u0041=/\/","inputRequests":{"k":{"method":"roots/list","params":{}}}}"#;
+        let asked = ToolResult::read(&Raw::literal(text), Input::Relayed).unwrap();
+        let id = CorrelationId::mint();
+        let told = asked.finish(Era::Modern, &Raw::literal(r#"{"name":"b"}"#), id).to_raw();
+        let marks = format!(
+            r#"{{ "_meta":{{"io.modelcontextprotocol/serverInfo":{{"name":"b"}},"bridgehead/correlationId":"{id}"}},"#
+        );
+        assert_eq!(told.as_str(), format!("{marks}{}", &text[2..]));
+        let task = Raw::literal(r#"{"resultType":"task"}"#);
+        assert!(ToolResult::read(&task, Input::Relayed).is_err());
     }
 
     /// PIPE-8: the correlation id is in the result's `_meta`, whatever the era.
@@ -132,7 +211,7 @@ mod tests {
         let id = CorrelationId::mint();
         let info = Raw::literal(r#"{"name":"b"}"#);
         let result = Raw::literal(r#"{"content":[{"type":"future_block"}],"x":1.50}"#);
-        let result = ToolResult::read(&result).unwrap();
+        let result = ToolResult::read(&result, Input::Refused).unwrap();
         assert_eq!(
             result.finish(Era::Legacy, &info, id).to_raw().as_str(),
             format!(
@@ -146,7 +225,7 @@ mod tests {
         let from_modern = Raw::literal(
             r#"{"resultType":"complete","content":[],"isError":true,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"u"},"v/k":1}}"#,
         );
-        let from_modern = ToolResult::read(&from_modern).unwrap();
+        let from_modern = ToolResult::read(&from_modern, Input::Relayed).unwrap();
         assert!(from_modern.is_error);
         assert_eq!(
             from_modern.finish(Era::Legacy, &info, id).to_raw().as_str(),
@@ -158,8 +237,9 @@ mod tests {
 
     #[test]
     fn results_that_cannot_be_passed_on() {
-        assert!(ToolResult::read(&Raw::literal("5")).is_err());
-        assert!(ToolResult::read(&Raw::literal(r#"{"resultType":"input_required"}"#)).is_err());
+        assert!(ToolResult::read(&Raw::literal("5"), Input::Relayed).is_err());
+        let asks = Raw::literal(r#"{"resultType":"input_required"}"#);
+        assert!(ToolResult::read(&asks, Input::Refused).is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 
 use crate::keeper::{Containment, Keeper};
 use crate::stderr::{LineCallback, Stderr, collect};
+use crate::view::{self, ProcessView};
 use crate::{Exit, SpawnError, Spec};
 
 /// How long a child may take to obey SIGTERM.
@@ -95,17 +96,13 @@ impl Child {
     /// share is counted for each of them.
     #[must_use]
     pub fn memory_bytes(&self) -> Option<u64> {
-        #[cfg(target_os = "linux")]
-        {
-            self.tree()
-                .into_iter()
-                .filter_map(crate::descent::resident_bytes)
-                .reduce(|sum, bytes| sum + bytes)
-        }
-        #[cfg(not(target_os = "linux"))]
-        {
-            None
-        }
+        view::resident_bytes(&self.tree())
+    }
+
+    /// The same for others to look at, while this handle is elsewhere.
+    #[must_use]
+    pub fn view(&self) -> ProcessView {
+        self.keeper.view()
     }
 
     /// The child's standard input, once. Whoever takes it must drop it before [`Child::stop`] if the child is

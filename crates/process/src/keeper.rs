@@ -13,6 +13,7 @@ use crate::child::Pipes;
 use crate::group::Group;
 #[cfg(target_os = "linux")]
 use crate::tree::{Starting, Tree};
+use crate::view::ProcessView;
 use crate::{Exit, SpawnError, Spec};
 
 /// Where the shim is, which keeps the tree of a program; see [`shim`](crate::shim).
@@ -82,8 +83,8 @@ fn chosen() -> Option<PathBuf> {
     }
 }
 
-/// The shim beside the running program; for a test, above the folder that Cargo puts it into. A path that was found is kept: if
-/// the file disappears, a start fails rather than being kept worse than the one before.
+/// The shim beside the running program; for a test, that of this crate, above the folder that Cargo puts tests into.
+/// A path that was found is kept: if the file disappears, a start fails rather than being kept worse than the one before.
 #[cfg(target_os = "linux")]
 fn beside() -> Option<PathBuf> {
     static FOUND: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
@@ -91,11 +92,13 @@ fn beside() -> Option<PathBuf> {
         return Some(found.clone());
     }
     let current = std::env::current_exe().ok()?;
-    let mut folder = current.parent()?;
-    if folder.ends_with("deps") || folder.ends_with("examples") {
-        folder = folder.parent()?;
-    }
-    let found = Some(folder.join("bridgehead-shim")).filter(|path| path.is_file())?;
+    let folder = current.parent()?;
+    let found = if folder.ends_with("deps") || folder.ends_with("examples") {
+        folder.with_file_name("process-shim")
+    } else {
+        folder.join("bridgehead-shim")
+    };
+    let found = Some(found).filter(|path| path.is_file())?;
     Some(FOUND.get_or_init(|| found).clone())
 }
 
@@ -166,6 +169,14 @@ impl Keeper {
             }
             #[cfg(not(target_os = "linux"))]
             Self::Group(group) => vec![group.pid()],
+        }
+    }
+
+    pub(crate) fn view(&self) -> ProcessView {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Tree(tree) => ProcessView::below_shim(tree.pid(), tree.born(), tree.shim_pid()),
+            Self::Group(group) => ProcessView::of_group(group.pid()),
         }
     }
 

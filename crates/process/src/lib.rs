@@ -16,6 +16,7 @@
 //! - No signal is sent to a process or group that may have become somebody else's.
 
 mod child;
+mod code;
 #[cfg(target_os = "linux")]
 mod descent;
 mod exit;
@@ -30,9 +31,12 @@ mod stderr;
 mod sys;
 #[cfg(target_os = "linux")]
 mod tree;
+mod view;
 
 pub use child::{Child, spawn, start};
+pub use code::release_code;
 pub use exit::Exit;
 pub use keeper::{Containment, Shim, use_shim};
 pub use spec::{SpawnError, Spec, base_environment};
 pub use stderr::{LineCallback, Stderr};
+pub use view::ProcessView;

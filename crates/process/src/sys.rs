@@ -1,5 +1,5 @@
-//! The three things that the shim needs and that no safe interface offers. They are about the process as a
-//! whole, so they belong at its start, before anything else in it has descriptors or signals of its own.
+//! What no safe interface offers: three things that the shim needs at its start, before anything else in it has
+//! descriptors or signals of its own, and one about the memory of a process.
 #![expect(unsafe_code, reason = "calls of the system that neither std nor rustix wraps")]
 
 use std::io;
@@ -45,4 +45,12 @@ pub(crate) fn deafen() {
         libc::sigfillset(every.as_mut_ptr());
         libc::sigprocmask(libc::SIG_SETMASK, every.as_ptr(), ptr::null_mut());
     }
+}
+
+/// Lets go of the pages of a mapping, which must be code of a file. Says whether the system did it.
+pub(crate) fn let_go(code: std::ops::Range<usize>) -> bool {
+    // SAFETY: the caller took the range from this process's own list of mappings, as one that is executable,
+    // private, not writable and backed by a file. Nobody writes to such pages, so each comes back from the file as
+    // it was, this very code included.
+    unsafe { libc::madvise(code.start as *mut libc::c_void, code.len(), libc::MADV_DONTNEED) == 0 }
 }

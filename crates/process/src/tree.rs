@@ -20,6 +20,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown
 use rustix::process::{Pid, Signal};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
+use tracing::warn;
 
 use crate::child::{AFTER_KILL, AFTER_TERM, Pipes};
 use crate::message::{self, REPORT, Report, Stage};
@@ -146,6 +147,16 @@ impl Tree {
         self.pid
     }
 
+    /// When the program was started.
+    pub(crate) fn born(&self) -> u32 {
+        self.born
+    }
+
+    /// The pid of the shim, until it is reaped.
+    pub(crate) fn shim_pid(&self) -> Option<u32> {
+        self.shim.id()
+    }
+
     /// The exit of the program, once it and its tree are gone.
     pub(crate) fn exit(&self) -> Option<Exit> {
         self.exit.filter(|_| self.gone)
@@ -161,7 +172,16 @@ impl Tree {
         while !self.gone {
             match self.next_report().await {
                 Some(Report::Exited { status }) => self.exit = Some(ExitStatus::from_raw(status).into()),
-                Some(Report::Gone { .. }) => self.gone = true,
+                Some(Report::Gone { left, .. }) => {
+                    if left > 0 {
+                        // Stuck in the kernel, or no longer ours to signal.
+                        warn!(
+                            left,
+                            "processes of a server could not be ended (docs/troubleshooting.md#something-is-left-behind)"
+                        );
+                    }
+                    self.gone = true;
+                }
                 Some(Report::Started { .. } | Report::Failed { .. }) => {}
                 None => {
                     self.kill_from_here();

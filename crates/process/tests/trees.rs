@@ -32,7 +32,7 @@ fn mark(test: &str) -> String {
 }
 
 fn start(script: &str, mark: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
-    use_shim(Shim::Program(env!("CARGO_BIN_EXE_bridgehead-shim").into()));
+    use_shim(Shim::Program(env!("CARGO_BIN_EXE_process-shim").into()));
     let mut child = spawn(&spec(script, mark), Box::new(|_| {})).unwrap();
     assert_eq!(child.containment(), Containment::Tree);
     let lines = BufReader::new(child.take_stdout().unwrap()).lines();
@@ -283,8 +283,8 @@ async fn nothing_outlives_a_killed_gateway() {
     let mut gateway = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut output = BufReader::new(gateway.stdout.take().unwrap()).lines();
     while !output.next_line().await.unwrap().expect("the gateway comes up").contains("gateway is up") {}
-    let before = marked(&mark);
-    assert!(before.len() >= 4, "gateway, server, its child and the daemon: {before:?}");
+    // The server's shell may still be about to start its child.
+    until("gateway, server, its child and the daemon are there", || marked(&mark).len() >= 4).await;
     gateway.kill().await.unwrap();
     until("all are gone", || marked(&mark).is_empty()).await;
 }
@@ -338,7 +338,7 @@ async fn long_arguments_arrive() {
         spec.env.insert(format!("MORE{number}"), "z".repeat(100_000));
     }
     spec.cwd = Some(Path::new("/").to_owned());
-    use_shim(Shim::Program(env!("CARGO_BIN_EXE_bridgehead-shim").into()));
+    use_shim(Shim::Program(env!("CARGO_BIN_EXE_process-shim").into()));
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
     let mut output = String::new();
     child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
@@ -350,7 +350,7 @@ async fn long_arguments_arrive() {
 #[tokio::test]
 async fn starts_may_overlap_and_be_given_up() {
     let mark = mark("overlap");
-    use_shim(Shim::Program(env!("CARGO_BIN_EXE_bridgehead-shim").into()));
+    use_shim(Shim::Program(env!("CARGO_BIN_EXE_process-shim").into()));
     let spec = spec("echo up; read word", &mark);
     let mut running = tokio::task::JoinSet::new();
     for _ in 0..20 {
@@ -380,4 +380,22 @@ async fn starts_may_overlap_and_be_given_up() {
     // It may have come to run, as the order was sent.
     tokio::time::sleep(Duration::from_millis(50)).await;
     until("nothing is left", || marked(&mark).is_empty() && zombies().is_empty()).await;
+}
+
+/// What others see of a tree is what its owner sees, and nothing once it has ended.
+#[tokio::test]
+async fn a_view_shows_the_tree_until_its_end() {
+    let mark = mark("view");
+    let (child, mut lines) = start("setsid sleep 60 & sleep 60 & echo up; wait", &mark);
+    assert_eq!(line(&mut lines).await, "up");
+    let view = child.view();
+    until("all of them run", || view.tree().len() >= 3).await;
+    let (mut seen, mut owned) = (view.tree(), child.tree());
+    assert_eq!((seen[0], view.pid(), view.containment()), (child.pid(), child.pid(), Containment::Tree));
+    seen.sort_unstable();
+    owned.sort_unstable();
+    assert_eq!(seen, owned);
+    assert!(view.memory_bytes().unwrap() > 100_000);
+    child.kill().await;
+    assert_eq!((view.tree(), view.memory_bytes()), (Vec::new(), None));
 }

@@ -30,14 +30,15 @@ pub mod client;
 mod clock;
 mod leak;
 mod mock;
+pub mod peer;
 mod recorder;
 mod script;
 
 pub use clock::FakeClock;
 pub use leak::{LeakCheck, Leftovers};
-pub use mock::{Mock, mock_path, shim_path};
+pub use mock::{Mock, Served, mock_path, shim_path};
 pub use recorder::{Event, Recorder};
 pub use script::{
-    Behaviour, Crash, Era, Initialize, LEGACY_REVISION, MODERN_REVISION, Probe, ProgressFault, RpcError,
-    SCRIPT_VARIABLE, Script, Tool, Verbatim,
+    Behaviour, Carrier, Crash, Era, Initialize, LEGACY_REVISION, MODERN_REVISION, Probe, ProgressFault,
+    RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim,
 };

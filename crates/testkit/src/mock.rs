@@ -5,11 +5,16 @@
 //! never older than the sources they are made from.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use crate::script::{Behaviour, Era, Initialize, Probe, RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim};
+use crate::script::{
+    Behaviour, Carrier, Era, Initialize, Probe, RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim,
+};
 
 /// A mock upstream in the making.
 #[derive(Debug, Clone, Default)]
@@ -189,6 +194,75 @@ impl Mock {
     }
 }
 
+/// A mock that listens on a port of loopback. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Served {
+    mock: Mock,
+    carrier: Carrier,
+    address: SocketAddr,
+    child: Child,
+}
+
+impl Mock {
+    /// Starts the mock on a port of loopback, with everything that its script says.
+    pub fn serve(&self, carrier: Carrier) -> Served {
+        let mut mock = self.clone();
+        mock.script.carrier = Some(carrier);
+        let (child, address) = mock.start();
+        Served { mock, carrier, address, child }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a server that the code under test does not start")]
+    fn start(&self) -> (Child, SocketAddr) {
+        let mut child = Command::new(mock_path())
+            .envs(self.env())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the mock can be started");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("the mock says where it listens");
+        let address = line.trim().strip_prefix("listening ").and_then(|text| text.parse().ok());
+        (child, address.unwrap_or_else(|| panic!("not an address: {line:?}")))
+    }
+}
+
+impl Served {
+    /// Where it is, as a `url` of the configuration has it.
+    pub fn url(&self) -> String {
+        match self.carrier {
+            Carrier::Http => format!("http://{}/mcp", self.address),
+            Carrier::Sse => format!("http://{}/sse", self.address),
+            Carrier::WebSocket => format!("ws://{}/", self.address),
+        }
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it at once; what it was told to do afterwards needs a [`Served::restart`].
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again where it was.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.mock.script.port = self.address.port();
+        (self.child, self.address) = self.mock.start();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// The program `mock-upstream` beside the running test, built now if it is missing or
 /// older than its sources.
 ///
@@ -199,11 +273,11 @@ pub fn mock_path() -> &'static Path {
     PATH.get_or_init(|| fresh("bridgehead-testkit", "testkit", "mock-upstream"))
 }
 
-/// The program `bridgehead-shim`, made sure of like [`mock_path`]. It lies where the process
+/// The program `process-shim`, made sure of like [`mock_path`]. It lies where the process
 /// crate looks for it, so that what a test starts is kept as in the real gateway.
 pub fn shim_path() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| fresh("bridgehead-process", "process", "bridgehead-shim"))
+    PATH.get_or_init(|| fresh("bridgehead-process", "process", "process-shim"))
 }
 
 /// A program of the package whose sources are in `folder` of `crates`, built if need be.
@@ -268,13 +342,13 @@ fn build(profile_folder: &Path, package: &str, name: &str) {
     };
     let target_folder = profile_folder.parent().expect("a profile folder lies in a target folder");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = std::process::Command::new(cargo)
+    let output = Command::new(cargo)
         .args(["build", "--offline", "--package", package])
         .args(["--bin", name, "--profile", profile])
         .arg("--target-dir")
         .arg(target_folder)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .stdin(std::process::Stdio::null())
+        .stdin(Stdio::null())
         .output()
         .expect("cargo can be started");
     assert!(output.status.success(), "building {name} failed:\n{}", String::from_utf8_lossy(&output.stderr));

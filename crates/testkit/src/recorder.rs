@@ -132,6 +132,8 @@ mod tests {
             server: None,
             principal: "ada".into(),
             correlation: CorrelationId::mint(),
+            era: bridgehead_audit::Era::Modern,
+            transport: "memory",
         };
         Enter::new(call, Bytes::from_static(b"{}"), true, clock.now())
     }

@@ -185,6 +185,16 @@ pub enum Behaviour {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         params: Option<Verbatim>,
     },
+    /// Answers with this result, byte for byte, as long as the request brings neither `inputResponses` nor a
+    /// `requestState`; one that does is told its parameters, byte for byte.
+    InputRequired(Verbatim),
+    /// Refuses a modern client that does not declare this capability (-32021), then goes on.
+    Needs {
+        /// The capability's name.
+        capability: String,
+        /// What follows.
+        then: Box<Behaviour>,
+    },
     /// Names every variable of its environment, and the values of those listed.
     #[serde(rename = "env")]
     Environment {
@@ -243,6 +253,18 @@ pub enum Crash {
     },
 }
 
+/// How a mock is reached, if not by its standard input and output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Carrier {
+    /// Streamable HTTP, at any path.
+    Http,
+    /// HTTP+SSE, at `/sse`.
+    Sse,
+    /// A WebSocket, at any path.
+    WebSocket,
+}
+
 /// The whole script.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -284,6 +306,10 @@ pub struct Script {
     /// A file to which every line received is appended. A process opens its part with
     /// `--- started PID` and closes it, when standard input ends, with `--- eof PID`.
     pub transcript: Option<PathBuf>,
+    /// How it is reached, if not by standard input and output.
+    pub carrier: Option<Carrier>,
+    /// The port of loopback to listen on; any, if 0.
+    pub port: u16,
 }
 
 impl Verbatim {
@@ -445,6 +471,12 @@ impl Behaviour {
         Self::Progress { steps, every_ms, fault, then: Box::new(self) }
     }
 
+    /// Does the same for clients that declare this capability.
+    #[must_use]
+    pub fn needing(self, capability: impl Into<String>) -> Self {
+        Self::Needs { capability: capability.into(), then: Box::new(self) }
+    }
+
     /// Sends the client a request and answers with what came back.
     pub fn ask(method: impl Into<String>, params: impl Into<Verbatim>) -> Self {
         Self::Ask { method: method.into(), params: Some(params.into()) }
@@ -472,6 +504,8 @@ impl Default for Script {
             list_delay_ms: 0,
             ignore_eof: false,
             transcript: None,
+            carrier: None,
+            port: 0,
         }
     }
 }

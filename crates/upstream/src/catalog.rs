@@ -1,13 +1,13 @@
 //! The tools of one upstream, read once and prepared for every later call.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use bridgehead_schema::{HeaderParameter, Validator};
 use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Spliced, code};
 use serde::Deserialize;
 use serde_json::Value;
-use tracing::warn;
 
 use crate::link::{Link, LinkError, Purpose, modern_params};
 use crate::negotiate::Peer;
@@ -35,6 +35,36 @@ pub struct Tool {
     /// What it tells the model beyond its description. The protocol has no place for that; taken is a text
     /// called `instructions` in the definition itself, else in its `_meta`.
     pub instructions: Option<String>,
+    /// Checks results, once somebody asked for it by [`Tool::output_validator`].
+    pub output: OnceLock<Option<Validator>>,
+}
+
+/// What a server offers: its tools in its order, and what it tells the model about itself.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// The tools.
+    pub tools: Vec<Arc<Tool>>,
+    /// What it tells the model about itself.
+    pub instructions: Option<String>,
+    /// Whether this was read from disk, and the server has not been asked since.
+    pub cached: bool,
+}
+
+impl Listing {
+    /// Whether both say the same, wherever they were read from.
+    pub(crate) fn offers_the_same(&self, other: &Self) -> bool {
+        let definitions =
+            |listing: &Self| listing.iter().map(|tool| tool.definition.clone()).collect::<Vec<_>>();
+        self.instructions == other.instructions && definitions(self) == definitions(other)
+    }
+}
+
+impl Deref for Listing {
+    type Target = [Arc<Tool>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.tools
+    }
 }
 
 /// Why a tool list could not be read.
@@ -56,9 +86,10 @@ struct Page<'a> {
     next_cursor: Option<String>,
 }
 
-/// Reads all pages.
-pub(crate) async fn list_tools(server: &str, link: &Link, peer: &Peer) -> Result<Vec<Arc<Tool>>, ListError> {
+/// Reads all pages. Comes with what is wrong with single tools, in words.
+pub(crate) async fn list_tools(link: &Link, peer: &Peer) -> Result<(Vec<Arc<Tool>>, Vec<String>), ListError> {
     let mut tools: Vec<Arc<Tool>> = Vec::new();
+    let mut findings = Findings::default();
     let mut names = HashSet::new();
     let mut cursors = HashSet::new();
     let mut cursor: Option<String> = None;
@@ -67,26 +98,26 @@ pub(crate) async fn list_tools(server: &str, link: &Link, peer: &Peer) -> Result
         let result = match link.ask(&Method::ToolsList, &params, Purpose::Ordinary).await? {
             Ok(result) => result,
             // A server without tools need not know the method.
-            Err(error) if error.code() == code::METHOD_NOT_FOUND && tools.is_empty() => return Ok(tools),
+            Err(error) if error.code() == code::METHOD_NOT_FOUND && tools.is_empty() => {
+                return Ok((tools, Vec::new()));
+            }
             Err(error) => return Err(ListError::Refused(error)),
         };
         let page: Page<'_> = result.decode().map_err(|error| ListError::Unusable(error.to_string()))?;
         for definition in page.tools {
-            match Tool::read(server, definition.get()) {
+            match Tool::read(definition.get(), link.mirrors_headers(), &mut findings) {
                 Some(tool) if names.insert(tool.name.clone()) => tools.push(Arc::new(tool)),
                 Some(tool) => {
-                    warn!(server = %format_args!("mcp:{server}"), tool = tool.name, "the server lists this tool twice; the first is used");
+                    findings.add(&tool.name, "stands twice in the server's list; the first is used");
                 }
-                None => {
-                    warn!(server = %format_args!("mcp:{server}"), "the server lists a tool without a name; it is left out");
-                }
+                None => {}
             }
         }
         if tools.len() > MAX_TOOLS {
             return Err(ListError::Unusable(format!("more than {MAX_TOOLS} tools")));
         }
         match page.next_cursor {
-            None => return Ok(tools),
+            None => return Ok((tools, findings.finish())),
             Some(next) => {
                 if !cursors.insert(next.clone()) {
                     return Err(ListError::Unusable(
@@ -113,27 +144,91 @@ fn list_params(peer: &Peer, cursor: Option<&str>) -> Spliced {
     }
 }
 
+/// More findings than this are only counted.
+const MAX_FINDINGS: usize = 20;
+
+/// What is wrong with single tools of a list.
+#[derive(Default)]
+pub(crate) struct Findings {
+    words: Vec<String>,
+    more: usize,
+}
+
+impl Findings {
+    fn add(&mut self, tool: &str, words: &str) {
+        if self.words.len() < MAX_FINDINGS {
+            let shown: String = tool.chars().filter(|character| !character.is_control()).take(128).collect();
+            self.words.push(format!("tool `{shown}` {words}"));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.words.push(format!("{} more of its tools are not right", self.more));
+        }
+        self.words
+    }
+}
+
+fn named(text: &str) -> Option<(Raw, Object, String)> {
+    let definition = Raw::parse(text.to_owned()).ok()?;
+    let members = Object::parse(&definition).ok()?;
+    let name = members.get("name")?.to_text().filter(|name| !name.is_empty())?;
+    Some((definition, members, name))
+}
+
 impl Tool {
-    /// Prepares one entry of a list. The definition is copied out of the page, which may then go.
-    fn read(server: &str, text: &str) -> Option<Self> {
-        let definition = Raw::parse(text.to_owned()).ok()?;
-        let members = Object::parse(&definition).ok()?;
-        let name = members.get("name")?.to_text().filter(|name| !name.is_empty())?;
-        let server = format_args!("mcp:{server}");
+    /// Checks structured results. None where the tool promises nothing, or nothing that compiles.
+    pub fn output_validator(&self) -> Option<&Validator> {
+        let compile = || {
+            let schema = Object::parse(&self.definition).ok()?.get("outputSchema")?;
+            Validator::compile(schema.as_str()).ok()
+        };
+        self.output.get_or_init(compile).as_ref()
+    }
+
+    /// Prepares one entry of a list. The definition is copied out of the page, which may then go. With
+    /// `mirrored`, a tool whose `x-mcp-header` annotations are invalid is none: no call to it could be written.
+    pub(crate) fn read(text: &str, mirrored: bool, findings: &mut Findings) -> Option<Self> {
+        let Some((definition, members, name)) = named(text) else {
+            findings.add("", "has no name and is left out; the server must give it one");
+            return None;
+        };
         let schema = members.get("inputSchema");
         let validator = schema.as_ref().and_then(|schema| match Validator::compile(schema.as_str()) {
             Ok(validator) => Some(validator),
             Err(error) => {
-                warn!(%server, tool = name, %error, "the input schema does not compile; arguments go through unchecked");
+                let words = format!(
+                    "has an input schema that cannot be used, so arguments go through unchecked: {error}"
+                );
+                findings.add(&name, &words);
                 None
             }
         });
-        let headers = schema.as_ref().and_then(|schema| schema.decode::<Value>().ok()).map(|schema| {
-            bridgehead_schema::header_parameters(&schema).unwrap_or_else(|error| {
-                warn!(%server, tool = name, %error, "the `x-mcp-header` annotations are not valid and are ignored");
-                Vec::new()
-            })
-        });
+        let headers = match schema.as_ref().and_then(|schema| schema.decode::<Value>().ok()) {
+            None => Vec::new(),
+            Some(schema) => match bridgehead_schema::header_parameters(&schema) {
+                Ok(headers) => headers,
+                Err(error) if mirrored => {
+                    findings.add(
+                        &name,
+                        &format!("has `x-mcp-header` annotations that are not valid, cannot be called over HTTP and is left out: {error}"),
+                    );
+                    return None;
+                }
+                Err(error) => {
+                    findings.add(
+                        &name,
+                        &format!(
+                            "has `x-mcp-header` annotations that are not valid and are ignored: {error}"
+                        ),
+                    );
+                    Vec::new()
+                }
+            },
+        };
         #[derive(Deserialize, Default)]
         #[serde(rename_all = "camelCase", default)]
         struct Annotations {
@@ -148,10 +243,11 @@ impl Tool {
             name,
             instructions: text(&members).or_else(|| meta.as_ref().and_then(text)),
             validator,
-            headers: headers.unwrap_or_default().into(),
+            headers: headers.into(),
             read_only: annotations.read_only_hint,
             idempotent: annotations.idempotent_hint,
             definition,
+            output: OnceLock::new(),
         })
     }
 }
@@ -163,11 +259,19 @@ mod tests {
     #[test]
     fn a_tool_is_prepared_once() {
         let text = r#"{"name":"a","x": 1.50,"inputSchema":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}},"annotations":{"readOnlyHint":true}}"#;
-        let tool = Tool::read("s", text).unwrap();
+        let tool = Tool::read(text, false, &mut Findings::default()).unwrap();
         assert_eq!(tool.definition.as_str(), text, "the definition is kept byte for byte");
         assert!(tool.read_only);
         assert!(tool.validator.as_ref().unwrap().check(&serde_json::json!({"n": "x"})).is_err());
         assert_eq!(tool.headers.len(), 1);
+    }
+
+    /// LINK-2: over HTTP a tool with an invalid annotation is left out; elsewhere only the annotation is.
+    #[test]
+    fn invalid_annotations() {
+        let text = r#"{"name":"a","inputSchema":{"properties":{"n":{"type":"number","x-mcp-header":"N"}}}}"#;
+        assert!(Tool::read(text, true, &mut Findings::default()).is_none());
+        assert!(Tool::read(text, false, &mut Findings::default()).unwrap().headers.is_empty());
     }
 
     /// CAT-5: where a tool's own instructions stand.
@@ -175,7 +279,10 @@ mod tests {
     fn instructions_of_a_tool() {
         #[track_caller]
         fn check(definition: &str, expected: Option<&str>) {
-            assert_eq!(Tool::read("s", definition).unwrap().instructions.as_deref(), expected);
+            assert_eq!(
+                Tool::read(definition, false, &mut Findings::default()).unwrap().instructions.as_deref(),
+                expected
+            );
         }
         check(r#"{"name":"a"}"#, None);
         check(r#"{"name":"a","instructions":"x"}"#, Some("x"));
@@ -188,9 +295,10 @@ mod tests {
     /// PIPE-3: a tool whose schema does not compile is kept, unvalidated.
     #[test]
     fn a_tool_with_a_broken_schema_is_kept() {
-        let tool = Tool::read("s", r#"{"name":"a","inputSchema":{"type":5}}"#).unwrap();
+        let tool =
+            Tool::read(r#"{"name":"a","inputSchema":{"type":5}}"#, false, &mut Findings::default()).unwrap();
         assert!(tool.validator.is_none());
-        assert!(Tool::read("s", r#"{"title":"no name"}"#).is_none());
-        assert!(Tool::read("s", "5").is_none());
+        assert!(Tool::read(r#"{"title":"no name"}"#, false, &mut Findings::default()).is_none());
+        assert!(Tool::read("5", false, &mut Findings::default()).is_none());
     }
 }

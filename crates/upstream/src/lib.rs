@@ -3,19 +3,33 @@
 //! Knows nothing of clients. A request comes in as prepared bytes and leaves through a [`Link`]; what
 //! comes back is delivered in order.
 
+pub mod bridge;
 mod catalog;
+mod core;
+mod doorbell;
 mod health;
+mod key;
 mod link;
 mod negotiate;
 mod policy;
+pub mod provider;
+mod record;
+mod registry;
+mod shelf;
+mod stream;
 mod supervisor;
+mod switchboard;
 mod transport;
 mod upstream;
 
-pub use catalog::Tool;
-pub use link::{Event, Exchange, Link, LinkError, Purpose, stamp_modern};
+pub use bridgehead_process::{Containment, ProcessView};
+pub use catalog::{Listing, Tool};
+pub use core::Hold;
+pub use link::{Event, Exchange, Link, LinkError, Mirror, Purpose, stamp_modern};
 pub use negotiate::Peer;
 pub use policy::{Delays, RestartPolicy};
+pub use record::{Facts, Followed, Follower, Initialisation, LineSink, LineSource, LogLine, Record, Records};
+pub use registry::Registry;
 pub use upstream::{
-    Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, State, Surroundings, Unavailable, Upstream,
+    Acquired, Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, State, Surroundings, Unavailable, Upstream,
 };

@@ -43,6 +43,12 @@ pub(crate) enum NegotiateError {
     /// The server refused the handshake.
     #[error("the server refused `initialize`: {message} (code {code})")]
     Refused { code: i64, message: String },
+    /// The server is no modern one, though it should be.
+    #[error(
+        "the server does not speak {}: {message} (code {code}); leave `era` out to let it choose",
+        Revision::MODERN
+    )]
+    NotModern { code: i64, message: String },
     /// The server's answer to the handshake makes no sense.
     #[error("the server's answer to `{method}` is not usable: {reason}")]
     Unusable { method: Method, reason: String },
@@ -53,31 +59,48 @@ pub(crate) enum NegotiateError {
 pub(crate) enum Opening {
     /// `server/discover`, then what its answer calls for.
     Probe,
-    /// Straight `initialize`: the peer has shown that the probe ends it.
+    /// Straight `initialize`: the peer has shown that the probe ends it, or is known to be legacy.
     Initialize,
+    /// `server/discover` and nothing else: the peer is known to be modern.
+    Discover,
 }
 
-pub(crate) async fn negotiate(link: &Link, opening: Opening) -> Result<Peer, NegotiateError> {
-    if opening == Opening::Initialize {
-        return initialize(link).await;
+pub(crate) async fn negotiate(link: &Link, opening: Opening, offer: Offer) -> Result<Peer, NegotiateError> {
+    match opening {
+        Opening::Initialize => return initialize(link, offer).await,
+        Opening::Discover => return discover(link).await,
+        Opening::Probe => {}
     }
     let mut probe = link.open(Purpose::Handshake);
     probe.send(&Method::Discover, &modern_params(&Object::empty())).await;
     match tokio::time::timeout(PATIENCE, probe.answer()).await {
         Ok(Ok(outcome)) => match judge(outcome)? {
             Verdict::Modern(peer) => Ok(peer),
-            Verdict::Legacy => initialize(link).await,
+            Verdict::Legacy => initialize(link, offer).await,
         },
         Ok(Err(error)) => Err(NegotiateError::EndedOnProbe(error)),
-        Err(_) => silent(link, probe).await,
+        Err(_) => silent(link, probe, offer).await,
+    }
+}
+
+async fn discover(link: &Link) -> Result<Peer, NegotiateError> {
+    let outcome = link.ask(&Method::Discover, &modern_params(&Object::empty()), Purpose::Handshake).await?;
+    let refusal = outcome.as_ref().err().map(|error| (error.code(), error.message()));
+    match judge(outcome)? {
+        Verdict::Modern(peer) => Ok(peer),
+        Verdict::Legacy => {
+            let (code, message) =
+                refusal.unwrap_or((0, "its answer is not that of a modern server".to_owned()));
+            Err(NegotiateError::NotModern { code, message })
+        }
     }
 }
 
 /// The probe is still unanswered: offer the handshake too. An accepted `initialize` settles it (a server
 /// of both eras is then a legacy one for this process); a refused one leaves the probe's answer to decide.
-async fn silent(link: &Link, mut probe: Exchange) -> Result<Peer, NegotiateError> {
+async fn silent(link: &Link, mut probe: Exchange, offer: Offer) -> Result<Peer, NegotiateError> {
     let mut shake = link.open(Purpose::Handshake);
-    shake.send(&Method::Initialize, &initialize_params()).await;
+    shake.send(&Method::Initialize, &initialize_params(offer)).await;
     let mut discovered = None;
     let mut probe_open = true;
     let refused = loop {
@@ -113,7 +136,8 @@ async fn silent(link: &Link, mut probe: Exchange) -> Result<Peer, NegotiateError
     discovered.ok_or_else(|| NegotiateError::Refused { code: refused.code(), message: refused.message() })
 }
 
-enum Verdict {
+/// What a probe found.
+pub(crate) enum Verdict {
     Modern(Peer),
     Legacy,
 }
@@ -129,7 +153,7 @@ struct DiscoverResult<'a> {
 
 /// What the answer to the probe says. Only a result of the right shape, or an error that no legacy
 /// server can mean, makes a peer modern.
-fn judge(outcome: Result<Raw, RpcError>) -> Result<Verdict, NegotiateError> {
+pub(crate) fn judge(outcome: Result<Raw, RpcError>) -> Result<Verdict, NegotiateError> {
     let incompatible = |versions: &[String]| NegotiateError::Incompatible {
         theirs: versions.join(", "),
         ours: Revision::ALL.map(Revision::as_str).join(", "),
@@ -137,7 +161,7 @@ fn judge(outcome: Result<Raw, RpcError>) -> Result<Verdict, NegotiateError> {
     match outcome {
         Ok(result) => {
             let Ok(discover) = result.decode::<DiscoverResult<'_>>() else { return Ok(Verdict::Legacy) };
-            if !discover.supported_versions.iter().any(|version| version == Revision::MODERN.as_str()) {
+            if !discover.supported_versions.iter().any(is_modern) {
                 return legacy_or(&discover.supported_versions, incompatible);
             }
             let meta = Object::parse(&result).ok().and_then(|result| result.get("_meta"));
@@ -152,17 +176,23 @@ fn judge(outcome: Result<Raw, RpcError>) -> Result<Verdict, NegotiateError> {
                 server_info: server_info.map(|info| info.detached()),
             }))
         }
-        Err(error) if error.code() == code::UNSUPPORTED_PROTOCOL_VERSION => {
-            #[derive(Deserialize)]
-            struct Supported {
-                supported: Vec<String>,
-            }
-            let supported =
-                error.data().and_then(|data| data.decode::<Supported>().ok()).map(|data| data.supported);
-            legacy_or(&supported.unwrap_or_default(), incompatible)
-        }
-        Err(_) => Ok(Verdict::Legacy),
+        Err(error) => legacy_or(&supported_revisions(&error).unwrap_or_default(), incompatible),
     }
+}
+
+/// The revisions that a refusal of ours names.
+pub(crate) fn supported_revisions(refusal: &RpcError) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Supported {
+        supported: Vec<String>,
+    }
+    let data = refusal.data().filter(|_| refusal.code() == code::UNSUPPORTED_PROTOCOL_VERSION)?;
+    data.decode::<Supported>().ok().map(|data| data.supported)
+}
+
+/// Whether a version is the one we ask in.
+pub(crate) fn is_modern(version: &String) -> bool {
+    version == Revision::MODERN.as_str()
 }
 
 /// A peer that names its versions, ours not among them: if any is a legacy one we know, shake hands.
@@ -179,22 +209,48 @@ fn legacy_or(
     }
 }
 
-fn initialize_params() -> Spliced {
+/// What a legacy server is told at the handshake that it may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// Anything that a client can answer. Whether the client of a call does is said when it is asked.
+    Questions,
+    /// Nothing: there is nobody behind us who could be asked.
+    Nothing,
+}
+
+impl Offer {
+    const fn capabilities(self) -> &'static str {
+        match self {
+            Self::Questions => r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{}}"#,
+            Self::Nothing => "{}",
+        }
+    }
+}
+
+pub(crate) fn initialize_params(offer: Offer) -> Spliced {
     let text = format!(
-        r#"{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{CLIENT_INFO}}}"#,
-        Revision::LATEST_LEGACY
+        r#"{{"protocolVersion":"{}","capabilities":{},"clientInfo":{CLIENT_INFO}}}"#,
+        Revision::LATEST_LEGACY,
+        offer.capabilities()
     );
     Spliced::from(Raw::parse(text).unwrap_or(Raw::literal("{}")))
 }
 
-async fn initialize(link: &Link) -> Result<Peer, NegotiateError> {
-    match link.ask(&Method::Initialize, &initialize_params(), Purpose::Handshake).await? {
+async fn initialize(link: &Link, offer: Offer) -> Result<Peer, NegotiateError> {
+    match link.ask(&Method::Initialize, &initialize_params(offer), Purpose::Handshake).await? {
         Ok(result) => initialized(link, &result).await,
         Err(error) => Err(NegotiateError::Refused { code: error.code(), message: error.message() }),
     }
 }
 
 async fn initialized(link: &Link, result: &Raw) -> Result<Peer, NegotiateError> {
+    let peer = peer_of(result)?;
+    link.notify(&Method::Initialized, None).await;
+    Ok(peer)
+}
+
+/// What the result of `initialize` says about the peer.
+pub(crate) fn peer_of(result: &Raw) -> Result<Peer, NegotiateError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct InitializeResult {
@@ -212,7 +268,6 @@ async fn initialized(link: &Link, result: &Raw) -> Result<Peer, NegotiateError> 
             ours: Revision::ALL.map(Revision::as_str).join(", "),
         });
     };
-    link.notify(&Method::Initialized, None).await;
     Ok(Peer {
         revision,
         capabilities: object.get("capabilities").map_or(Raw::literal("{}"), |raw| raw.detached()),
@@ -261,7 +316,7 @@ mod tests {
             }
         });
         let writer = tokio::spawn(writing);
-        let outcome = negotiate(&link, Opening::Probe).await;
+        let outcome = negotiate(&link, Opening::Probe, Offer::Questions).await;
         // Lets what was sent last arrive before the stream closes.
         tokio::time::sleep(Duration::from_millis(1)).await;
         writer.abort();
@@ -345,6 +400,21 @@ mod tests {
         });
         is_legacy(outcome.await, Revision::V2025_11_25);
         assert!(started.elapsed() < PATIENCE);
+    }
+
+    /// A server is offered what can be kept: behind a gateway there are clients to ask, behind a bridge nobody.
+    #[test]
+    fn what_a_legacy_server_may_ask_for() {
+        let offered = |offer| {
+            let params: Value = initialize_params(offer).to_raw().decode().unwrap();
+            params["capabilities"].clone()
+        };
+        let elicitation = json!({"form": {}, "url": {}});
+        assert_eq!(
+            offered(Offer::Questions),
+            json!({"sampling": {}, "elicitation": elicitation, "roots": {}})
+        );
+        assert_eq!(offered(Offer::Nothing), json!({}));
     }
 
     /// Notifications and requests before the handshake has ended, with the id of our own request.

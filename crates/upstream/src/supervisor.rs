@@ -13,16 +13,18 @@ use bridgehead_events::{Detail, Excerpt, InitOutcome};
 use bridgehead_wire::Redactor;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, info, trace, warn};
 
-use crate::catalog::list_tools;
+use crate::catalog::{Listing, Tool, list_tools};
+use crate::core::Core;
 use crate::health::{self, probe};
 use crate::link::{Link, LinkError};
-use crate::negotiate::Peer;
+use crate::negotiate::{Offer, Peer};
 use crate::policy::RestartPolicy;
-use crate::transport::stdio::{Process, connect};
-use crate::upstream::{Failure, FailureStage, INIT_TIMEOUT, Orders, Outage, Ready, State, Surroundings};
+use crate::record::Record;
+use crate::shelf;
+use crate::transport::{Connection, connect};
+use crate::upstream::{Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, State, Surroundings};
 
 /// Changes of the tool list within this time are read as one.
 const CHANGE_DEBOUNCE: Duration = Duration::from_millis(50);
@@ -30,14 +32,13 @@ const CHANGE_DEBOUNCE: Duration = Duration::from_millis(50);
 pub(crate) const LISTED_FOR: Duration = Duration::from_secs(30);
 
 pub(crate) struct Supervisor {
+    core: Arc<Core>,
     server: Arc<Server>,
     state: watch::Sender<State>,
-    orders: Arc<Orders>,
-    stop: CancellationToken,
     surroundings: Surroundings,
     policy: RestartPolicy,
-    name: Arc<str>,
     redactor: Redactor,
+    record: Record,
 }
 
 /// Why a server that served does not any more.
@@ -46,73 +47,87 @@ enum End {
     Lost(String),
     /// Somebody asked for a restart.
     Asked,
+    /// Nobody used it for long enough; it is said to be asleep already.
+    Unused,
 }
 
 impl Supervisor {
     pub(crate) fn new(
+        core: Arc<Core>,
         server: Arc<Server>,
         state: watch::Sender<State>,
-        orders: Arc<Orders>,
-        stop: CancellationToken,
         surroundings: Surroundings,
     ) -> Self {
-        let policy = RestartPolicy {
-            jitter: server.jitter,
-            stable_after: server.stable_after,
-            ..RestartPolicy::REGISTRY
-        };
-        let name = Arc::from(server.name.as_ref());
-        Self { server, state, orders, stop, surroundings, policy, name, redactor: Redactor::default() }
+        let policy =
+            RestartPolicy { jitter: server.jitter, stable_after: server.stable_after, ..surroundings.policy };
+        let record = core.record.clone();
+        Self { core, server, state, surroundings, policy, redactor: Redactor::default(), record }
     }
 
     /// Until stopped. Dropping what is under way ends its process with it.
     pub(crate) async fn run(self) {
-        let stop = self.stop.clone();
-        let mut current = None;
-        let given_up = tokio::select! {
-            biased;
-            () = stop.cancelled() => None,
-            failure = self.keep(&mut current) => Some(failure),
-        };
-        if let Some(process) = current.take() {
-            Process::stop(process).await;
-        }
-        match given_up {
-            None => self.become_state(State::Stopped),
-            Some(failure) => {
-                error!(server = %self.label(), reason = failure.reason, "does not serve, and will not be started again");
-                self.become_state(State::Failed(Arc::new(failure)));
-                stop.cancelled().await;
-                self.become_state(State::Stopped);
+        let stop = self.core.stop.clone();
+        let mut known = None;
+        loop {
+            let mut current = None;
+            let given_up = tokio::select! {
+                biased;
+                () = stop.cancelled() => None,
+                failure = self.keep(&mut current, &mut known) => Some(failure),
+            };
+            if let Some(process) = current.take() {
+                process.stop().await;
             }
+            let Some(failure) = given_up else { break };
+            warn!(server = %self.label(), reason = failure.reason, "does not serve, and will not be started again");
+            self.become_state(State::Failed(Arc::new(failure)));
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = self.core.orders.restart.notified() => {}
+            }
+            info!(server = %self.label(), "is started again as asked");
+            self.become_state(State::Starting { since: Instant::now(), known: None });
         }
+        self.become_state(State::Stopped);
     }
 
-    /// Brings the server up and keeps it up; returns when it will not be tried again.
-    async fn keep(&self, current: &mut Option<Process>) -> Failure {
+    /// Brings the server up and keeps it up; returns when it will not be tried again. `known` is what it
+    /// last offered.
+    async fn keep(&self, current: &mut Option<Connection>, known: &mut Option<Arc<Listing>>) -> Failure {
         if let Launch::Unusable { reason } = &self.server.launch {
             return Failure { stage: FailureStage::Init, reason: reason.clone() };
+        }
+        if self.core.lazy && known.is_none() {
+            *known = self.remembered().await;
+            if let Some(listing) = known {
+                self.become_state(State::Asleep(Arc::clone(listing)));
+                self.sleep(listing).await;
+            }
         }
         let mut since = Instant::now();
         let mut attempts = 0;
         let mut restarts = 0;
-        let mut last: Option<Arc<Ready>> = None;
+        let mut served = false;
         loop {
             // One id for an attempt and all that follows from it.
             let cause = CorrelationId::mint();
             let listed_until = since + LISTED_FOR;
             let reason = match self.unlisting(listed_until, self.come_up(restarts, cause)).await {
                 Ok((process, ready)) => {
-                    self.tell_tools(cause, last.as_deref(), &ready);
-                    if last.is_some() {
+                    self.tell_tools(cause, known.as_deref(), &ready.tools);
+                    self.remember(known.as_deref(), &ready.tools).await;
+                    if served {
                         self.tell(cause, || Detail::Reconnected);
                     }
+                    served = true;
                     let process = current.insert(process);
                     let ready = Arc::new(ready);
-                    last = Some(Arc::clone(&ready));
+                    let mut last = Some(Arc::clone(&ready));
                     self.become_state(State::Ready(Arc::clone(&ready)));
                     let end = self.serve(process, &mut last, cause).await;
                     self.tell(cause, || Detail::Disconnected);
+                    *known = last.map(|last| Arc::clone(&last.tools));
                     since = Instant::now();
                     if since - ready.since >= self.policy.stable_after {
                         attempts = 0;
@@ -120,6 +135,7 @@ impl Supervisor {
                     let reason = match end {
                         End::Lost(reason) => {
                             warn!(server = %self.label(), reason, "lost");
+                            self.record.lost(&reason);
                             reason
                         }
                         End::Asked => {
@@ -127,20 +143,31 @@ impl Supervisor {
                             attempts = 0;
                             "it was asked to restart".to_owned()
                         }
+                        End::Unused => {
+                            info!(server = %self.label(), "is not used and goes to sleep");
+                            if let Some(process) = current.take() {
+                                self.end(process, cause).await;
+                            }
+                            if let Some(listing) = known {
+                                self.sleep(listing).await;
+                            }
+                            (since, attempts, served) = (Instant::now(), 0, false);
+                            continue;
+                        }
                     };
                     // Down before its process is ended, so that nobody calls on a link that is about to go.
-                    self.down(since, attempts, &reason, last.as_ref());
+                    self.down(since, attempts, &reason, known.as_ref());
                     if let Some(process) = current.take() {
                         self.end(process, cause).await;
                     }
                     reason
                 }
                 Err(reason) => {
-                    warn!(server = %self.label(), attempt = attempts, reason, "did not come up");
+                    error!(server = %self.label(), attempt = attempts, reason, "did not come up");
                     reason
                 }
             };
-            let stage = if last.is_some() { FailureStage::Crashed } else { FailureStage::Init };
+            let stage = if served { FailureStage::Crashed } else { FailureStage::Init };
             let delay = self.policy.delay(attempts, random());
             let Some(delay) = delay.filter(|_| self.server.restart) else {
                 self.tell(cause, || Detail::ReconnectExhausted);
@@ -153,15 +180,66 @@ impl Supervisor {
                 delay_ms: milliseconds(delay),
                 reason: Excerpt::new(&self.redactor, &reason),
             });
-            self.down(since, attempts, &reason, last.as_ref());
-            debug!(server = %self.label(), attempt = attempts, ?delay, "restart scheduled");
+            self.down(since, attempts, &reason, known.as_ref());
+            warn!(server = %self.label(), attempt = attempts, ?delay, "restart scheduled");
             let waiting = async {
                 tokio::select! {
                     () = tokio::time::sleep(delay) => {}
-                    () = self.orders.restart.notified() => {}
+                    () = self.core.orders.restart.notified() => {}
                 }
             };
             self.unlisting(listed_until.max(since + LISTED_FOR), waiting).await;
+        }
+    }
+
+    /// What this server offered the last time, from disk.
+    async fn remembered(&self) -> Option<Arc<Listing>> {
+        let folder = self.core.shelf.as_deref()?;
+        shelf::read(folder, self.core.key.identity(), &self.server.name).await.map(Arc::new)
+    }
+
+    /// Keeps what it offers now on disk, unless it was kept before.
+    async fn remember(&self, before: Option<&Listing>, now: &Arc<Listing>) {
+        let Some(folder) = &self.core.shelf else { return };
+        if !before.is_some_and(|before| before.offers_the_same(now)) {
+            shelf::write(folder, self.core.key.identity(), &self.server.name, now).await;
+        }
+    }
+
+    /// Until somebody uses it, or asks for a restart. It is said to be asleep already.
+    async fn sleep(&self, listing: &Arc<Listing>) {
+        while self.core.usage.lock().holds == 0 {
+            tokio::select! {
+                () = self.core.orders.usage.notified() => {}
+                () = self.core.orders.restart.notified() => break,
+            }
+        }
+        debug!(server = %self.label(), "is woken");
+        let known = Some(Arc::clone(listing));
+        self.become_state(State::Starting { since: Instant::now(), known });
+    }
+
+    /// Resolves when nobody has used it for long enough, and has then put it to sleep: whoever takes hold of it
+    /// later finds it so. A lazy server that nobody has used yet came up to tell its tools only.
+    async fn unused(&self, listing: Option<&Arc<Listing>>) {
+        let Some(listing) = listing.filter(|_| self.core.sleeps) else { return std::future::pending().await };
+        loop {
+            let until = {
+                let usage = self.core.usage.lock();
+                let idle = match self.core.lazy && !usage.ever {
+                    true => Some(Duration::ZERO),
+                    false => self.server.idle_timeout,
+                };
+                let until = idle.filter(|_| usage.holds == 0).map(|idle| usage.since + idle);
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    return self.become_state(State::Asleep(Arc::clone(listing)));
+                }
+                until
+            };
+            tokio::select! {
+                () = self.core.orders.usage.notified() => {}
+                () = sleep_until(until) => {}
+            }
         }
     }
 
@@ -186,14 +264,14 @@ impl Supervisor {
         work.await
     }
 
-    fn down(&self, since: Instant, attempts: u32, reason: &str, last: Option<&Arc<Ready>>) {
+    fn down(&self, since: Instant, attempts: u32, reason: &str, last: Option<&Arc<Listing>>) {
         let listed = since.elapsed() < LISTED_FOR;
         let outage = Outage { since, attempts, reason: reason.to_owned(), last: last.cloned(), listed };
         self.become_state(State::Restarting(Arc::new(outage)));
     }
 
     /// One attempt, told of at its beginning and end.
-    async fn come_up(&self, restarts: u32, cause: CorrelationId) -> Result<(Process, Ready), String> {
+    async fn come_up(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), String> {
         let began = Instant::now();
         self.tell(cause, || Detail::InitStarted);
         let outcome = self.attempt(restarts, cause).await;
@@ -208,22 +286,21 @@ impl Supervisor {
     }
 
     /// One attempt: process, protocol, tools, probe.
-    async fn attempt(&self, restarts: u32, cause: CorrelationId) -> Result<(Process, Ready), String> {
-        let Launch::Stdio(stdio) = &self.server.launch else {
-            return Err("it cannot be started as it is configured".to_owned());
-        };
+    async fn attempt(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), String> {
         let Ok(_turn) = self.surroundings.warm_up.acquire().await else {
             return Err("the gateway is stopping".to_owned());
         };
         let Surroundings { environment, limit, .. } = &self.surroundings;
+        let began = Instant::now();
         let starting = async {
             let (mut process, peer) =
-                connect(&self.server, stdio, environment, *limit).await.map_err(|error| error.to_string())?;
+                connect(&self.server, environment, *limit, &self.record, Offer::Questions)
+                    .await
+                    .map_err(|error| error.to_string())?;
             let link = process.link.clone();
             let checked = {
                 let checking = async {
-                    let tools = list_tools(self.server.name.as_ref(), &link, &peer).await;
-                    let tools = tools.map_err(|error| error.to_string())?;
+                    let tools = self.list(&link, &peer).await?;
                     self.look(&link, &peer, cause).await?;
                     Ok::<_, String>(tools)
                 };
@@ -241,18 +318,43 @@ impl Supervisor {
                 }
             }
         };
-        let (process, peer, tools) = tokio::time::timeout(INIT_TIMEOUT, starting)
-            .await
-            .unwrap_or_else(|_| Err(format!("the server gave no usable answer within {INIT_TIMEOUT:?}")))?;
+        let (process, peer, tools) =
+            tokio::time::timeout(INIT_TIMEOUT, starting).await.unwrap_or_else(|_| {
+                let late = format!("the server gave no usable answer within {INIT_TIMEOUT:?}");
+                Err(match self.record.noise() {
+                    Some(noise) => {
+                        format!("{late}, but wrote on standard output what is no message: `{noise}`")
+                    }
+                    None => late,
+                })
+            })?;
+        let tools: Arc<Listing> =
+            Listing { tools, instructions: peer.instructions.clone(), cached: false }.into();
         let pid = process.pid();
-        info!(server = %self.label(), pid, revision = %peer.revision, tools = tools.len(), restarts, "serves");
-        let ready = Ready { link: process.link.clone(), peer, tools, pid, restarts, since: Instant::now() };
+        let transport = process.kind().as_str();
+        info!(server = %self.label(), transport, pid, revision = %peer.revision, tools = tools.len(), restarts, took = ?began.elapsed(), "serves");
+        let names = || tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>();
+        trace!(server = %self.label(), names = ?names(), "its tools");
+        let ready = Ready {
+            link: process.link.clone(),
+            peer,
+            tools,
+            transport,
+            pid,
+            restarts,
+            since: Instant::now(),
+        };
         Ok((process, ready))
     }
 
     /// Until the server is lost or asked to restart: probes it now and then, and reads its tool list again
     /// whenever it says that it changed.
-    async fn serve(&self, process: &mut Process, last: &mut Option<Arc<Ready>>, cause: CorrelationId) -> End {
+    async fn serve(
+        &self,
+        process: &mut Connection,
+        last: &mut Option<Arc<Ready>>,
+        cause: CorrelationId,
+    ) -> End {
         let link = process.link.clone();
         let mut next_probe = Instant::now() + self.server.probe_interval;
         loop {
@@ -264,15 +366,26 @@ impl Supervisor {
                         _ => "the connection ended".to_owned(),
                     });
                 }
-                () = self.orders.restart.notified() => return End::Asked,
+                () = self.core.orders.restart.notified() => return End::Asked,
+                () = self.unused(last.as_ref().map(|last| &last.tools)) => return End::Unused,
                 () = link.tools_changed() => {
-                    tokio::time::sleep(CHANGE_DEBOUNCE).await;
-                    self.refresh(&link, last, cause).await;
+                    let reading = async {
+                        tokio::time::sleep(CHANGE_DEBOUNCE).await;
+                        self.refresh(&link, last, cause).await;
+                    };
+                    tokio::select! {
+                        // One that does not list its tools any more is looked at like any other that hangs.
+                        read = tokio::time::timeout(INIT_TIMEOUT, reading) => if read.is_err() {
+                            self.core.orders.suspect.notify_one();
+                        },
+                        // Nobody else hears of the end, and nothing is answered after it; it is seen at the top.
+                        () = process.ended() => {}
+                    }
                 }
                 () = async {
                     tokio::select! {
                         () = tokio::time::sleep_until(next_probe) => {}
-                        () = self.orders.suspect.notified() => {}
+                        () = self.core.orders.suspect.notified() => {}
                     }
                 } => {
                     next_probe = Instant::now() + self.server.probe_interval;
@@ -304,9 +417,10 @@ impl Supervisor {
     }
 
     /// Ends a process, and tells how it ended.
-    async fn end(&self, process: Process, cause: CorrelationId) {
+    async fn end(&self, process: Connection, cause: CorrelationId) {
         let (pid, link) = (process.pid(), process.link.clone());
         let exit = process.stop().await;
+        let Some((pid, exit)) = pid.zip(exit) else { return };
         self.tell(cause, || Detail::ProcessExited {
             pid,
             status: exit.to_string(),
@@ -318,10 +432,10 @@ impl Supervisor {
     }
 
     /// What is offered now, compared with before.
-    fn tell_tools(&self, cause: CorrelationId, before: Option<&Ready>, now: &Ready) {
+    fn tell_tools(&self, cause: CorrelationId, before: Option<&Listing>, now: &Listing) {
         self.tell(cause, || {
-            let names = |ready: &Ready| {
-                ready.tools.iter().map(|tool| Arc::<str>::from(tool.name.as_str())).collect::<Vec<_>>()
+            let names = |listing: &Listing| {
+                listing.iter().map(|tool| Arc::<str>::from(tool.name.as_str())).collect::<Vec<_>>()
             };
             let Some(before) = before else { return Detail::ToolsDiscovered { names: names(now) } };
             let (old, new) = (names(before), names(now));
@@ -335,22 +449,38 @@ impl Supervisor {
     }
 
     fn tell(&self, cause: CorrelationId, detail: impl FnOnce() -> Detail) {
-        self.surroundings.bus.tell(cause, Some(&self.name), detail);
+        let detail = detail();
+        self.record.note(&detail);
+        self.core.tell(cause, &detail);
+    }
+
+    /// Its tools; what is wrong with some of them is told.
+    async fn list(&self, link: &Link, peer: &Peer) -> Result<Vec<Arc<Tool>>, String> {
+        let (tools, findings) = list_tools(link, peer).await.map_err(|error| error.to_string())?;
+        for finding in &findings {
+            warn!(server = %self.label(), "{finding}");
+        }
+        self.record.found(findings);
+        Ok(tools)
     }
 
     async fn refresh(&self, link: &Link, last: &mut Option<Arc<Ready>>, cause: CorrelationId) {
         let Some(now) = last.clone() else { return };
-        match list_tools(self.server.name.as_ref(), link, &now.peer).await {
+        match self.list(link, &now.peer).await {
             Ok(tools) => {
+                let instructions = now.peer.instructions.clone();
+                let tools = Arc::new(Listing { tools, instructions, cached: false });
+                self.tell_tools(cause, Some(&now.tools), &tools);
+                self.remember(Some(&now.tools), &tools).await;
                 let ready = Arc::new(Ready {
                     link: link.clone(),
                     peer: now.peer.clone(),
                     tools,
+                    transport: now.transport,
                     pid: now.pid,
                     restarts: now.restarts,
                     since: now.since,
                 });
-                self.tell_tools(cause, Some(&now), &ready);
                 *last = Some(Arc::clone(&ready));
                 self.become_state(State::Ready(ready));
             }
@@ -362,11 +492,19 @@ impl Supervisor {
 
     fn become_state(&self, state: State) {
         self.state.send_replace(state);
-        self.surroundings.changed.notify_one();
+        self.core.changed();
     }
 
     fn label(&self) -> String {
         format!("mcp:{}", self.server.name)
+    }
+}
+
+/// For ever, if there is no such time.
+async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

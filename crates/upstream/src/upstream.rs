@@ -1,21 +1,29 @@
-//! One configured server as everybody sees it: its state, the link while it serves, and a place to wait
-//! while it does not.
+//! One configured server as a gateway sees it: its state, the link while it serves, and a place to wait
+//! while it does not. The process behind it may be shared with others.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bridgehead_config::{Server, ServerName};
+use bridgehead_config::{Launch, Server, ServerName};
 use bridgehead_events::Bus;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::catalog::Tool;
+use crate::catalog::Listing;
+use crate::core::{Core, Hold, Listener};
+use crate::key::Scope;
 use crate::link::Link;
 use crate::negotiate::Peer;
-use crate::supervisor::Supervisor;
+use crate::policy::RestartPolicy;
+use crate::record::{Record, Records};
+use crate::registry::Registry;
 
 /// How long a server may take from its start to its tool list, and how long callers wait for one that is
 /// down, counted from the beginning of the outage.
@@ -24,11 +32,15 @@ pub const INIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Where a server is in its life.
 #[derive(Debug, Clone)]
 pub enum State {
-    /// Being started for the first time; nothing has failed yet.
+    /// Being started; nothing has failed yet.
     Starting {
         /// Since then.
         since: Instant,
+        /// What it offered the last time, where that is known.
+        known: Option<Arc<Listing>>,
     },
+    /// Not running until somebody uses it.
+    Asleep(Arc<Listing>),
     /// Serving.
     Ready(Arc<Ready>),
     /// Down, and being brought back for as long as it takes.
@@ -47,9 +59,11 @@ pub struct Ready {
     /// What it speaks and offers.
     pub peer: Peer,
     /// Its tools, in its order.
-    pub tools: Vec<Arc<Tool>>,
-    /// Its process.
-    pub pid: u32,
+    pub tools: Arc<Listing>,
+    /// How it is reached: `stdio`, `http`, `sse` or `websocket`.
+    pub transport: &'static str,
+    /// Its process, if it is one of ours.
+    pub pid: Option<u32>,
     /// How often it has been started again.
     pub restarts: u32,
     /// Since then.
@@ -66,7 +80,7 @@ pub struct Outage {
     /// Why the last one failed, or why it went down.
     pub reason: String,
     /// What it offered when it last served.
-    pub last: Option<Arc<Ready>>,
+    pub last: Option<Arc<Listing>>,
     /// Whether its tools still stand in the lists.
     pub listed: bool,
 }
@@ -109,25 +123,9 @@ pub enum Unavailable {
     /// It was stopped, or is being stopped.
     #[error("it was stopped")]
     Stopped,
-}
-
-/// A configured server. Clones share it.
-#[derive(Debug, Clone)]
-pub struct Upstream {
-    server: Arc<Server>,
-    state: watch::Receiver<State>,
-    orders: Arc<Orders>,
-    stop: CancellationToken,
-    tasks: TaskTracker,
-}
-
-/// What others ask of the supervisor.
-#[derive(Debug, Default)]
-pub(crate) struct Orders {
-    /// Start it anew.
-    pub(crate) restart: Notify,
-    /// Look whether it is well.
-    pub(crate) suspect: Notify,
+    /// It is no longer configured.
+    #[error("it was removed from the configuration")]
+    Removed,
 }
 
 /// What all upstreams of a gateway share.
@@ -143,62 +141,185 @@ pub struct Surroundings {
     pub warm_up: Arc<Semaphore>,
     /// Told of what happens to servers.
     pub bus: Bus,
+    /// What is remembered of them.
+    pub records: Records,
+    /// The folder in which the tools of lazy servers are kept; nowhere, if absent.
+    pub shelf: Option<PathBuf>,
+    /// When a server that went down is started again; its configuration decides on jitter and on when it counts
+    /// as stable.
+    pub policy: RestartPolicy,
+}
+
+/// A configured server, attached to the process that serves it. Clones share it; the last one that goes ends
+/// the attachment.
+#[derive(Debug, Clone)]
+pub struct Upstream(Arc<Attachment>);
+
+#[derive(Debug)]
+struct Attachment {
+    registry: Registry,
+    core: Arc<Core>,
+    server: Arc<Server>,
+    surroundings: Surroundings,
+    listener: Listener,
+    runtime: Handle,
+    removed: AtomicBool,
+    /// Processes of single sessions, which end with this.
+    owned: Mutex<Vec<Owned>>,
+}
+
+/// A session's own process: who is attached, if the session still is, and what is left of it.
+#[derive(Debug)]
+struct Owned {
+    attachment: Weak<Attachment>,
+    tasks: TaskTracker,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.registry.leave(&self.core, &self.listener);
+    }
+}
+
+/// A server that serves and does not go to sleep as long as this lives.
+#[derive(Debug)]
+pub struct Acquired {
+    ready: Arc<Ready>,
+    _hold: Option<Hold>,
+}
+
+impl Deref for Acquired {
+    type Target = Ready;
+
+    fn deref(&self) -> &Ready {
+        &self.ready
+    }
 }
 
 impl Upstream {
-    /// Starts the server in the background and keeps it running.
+    pub(crate) fn new(
+        registry: Registry,
+        core: Arc<Core>,
+        server: Arc<Server>,
+        surroundings: Surroundings,
+        listener: Listener,
+        runtime: Handle,
+    ) -> Self {
+        let (removed, owned) = (AtomicBool::new(false), Mutex::default());
+        Self(Arc::new(Attachment { registry, core, server, surroundings, listener, runtime, removed, owned }))
+    }
+
+    /// Starts the server in the background and keeps it running, in a registry of its own.
     pub fn start(server: Server, surroundings: Surroundings) -> Self {
-        let server = Arc::new(server);
-        let (sender, state) = watch::channel(State::Starting { since: Instant::now() });
-        let stop = CancellationToken::new();
-        let orders = Arc::new(Orders::default());
-        let tasks = TaskTracker::new();
-        let supervisor =
-            Supervisor::new(Arc::clone(&server), sender, Arc::clone(&orders), stop.clone(), surroundings);
-        tasks.spawn(supervisor.run());
-        tasks.close();
-        Self { server, state, orders, stop, tasks }
+        Registry::new().attach(server, surroundings)
+    }
+
+    /// The process of this server that one session has for itself, by the session's number; started if it is
+    /// not there.
+    pub fn own(&self, session: u64) -> Result<Self, Unavailable> {
+        let this = &*self.0;
+        let mut owned = this.owned.lock();
+        // Seen under the lock, so that whoever stops this finds the new one in the list.
+        if this.listener.left.is_cancelled() {
+            drop(owned);
+            return Err(self.gone());
+        }
+        // Who lists tools hears of the shared one only.
+        let surroundings = Surroundings { changed: Arc::default(), ..this.surroundings.clone() };
+        let scope = Scope::Session(session);
+        let own = this.registry.join(Arc::clone(&this.server), surroundings, scope, this.runtime.clone());
+        owned.retain(|other| !other.tasks.is_empty());
+        owned.push(Owned { attachment: Arc::downgrade(&own.0), tasks: own.0.core.tasks.clone() });
+        Ok(own)
     }
 
     /// Its name.
     pub fn name(&self) -> &ServerName {
-        &self.server.name
+        &self.0.server.name
     }
 
     /// Its configuration.
     pub fn config(&self) -> &Server {
-        &self.server
+        &self.0.server
+    }
+
+    /// Whether it is a process of ours.
+    pub fn is_process(&self) -> bool {
+        matches!(self.0.server.launch, Launch::Stdio(_))
+    }
+
+    /// Whether both are the same attachment.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether the attachment has ended.
+    pub fn is_released(&self) -> bool {
+        self.0.listener.left.is_cancelled()
+    }
+
+    /// Whether both are served by the same process.
+    pub fn is_same_process(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.core, &other.0.core)
+    }
+
+    /// What is remembered of it.
+    pub fn record(&self) -> &Record {
+        &self.0.core.record
     }
 
     /// Its state now.
     pub fn state(&self) -> State {
-        self.state.borrow().clone()
+        if self.0.listener.left.is_cancelled() {
+            return State::Stopped;
+        }
+        self.0.core.state.borrow().clone()
     }
 
     /// Its state as it changes.
     pub fn watch(&self) -> watch::Receiver<State> {
-        self.state.clone()
+        self.0.core.state.clone()
     }
 
-    /// Waits until its first start has succeeded or failed.
+    /// Waits until its first start has succeeded or failed, or it waits for its first use.
     pub async fn settled(&self) {
-        let mut state = self.state.clone();
+        let mut state = self.0.core.state.clone();
         // An error means the task is gone, and with it any start.
         let _ = state.wait_for(|state| !matches!(state, State::Starting { .. })).await;
+    }
+
+    /// Keeps it from going to sleep, and wakes it. None if it never sleeps.
+    pub fn hold(&self) -> Option<Hold> {
+        self.0.core.hold()
     }
 
     /// The server, ready to be called. Waits for one that is coming up, at most until `deadline` and at most
     /// until it has been down for [`INIT_TIMEOUT`]; all who wait fail together then, and whoever comes later
     /// fails at once, until it serves again.
-    pub async fn acquire(&self, deadline: Instant) -> Result<Arc<Ready>, Unavailable> {
-        let mut states = self.state.clone();
+    pub async fn acquire(&self, deadline: Instant) -> Result<Acquired, Unavailable> {
+        // Before its state is looked at: from here on it does not fall asleep.
+        let hold = self.hold();
+        let left = &self.0.listener.left;
+        // The ordinary case, without a receiver of its own.
+        if let State::Ready(ready) = &*self.0.core.state.borrow()
+            && ready.link.is_open()
+            && !left.is_cancelled()
+        {
+            return Ok(Acquired { ready: Arc::clone(ready), _hold: hold });
+        }
+        let mut states = self.0.core.state.clone();
         loop {
             let (since, reason) = match &*states.borrow_and_update() {
-                _ if self.stop.is_cancelled() => return Err(Unavailable::Stopped),
-                State::Ready(ready) => return Ok(Arc::clone(ready)),
+                _ if left.is_cancelled() => return Err(self.gone()),
+                State::Ready(ready) if ready.link.is_open() => {
+                    return Ok(Acquired { ready: Arc::clone(ready), _hold: hold });
+                }
+                // Lost a moment ago; its supervisor is about to say so.
+                State::Ready(_) => (Instant::now(), "its connection was just lost".to_owned()),
                 State::Failed(failure) => return Err(Unavailable::Failed(Arc::clone(failure))),
-                State::Stopped => return Err(Unavailable::Stopped),
-                State::Starting { since } => (*since, "it is still starting".to_owned()),
+                State::Stopped => return Err(self.gone()),
+                State::Starting { since, .. } => (*since, "it is still starting".to_owned()),
+                State::Asleep(_) => (Instant::now(), "it is being started".to_owned()),
                 State::Restarting(outage) => (outage.since, outage.reason.clone()),
             };
             let patience = since + INIT_TIMEOUT;
@@ -210,26 +331,71 @@ impl Upstream {
                 return Err(Unavailable::StillRestarting(reason));
             }
             tokio::select! {
-                changed = states.changed() => if changed.is_err() { return Err(Unavailable::Stopped) },
-                () = self.stop.cancelled() => return Err(Unavailable::Stopped),
+                changed = states.changed() => if changed.is_err() { return Err(self.gone()) },
+                () = left.cancelled() => return Err(self.gone()),
                 () = tokio::time::sleep_until(deadline.min(patience)) => {}
             }
         }
     }
 
+    fn gone(&self) -> Unavailable {
+        match self.0.removed.load(Ordering::Acquire) {
+            true => Unavailable::Removed,
+            false => Unavailable::Stopped,
+        }
+    }
+
     /// Asks for a look at its health, after a call that it did not answer.
     pub fn suspect(&self) {
-        self.orders.suspect.notify_one();
+        self.0.core.orders.suspect.notify_one();
     }
 
-    /// Ends the server and starts it anew, also one that is waiting for its next attempt.
-    pub fn restart(&self) {
-        self.orders.restart.notify_one();
+    /// Ends the server and starts it anew, also one that is waiting for its next attempt, sleeps or was given up;
+    /// processes of single sessions too. Says whether it will: not once it is stopped.
+    pub fn restart(&self) -> bool {
+        if self.0.listener.left.is_cancelled() {
+            return false;
+        }
+        self.0.core.orders.restart.notify_one();
+        for own in self.owned() {
+            own.restart();
+        }
+        true
     }
 
-    /// Ends the server and returns when nothing of it is left.
+    /// Ends the attachment at once; the process ends soon, if nobody else is attached.
+    pub fn release(&self) {
+        let this = &*self.0;
+        // Left first, so that no process of a session comes after the look at them.
+        this.registry.leave(&this.core, &this.listener);
+        for own in self.owned() {
+            own.release();
+        }
+    }
+
+    /// The same for a server that is no longer configured, which is what calls are told.
+    pub fn remove(&self) {
+        self.0.removed.store(true, Ordering::Release);
+        for own in self.owned() {
+            own.0.removed.store(true, Ordering::Release);
+        }
+        self.release();
+    }
+
+    /// Ends the attachment and returns when nothing is left of the processes that nobody else uses.
     pub async fn stop(&self) {
-        self.stop.cancel();
-        self.tasks.wait().await;
+        self.release();
+        let owned: Vec<TaskTracker> = self.0.owned.lock().drain(..).map(|own| own.tasks).collect();
+        for tasks in owned {
+            tasks.wait().await;
+        }
+        if self.0.core.stop.is_cancelled() {
+            self.0.core.tasks.wait().await;
+        }
+    }
+
+    fn owned(&self) -> Vec<Self> {
+        let owned = self.0.owned.lock();
+        owned.iter().filter_map(|own| own.attachment.upgrade()).map(Self).collect()
     }
 }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::{GatewaySettings, Launch, Server, Stdio};
-use bridgehead_testkit::{Behaviour, LeakCheck, Mock, Probe};
-use bridgehead_upstream::{Event, Exchange, Purpose, Ready, State, Surroundings, Unavailable, Upstream};
+use bridgehead_testkit::{Behaviour, LeakCheck, Mock, Probe, Tool};
+use bridgehead_upstream::{
+    Event, Exchange, Purpose, Ready, RestartPolicy, State, Surroundings, Unavailable, Upstream,
+};
 use bridgehead_wire::{Method, Raw, Revision, Spliced};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -23,6 +25,9 @@ fn surroundings(environment: BTreeMap<String, String>) -> Surroundings {
         changed: Arc::new(Notify::new()),
         warm_up: Arc::new(Semaphore::new(8)),
         bus: bridgehead_events::Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
+        records: bridgehead_upstream::Records::default(),
+        shelf: None,
+        policy: RestartPolicy::REGISTRY,
     }
 }
 
@@ -128,7 +133,7 @@ async fn a_crash_is_told_with_status_and_stderr() {
         .tool("die", Behaviour::Crash(bridgehead_testkit::Crash::Exit { status: 3 }));
     let running = Running::start(&mock);
     let ready = running.ready().await;
-    assert!(std::path::Path::new(&format!("/proc/{}", ready.pid)).exists());
+    assert!(std::path::Path::new(&format!("/proc/{}", ready.pid.unwrap())).exists());
     let mut other = open(&ready, "die", json!({})).await;
     let error = other.answer().await.unwrap_err().to_string();
     assert!(error.contains("exit status 3") && error.contains("about to go"), "{error}");
@@ -194,6 +199,7 @@ async fn progress_comes_in_order_and_before_the_answer() {
                 }
                 Event::Answer(answer) => break assert!(answer.is_ok()),
                 Event::Lost(error) => panic!("{error}"),
+                Event::Asked(_) | Event::Withdrawn(_) => panic!("nobody can be asked here"),
             }
         }
         assert!(last > 0.0, "some progress arrived");
@@ -201,7 +207,7 @@ async fn progress_comes_in_order_and_before_the_answer() {
     running.end().await;
 }
 
-/// Dropping a request is a cancellation upstream.
+/// POOL-10: dropping a request is a cancellation upstream.
 #[tokio::test]
 async fn a_dropped_request_is_cancelled() {
     let mock =
@@ -256,7 +262,7 @@ async fn a_command_that_does_not_exist_is_named() {
 async fn all_pages_are_read_and_changes_are_followed() {
     let mut mock = Mock::legacy()
         .pages(3)
-        .tool("grow", Behaviour::AddTool(Box::new(bridgehead_testkit::Tool::new("later", Behaviour::Echo))));
+        .tool("grow", Behaviour::AddTool(Box::new(Tool::new("later", Behaviour::Echo))));
     for number in 0..10 {
         mock = mock.tool(format!("t{number}"), Behaviour::Echo);
     }
@@ -286,7 +292,7 @@ async fn a_killed_server_comes_back_with_its_tools() {
     let running = Running::start(&Mock::legacy().tool("echo", Behaviour::Echo));
     for round in 1..=2 {
         let ready = running.ready().await;
-        let pid = rustix::process::Pid::from_raw(i32::try_from(ready.pid).unwrap()).unwrap();
+        let pid = rustix::process::Pid::from_raw(i32::try_from(ready.pid.unwrap()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         let mut states = running.upstream.watch();
         states.wait_for(|state| matches!(state, State::Restarting(_))).await.unwrap();
@@ -295,6 +301,28 @@ async fn a_killed_server_comes_back_with_its_tools() {
         assert_eq!((again.tools.len(), again.restarts), (1, round));
         assert!(call(&again, "echo").await.is_ok());
     }
+    running.end().await;
+}
+
+/// POOL-6: the end of a server is seen also while its changed tool list is being read.
+#[tokio::test]
+async fn a_server_that_dies_while_it_lists_comes_back() {
+    let added = Box::new(Tool::new("added", Behaviour::Echo));
+    let mock = Mock::legacy().list_delay_ms(400).tool("add", Behaviour::AddTool(added));
+    let running = Running::start(&mock);
+    let ready = running.ready().await;
+    call(&ready, "add").await.unwrap();
+    // The list is asked for once more, and its answer is still to come.
+    while ready.link.in_flight() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let pid = rustix::process::Pid::from_raw(i32::try_from(ready.pid.unwrap()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let mut states = running.upstream.watch();
+    let seen = states.wait_for(|state| matches!(state, State::Restarting(_)));
+    tokio::time::timeout(Duration::from_secs(10), seen).await.expect("the end is seen").unwrap();
+    let again = running.upstream.acquire(Instant::now() + Duration::from_secs(20)).await.unwrap();
+    assert_ne!(again.pid, ready.pid);
     running.end().await;
 }
 

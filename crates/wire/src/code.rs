@@ -16,3 +16,7 @@ pub const HEADER_MISMATCH: i64 = -32020;
 pub const MISSING_CLIENT_CAPABILITY: i64 = -32021;
 /// Modern: the protocol version is not served here.
 pub const UNSUPPORTED_PROTOCOL_VERSION: i64 = -32022;
+/// Not of the protocol, but what widespread SDKs answer when a connection was closed under a request.
+pub const CONNECTION_CLOSED: i64 = -32000;
+/// Not of the protocol, but what widespread SDKs answer when a request took too long.
+pub const REQUEST_TIMEOUT: i64 = -32001;

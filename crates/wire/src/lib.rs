@@ -5,10 +5,12 @@
 //! into types: its members stay slices of the buffer it arrived in ([`Raw`]), and an edit yields a
 //! sequence of slices ([`Spliced`]) in which every byte that we do not own is the byte that came.
 
+mod abilities;
 pub mod code;
 mod depth;
 mod encode;
 mod error;
+mod failure;
 mod frame;
 mod header;
 mod message;
@@ -20,16 +22,18 @@ mod revision;
 mod splice;
 mod sse;
 
+pub use abilities::Abilities;
 pub use depth::{MAX_DEPTH, too_deep};
 pub use encode::{error_response, notification, request, response, response_parts};
 pub use error::RpcError;
+pub use failure::{Code, Shape};
 pub use frame::{Line, LineBuffer, on_one_line};
 pub use header::{HeaderValueError, decode_header_value, encode_header_value};
 pub use message::{Id, Incoming, Malformed, Message, Notification, Request, Response};
 pub use meta::{MetaError, RequestMeta, key};
 pub use method::Method;
 pub use raw::{NotJson, Raw};
-pub use redact::Redactor;
+pub use redact::{Redactor, RuleError, Rules};
 pub use revision::{Era, Revision};
 pub use splice::{Edit, Object, Spliced};
-pub use sse::EventBuffer;
+pub use sse::{EventBuffer, ServerEvent};

@@ -16,6 +16,8 @@ pub mod key {
     pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
     /// Who the server says it is, on results.
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+    /// The extension of calls that go on as tasks, in capabilities.
+    pub const TASKS: &str = "io.modelcontextprotocol/tasks";
     /// What progress notifications refer to.
     pub const PROGRESS_TOKEN: &str = "progressToken";
     /// Prefix of the keys that belong to one hop and are made anew for the next.
@@ -24,6 +26,8 @@ pub mod key {
     pub const OWN_PREFIX: &str = "bridgehead/";
     /// The correlation id, in requests that bring one and on every result of a call.
     pub const CORRELATION_ID: &str = "bridgehead/correlationId";
+    /// Marks a tool as its server described it the last time it ran; ours.
+    pub const CACHED: &str = "bridgehead/cached";
 }
 
 /// The syslog levels, as the protocol names them.

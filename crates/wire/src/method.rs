@@ -52,6 +52,12 @@ methods! {
     ResourcesList = "resources/list",
     /// One resource.
     ResourcesRead = "resources/read",
+    /// A legacy server's question to its client's model.
+    CreateMessage = "sampling/createMessage",
+    /// A legacy server's question to its client's user.
+    Elicit = "elicitation/create",
+    /// A legacy server's question for its client's folders.
+    RootsList = "roots/list",
     /// The end of the legacy handshake.
     Initialized = "notifications/initialized",
     /// The sender no longer wants an answer.

@@ -3,78 +3,165 @@
 //! The built-in list knows names (`password`, `apiKey`, `Set-Cookie`) and shapes (`ghp_…`, a JWT, a PEM
 //! private key, the userinfo of a URL). It is a net, not a proof: a secret under an innocent name and
 //! without a shape passes, and so does the part of an unquoted value after its first blank. Where it has
-//! to choose it hides too much. Patterns of the operator's own are not here yet.
+//! to choose it hides too much. [`Rules`] add the operator's own patterns and the paths of single tools.
 //!
 //! What must stay true: text without a secret comes back borrowed and unchanged, redacting twice is
 //! redacting once, JSON stays JSON with every other byte as it came, and the time is linear in the input.
 //!
 //! Scanned by hand instead of with regular expressions: whether a name is secret depends on its words
 //! (`authToken`, but not `progressToken` or `token_count`) and where a value ends depends on how it is
-//! quoted, both of which would be code beside the pattern anyway; and this crate stays without a
-//! regex engine.
+//! quoted, both of which would be code beside the pattern anyway. Only the operator's patterns are regular
+//! expressions.
 
 mod name;
+mod rules;
 mod scan;
 
 use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
 use crate::Raw;
 
+pub use rules::{RuleError, Rules};
+
 /// What stands where a secret stood.
 const MARK: &str = "[redacted]";
 const QUOTED_MARK: &[u8] = b"\"[redacted]\"";
 
-/// Hides secrets; the default one goes by the built-in list.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct Redactor {}
+/// The operator's rules for the whole process.
+static EVERYWHERE: OnceLock<Arc<Rules>> = OnceLock::new();
+
+/// Hides secrets; the default one goes by the built-in list and, where the process has them, the operator's
+/// rules. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Redactor {
+    rules: Option<Arc<Rules>>,
+}
+
+impl Default for Redactor {
+    fn default() -> Self {
+        Self { rules: EVERYWHERE.get().cloned() }
+    }
+}
 
 impl Redactor {
+    /// One that hides, besides what the built-in list knows, what the operator's rules name.
+    #[must_use]
+    pub fn with(rules: Rules) -> Self {
+        Self { rules: (!rules.is_empty()).then(|| Arc::new(rules)) }
+    }
+
+    /// Gives every [`Redactor::default`] of this process from now on these rules. Secrets leave a process in
+    /// many places, and one that was forgotten would leak them: so this is for all, and only once. Says
+    /// whether it was the first time; an empty set changes nothing.
+    pub fn hide_everywhere(rules: &Arc<Rules>) -> bool {
+        !rules.is_empty() && EVERYWHERE.set(Arc::clone(rules)).is_ok()
+    }
+
     /// Free text, such as a line of a server's standard error, without its secrets.
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        scan::text(text)
+        let text = scan::text(text);
+        match &self.rules {
+            Some(rules) => rules.text(text),
+            None => text,
+        }
     }
 
     /// A JSON value without its secrets: a member with a secret name loses its value, whatever its type,
     /// and every other string goes through [`Redactor::text`].
     #[must_use]
     pub fn raw(&self, raw: &Raw) -> Raw {
-        let json = raw.bytes();
-        let mut out = Vec::new();
-        let mut copied = 0;
-        let mut replace = |from: usize, to: usize, with: &[u8]| {
-            if json[from..to] != *with {
-                out.extend_from_slice(&json[copied..from]);
-                out.extend_from_slice(with);
-                copied = to;
-            }
-        };
+        Raw::trusted(self.strings(raw.bytes()))
+    }
+
+    /// The same for the arguments or the result of a tool, where also the paths named for it are hidden.
+    /// Text that is no JSON comes back as some text without what was found.
+    #[must_use]
+    pub fn json(&self, tool: &str, json: &Bytes) -> Bytes {
+        self.strings(&self.paths(tool, json))
+    }
+
+    /// The arguments or the result of a tool without what the paths named for it lead to, and nothing else done.
+    #[must_use]
+    pub fn paths(&self, tool: &str, json: &Bytes) -> Bytes {
+        let hidden = self.rules.as_ref().and_then(|rules| rules.hide_paths(tool, json));
+        hidden.map_or_else(|| json.clone(), Bytes::from)
+    }
+
+    fn strings(&self, bytes: &Bytes) -> Bytes {
+        let json: &[u8] = bytes;
+        let mut edit = Edit::of(json);
         let mut at = 0;
         while let Some(quote) = memchr::memchr(b'"', &json[at..]) {
             let start = at + quote;
+            self.numbers(at, start, &mut edit);
             let end = string_end(json, start);
             at = end;
             // A lone surrogate is JSON but not text. It cannot be judged, so it goes.
             let text = string_text(&json[start..end]);
             match text.as_deref().map(|text| self.text(text)) {
-                None => replace(start, end, QUOTED_MARK),
-                Some(Cow::Owned(text)) => replace(start, end, Raw::string(&text).bytes()),
+                None => edit.replace(start, end, QUOTED_MARK),
+                Some(Cow::Owned(text)) => edit.replace(start, end, Raw::string(&text).bytes()),
                 Some(Cow::Borrowed(_)) => {}
             }
             let colon = skip_blank(json, end);
             if json.get(colon) == Some(&b':') && text.is_none_or(|name| name::is_secret(name.as_bytes())) {
                 let value = skip_blank(json, colon + 1);
                 at = value_end(json, value);
-                replace(value, at, QUOTED_MARK);
+                edit.replace(value, at, QUOTED_MARK);
             }
         }
-        if copied == 0 {
-            return raw.clone();
+        self.numbers(at, json.len(), &mut edit);
+        edit.finish().map_or_else(|| bytes.clone(), Bytes::from)
+    }
+
+    /// Numbers are searched for the operator's patterns only: the built-in shapes are all text.
+    fn numbers(&self, from: usize, to: usize, edit: &mut Edit<'_>) {
+        let Some(rules) = self.rules.as_ref().filter(|rules| rules.has_patterns()) else { return };
+        let mut at = from;
+        while let Some(found) =
+            edit.json[at..to].iter().position(|byte| byte.is_ascii_digit() || *byte == b'-')
+        {
+            let start = at + found;
+            let number = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.');
+            let end = start + edit.json[start..to].iter().take_while(number).count();
+            if std::str::from_utf8(&edit.json[start..end]).is_ok_and(|text| rules.matches(text)) {
+                edit.replace(start, end, QUOTED_MARK);
+            }
+            at = end;
         }
-        out.extend_from_slice(&json[copied..]);
-        Raw::trusted(Bytes::from(out))
+    }
+}
+
+/// A text with some of its parts replaced, from front to back.
+struct Edit<'a> {
+    json: &'a [u8],
+    out: Vec<u8>,
+    copied: usize,
+}
+
+impl<'a> Edit<'a> {
+    fn of(json: &'a [u8]) -> Self {
+        Self { json, out: Vec::new(), copied: 0 }
+    }
+
+    fn replace(&mut self, from: usize, to: usize, with: &[u8]) {
+        if self.json[from..to] != *with {
+            self.out.extend_from_slice(&self.json[self.copied..from]);
+            self.out.extend_from_slice(with);
+            self.copied = to;
+        }
+    }
+
+    /// The new text, if anything changed.
+    fn finish(mut self) -> Option<Vec<u8>> {
+        if self.copied == 0 {
+            return None;
+        }
+        self.out.extend_from_slice(&self.json[self.copied..]);
+        Some(self.out)
     }
 }
 

@@ -1,29 +1,53 @@
-//! Reads event streams (`text/event-stream`): bytes in, the data of events out.
+//! Reads event streams (`text/event-stream`): bytes in, events out.
 //!
-//! Only the data matters to MCP over HTTP; comments, event types, ids and retry times are passed over, and an
-//! event without data is none. How much may be held is for the caller to say, who knows what it has pushed.
+//! Comments and unknown fields are passed over, and an event without data is none, though its id and its retry
+//! time still count. How much may be held is for the caller to say, who asks [`EventBuffer::held`].
 //!
 //! What must stay true: where the stream is cut into pieces makes no difference, each byte is looked at once
-//! (an event that comes in many pieces costs no more than one that comes whole), and what the stream has not
-//! ended with an empty line is never given out.
+//! (an event that comes in many pieces costs no more than one that comes whole), what the stream has not
+//! ended with an empty line is never given out, and a large event is copied at most once.
 
-use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+/// Pieces of a line smaller than this are gathered: a reference to each would cost more than a copy.
+const SMALL: usize = 4 * 1024;
+/// Gathered pieces are kept in parts of this size, so that gathering never copies what it has gathered.
+const PART: usize = 64 * 1024;
 
 /// Collects a stream and gives back its events. The reader calls [`EventBuffer::push`] with what has come, then
 /// [`EventBuffer::next_event`] until there is none.
 #[derive(Debug, Default)]
 pub struct EventBuffer {
-    buffer: BytesMut,
-    /// How much of the buffer is known to hold no line break.
-    scanned: usize,
-    /// The data of the event that is being read: its lines, each with a line feed after it.
-    data: BytesMut,
+    /// What has come and was not looked at yet.
+    unread: VecDeque<Bytes>,
+    /// The beginning of the line that is being read: whole parts, then what is being gathered.
+    parts: Vec<Bytes>,
+    gathered: BytesMut,
+    /// The event that is being read.
+    data: Option<Bytes>,
+    more: BytesMut,
+    kind: Bytes,
+    last_id: Option<String>,
+    retry: Option<Duration>,
+    /// How many bytes of an unfinished event there are.
+    held: usize,
     /// Whether the last line ended with a carriage return, whose line feed may still come.
     after_return: bool,
     /// Whether the first line has been read.
     begun: bool,
+}
+
+/// One event with data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerEvent {
+    /// Its type; empty where the stream names none.
+    pub kind: Bytes,
+    /// Its data lines, joined.
+    pub data: Bytes,
 }
 
 impl EventBuffer {
@@ -33,53 +57,136 @@ impl EventBuffer {
     }
 
     /// Takes in what has come.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
+    pub fn push(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.held += bytes.len();
+            self.unread.push_back(bytes);
+        }
     }
 
-    /// The data of the next whole event.
-    pub fn next_event(&mut self) -> Option<Bytes> {
+    /// How much is held for an event that has not ended.
+    pub const fn held(&self) -> usize {
+        self.held
+    }
+
+    /// The id that the stream gave last, by which it can be taken up again.
+    pub fn last_id(&self) -> Option<&str> {
+        self.last_id.as_deref()
+    }
+
+    /// How long the stream asks to wait before it is taken up again.
+    pub const fn retry(&self) -> Option<Duration> {
+        self.retry
+    }
+
+    /// The next whole event.
+    pub fn next_event(&mut self) -> Option<ServerEvent> {
         while let Some(line) = self.next_line() {
             if !line.is_empty() {
-                self.read_field(&line);
-            } else if !self.data.is_empty() {
-                let mut data = self.data.split();
-                data.truncate(data.len() - 1);
-                return Some(data.freeze());
+                self.read_field(line);
+                continue;
+            }
+            let kind = std::mem::take(&mut self.kind);
+            self.held = self.unread.iter().map(Bytes::len).sum();
+            if let Some(data) = self.take_data() {
+                return Some(ServerEvent { kind, data });
             }
         }
         None
     }
 
-    /// A line ends with a line feed, a carriage return, or both.
-    fn next_line(&mut self) -> Option<BytesMut> {
-        if self.after_return && !self.buffer.is_empty() {
-            self.after_return = false;
-            if self.buffer[0] == b'\n' {
-                let _line_feed = self.buffer.split_to(1);
-            }
-        }
-        let Some(at) = memchr::memchr2(b'\n', b'\r', &self.buffer[self.scanned..]) else {
-            self.scanned = self.buffer.len();
-            return None;
-        };
-        let mut line = self.buffer.split_to(self.scanned + at);
-        self.after_return = self.buffer.split_to(1)[0] == b'\r';
-        self.scanned = 0;
-        if !std::mem::replace(&mut self.begun, true) && line.starts_with(BYTE_ORDER_MARK) {
-            let _mark = line.split_to(BYTE_ORDER_MARK.len());
-        }
-        Some(line)
+    fn take_data(&mut self) -> Option<Bytes> {
+        let first = self.data.take()?;
+        Some(if self.more.is_empty() { first } else { self.more.split().freeze() })
     }
 
-    fn read_field(&mut self, line: &[u8]) {
-        let value = match line.strip_prefix(b"data:") {
-            Some(value) => value.strip_prefix(b" ").unwrap_or(value),
-            None if line == b"data" => b"",
-            None => return,
-        };
-        self.data.extend_from_slice(value);
-        self.data.extend_from_slice(b"\n");
+    /// A line ends with a line feed, a carriage return, or both.
+    fn next_line(&mut self) -> Option<Bytes> {
+        loop {
+            let chunk = self.unread.front_mut()?;
+            if std::mem::take(&mut self.after_return) && chunk[0] == b'\n' {
+                chunk.advance(1);
+            }
+            let Some(at) = memchr::memchr2(b'\n', b'\r', chunk) else {
+                let chunk = self.unread.pop_front()?;
+                self.keep(chunk);
+                continue;
+            };
+            let end = chunk.split_to(at);
+            self.after_return = chunk[0] == b'\r';
+            chunk.advance(1);
+            if chunk.is_empty() {
+                self.unread.pop_front();
+            }
+            let mut line = self.joined(end);
+            if !std::mem::replace(&mut self.begun, true) && line.starts_with(BYTE_ORDER_MARK) {
+                line.advance(BYTE_ORDER_MARK.len());
+            }
+            return Some(line);
+        }
+    }
+
+    /// Keeps a piece of a line whose end has not come.
+    fn keep(&mut self, chunk: Bytes) {
+        if chunk.len() < SMALL {
+            self.gathered.extend_from_slice(&chunk);
+        }
+        if self.gathered.len() >= PART || (chunk.len() >= SMALL && !self.gathered.is_empty()) {
+            self.parts.push(self.gathered.split().freeze());
+        }
+        if chunk.len() >= SMALL {
+            self.parts.push(chunk);
+        }
+    }
+
+    fn joined(&mut self, end: Bytes) -> Bytes {
+        if self.parts.is_empty() && self.gathered.is_empty() {
+            return end;
+        }
+        let size = self.parts.iter().map(Bytes::len).sum::<usize>() + self.gathered.len() + end.len();
+        let mut line = BytesMut::with_capacity(size);
+        for part in self.parts.drain(..) {
+            line.extend_from_slice(&part);
+        }
+        line.extend_from_slice(&self.gathered);
+        line.extend_from_slice(&end);
+        self.gathered.clear();
+        line.freeze()
+    }
+
+    fn read_field(&mut self, mut line: Bytes) {
+        let name = memchr::memchr(b':', &line).unwrap_or(line.len());
+        let field = line.split_to(name);
+        let skip = line.len().min(if line.get(1) == Some(&b' ') { 2 } else { 1 });
+        line.advance(skip);
+        match field.as_ref() {
+            b"data" => match &self.data {
+                None => self.data = Some(line),
+                Some(first) => {
+                    if self.more.is_empty() {
+                        self.more.extend_from_slice(first);
+                        self.data = Some(Bytes::new());
+                    }
+                    self.more.extend_from_slice(b"\n");
+                    self.more.extend_from_slice(&line);
+                }
+            },
+            b"event" => self.kind = line,
+            b"id" => {
+                // A NUL would not survive the header that it is sent back in; neither would a line break.
+                if let Ok(id) = std::str::from_utf8(&line)
+                    && !id.contains('\0')
+                {
+                    self.last_id = (!id.is_empty()).then(|| id.to_owned());
+                }
+            }
+            b"retry" => {
+                let digits = line.iter().all(u8::is_ascii_digit);
+                let millis = std::str::from_utf8(&line).ok().and_then(|text| text.parse().ok());
+                self.retry = millis.filter(|_| digits).map(Duration::from_millis).or(self.retry);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -93,8 +200,8 @@ mod tests {
             let mut events = EventBuffer::new();
             let mut found = Vec::new();
             for piece in stream.as_bytes().chunks(size) {
-                events.push(piece);
-                found.extend(std::iter::from_fn(|| events.next_event()));
+                events.push(Bytes::copy_from_slice(piece));
+                found.extend(std::iter::from_fn(|| events.next_event()).map(|event| event.data));
             }
             assert_eq!(found, expected, "in pieces of {size}");
         }
@@ -130,12 +237,40 @@ mod tests {
     #[test]
     fn a_large_event_in_small_pieces_is_read_in_one_pass() {
         let mut events = EventBuffer::new();
-        events.push(b"data: ");
+        events.push(Bytes::from_static(b"data: "));
         for _ in 0..200_000 {
-            events.push(b"0123456789");
+            events.push(Bytes::from_static(b"0123456789"));
             assert_eq!(events.next_event(), None);
         }
-        events.push(b"\n\n");
-        assert_eq!(events.next_event().map(|data| data.len()), Some(2_000_000));
+        events.push(Bytes::from_static(b"\n\n"));
+        assert_eq!(events.held(), 2_000_008);
+        assert_eq!(events.next_event().map(|event| event.data.len()), Some(2_000_000));
+        assert_eq!(events.held(), 0);
+    }
+    #[test]
+    fn a_whole_event_is_not_copied() {
+        let mut events = EventBuffer::new();
+        let stream = Bytes::from(vec![b'x'; 10_000]);
+        let stream = Bytes::from([b"data: ", stream.as_ref(), b"\n\n"].concat());
+        events.push(stream.clone());
+        let event = events.next_event().unwrap();
+        assert_eq!(event.data.as_ptr(), stream[6..].as_ptr());
+    }
+
+    /// What a stream that broke is taken up again by.
+    #[test]
+    fn ids_and_retry_times_are_kept() {
+        let mut events = EventBuffer::new();
+        events.push(Bytes::from_static(b"id: 1\nretry: 250\nevent: endpoint\ndata: /x\n\ndata: y\n\n"));
+        let first = events.next_event().unwrap();
+        assert_eq!((first.kind.as_ref(), first.data.as_ref()), (&b"endpoint"[..], &b"/x"[..]));
+        assert_eq!(events.next_event().unwrap().kind, "");
+        assert_eq!((events.last_id(), events.retry()), (Some("1"), Some(Duration::from_millis(250))));
+        events.push(Bytes::from_static(b"id: 2\n\nretry: soon\nid: a\0b\n\n"));
+        assert_eq!(events.next_event(), None, "an event without data is none");
+        assert_eq!((events.last_id(), events.retry()), (Some("2"), Some(Duration::from_millis(250))));
+        events.push(Bytes::from_static(b"id\n\n"));
+        assert_eq!(events.next_event(), None);
+        assert_eq!(events.last_id(), None);
     }
 }

@@ -200,8 +200,8 @@ fn events(pieces: &[&[u8]]) -> Vec<Bytes> {
     let mut buffer = EventBuffer::new();
     let mut found = Vec::new();
     for piece in pieces {
-        buffer.push(piece);
-        found.extend(std::iter::from_fn(|| buffer.next_event()));
+        buffer.push(Bytes::copy_from_slice(piece));
+        found.extend(std::iter::from_fn(|| buffer.next_event()).map(|event| event.data));
     }
     found
 }

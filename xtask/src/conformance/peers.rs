@@ -43,6 +43,7 @@ pub(crate) struct Peers {
     direct: Running,
     /// One for each era, in the order of [`Era::ALL`].
     through: [Running; 3],
+    gateway: PathBuf,
 }
 
 impl Peers {
@@ -59,7 +60,12 @@ impl Peers {
         let fixture = executable(&artifacts, "conformance-fixture")?;
         let gateway = executable(&artifacts, "bridgehead")?;
         let [both, legacy, modern] = Era::ALL.map(|era| start_gateway(&gateway, &fixture, era, folder));
-        Ok(Self { direct: start_fixture(&fixture)?, through: [both?, legacy?, modern?] })
+        Ok(Self { direct: start_fixture(&fixture)?, through: [both?, legacy?, modern?], gateway })
+    }
+
+    /// The gateway's program.
+    pub(crate) fn gateway(&self) -> &Path {
+        &self.gateway
     }
 
     /// The address of the fixture, which knows both eras.
@@ -115,6 +121,7 @@ fn start_gateway(gateway: &Path, fixture: &Path, era: Era, folder: &Path) -> Res
     let process = program(gateway)
         .args(["serve", "--listen", "127.0.0.1:0", "--config"])
         .arg(&config)
+        .env("XDG_STATE_HOME", folder)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(File::create(&log)?)

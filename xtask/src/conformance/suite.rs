@@ -12,6 +12,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::driver;
+
 /// The pinned version of the suite.
 pub(crate) const VERSION: &str = "0.2.0-alpha.12";
 
@@ -20,7 +22,25 @@ pub(crate) const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
 
 const PACKAGE: &str = "node_modules/@modelcontextprotocol/conformance";
 
+/// What the suite judges.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+impl Side {
+    /// As the suite calls it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+}
+
 /// One check the suite made.
+#[derive(Clone, Default)]
 pub(crate) struct Check {
     pub(crate) id: String,
     pub(crate) name: String,
@@ -72,11 +92,11 @@ impl Suite {
         &self.folder
     }
 
-    /// The scenarios of a set, each with whether it is scored. Tasks are left out.
-    pub(crate) fn scenarios(&self, revision: &str) -> Result<BTreeMap<String, bool>> {
+    /// The scenarios of a set for one side, each with whether it is scored. Tasks and authorization are left out.
+    pub(crate) fn scenarios(&self, side: Side, revision: &str) -> Result<BTreeMap<String, bool>> {
         let file = self.folder.join(PACKAGE).join(format!("requirements/{revision}.yaml"));
         let text = fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
-        let scenarios = server_scenarios(&text);
+        let scenarios = read_scenarios(&text, side);
         if scenarios.is_empty() {
             bail!("no scenarios were found in {}; has its form changed?", file.display());
         }
@@ -85,6 +105,24 @@ impl Suite {
 
     /// Runs a set against a server and reads the checks. A scenario that fails is a result, not an error.
     pub(crate) fn run(&self, url: &str, revision: &str, label: &str) -> Result<Results> {
+        self.judge(Side::Server, &["--url", url, "--requirements", revision], label, &[])
+    }
+
+    /// Runs a set with the gateway as the client, played by this program ([`super::driver`]).
+    pub(crate) fn run_client(&self, gateway: &Path, revision: &str, label: &str) -> Result<Results> {
+        let player = std::env::current_exe().context("the path of this program is not known")?;
+        let command = format!("{} {}", player.display(), super::PLAY);
+        let arguments = ["--command", &command, "--requirements", revision];
+        self.judge(Side::Client, &arguments, label, &[(driver::GATEWAY, gateway)])
+    }
+
+    fn judge(
+        &self,
+        side: Side,
+        arguments: &[&str],
+        label: &str,
+        variables: &[(&str, &Path)],
+    ) -> Result<Results> {
         let results = self.folder.join("results").join(label);
         if results.exists() {
             fs::remove_dir_all(&results)?;
@@ -93,14 +131,17 @@ impl Suite {
         let log = File::create(results.with_extension("log"))?;
         let status = program(&self.node)
             .arg(self.folder.join(PACKAGE).join("dist/index.js"))
-            .args(["server", "--url", url, "--requirements", revision, "--output-dir"])
+            .arg(side.name())
+            .args(arguments)
+            .arg("--output-dir")
             .arg(&results)
+            .envs(variables.iter().copied())
             .stdout(log.try_clone()?)
             .stderr(log)
             .status();
         status
             .with_context(|| format!("could not start {}; the suite needs Node 22", self.node.display()))?;
-        let read = read_results(&results)?;
+        let read = read_results(side, &results)?;
         if read.is_empty() {
             bail!("the suite wrote no results; see {}", results.with_extension("log").display());
         }
@@ -117,32 +158,33 @@ pub(crate) fn program(path: impl AsRef<OsStr>) -> Command {
     Command::new(path)
 }
 
-/// Reads the server's part of a requirements file: the list under `server:`, and those entries of `not_scored:` whose
-/// leg is the server.
-fn server_scenarios(text: &str) -> BTreeMap<String, bool> {
+/// Reads one side's part of a requirements file: the list under its name, and those entries of `not_scored:` whose
+/// leg it is.
+fn read_scenarios(text: &str, side: Side) -> BTreeMap<String, bool> {
     let mut scenarios = BTreeMap::new();
     let (mut section, mut unscored) = ("", "");
     for line in text.lines() {
         let item = line.trim_start().trim_start_matches("- ");
         if !line.starts_with([' ', '#']) {
             section = line.trim_end_matches(':');
-        } else if section == "server" && line.starts_with("  - ") {
+        } else if section == side.name() && line.starts_with("  - ") {
             scenarios.insert(item.to_owned(), true);
         } else if let Some(name) = item.strip_prefix("scenario: ") {
             unscored = name;
-        } else if section == "not_scored" && item == "leg: server" {
+        } else if section == "not_scored" && item.strip_prefix("leg: ") == Some(side.name()) {
             scenarios.insert(unscored.to_owned(), false);
         }
     }
-    scenarios.retain(|name, _| !name.starts_with("tasks-"));
+    scenarios.retain(|name, _| !name.starts_with("tasks-") && !name.starts_with("auth/"));
     scenarios
 }
 
-fn read_results(folder: &Path) -> Result<Results> {
+fn read_results(side: Side, folder: &Path) -> Result<Results> {
     let mut results = Results::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let Some(scenario) = scenario_of(&entry.file_name().to_string_lossy()).map(str::to_owned) else {
+        let Some(scenario) = scenario_of(side, &entry.file_name().to_string_lossy()).map(str::to_owned)
+        else {
             continue;
         };
         let file = entry.path().join("checks.json");
@@ -155,15 +197,36 @@ fn read_results(folder: &Path) -> Result<Results> {
             status: member(check, "status"),
             message: member(check, "errorMessage"),
         });
-        results.insert(scenario, checks.collect());
+        let mut checks: Vec<Check> = checks.collect();
+        if side == Side::Client {
+            checks.push(script_check(&entry.path())?);
+        }
+        results.insert(scenario, checks);
     }
     Ok(results)
 }
 
-/// The scenario whose results lie in a folder: `server-SCENARIO-TIME`.
-fn scenario_of(folder: &str) -> Option<&str> {
+/// Whether the scripted client came to its end, as one more check: the suite asks only what it saw itself.
+fn script_check(folder: &Path) -> Result<Check> {
+    let printed = |name: &str| fs::read_to_string(folder.join(name));
+    let finished = printed("stdout.txt")?.contains(driver::FINISHED);
+    let said = printed("stderr.txt")?;
+    let last = said.lines().rfind(|line| line.starts_with("error: ")).unwrap_or("it ended without a word");
+    Ok(Check {
+        id: "script".to_owned(),
+        name: String::new(),
+        status: if finished { "SUCCESS" } else { "FAILURE" }.to_owned(),
+        message: if finished { String::new() } else { last.to_owned() },
+    })
+}
+
+/// The scenario whose results lie in a folder: `server-SCENARIO-TIME`, or `SCENARIO-TIME` for a client.
+fn scenario_of(side: Side, folder: &str) -> Option<&str> {
     const TIME: usize = "-2026-01-31T12-00-00-000Z".len();
-    let rest = folder.strip_prefix("server-")?;
+    let rest = match side {
+        Side::Client => folder,
+        Side::Server => folder.strip_prefix("server-")?,
+    };
     rest.split_at_checked(rest.len().checked_sub(TIME)?).map(|(scenario, _)| scenario)
 }
 
@@ -172,25 +235,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scenarios_of_servers_are_found() {
+    fn the_scenarios_of_a_side_are_found() {
         let text = "# words: here\nserver:\n  - ping\n  - tools-list\n\nclient:\n  - initialize\n\nnot_scored:\n\
                     \x20 - scenario: auth/dpop\n    leg: client\n    reason: extension\n\
                     \x20 - scenario: tasks-lifecycle\n    leg: server\n    reason: extension\n\
                     \x20 - scenario: server-sse-polling\n    leg: server\n    note: >-\n      words\n";
-        let expected = [("ping", true), ("server-sse-polling", false), ("tools-list", true)];
-        let expected: BTreeMap<String, bool> =
-            expected.into_iter().map(|(name, scored)| (name.to_owned(), scored)).collect();
-        assert_eq!(server_scenarios(text), expected);
+        let check = |side, expected: &[(&str, bool)]| {
+            let expected: BTreeMap<String, bool> =
+                expected.iter().map(|(name, scored)| ((*name).to_owned(), *scored)).collect();
+            assert_eq!(read_scenarios(text, side), expected);
+        };
+        check(Side::Server, &[("ping", true), ("server-sse-polling", false), ("tools-list", true)]);
+        check(Side::Client, &[("initialize", true)]);
     }
 
     #[test]
     fn a_folder_names_its_scenario() {
-        assert_eq!(
-            scenario_of("server-server-sse-polling-2026-11-15T10-34-42-243Z"),
-            Some("server-sse-polling")
-        );
-        assert_eq!(scenario_of("server-ping"), None);
-        assert_eq!(scenario_of("client-ping-2026-11-15T10-34-42-243Z"), None);
+        let folder = "server-server-sse-polling-2026-11-15T10-34-42-243Z";
+        assert_eq!(scenario_of(Side::Server, folder), Some("server-sse-polling"));
+        assert_eq!(scenario_of(Side::Server, "server-ping"), None);
+        assert_eq!(scenario_of(Side::Server, "client-ping-2026-11-15T10-34-42-243Z"), None);
+        assert_eq!(scenario_of(Side::Client, "tools_call-2026-11-15T10-34-42-243Z"), Some("tools_call"));
+        // Where the suite puts what it files under a slash.
+        assert_eq!(scenario_of(Side::Client, "auth"), None);
     }
 
     /// The pinned version and the one in reports are the same.

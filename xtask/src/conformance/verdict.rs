@@ -80,6 +80,23 @@ impl Comparison {
         Self { scenarios: scenarios.iter().map(compare).collect() }
     }
 
+    /// Of a client there is no other run to compare with: what is kept is every check that was made. What the suite
+    /// skipped had no occasion, and a scenario without results lost everything.
+    pub(crate) fn of_client(scenarios: &BTreeMap<String, bool>, seen: &Results) -> Self {
+        let ideal = |name: &String| {
+            let mut checks = seen.get(name).cloned().unwrap_or_default();
+            checks.retain(|check| check.status != "SKIPPED" && check.status != "INFO");
+            if checks.is_empty() {
+                checks.push(Check { id: "results".to_owned(), ..Check::default() });
+            }
+            for check in &mut checks {
+                "SUCCESS".clone_into(&mut check.status);
+            }
+            (name.clone(), checks)
+        };
+        Self::new(scenarios, &scenarios.keys().map(ideal).collect(), seen)
+    }
+
     /// Takes over what went worse in another round.
     pub(crate) fn keep_worst(&mut self, other: Self) {
         for (name, worse) in other.scenarios {
@@ -236,6 +253,25 @@ mod tests {
         let direct = results(&[("a", &[("x", "SUCCESS")])]);
         let totals = Comparison::new(&scenarios, &direct, &Results::new()).totals();
         assert_eq!(totals, Totals { scored: 1, direct: 1, through: 0, keepable: 1, kept: 0 });
+    }
+
+    #[track_caller]
+    fn check_client(seen: &[(&str, &str)], lost: &[&str]) {
+        let scenarios = [("a".to_owned(), true)].into();
+        let comparison = Comparison::of_client(&scenarios, &results(&[("a", seen)]));
+        assert!(comparison.scenarios["a"].lost.iter().eq(lost), "{:?}", comparison.scenarios["a"].lost);
+        assert_eq!(comparison.is_kept("a"), lost.is_empty());
+    }
+
+    #[test]
+    fn a_client_keeps_every_check_that_was_made() {
+        check_client(&[("x", "SUCCESS"), ("y", "SKIPPED"), ("z", "INFO")], &[]);
+        check_client(&[("x", "SUCCESS"), ("y", "WARNING")], &["y"]);
+        check_client(&[("x", "SUCCESS"), ("x", "FAILURE")], &["x"]);
+        check_client(&[("y", "SKIPPED")], &["results"]);
+        check_client(&[], &["results"]);
+        let scenarios = [("a".to_owned(), true)].into();
+        assert!(!Comparison::of_client(&scenarios, &Results::new()).is_kept("a"));
     }
 
     #[test]

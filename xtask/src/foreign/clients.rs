@@ -51,7 +51,7 @@ pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> 
                     "changes": changes(era),
                     "command": installed.gateway(),
                     "args": ["serve", "--stdio", "--config", config],
-                    "env": {MARK: mark},
+                    "env": {MARK: mark, "XDG_STATE_HOME": installed.logs()},
                 });
                 let told = drive(&name, (driver.program)(installed).env(MARK, &mark), &order, &log)?;
                 outcomes.clients.told(driver.name, era, transport, told);

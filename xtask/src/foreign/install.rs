@@ -39,12 +39,22 @@ impl Installed {
         self.programs.join("rmcp-client")
     }
 
+    /// The conformance fixture, which is a server on the Rust SDK.
+    pub(crate) fn fixture(&self) -> PathBuf {
+        self.programs.join("conformance-fixture")
+    }
+
     pub(crate) fn node(&self) -> &Path {
         &self.node
     }
 
     pub(crate) fn python(&self, program: &str) -> PathBuf {
         self.folder.join("python/bin").join(program)
+    }
+
+    /// A program of the packages that still need the first generation of the Python SDK.
+    pub(crate) fn old_python(&self, program: &str) -> PathBuf {
+        self.folder.join("python-sqlite/bin").join(program)
     }
 
     /// The npm packages, and beside them the copied drivers: Node looks for packages from where a script lies.
@@ -78,7 +88,10 @@ pub(crate) fn install(root: &Path) -> Result<Installed> {
     }
     let (npm, python, build) = std::thread::scope(|scope| {
         let npm = scope.spawn(|| npm(&lists, &folder.join("npm")));
-        let python = scope.spawn(|| python(&lists, &folder.join("python")));
+        let python = scope.spawn(|| {
+            python(&lists.join("requirements.txt"), &folder.join("python"))?;
+            python(&lists.join("requirements-sqlite.txt"), &folder.join("python-sqlite"))
+        });
         (npm.join(), python.join(), build(root))
     });
     npm.map_err(|_| anyhow!("the installation from npm panicked"))??;
@@ -106,14 +119,13 @@ fn npm(lists: &Path, folder: &Path) -> Result<()> {
     })
 }
 
-fn python(lists: &Path, folder: &Path) -> Result<()> {
-    let list = lists.join("requirements.txt");
-    once(folder, &list, || {
+fn python(list: &Path, folder: &Path) -> Result<()> {
+    once(folder, list, || {
         succeed(command("python3").args(["-m", "venv"]).arg(folder), "python3 -m venv")?;
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
         let mut install = command(folder.join("bin/python"));
         // The list is complete, so nothing has to be resolved.
-        install.args(pip).args(["--no-deps", "--no-compile", "--requirement"]).arg(&list);
+        install.args(pip).args(["--no-deps", "--no-compile", "--requirement"]).arg(list);
         succeed(&mut install, "pip install")
     })
 }
@@ -131,7 +143,8 @@ fn once(folder: &Path, list: &Path, work: impl FnOnce() -> Result<()>) -> Result
 
 fn build(root: &Path) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let packages = ["-p", "bridgehead", "-p", "bridgehead-testkit", "-p", "bridgehead-foreign"];
+    let packages = ["bridgehead", "bridgehead-testkit", "bridgehead-foreign", "bridgehead-fixture"];
+    let packages = packages.iter().flat_map(|name| ["--package", name]);
     succeed(
         command(cargo).args(["build", "--quiet", "--bins"]).args(packages).current_dir(root),
         "cargo build",

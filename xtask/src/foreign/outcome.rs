@@ -33,6 +33,8 @@ pub(crate) struct Outcomes {
     pub(crate) clients: Group,
     /// Server by server.
     pub(crate) servers: Group,
+    /// Server by server, those that are reached by their address.
+    pub(crate) remote: Group,
     /// What became of processes.
     pub(crate) processes: Group,
 }
@@ -105,7 +107,7 @@ impl Group {
 
 impl Outcomes {
     fn all(&self) -> impl Iterator<Item = &Outcome> {
-        [&self.clients, &self.servers, &self.processes].into_iter().flat_map(|group| &group.0)
+        [&self.clients, &self.servers, &self.remote, &self.processes].into_iter().flat_map(|group| &group.0)
     }
 
     /// How many checks passed.
@@ -120,12 +122,15 @@ impl Outcomes {
 
     /// The tables, and what failed in full.
     pub(crate) fn report(&self) -> String {
-        let mut text = [
-            self.clients.table("client · era · transport"),
-            self.servers.table("server · era · transport"),
-            self.processes.list(),
-        ]
-        .join("\n");
+        let tables = [
+            (&self.clients, "client · era · transport"),
+            (&self.servers, "server · era · transport"),
+            (&self.remote, "remote server · era · transport"),
+        ];
+        // A part that was not run has no table.
+        let tables = tables.into_iter().filter(|(group, _)| !group.0.is_empty());
+        let tables: Vec<String> = tables.map(|(group, title)| group.table(title)).collect();
+        let mut text = [tables.join("\n"), self.processes.list()].join("\n");
         for outcome in self.all().filter(|outcome| !outcome.ok) {
             let _ =
                 write!(text, "\nfailed: {}: {}\n{}\n", outcome.row, outcome.check, indent(&outcome.detail));
@@ -147,6 +152,7 @@ impl Outcomes {
             "failed": self.failed(),
             "clients": group(&self.clients),
             "servers": group(&self.servers),
+            "remote": group(&self.remote),
             "processes": group(&self.processes),
         })
     }

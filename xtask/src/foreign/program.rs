@@ -56,6 +56,7 @@ impl Gateway {
             .args(["serve", "--listen", "127.0.0.1:0", "--config"])
             .arg(config)
             .env(MARK, mark)
+            .env("XDG_STATE_HOME", log.parent().unwrap_or(Path::new(".")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -216,7 +217,8 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-fn append(log: &Path) -> Result<File> {
+/// A log, to write on where it ends.
+pub(crate) fn append(log: &Path) -> Result<File> {
     let file = File::options().create(true).append(true).open(log);
     file.with_context(|| format!("{} could not be opened", log.display()))
 }

@@ -1,6 +1,6 @@
 //! All foreign servers at once behind one gateway, called in both eras, and gone when the gateway is.
 //!
-//! Most are started as `node FILE` or by the program that pip installed; one goes through `npx`, which puts npm and a
+//! Most are started as `node FILE` or by the program that pip installed; some go through `npx`, which puts npm and a
 //! shell between the gateway and the server.
 
 use std::fs;
@@ -14,7 +14,9 @@ use super::outcome::{Outcome, Outcomes};
 use super::program::{Gateway, MARK, command, drive, leftovers, mark, marked};
 
 const ERAS: [&str; 2] = ["legacy", "modern"];
-const SERVERS: usize = 9;
+const SERVERS: usize = 12;
+/// How many processes more there are because of `npx`: npm and a shell for each of three.
+const LAUNCHERS: usize = 6;
 
 /// Calls all servers, then ends the gateway in every way there is.
 pub(crate) fn run(installed: &Installed, full: bool, outcomes: &mut Outcomes) -> Result<()> {
@@ -95,9 +97,9 @@ impl<'a> Stage<'a> {
         let gateway = self.gateway(&mark)?;
         let order = json!({"transport": "http", "era": "modern", "url": gateway.url, "only_list": true});
         self.drive(&order, outcomes)?;
-        // The gateway itself, the servers, and npm and its shell.
+        // The gateway itself, the servers, and npm and its shells.
         let before = marked(&mark);
-        let complaint = if before.len() > SERVERS + 1 { Vec::new() } else { before };
+        let complaint = if before.len() > SERVERS + LAUNCHERS { Vec::new() } else { before };
         outcomes.processes.push(Outcome::of("all servers", "run before the gateway is killed", &complaint));
         gateway.kill()?;
         outcomes.processes.push(Outcome::of(
@@ -117,7 +119,7 @@ impl<'a> Stage<'a> {
                 "era": era,
                 "command": self.installed.gateway(),
                 "args": ["serve", "--stdio", "--config", config],
-                "env": {MARK: mark},
+                "env": {MARK: mark, "XDG_STATE_HOME": self.installed.logs()},
             });
             self.drive(&order, outcomes)?;
             let left = leftovers(&mark);
@@ -147,17 +149,26 @@ impl<'a> Stage<'a> {
         let folder = self.folder.to_string_lossy();
         let mut memory = node("mcp-server-memory", &[]);
         memory["env"]["MEMORY_FILE_PATH"] = json!(self.folder.join("memory.jsonl"));
-        let mut thinking = server(Path::new("npx"), &["--no-install", "mcp-server-sequential-thinking"]);
-        thinking["cwd"] = json!(at.npm());
+        let npx = |name: &str, more: &[&str]| {
+            let mut started = server(Path::new("npx"), &[&["--no-install", name], more].concat());
+            started["cwd"] = json!(at.npm());
+            started
+        };
+        // Where there is a browser, it is not to be started either.
+        let no_browser = ["--headless", "--isolated", "--executable-path", "/no/such/browser"];
+        let database = self.folder.join("notes.db");
         json!({
             "everything": node("mcp-server-everything", &[]),
             "files": node("mcp-server-filesystem", &[&folder]),
             "memory": memory,
-            "thinking": thinking,
+            "thinking": npx("mcp-server-sequential-thinking", &[]),
             "code": node("mcp-server-code-runner", &[]),
             "commands": node("mcp-server-commands", &[]),
             "time": server(&at.python("mcp-server-time"), &[]),
             "git": server(&at.python("mcp-server-git"), &[]),
+            "browser": npx("playwright-mcp", &no_browser),
+            "database": npx("dbhub", &["--demo"]),
+            "sqlite": server(&at.old_python("mcp-server-sqlite"), &["--db-path", &database.to_string_lossy()]),
             "fetch": server(&at.python("mcp-server-fetch"), &["--allow-private-ips", "--ignore-robots-txt"]),
         })
     }

@@ -1,8 +1,10 @@
 //! `bridgehead check`: the configuration with everything worth knowing about it, and whether each server starts.
 
+use std::time::Duration;
+
 use bridgehead::config::{ConfigError, Source};
 use bridgehead::{Config, Gateway, Mode};
-use bridgehead_upstream::State;
+use bridgehead_gateway::{ServerState, ServerStatus};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -21,6 +23,9 @@ Examples:
 pub(crate) struct Check {
     #[command(flatten)]
     chosen: Chosen,
+    /// Give up on servers that have not answered after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -28,10 +33,14 @@ pub(crate) struct Check {
 
 /// Runs the verb.
 pub(crate) fn run(check: &Check, world: &World) -> Exit {
-    let config = match world.configuration(check.chosen.config.as_deref()) {
+    let mut config = match world.configuration(check.chosen.config.as_deref()) {
         Ok(config) => config,
         Err(error) => return refused(&error, check.json),
     };
+    for server in &mut config.servers {
+        // What it said the last time is not asked for here.
+        (server.lazy, server.idle_timeout) = (false, None);
+    }
     let about = About::of(&config);
     if !check.json {
         output::show(&config.warnings);
@@ -41,7 +50,8 @@ pub(crate) fn run(check: &Check, world: &World) -> Exit {
             Ok(gateway) => gateway,
             Err(exit) => return exit,
         };
-        gateway.settled().await;
+        // Those that are late are told as they are.
+        let _ = tokio::time::timeout(Duration::from_secs(check.timeout), gateway.settled()).await;
         let servers: Vec<Server> = servers(&gateway);
         let renamed = gateway.renamed();
         gateway.stop().await;
@@ -73,22 +83,21 @@ struct Server {
     name: String,
     /// Revision and number of tools, or why not.
     outcome: Result<(String, usize), String>,
+    /// What to do about it.
+    next_step: Option<String>,
+    /// What is wrong with its tools all the same.
+    findings: Vec<String>,
 }
 
 fn servers(gateway: &Gateway) -> Vec<Server> {
-    gateway
-        .upstreams()
-        .iter()
-        .map(|upstream| {
-            let outcome = match upstream.state() {
-                State::Ready(ready) => Ok((ready.peer.revision.to_string(), ready.tools.len())),
-                State::Failed(failure) => Err(failure.reason.clone()),
-                State::Restarting(outage) => Err(outage.reason.clone()),
-                State::Starting { .. } | State::Stopped => Err("it did not come up".to_owned()),
-            };
-            Server { name: upstream.name().to_string(), outcome }
-        })
-        .collect()
+    let told = |status: ServerStatus| {
+        let outcome = match (status.state, status.revision) {
+            (ServerState::Ready, Some(revision)) => Ok((revision, status.tools.unwrap_or_default())),
+            _ => Err(status.reason.unwrap_or_else(|| "it did not come up in time".to_owned())),
+        };
+        Server { name: status.name, outcome, next_step: status.next_step, findings: status.findings }
+    };
+    gateway.status().upstreams.into_iter().map(told).collect()
 }
 
 /// What can be told before anything is started.
@@ -118,9 +127,12 @@ impl About {
             .iter()
             .map(|server| match &server.outcome {
                 Ok((revision, tools)) => {
-                    json!({"name": server.name, "ok": true, "revision": revision, "tools": tools})
+                    let findings = &server.findings;
+                    json!({"name": server.name, "ok": true, "revision": revision, "tools": tools, "findings": findings})
                 }
-                Err(reason) => json!({"name": server.name, "ok": false, "reason": reason}),
+                Err(reason) => {
+                    json!({"name": server.name, "ok": false, "reason": reason, "nextStep": server.next_step})
+                }
             })
             .collect();
         let renamed: Vec<Value> = renamed
@@ -162,6 +174,14 @@ impl About {
             (false, _) => {}
         }
         text.push_str(&output::table(&rows));
+        for server in servers {
+            if let Some(next) = &server.next_step {
+                text.push_str(&format!("next: {}: {}\n", server.name, output::one_line(next, 1000)));
+            }
+            for finding in &server.findings {
+                text.push_str(&format!("finding: {}: {}\n", server.name, output::one_line(finding, 1000)));
+            }
+        }
         for (server, tool, name) in renamed {
             text.push_str(&format!("renamed: `{tool}` of `{server}` is offered as `{name}`\n"));
         }

@@ -4,15 +4,22 @@
 //! talk. A verb never ends the process itself: it gives back an [`Exit`], and the one `match` in `exit` says
 //! which code that is.
 
+mod audit;
 mod call;
 mod check;
 mod completions;
 mod demo;
+mod events;
 mod exit;
+mod instance;
 mod log;
+mod logs;
 mod output;
+mod reload;
 mod remote;
+mod restart;
 mod serve;
+mod status;
 mod target;
 mod tools;
 mod world;
@@ -39,6 +46,7 @@ use self::world::World;
   bridgehead tools                          what the configured servers offer
   bridgehead call add --args '{\"a\":1,\"b\":2}'
   bridgehead check                          the configuration, and whether each server starts
+  bridgehead status                         how the running gateway and its servers are
 
 Configuration: --config, BRIDGEHEAD_CONFIG, ./bridgehead.toml, ./.mcp.json,
 $XDG_CONFIG_HOME/bridgehead/bridgehead.toml; without any of them a demo runs."
@@ -82,6 +90,11 @@ enum Verb {
     Tools(tools::Tools),
     Call(call::Call),
     Check(check::Check),
+    Status(status::Status),
+    Logs(logs::Logs),
+    Restart(restart::Restart),
+    Events(events::Events),
+    Audit(audit::Audit),
     Completions(completions::Completions),
     /// The bundled demo server, on stdin and stdout
     #[command(hide = true)]
@@ -113,6 +126,11 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Tools(tools) => tools.json,
         Verb::Call(call) => call.json,
         Verb::Check(check) => check.json,
+        Verb::Status(status) => status.json,
+        Verb::Logs(logs) => logs.json,
+        Verb::Restart(restart) => restart.json,
+        Verb::Events(events) => events.json,
+        Verb::Audit(audit) => audit.json,
     };
     let world = match World::read() {
         Ok(world) => world,
@@ -125,6 +143,11 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Tools(tools) => tools::run(&tools, &world),
         Verb::Call(call) => call::run(&call, &world),
         Verb::Check(check) => check::run(&check, &world),
+        Verb::Status(status) => status::run(&status, &world),
+        Verb::Logs(logs) => logs::run(&logs, &world),
+        Verb::Restart(restart) => restart::run(&restart, &world),
+        Verb::Events(events) => events::run(&events, &world),
+        Verb::Audit(audit) => audit::run(&audit, &world),
         Verb::Completions(_) | Verb::DemoServer => Exit::Success,
     }
 }

@@ -27,6 +27,12 @@ pub(crate) fn data(text: &str, exit: Exit) -> Exit {
     }
 }
 
+/// Writes one line of many to stdout; says whether the reader still wants more.
+pub(crate) fn stream(line: &str) -> bool {
+    let mut out = io::stdout().lock();
+    out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).is_ok()
+}
+
 /// The same for JSON, indented.
 pub(crate) fn json_data(value: &Value, exit: Exit) -> Exit {
     data(&format!("{value:#}"), exit)

@@ -160,8 +160,8 @@ impl Events {
         loop {
             match self.events.next_event() {
                 // Some servers open a stream with an event that says nothing.
-                Some(data) if data.is_empty() => continue,
-                Some(data) => return Ok(Some(data)),
+                Some(event) if event.data.is_empty() => continue,
+                Some(event) => return Ok(Some(event.data)),
                 None => {}
             }
             if self.done {
@@ -172,7 +172,7 @@ impl Events {
                     if let Ok(bytes) = frame.into_data() {
                         self.read += bytes.len();
                         if self.is_stream {
-                            self.events.push(&bytes);
+                            self.events.push(bytes);
                         } else {
                             self.text.extend_from_slice(&bytes);
                         }

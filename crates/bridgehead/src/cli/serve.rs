@@ -1,19 +1,25 @@
 //! `bridgehead serve`: the gateway, until a signal or the end of stdin.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use bridgehead::config::TokenSource;
-use bridgehead::{Config, HttpSettings, Server, Transport};
+use bridgehead::config::{Source, TokenSource};
+use bridgehead::{Config, Control, HttpSettings, Server, Transport};
 use bridgehead_front::ENDPOINT;
+use bridgehead_wire::Redactor;
 use clap::Args;
 use serde_json::json;
 use tokio::runtime::Builder;
+use tracing::debug;
 
 use super::exit::Exit;
+use super::reload::Reloading;
 use super::world::World;
-use super::{Chosen, output};
+use super::{Chosen, audit, output};
 
+/// How long after the last server has settled the start is over.
+const AFTER_START: Duration = Duration::from_millis(20);
 /// What is still to be dropped may take this long: a thread that reads stdin cannot be stopped.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
@@ -47,6 +53,8 @@ pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
         Ok(config) => config,
         Err(exit) => return exit,
     };
+    let written = config.clone();
+    Redactor::hide_everywhere(&config.audit.rules);
     config.http.listen = serve.listen.unwrap_or(config.http.listen);
     let http = serve.http || serve.listen.is_some() || !serve.stdio;
     if config.gateway.threads.is_none() {
@@ -60,14 +68,28 @@ pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
             return Exit::Failure;
         }
     };
-    let exit = runtime.block_on(serve_until_end(config, serve.stdio, http, world));
+    let exit = runtime.block_on(serve_until_end(config, serve, http, world, written));
     runtime.shutdown_timeout(LAST_MOMENT);
     exit
 }
 
-async fn serve_until_end(config: Config, stdio: bool, http: bool, world: &World) -> Exit {
+async fn serve_until_end(config: Config, serve: &Serve, http: bool, world: &World, written: Config) -> Exit {
     let mut options = Server::builder().configured(&config).environment(world.variables.clone());
-    if stdio {
+    match Control::directory(&world.variables) {
+        Some(directory) => options = options.control(Control::new(directory).config(file(&config))),
+        None => tracing::warn!("neither XDG_RUNTIME_DIR nor HOME is set, so there is no control socket"),
+    }
+    let record = match audit::open(&config, world) {
+        Ok(record) => record,
+        Err(error) => {
+            output::talk(&format!("error: {error}"));
+            return Exit::Failure;
+        }
+    };
+    if let Some(record) = &record {
+        options = options.audit(record.sink.clone());
+    }
+    if serve.stdio {
         options = options.transport(Transport::Stdio);
     }
     if http {
@@ -87,10 +109,42 @@ async fn serve_until_end(config: Config, stdio: bool, http: bool, world: &World)
             return Exit::from(&error);
         }
     };
+    if let Some(record) = &record {
+        record.tell(server.gateway());
+    }
     for address in running.addresses() {
         output::talk(&banner(server.version(), *address, &config.http));
     }
-    Exit::from(&running.wait().await)
+    let started = server.gateway().clone();
+    tokio::spawn(async move {
+        started.settled().await;
+        // After the answers that waited for the servers.
+        tokio::time::sleep(AFTER_START).await;
+        let bytes = bridgehead_process::release_code();
+        debug!(bytes, "the code of the start was let go");
+    });
+    let reloading = Reloading {
+        world: world.clone(),
+        explicit: serve.chosen.config.clone(),
+        gateway: server.gateway().clone(),
+        config: written,
+    };
+    let exit = tokio::select! {
+        ended = running.wait() => Exit::from(&ended),
+        () = reloading.run() => Exit::Failure,
+    };
+    if let Some(record) = record {
+        record.sink.close();
+    }
+    exit
+}
+
+/// The file that the configuration was read from, as others find it.
+fn file(config: &Config) -> Option<PathBuf> {
+    match &config.source {
+        Source::Toml(path) | Source::ClientJson(path) => std::path::absolute(path).ok(),
+        Source::Demo => None,
+    }
 }
 
 /// Three lines: the endpoint, what to paste into a client, where the logs are.

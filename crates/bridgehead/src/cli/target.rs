@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bridgehead::config::Secret;
 use bridgehead::{Config, Gateway, Principal, Signal};
-use bridgehead_gateway::{Ask, Caller, Options, ProgressSink, Transport};
+use bridgehead_gateway::{Ask, Caller, Options, ProgressSink, Session, Transport};
 use bridgehead_upstream::State;
 use bridgehead_wire::{Method, Object, Raw, RequestMeta, Revision, RpcError, code, key};
 use clap::Args;
@@ -225,7 +225,7 @@ fn failures(gateway: &Gateway) -> Vec<(String, String)> {
         State::Failed(failure) => Some(failure.reason.clone()),
         State::Restarting(outage) => Some(outage.reason.clone()),
         State::Starting { .. } => Some("it is still starting".to_owned()),
-        State::Ready(_) | State::Stopped => None,
+        State::Ready(_) | State::Asleep(_) | State::Stopped => None,
     };
     let upstreams = gateway.upstreams();
     upstreams.iter().filter_map(|one| Some((one.name().to_string(), failed(one.state())?))).collect()
@@ -242,8 +242,13 @@ async fn ask_here(
     let raw = Raw::parse(params).map_err(|_| unusable())?;
     let params = Object::parse(&raw).map_err(|_| unusable())?;
     let meta = RequestMeta::read(Some(&params)).map_err(|_| unusable())?;
-    let caller =
-        Caller { principal: Principal::local(), revision: Revision::MODERN, transport: Transport::Memory };
+    let caller = Caller {
+        principal: Principal::local(),
+        revision: Revision::MODERN,
+        transport: Transport::Memory,
+        session: Session::new(),
+        questioner: None,
+    };
     let (sink, mut progress) = ProgressSink::channel(PROGRESS_CAPACITY);
     let asked = Ask { method, params, meta };
     let mut answering = std::pin::pin!(gateway.answer(&caller, &asked, Some(sink)));
@@ -284,6 +289,15 @@ fn not_understood(method: &str) -> AskError {
 
 /// Runs a verb that is done in one go. A signal ends it at once; servers that it started go with it.
 pub(crate) fn run_once(work: impl Future<Output = Exit>) -> Exit {
+    run(work, Exit::Forced)
+}
+
+/// Runs a verb that goes on until a signal, which is then its proper end.
+pub(crate) fn run_until_signal(work: impl Future<Output = Exit>) -> Exit {
+    run(work, |_| Exit::Success)
+}
+
+fn run(work: impl Future<Output = Exit>, on_signal: impl Fn(Signal) -> Exit) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -299,8 +313,8 @@ pub(crate) fn run_once(work: impl Future<Output = Exit>) -> Exit {
         };
         tokio::select! {
             exit = work => exit,
-            Some(()) = interrupt.recv() => Exit::Forced(Signal::Interrupt),
-            Some(()) = terminate.recv() => Exit::Forced(Signal::Terminate),
+            Some(()) = interrupt.recv() => on_signal(Signal::Interrupt),
+            Some(()) = terminate.recv() => on_signal(Signal::Terminate),
         }
     })
 }

@@ -17,7 +17,7 @@ const DEMO_NOTE: &str = "no configuration found, so the bundled demo server runs
     ./.mcp.json and $XDG_CONFIG_HOME/bridgehead/bridgehead.toml (or name one with --config)";
 
 /// The process's surroundings.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct World {
     /// The variables, checked.
     pub(crate) environment: Environment,

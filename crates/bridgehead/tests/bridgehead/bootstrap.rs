@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bridgehead::config::{HttpSettings, Launch, Server as Upstream, Stdio};
 use bridgehead::{
-    Ending, GatewaySettings, Mode, NativeTool, Need, RegisterError, RunError, Server, StartError, Transport,
+    Ending, GatewaySettings, LineSink, Mode, NativeTool, Need, RegisterError, RunError, Server, StartError,
+    Transport,
 };
 use bridgehead_testkit::{FakeClock, Recorder};
 use serde_json::json;
@@ -53,6 +54,7 @@ fn building_has_no_side_effect() {
     assert_eq!(plain.version(), env!("CARGO_PKG_VERSION"));
     assert_eq!((plain.mode(), plain.is_connected()), (Mode::Full, false));
 
+    let registry = bridgehead::Registry::new();
     let settings = free_port();
     let upstream = Upstream::new(
         "never".parse().unwrap(),
@@ -67,13 +69,14 @@ fn building_has_no_side_effect() {
         .clock(Arc::new(FakeClock::new()))
         .boot(Duration::ZERO)
         .audit(Arc::new(Recorder::new()))
+        .registry(registry.clone())
         .logger(Dispatch::none())
         .startup_timeout(Duration::from_secs(1))
         .process_handlers(false)
         .build()
         .unwrap();
     assert_eq!((server.version(), server.mode(), server.is_connected()), ("9.9.9", Mode::Readonly, false));
-    assert!(server.gateway().upstreams().is_empty(), "no server is started");
+    assert!(server.gateway().upstreams().is_empty() && registry.is_empty(), "no server is started");
     drop(std::net::TcpListener::bind(settings.listen).expect("the port is still free"));
 }
 
@@ -331,4 +334,24 @@ async fn a_backtrace_in_mode_test_only() {
         assert_eq!(client.call("server_ping").await["structuredContent"]["ok"], true);
         running.stop().await;
     }
+}
+
+/// POOL-9: an embedding program takes the lines about its servers by callback.
+#[tokio::test]
+async fn lines_of_servers_go_to_the_embedder() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = {
+        let seen = Arc::clone(&seen);
+        LineSink::new(move |line| seen.lock().unwrap().push(format!("{} {}", line.server, line.text)))
+    };
+    let launch = Launch::Stdio(Stdio::new("no-such-program-anywhere", [""; 0]));
+    let upstream = Upstream::new("gone".parse().unwrap(), launch, &GatewaySettings::default());
+    let (_client, transport) = memory();
+    let options = Server::builder().process_handlers(false).log_lines(sink).upstream(upstream);
+    let server = options.transport(transport).build().unwrap();
+    let running = server.start().await.unwrap();
+    server.gateway().settled().await;
+    running.stop().await;
+    let seen = seen.lock().unwrap().join("\n");
+    assert!(seen.contains("gone ") && seen.contains("no-such-program-anywhere"), "{seen}");
 }

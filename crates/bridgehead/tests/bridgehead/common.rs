@@ -50,7 +50,13 @@ impl Place {
     /// Starts the program with the test's environment, no configuration and these variables.
     pub(crate) fn start(&self, arguments: &[&str], variables: &[(&str, &str)]) -> StdioClient {
         let home = self.path().to_str().unwrap();
-        let mut all = vec![("XDG_CONFIG_HOME", home), ("RUST_LOG", "")];
+        let state = format!("{home}/state");
+        let mut all = vec![
+            ("XDG_CONFIG_HOME", home),
+            ("XDG_RUNTIME_DIR", home),
+            ("XDG_STATE_HOME", &state),
+            ("RUST_LOG", ""),
+        ];
         all.extend_from_slice(variables);
         StdioClient::start(program(), arguments, all)
     }

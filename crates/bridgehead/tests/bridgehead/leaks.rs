@@ -13,7 +13,7 @@ async fn marked(place: &Place, check: &LeakCheck) -> (StdioClient, Vec<u32>) {
     let command = program().display().to_string();
     let server = |server: &str| {
         format!(
-            "[servers.{server}]\ncommand = {command:?}\nargs = [\"demo-server\"]\nenv = {{ {name} = \"{value}\" }}\n"
+            "[servers.{server}]\ncommand = {command:?}\nargs = [\"demo-server\"]\nenv = {{ {name} = \"{value}\", WHICH = \"{server}\" }}\n"
         )
     };
     let config = place.file("bridgehead.toml", &(server("one") + &server("two")));

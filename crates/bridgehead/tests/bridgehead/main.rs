@@ -11,5 +11,8 @@ mod bootstrap;
 mod common;
 mod example;
 mod leaks;
+mod operations;
+mod questions;
+mod record;
 mod serve;
 mod verbs;

@@ -199,6 +199,7 @@ async fn check_tells_all_there_is_to_know() {
     broken        failed  there is no program at `/no/such/program`; correct the path, or give only a name to search PATH
     much_longer   ok      4 tools, speaks 2026-07-28
     switched_off  off     disabled in the configuration
+    next: broken: check `command`, `cwd` and `env` of `broken` in the configuration
     renamed: `echo` of `much_longer` is offered as `much_lo_a3fb8eed`
     renamed: `sleep` of `much_longer` is offered as `much_lo_992dab11`
     renamed: `fail` of `much_longer` is offered as `much_lo_b92e68ab`
@@ -210,7 +211,7 @@ async fn check_tells_all_there_is_to_know() {
     assert_eq!(report["ok"], false);
     assert_eq!(
         report["servers"][1],
-        json!({"name": "much_longer", "ok": true, "revision": "2026-07-28", "tools": 4})
+        json!({"name": "much_longer", "ok": true, "revision": "2026-07-28", "tools": 4, "findings": []})
     );
     assert_eq!(report["disabled"], json!(["switched_off"]));
     assert_eq!(report["renamed"][1]["tool"], "sleep");

@@ -58,7 +58,7 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
                 continue;
             }
             let name = name(entry, &mut taken, findings);
-            let read = server::read(name, entry, &gateway, world, &mut config.interpolated, findings);
+            let read = server::read(name, entry, &gateway, &[], world, &mut config.interpolated, findings);
             if read.disabled {
                 config.disabled.push(read.server.name);
             } else {

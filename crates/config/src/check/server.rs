@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::{World, duration, timeouts};
 use crate::env_file;
@@ -12,8 +13,12 @@ use crate::interpolate::{self, Refusal};
 use crate::keys::Place;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
-use crate::settings::{GatewaySettings, Launch, Retry, Server, ServerName, Stdio, ToolOverride};
+use crate::settings::{
+    EraChoice, GatewaySettings, Isolation, Launch, Queue, Remote, Retry, Server, ServerName, Stdio,
+    ToolOverride, Transport,
+};
 use crate::tree::{Entry, Span, Value};
+use crate::url::Url;
 
 /// A server as it was read.
 #[derive(Debug)]
@@ -27,6 +32,7 @@ pub(super) fn read(
     name: ServerName,
     entry: &Entry,
     gateway: &GatewaySettings,
+    queues: &[Queue],
     world: World<'_>,
     interpolated: &mut BTreeSet<String>,
     findings: &mut Findings,
@@ -34,7 +40,7 @@ pub(super) fn read(
     let told_before = findings.diagnostics.len();
     findings.enter_server(name.as_str());
     let mut server = Server::new(name, Launch::Unusable { reason: String::new() }, gateway);
-    let mut stdio = None;
+    let mut launch = None;
     let mut disabled = false;
     if let Value::Table(entries) = &entry.node.value {
         let section = Section::read(Place::Server, entries, findings);
@@ -42,7 +48,8 @@ pub(super) fn read(
         (server.request_timeout, server.max_total) =
             timeouts(&section, gateway.request_timeout, gateway.max_total, findings);
         server.prefix = section.flag("prefix");
-        server.tools = tools(&section, findings);
+        server.tools = tools(&section, queues, findings);
+        server.queue = queue(&section, queues, findings).unwrap_or_default();
         server.filter = filter(&section, findings);
         server.restart = section.flag("restart").unwrap_or(server.restart);
         server.jitter = section.flag("jitter").unwrap_or(server.jitter);
@@ -53,8 +60,17 @@ pub(super) fn read(
             Some(("never", _)) => Retry::Never,
             _ => Retry::Safe,
         };
+        server.isolation = isolation(&section, findings);
+        server.idle_timeout =
+            Some(duration(&section, "idle_timeout_ms", Duration::ZERO)).filter(|idle| !idle.is_zero());
+        server.lazy = section.flag("lazy").unwrap_or(server.lazy);
+        server.era = match section.text("era") {
+            Some(("modern", _)) => EraChoice::Modern,
+            Some(("legacy", _)) => EraChoice::Legacy,
+            _ => EraChoice::Auto,
+        };
         if !disabled {
-            stdio = Reader { world, interpolated, findings }.stdio(&section, entry);
+            launch = Reader { world, interpolated, findings }.launch(&section, entry);
         }
     } else {
         let message = format!("a server must be a table, found {}", entry.node.value.describe());
@@ -65,8 +81,8 @@ pub(super) fn read(
         // Nobody needs to hear about a server that its owner switched off.
         findings.diagnostics.truncate(told_before);
     }
-    server.launch = match (reason, stdio) {
-        (None, Some(stdio)) => Launch::Stdio(stdio),
+    server.launch = match (reason, launch) {
+        (None, Some(launch)) => launch,
         (reason, _) => {
             Launch::Unusable { reason: reason.unwrap_or_else(|| "its configuration is invalid".to_owned()) }
         }
@@ -92,15 +108,56 @@ fn filter(section: &Section<'_>, findings: &mut Findings) -> ToolFilter {
     }
 }
 
-fn tools(section: &Section<'_>, findings: &mut Findings) -> BTreeMap<String, ToolOverride> {
+/// `isolation`, and `shared = false` as another way to write it; what contradicts itself is refused.
+fn isolation(section: &Section<'_>, findings: &mut Findings) -> Isolation {
+    let written = section.text("isolation");
+    let by_word = written.map(|(word, _)| match word.eq_ignore_ascii_case("session") {
+        true => Isolation::Session,
+        false => Isolation::Shared,
+    });
+    let by_flag = section.flag("shared").map(|shared| match shared {
+        true => Isolation::Shared,
+        false => Isolation::Session,
+    });
+    if let (Some(word), Some(flag), Some(entry)) = (by_word, by_flag, section.entry("shared"))
+        && word != flag
+    {
+        let diagnostic = findings
+            .diagnostic("`shared` contradicts `isolation`", &entry.node.span)
+            .help("keep one of them; `shared = false` means `isolation = \"session\"`");
+        findings.mistake(diagnostic);
+    }
+    by_word.or(by_flag).unwrap_or_default()
+}
+
+fn tools(section: &Section<'_>, queues: &[Queue], findings: &mut Findings) -> BTreeMap<String, ToolOverride> {
     let mut tools = BTreeMap::new();
     for entry in section.table("tools") {
         if let Value::Table(entries) = &entry.node.value {
             let section = Section::read(Place::Tool, entries, findings);
-            tools.insert(entry.key.clone(), ToolOverride { lock: section.flag("lock") });
+            tools.insert(
+                entry.key.clone(),
+                ToolOverride { lock: section.flag("lock"), queue: queue(&section, queues, findings) },
+            );
         }
     }
     tools
+}
+
+/// The queue that a server or a tool names.
+fn queue(section: &Section<'_>, queues: &[Queue], findings: &mut Findings) -> Option<Queue> {
+    let (name, span) = section.text("queue")?;
+    let named = queues.iter().find(|queue| queue.name.as_deref() == Some(name));
+    if named.is_none() {
+        let names = || queues.iter().filter_map(|queue| queue.name.as_deref());
+        let near = names().find(|known| strsim::damerau_levenshtein(known, name) <= 2);
+        let diagnostic = findings.diagnostic(format!("there is no queue `{name}`"), span);
+        findings.surplus(match near {
+            Some(near) => diagnostic.label(format!("did you mean `{near}`?")),
+            None => diagnostic.help(format!("write `[queues.{name}]` with its `concurrency`")),
+        });
+    }
+    named.cloned()
 }
 
 struct Reader<'r> {
@@ -110,7 +167,8 @@ struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    fn stdio(&mut self, section: &Section<'_>, entry: &Entry) -> Option<Stdio> {
+    fn launch(&mut self, section: &Section<'_>, entry: &Entry) -> Option<Launch> {
+        let transport = section.text("type").map(|(name, span)| (transport(name), span));
         match (section.mentions("command"), section.mentions("url")) {
             (true, true) => {
                 self.mistake(
@@ -123,11 +181,99 @@ impl Reader<'_> {
                 self.mistake(
                     "neither `command` nor `url` is written",
                     &entry.key_span,
-                    "name the program to run: `command`",
+                    "name the program to run (`command`), or the address of the server (`url`)",
                 );
             }
             _ => {}
         }
+        match transport {
+            Some((Some(_), span)) if section.mentions("command") => {
+                self.mistake(
+                    "this `type` has no `command`",
+                    span,
+                    "write `type = \"stdio\"`, or give a `url`",
+                );
+                None
+            }
+            Some((None, span)) if section.mentions("url") => {
+                self.mistake(
+                    "`type = \"stdio\"` has no `url`",
+                    span,
+                    "leave `type` out, or give a `command`",
+                );
+                None
+            }
+            other if section.mentions("url") => {
+                self.remote(section, other.and_then(|(transport, _)| transport)).map(Launch::Remote)
+            }
+            _ => self.stdio(section).map(Launch::Stdio),
+        }
+    }
+
+    fn remote(&mut self, section: &Section<'_>, transport: Option<Transport>) -> Option<Remote> {
+        let headers = self.headers(section);
+        let (text, span) = section.text("url")?;
+        let text = self.fill("url", text, span)?;
+        let url: Url = match text.trim().parse() {
+            Ok(url) => url,
+            Err(error) => {
+                self.mistake(
+                    &format!("`url` is not the address of a server: {error}"),
+                    span,
+                    "write it like `https://host/mcp`",
+                );
+                return None;
+            }
+        };
+        let Remote { transport: by_scheme, .. } = Remote::new(url.clone());
+        let transport = transport.unwrap_or(by_scheme);
+        if (transport == Transport::WebSocket) != url.is_web_socket() {
+            self.mistake(
+                "`type` and `url` do not belong together",
+                span,
+                "a WebSocket begins with `ws://` or `wss://`, everything else with `http://` or `https://`",
+            );
+            return None;
+        }
+        if let (Transport::Sse, Some(("modern", span))) = (transport, section.text("era")) {
+            self.mistake(
+                "`era = \"modern\"` cannot be spoken over HTTP+SSE",
+                span,
+                "use `type = \"http\"`, or leave `era` out",
+            );
+            return None;
+        }
+        Some(Remote { url, transport, headers: headers? })
+    }
+
+    fn headers(&mut self, section: &Section<'_>) -> Option<BTreeMap<String, Secret>> {
+        let mut headers = BTreeMap::new();
+        let mut complete = true;
+        for entry in section.table("headers") {
+            if let Some(help) = header_fault(&entry.key) {
+                self.mistake("a name in `headers` cannot be used", &entry.key_span, help);
+                complete = false;
+            }
+            let Some(text) = entry.node.value.scalar_text() else { continue };
+            match self.fill(&format!("headers.{}", entry.key), &text, &entry.node.span) {
+                Some(value) if value.bytes().all(|byte| matches!(byte, b'\t' | 0x20..=0x7e)) => {
+                    headers.insert(entry.key.clone(), Secret::new(value.trim()));
+                }
+                Some(_) => {
+                    self.mistake(
+                        &format!("the value of `headers.{}` cannot be sent", entry.key),
+                        &entry.node.span,
+                        "a header has visible ASCII characters and spaces only; look for a line break at its end",
+                    );
+                    complete = false;
+                }
+                None => complete = false,
+            }
+        }
+        complete.then_some(headers)
+    }
+
+    fn stdio(&mut self, section: &Section<'_>) -> Option<Stdio> {
         // Everything is read before anything is given up, so that all mistakes are told at once.
         let command = section.text("command").and_then(|(text, span)| {
             let command = self.fill("command", text, span)?;
@@ -229,5 +375,44 @@ impl Reader<'_> {
 
     fn mistake(&mut self, message: &str, span: &Span, help: &str) {
         self.findings.mistake(self.findings.diagnostic(message, span).help(help));
+    }
+}
+
+/// What a `type` names; none for stdio.
+fn transport(name: &str) -> Option<Transport> {
+    match name {
+        "stdio" => None,
+        "sse" => Some(Transport::Sse),
+        "websocket" | "ws" => Some(Transport::WebSocket),
+        _ => Some(Transport::Http),
+    }
+}
+
+/// Headers that every request needs as we write them.
+const OURS: [&str; 9] = [
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "last-event-id",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Why a header cannot be sent.
+fn header_fault(name: &str) -> Option<&'static str> {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let lower = name.to_ascii_lowercase();
+    if name.is_empty() || !name.bytes().all(token) {
+        Some("a header's name has letters, digits and `-`")
+    } else if OURS.contains(&lower.as_str())
+        || lower.starts_with("mcp-")
+        || lower.starts_with("sec-websocket-")
+    {
+        Some("Bridgehead writes this one itself; remove it")
+    } else {
+        None
     }
 }

@@ -41,7 +41,7 @@ const MAX_HEADERS: usize = 128;
 /// leave in one write.
 const BUFFER_BYTES: usize = 512 * 1024;
 /// How long to wait after a failed accept (no descriptors left, mostly).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown`: then no more connections are accepted, idle ones are closed, and this returns
 /// when every request in progress is answered. The caller bounds that by dropping the future, which
@@ -114,7 +114,11 @@ async fn serve_one<B: Backend>(stream: TcpStream, routes: Routes<B>, shutdown: C
     }
 }
 
-async fn connection<S, A, R>(stream: S, answer: A, shutdown: CancellationToken) -> hyper::Result<()>
+pub(crate) async fn connection<S, A, R>(
+    stream: S,
+    answer: A,
+    shutdown: CancellationToken,
+) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     A: Fn(Request<Incoming>) -> R,

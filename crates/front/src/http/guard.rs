@@ -69,6 +69,17 @@ impl Guard {
         self.principal(&parts.headers)
     }
 
+    /// The same for operators, who must hold a token in any case: `instance` or that of the endpoint.
+    pub(crate) fn admit_operator(&self, parts: &Parts, instance: Option<&Token>) -> Result<(), Refusal> {
+        let host = self.host(parts)?;
+        self.origin(&parts.headers, host)?;
+        let offered = offered(&parts.headers).ok_or(NO_TOKEN)?;
+        // Both are compared in any case, so that the time tells nothing.
+        let known =
+            [instance, self.token.as_ref()].map(|token| token.is_some_and(|token| token.matches(offered)));
+        if known.contains(&true) { Ok(()) } else { Err(NO_TOKEN) }
+    }
+
     fn host<'a>(&self, parts: &'a Parts) -> Result<&'a str, Refusal> {
         let mut values = parts.headers.get_all(header::HOST).iter();
         let (value, more) = (values.next(), values.next());
@@ -110,15 +121,19 @@ impl Guard {
 
     fn principal(&self, headers: &HeaderMap) -> Result<Principal, Refusal> {
         let Some(token) = &self.token else { return Ok(self.local.clone()) };
-        let mut values = headers.get_all(header::AUTHORIZATION).iter();
-        let offered = match (values.next(), values.next()) {
-            (Some(value), None) => bearer(value.as_bytes()),
-            _ => None,
-        };
-        match offered {
+        match offered(headers) {
             Some(offered) if token.matches(offered) => Ok(token.principal().clone()),
             _ => Err(NO_TOKEN),
         }
+    }
+}
+
+/// The one bearer token that a request carries.
+fn offered(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => bearer(value.as_bytes()),
+        _ => None,
     }
 }
 
@@ -243,6 +258,38 @@ mod tests {
         check(remote, &["https://app.example"], "https://app.example", true);
         check(remote, &["https://app.example"], "https://app.example:1", false);
         check(remote, &["*"], "null", true);
+    }
+
+    /// AUD-5: operators hold a token in any case, the instance's own or the endpoint's, and come from where clients may.
+    #[test]
+    fn operators() {
+        #[track_caller]
+        fn check(
+            front: Option<&str>,
+            instance: Option<&str>,
+            headers: &[(&str, &str)],
+            expected: Result<(), u16>,
+        ) {
+            let guard = guard("127.0.0.1:1", &[], &[], front);
+            let instance = instance.map(|token| Token::new("operator", Secret::new(token)));
+            let mut request = http::Request::builder().uri("/api/v1/status");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            let outcome = guard.admit_operator(&parts, instance.as_ref());
+            assert_eq!(outcome.map_err(|refusal| refusal.status.as_u16()), expected);
+        }
+        let (host, good, other) =
+            (("host", "localhost"), ("authorization", "Bearer inst"), ("authorization", "Bearer front"));
+        check(None, Some("inst"), &[host, good], Ok(()));
+        check(Some("front"), Some("inst"), &[host, other], Ok(()));
+        check(Some("front"), None, &[host, good], Err(401));
+        check(None, Some("inst"), &[host], Err(401));
+        check(None, None, &[host], Err(401));
+        check(None, None, &[host, ("authorization", "Bearer ")], Err(401));
+        check(None, Some("inst"), &[host, good, ("origin", "http://evil.example")], Err(403));
+        check(None, Some("inst"), &[("host", "evil.example"), good], Err(403));
     }
 
     #[test]

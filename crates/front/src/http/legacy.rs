@@ -9,13 +9,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use bridgehead_gateway::{Caller, Principal, ProgressSink, Transport};
+use bridgehead_gateway::{Caller, Outlet, Principal, ProgressSink, Questioner, Transport};
 use bridgehead_wire::{
     Era, Id, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError, Spliced, code,
     notification as write_notification,
 };
 use bytes::{Bytes, BytesMut};
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tokio::sync::watch;
@@ -41,8 +41,9 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
         Ok(revision) => revision,
         Err(error) => return Answer::new(id, Err(&error)).into_reply(),
     };
+    let abilities = era::abilities(request.params.as_ref());
     let tick = *front.backend.catalog_changes().borrow();
-    let Some(session) = front.sessions.open(principal, revision, tick) else {
+    let Some(session) = front.sessions.open(principal, revision, abilities, tick) else {
         debug!("refused a session: there are too many");
         let reason = "too many sessions are open; end some, or raise `http.max_sessions`";
         let error = RpcError::new(code::INTERNAL_ERROR, reason);
@@ -108,16 +109,41 @@ pub(crate) async fn request<B: Backend>(
     request: Request,
     reading: Reading,
 ) -> Reply {
-    let (sink, notes) = match reading.wants_progress() {
-        true => {
-            let (sink, notes) = ProgressSink::channel(PROGRESS_CAPACITY);
-            (Some(sink), Some(notes))
+    let mut way = Way::default();
+    let mut notes = None;
+    let can_be_asked = !lease.0.abilities.is_none() && request.method == Method::ToolsCall;
+    if can_be_asked || reading.wants_progress() {
+        let (sink, unread) = ProgressSink::channel(PROGRESS_CAPACITY);
+        notes = Some(unread);
+        if can_be_asked {
+            let stream = CallStream(sink.clone());
+            way.questioner = Some(Questioner::new(lease.0.abilities, lease.0.desk.clone(), stream));
         }
-        false => (None, None),
-    };
-    match call(front, &Arc::new(lease), request, reading, sink) {
+        way.progress = Some(sink).filter(|_| reading.wants_progress());
+    }
+    match call(front, &Arc::new(lease), request, reading, way) {
         Ok(call) => sse::answer(call, notes, front.keep_alive).await,
         Err(done) => done.into_reply(),
+    }
+}
+
+/// The ways from a call to its client before the answer; none where there is no stream.
+#[derive(Default)]
+struct Way {
+    progress: Option<ProgressSink>,
+    questioner: Option<Questioner>,
+}
+
+/// The event stream of one POST, as long as the client reads it.
+struct CallStream(ProgressSink);
+
+impl Outlet for CallStream {
+    fn put(&self, message: Bytes) -> bool {
+        self.0.send(message)
+    }
+
+    fn gone(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.closed())
     }
 }
 
@@ -127,7 +153,7 @@ fn call<B: Backend>(
     lease: &Arc<Lease>,
     request: Request,
     reading: Reading,
-    sink: Option<ProgressSink>,
+    way: Way,
 ) -> Result<Running<Option<Answer>>, Answer> {
     let Request { id, method, .. } = request;
     if method == Method::Ping {
@@ -150,19 +176,21 @@ fn call<B: Backend>(
         principal: session.principal.clone(),
         revision: session.revision,
         transport: Transport::Http,
+        session: session.identity.clone(),
+        questioner: way.questioner,
     };
     let (backend, lease) = (front.backend.clone(), lease.clone());
     Ok(Running::new(OnDisconnect::Finish, async move {
         let _in_use = lease;
-        let answer = backend.answer(&caller, &ask, sink);
+        let answer = backend.answer(&caller, &ask, way.progress);
         let outcome = until_cancelled(answer, registration).await?;
         let id = entry.id().clone();
         entry.finish().then(|| Answer::new(&id, outcome.as_ref()))
     }))
 }
 
-/// Answers a batch, where the session's revision has them. Progress has no place in the one JSON answer
-/// and is not asked for.
+/// Answers a batch, where the session's revision has them. Progress and questions have no place in the one JSON
+/// answer and are not asked for.
 pub(crate) async fn batch<B: Backend>(
     front: &Front<B>,
     lease: Lease,
@@ -182,11 +210,11 @@ pub(crate) async fn batch<B: Backend>(
                 answers.push(if request.method == Method::Initialize || reading.claims_version() {
                     Err(Answer::new(&request.id, Err(&not_in_a_batch())))
                 } else {
-                    call(front, &lease, request, reading, None)
+                    call(front, &lease, request, reading, Way::default())
                 });
             }
             Ok(Message::Notification(told)) => notified(&lease.0, &told),
-            Ok(Message::Response(_)) => debug!("ignored a response: nothing was asked of this client"),
+            Ok(Message::Response(answer)) => drop(lease.0.desk.answered(answer)),
             Err(malformed) => {
                 let mut out = BytesMut::new();
                 malformed_response(&mut out, &malformed);

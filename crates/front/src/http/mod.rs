@@ -4,6 +4,7 @@
 //! JSON, era, then the era's own rules ([`modern`], [`legacy`]). Nothing here is remembered between
 //! modern requests; legacy ones live in [`session`]s.
 
+mod api;
 mod body;
 mod connection;
 mod guard;
@@ -16,18 +17,19 @@ mod session;
 mod sse;
 mod workers;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Body;
 use bridgehead_config::HttpSettings;
-use bridgehead_gateway::Principal;
+use bridgehead_gateway::{Principal, Session};
 use bridgehead_wire::{Incoming, Message, RpcError, code};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+pub use api::{API, Api, serve_socket};
 pub use connection::serve;
 pub use workers::Workers;
 
@@ -50,9 +52,12 @@ struct Front<B> {
     backend: B,
     guard: Guard,
     sessions: Arc<Sessions>,
+    /// What the gateway knows modern clients as: one for each principal, and an endpoint has one.
+    stateless: Session,
     max_body_bytes: usize,
     keep_alive: Duration,
     shutdown: CancellationToken,
+    api: OnceLock<Api>,
 }
 
 /// The routes of the HTTP front. Must be called within a runtime: it starts the task that expires idle
@@ -82,9 +87,11 @@ pub fn router<B: Backend>(
         backend,
         guard: Guard::new(settings, token),
         sessions,
+        stateless: Session::new(),
         max_body_bytes: settings.max_body_bytes,
         keep_alive: settings.keep_alive,
         shutdown,
+        api: OnceLock::new(),
     };
     Routes(Arc::new(front))
 }
@@ -105,7 +112,14 @@ impl<B> std::fmt::Debug for Routes<B> {
 }
 
 impl<B: Backend> Routes<B> {
-    /// Answers one HTTP request, wherever it came from. Two paths need no router.
+    /// Serves the operators' API too, to those who hold its token or the front's.
+    #[must_use]
+    pub fn with_api(self, api: Api) -> Self {
+        drop(self.0.api.set(api));
+        self
+    }
+
+    /// Answers one HTTP request, wherever it came from. So few paths need no router.
     pub async fn answer<D>(&self, request: Request<D>) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Send + 'static,
@@ -115,6 +129,9 @@ impl<B: Backend> Routes<B> {
         match request.uri().path() {
             ENDPOINT => endpoint(&self.0, request).await,
             HEALTH => reply::text("ok"),
+            path if path.starts_with(API) && self.0.api.get().is_some() => {
+                Box::pin(operate(&self.0, request)).await
+            }
             _ => {
                 let error = RpcError::new(code::INVALID_REQUEST, "nothing here; the MCP endpoint is `/mcp`");
                 reply::error(StatusCode::NOT_FOUND, None, &error)
@@ -147,6 +164,20 @@ async fn endpoint<B: Backend>(front: &Front<B>, request: Request<Body>) -> Reply
             reply
         }
     }
+}
+
+async fn operate<B: Backend>(front: &Front<B>, request: Request<Body>) -> Reply {
+    let Some(api) = front.api.get() else { return reply::empty(StatusCode::NOT_FOUND) };
+    let (parts, content) = request.into_parts();
+    if let Err(refusal) = front.guard.admit_operator(&parts, api.token()) {
+        debug!(status = %refusal.status, reason = refusal.reason, "turned an operator away");
+        let mut reply = api::failed(refusal.status, refusal.reason);
+        if refusal.status == StatusCode::UNAUTHORIZED {
+            reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        return reply;
+    }
+    api.answer(Request::from_parts(parts, content)).await
 }
 
 async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &HeaderMap, body: Body) -> Reply {
@@ -241,8 +272,11 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
             StatusCode::BAD_REQUEST,
             "a response is not allowed here: nothing was asked of this client",
         ),
-        Message::Response(_) => match legacy::session(front, &principal, headers) {
-            Ok(_) => reply::empty(StatusCode::ACCEPTED),
+        Message::Response(answer) => match legacy::session(front, &principal, headers) {
+            Ok(lease) => {
+                lease.0.desk.answered(answer);
+                reply::empty(StatusCode::ACCEPTED)
+            }
             Err(missing) => missing.reply(None),
         },
     }

@@ -43,7 +43,13 @@ pub(crate) fn check<B: Backend>(
         return Err(Box::new(reply::error(status, Some(&id), &error)));
     }
     let served = matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall);
-    let caller = Caller { principal, revision: Revision::V2026_07_28, transport: Transport::Http };
+    let caller = Caller {
+        principal,
+        revision: Revision::V2026_07_28,
+        transport: Transport::Http,
+        session: front.stateless.clone(),
+        questioner: None,
+    };
     match reading.into_ask(method) {
         Ok(ask) => Ok(Passed { id, served, ask, caller }),
         Err(error) => Err(Box::new(reply::error(StatusCode::BAD_REQUEST, Some(&id), &error))),

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_gateway::Principal;
-use bridgehead_wire::Revision;
+use bridgehead_gateway::{Desk, Principal, Session as Identity};
+use bridgehead_wire::{Abilities, Revision};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +33,12 @@ pub(crate) struct Session {
     pub(crate) id: Uuid,
     pub(crate) principal: Principal,
     pub(crate) revision: Revision,
+    /// What its client can be asked during a call.
+    pub(crate) abilities: Abilities,
+    /// Where the client's answers go.
+    pub(crate) desk: Desk,
+    /// What the gateway knows it as.
+    pub(crate) identity: Identity,
     pub(crate) in_flight: InFlight,
     /// Cancelled when the session is over.
     pub(crate) ended: CancellationToken,
@@ -54,7 +60,13 @@ impl Sessions {
     }
 
     /// Opens a session, unless there are too many.
-    pub(crate) fn open(&self, principal: Principal, revision: Revision, tick: u64) -> Option<Arc<Session>> {
+    pub(crate) fn open(
+        &self,
+        principal: Principal,
+        revision: Revision,
+        abilities: Abilities,
+        tick: u64,
+    ) -> Option<Arc<Session>> {
         let mut table = self.table.lock();
         if table.len() >= self.cap {
             expire(&mut table, self.idle);
@@ -66,6 +78,9 @@ impl Sessions {
             id: Uuid::new_v4(),
             principal,
             revision,
+            abilities,
+            desk: Desk::default(),
+            identity: Identity::new(),
             in_flight: InFlight::default(),
             ended: CancellationToken::new(),
             announced: AtomicU64::new(tick),
@@ -118,10 +133,12 @@ fn expire(table: &mut HashMap<Uuid, Arc<Session>>, idle: Duration) {
 }
 
 impl Session {
-    /// First the mark, then the calls: whoever enters after the calls were cancelled sees the mark.
+    /// First the mark, then the calls: whoever enters after the calls were cancelled sees the mark. Servers
+    /// that were its own go with it.
     fn end(&self) {
         self.ended.cancel();
         self.in_flight.cancel_all();
+        self.identity.end();
     }
 
     /// Enough of the id to tell sessions apart in a log, too little to use one.
@@ -181,7 +198,7 @@ mod tests {
     }
 
     fn open(sessions: &Sessions) -> Option<Arc<Session>> {
-        sessions.open(Principal::local(), Revision::V2025_06_18, 0)
+        sessions.open(Principal::local(), Revision::V2025_06_18, Abilities::NONE, 0)
     }
 
     fn known(sessions: &Sessions, session: &Session) -> bool {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bridgehead_front::Backend;
-use bridgehead_gateway::{Ask, Caller, ProgressSink};
+use bridgehead_gateway::{Ask, Caller, ProgressSink, Session};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::{Method, Object, Raw, Revision, RpcError, Spliced, code};
 use bytes::Bytes;
@@ -29,6 +29,8 @@ pub(crate) struct Inner {
     pub(crate) headers: Arc<[HeaderParameter]>,
     /// The callers seen, as `principal revision`.
     pub(crate) callers: std::sync::Mutex<Vec<String>>,
+    /// The session of each of them.
+    pub(crate) sessions: std::sync::Mutex<Vec<Session>>,
 }
 
 impl std::ops::Deref for Fake {
@@ -54,6 +56,7 @@ impl Fake {
             changes: watch::channel(0).0,
             headers: headers.into(),
             callers: std::sync::Mutex::default(),
+            sessions: std::sync::Mutex::default(),
         }))
     }
 
@@ -149,6 +152,7 @@ impl Backend for Fake {
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         self.callers.lock().unwrap().push(format!("{} {}", caller.principal, caller.revision));
+        self.sessions.lock().unwrap().push(caller.session.clone());
         match ask.method {
             Method::ToolsList => Ok(Raw::literal(r#"{"tools":[]}"#).into()),
             Method::Discover => Ok(Raw::literal(r#"{"supportedVersions":["2026-07-28"]}"#).into()),

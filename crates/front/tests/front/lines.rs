@@ -170,6 +170,13 @@ async fn both_eras_share_a_connection() {
     let expected =
         ["local 2026-07-28", "local 2026-07-28", "local 2024-11-05", "local 2025-11-25", "local 2026-07-28"];
     assert_eq!(callers, expected);
+    let sessions = fake.sessions.lock().unwrap().clone();
+    assert!(sessions.iter().all(|session| *session == sessions[0]), "POOL-1: a connection is one session");
+    let other = Fake::new();
+    let mut client = Client::start(&other);
+    client.send(&modern("1", "tools/list", "")).await;
+    client.next().await;
+    assert_ne!(other.sessions.lock().unwrap()[0], sessions[0]);
 }
 
 #[tokio::test]

@@ -282,3 +282,25 @@ async fn batches_where_the_revision_has_them() {
     let many = format!("[{}]", vec![legacy("1", "ping", ""); 257].join(","));
     assert_eq!(server.in_session(&session, &many).await.error(), (400, -32600, None));
 }
+
+/// POOL-1: what the gateway knows a client as: each legacy session is one, until it ends; modern clients are
+/// what their principal is.
+#[tokio::test]
+async fn what_the_gateway_knows_a_client_as() {
+    let fake = Fake::new();
+    let server = Server::start(&fake).await;
+    let call = legacy("1", "tools/call", r#""name":"echo","arguments":{}"#);
+    let [one, two] = [server.session("2025-06-18").await, server.session("2025-06-18").await];
+    for session in [&one, &one, &two] {
+        server.in_session(session, &call).await.json();
+    }
+    for _ in 0..2 {
+        let call = modern("1", "tools/call", r#""name":"echo","arguments":{}"#);
+        server.modern("tools/call", "echo", &call).await.json();
+    }
+    let known = fake.sessions.lock().unwrap().clone();
+    assert_eq!(known.len(), 5);
+    assert!(known[0] == known[1] && known[0] != known[2] && known[3] == known[4] && known[3] != known[0]);
+    server.send("DELETE", &[("mcp-session-id", &one)], "").await;
+    assert!(known[0].is_ended() && !known[2].is_ended() && !known[3].is_ended());
+}

@@ -1,7 +1,7 @@
 //! Merging without servers: handles to servers that cannot start, and lists made up here.
 
 use bridgehead_config::{GatewaySettings, Launch, Server};
-use bridgehead_upstream::Surroundings;
+use bridgehead_upstream::{RestartPolicy, Surroundings};
 use serde_json::{Value, json};
 
 use super::*;
@@ -24,6 +24,9 @@ fn start(server: Server) -> Upstream {
             changed: Arc::default(),
             warm_up: Arc::new(tokio::sync::Semaphore::new(1)),
             bus: bridgehead_events::Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
+            records: bridgehead_upstream::Records::default(),
+            shelf: None,
+            policy: RestartPolicy::REGISTRY,
         },
     )
 }
@@ -39,12 +42,13 @@ fn tool(name: &str, definition: &Value) -> Arc<Tool> {
         validator: None,
         headers: Arc::new([]),
         idempotent: false,
+        output: OnceLock::new(),
     })
 }
 
 fn share(upstream: &Upstream, tools: &[(&str, Value)]) -> Arc<Share> {
     let tools = tools.iter().map(|(name, definition)| tool(name, definition)).collect();
-    Arc::new(Share::new(upstream, tools, None, true, &HashSet::new()))
+    Arc::new(Share::new(upstream, tools, None, true, &HashSet::new(), &Queues::default()))
 }
 
 fn many(upstream: &Upstream, tools: usize, description: &str) -> Arc<Share> {
@@ -195,7 +199,14 @@ async fn hidden_and_unlisted_tools_are_known() {
 async fn instructions_of_all_servers() {
     let said = |name: &str, own: Option<&str>, words: &str| {
         let tools = vec![tool("t", &json!({"instructions": words})), tool("quiet", &json!({}))];
-        Arc::new(Share::new(&upstream(name), tools, own.map(str::to_owned), true, &HashSet::new()))
+        Arc::new(Share::new(
+            &upstream(name),
+            tools,
+            own.map(str::to_owned),
+            true,
+            &HashSet::new(),
+            &Queues::default(),
+        ))
     };
     let silent = merge(SHAPE, &offers(&[said("s", None, "")]), None);
     assert_eq!(silent.instructions(), None);

@@ -1,6 +1,6 @@
 //! The five stages that every call passes, built-in or upstream, in one function.
 
-mod dispatch;
+pub(crate) mod dispatch;
 mod record;
 mod validate;
 
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bridgehead_audit::{AuditSink, Clock, CorrelationId};
 use bridgehead_events::Bus;
-use bridgehead_wire::{Raw, RpcError, Spliced};
+use bridgehead_wire::{Code, Raw, RpcError, Shape, Spliced};
 
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::Route;
-use crate::error::{CallError, Code, Shape};
-use crate::relay::ToolResult;
+use crate::error::CallError;
+use crate::relay::{Input, ToolResult};
 use record::Record;
 
 /// One tool invocation.
@@ -86,7 +86,7 @@ impl Chain {
             return record.exit(Outcome::Failed(error));
         }
         let outcome = match checked {
-            Ok(checked) => dispatch::run(self, call, checked).await,
+            Ok(checked) => dispatch::run(self, call, checked, &mut record).await,
             Err(error) => Outcome::Failed(error),
         };
         record.exit(outcome)
@@ -103,7 +103,7 @@ impl Chain {
                 Shape::ToolResult | Shape::Internal => {
                     let structured = call.server().is_none();
                     let result = envelope_result(&error.envelope(), true, structured);
-                    let marked = ToolResult::read(&result)
+                    let marked = ToolResult::read(&result, Input::Refused)
                         .map(|result| result.finish(era, &self.server_info, call.correlation));
                     Ok(marked.unwrap_or_else(|_| result.into()))
                 }

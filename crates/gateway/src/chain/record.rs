@@ -4,16 +4,17 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bridgehead_audit::{
     AuditError, AuditSink, Call as AuditCall, Clock, Enter, Exit, Moment, Outcome as Ending,
 };
 use bridgehead_events::{Bus, Detail, Excerpt};
-use bridgehead_wire::Redactor;
-use tracing::{debug, error};
+use bridgehead_wire::{Code, Redactor};
+use bytes::Bytes;
+use tracing::{Level, debug, enabled, error, trace};
 
 use super::{Call, Chain, Counters, Outcome};
-use crate::error::Code;
 
 /// What the bus calls a call that its client no longer wanted.
 const CANCELLED: &str = "cancelled";
@@ -31,9 +32,11 @@ struct Open {
     bus: Bus,
     counters: Arc<Counters>,
     call: AuditCall,
-    arguments: bytes::Bytes,
+    arguments: Bytes,
     opened: Moment,
     entered: bool,
+    /// How long it waited for its turn.
+    queued: Duration,
 }
 
 impl Record {
@@ -49,10 +52,13 @@ impl Record {
                     server: call.route.as_ref().ok().and_then(|route| route.server.clone()),
                     principal: call.caller.principal.shared(),
                     correlation: call.correlation,
+                    era: call.caller.era(),
+                    transport: call.caller.transport.as_str(),
                 },
                 arguments: call.arguments.bytes().clone(),
                 opened: chain.clock.now(),
                 entered: false,
+                queued: Duration::ZERO,
             }),
         }
     }
@@ -64,6 +70,13 @@ impl Record {
         // Marked first: an enter that fails, or is cut off half way, is not tried a second time on drop.
         open.entered = true;
         open.audit.enter(&event).await
+    }
+
+    /// Notes how long the call waited for its turn.
+    pub(super) fn waited(&mut self, queued: Duration) {
+        if let Some(open) = &mut self.open {
+            open.queued = queued;
+        }
     }
 
     /// Writes the exit event and hands the outcome on unchanged: a failing exit is ours to note.
@@ -84,11 +97,37 @@ impl Open {
     }
 
     fn close(&self, ending: Ending, retryable: bool) {
-        let event = Exit::new(&self.call, self.opened, self.clock.now(), ending);
+        let event = Exit::new(&self.call, self.opened, self.clock.now(), ending).after_waiting(self.queued);
+        self.log(&event);
         self.bus.tell(self.call.correlation, self.call.server.as_ref(), || self.told(&event, retryable));
         if let Err(error) = self.audit.exit(event) {
             self.counters.audit_exit_failures.fetch_add(1, Ordering::Relaxed);
             error!(correlationId = %self.call.correlation, tool = %self.call.tool, %error, "the end of a call could not be recorded");
+        }
+    }
+
+    /// How long it took and how it ended; what was said only at `trace`, and without its secrets.
+    fn log(&self, exit: &Exit) {
+        let AuditCall { tool, server, correlation, .. } = &self.call;
+        let outcome = match exit.outcome() {
+            Ending::Result { is_error: false, .. } => "result",
+            Ending::Result { is_error: true, .. } => "tool error",
+            Ending::Error { code, .. } => code,
+            Ending::Cancelled => CANCELLED,
+        };
+        debug!(
+            correlationId = %correlation, %tool, server = server.as_deref(), outcome,
+            durationMs = exit.duration_ms(), queuedMs = exit.queued_ms(), "call ended"
+        );
+        if enabled!(Level::TRACE) {
+            let redactor = Redactor::default();
+            let shown = |json: &Bytes| String::from_utf8_lossy(&redactor.json(tool, json)).into_owned();
+            let result = match exit.outcome() {
+                Ending::Result { body, .. } => shown(body),
+                Ending::Error { message, .. } => redactor.text(message).into_owned(),
+                Ending::Cancelled => String::new(),
+            };
+            trace!(correlationId = %correlation, arguments = shown(&self.arguments), result, "call in full");
         }
     }
 
@@ -99,7 +138,10 @@ impl Open {
         match exit.outcome() {
             Ending::Result { body, .. } => Detail::ToolCompleted {
                 tool,
-                summary: Excerpt::new(&redactor, &String::from_utf8_lossy(body)),
+                summary: Excerpt::new(
+                    &redactor,
+                    &String::from_utf8_lossy(&redactor.paths(&self.call.tool, body)),
+                ),
                 duration_ms: exit.duration_ms(),
             },
             Ending::Error { code, message } => Detail::ToolFailed {
@@ -130,7 +172,6 @@ impl Drop for Record {
         } else {
             Ending::Cancelled
         };
-        debug!(correlationId = %open.call.correlation, tool = %open.call.tool, "call dropped");
         if open.entered {
             open.close(ending, false);
         } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {

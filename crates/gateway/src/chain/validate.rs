@@ -2,16 +2,18 @@
 
 use bridgehead_schema::Validator;
 use bridgehead_upstream::{Tool, Upstream};
+use bridgehead_wire::Code;
 use serde_json::{Value, json};
 
 use super::Call;
 use crate::catalog::{Registered, Route, Target};
-use crate::error::{CallError, Code};
+use crate::error::CallError;
+use crate::queue::Queue;
 
 /// A call that may go on: who runs it, and the arguments where somebody takes them decoded.
 pub(super) enum Checked<'c> {
     Native(&'c Registered, Value),
-    Upstream(&'c Upstream, &'c Tool),
+    Upstream(&'c Upstream, &'c Tool, &'c Queue),
 }
 
 /// Whether the call may go on. A tool that goes nowhere is a refusal like any other, so that it is audited
@@ -32,11 +34,11 @@ pub(super) fn check<'c>(call: &'c Call<'_>) -> Result<Checked<'c>, CallError> {
         Target::Native(native) => {
             Ok(Checked::Native(native, fitting_arguments(call, route, &native.validator)?))
         }
-        Target::Upstream { upstream, tool } => {
+        Target::Upstream { upstream, tool, queue } => {
             if let Some(validator) = &tool.validator {
                 fitting_arguments(call, route, validator)?;
             }
-            Ok(Checked::Upstream(upstream, tool))
+            Ok(Checked::Upstream(upstream, tool, queue))
         }
     }
 }

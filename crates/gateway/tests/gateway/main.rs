@@ -5,5 +5,13 @@
 mod catalog;
 mod chain;
 mod edges;
+mod eras;
 mod events;
+mod pool;
+mod questions;
+mod queues;
+mod reload;
+mod remote;
+mod status;
 mod support;
+mod telemetry;

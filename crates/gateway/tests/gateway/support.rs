@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bridgehead_config::{GatewaySettings, Launch, Secret, Server, Stdio};
-use bridgehead_gateway::{Ask, Caller, Gateway, Options, Principal, ProgressSink, Transport};
+use bridgehead_gateway::{Ask, Caller, Gateway, Options, Principal, ProgressSink, Session, Transport};
 use bridgehead_testkit::{LeakCheck, Mock, Recorder};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError};
 use serde_json::{Value, json};
@@ -65,6 +65,16 @@ impl Fixture {
         }
     }
 
+    /// Calls a tool as a client of a session; the text of the answer, or the error.
+    pub(crate) async fn call_as(
+        &self,
+        session: &Session,
+        revision: Revision,
+        tool: &str,
+    ) -> Result<String, Value> {
+        call_as(&self.gateway, session, revision, tool).await
+    }
+
     /// The names a legacy client sees.
     pub(crate) async fn names(&self) -> Vec<String> {
         let list: Value =
@@ -105,7 +115,39 @@ pub(crate) async fn ask_raw(
 ) -> Result<Raw, RpcError> {
     let params = Object::parse(params).unwrap();
     let meta = RequestMeta::read(Some(&params)).unwrap();
-    let caller = Caller { principal: Principal::local(), revision, transport: Transport::Memory };
+    let caller = Caller {
+        principal: Principal::local(),
+        revision,
+        transport: Transport::Memory,
+        session: Session::new(),
+        questioner: None,
+    };
     let ask = Ask { method: method.into(), params, meta };
     gateway.answer(&caller, &ask, progress).await.map(|result| result.to_raw())
+}
+
+/// Calls a tool as a client of a session; the text of the answer, or the error.
+pub(crate) async fn call_as(
+    gateway: &Gateway,
+    session: &Session,
+    revision: Revision,
+    tool: &str,
+) -> Result<String, Value> {
+    let params = Object::parse(&Raw::encode(&json!({"name": tool, "arguments": {}}))).unwrap();
+    let meta = RequestMeta::read(Some(&params)).unwrap();
+    let caller = Caller {
+        principal: Principal::local(),
+        revision,
+        transport: Transport::Memory,
+        session: session.clone(),
+        questioner: None,
+    };
+    let ask = Ask { method: "tools/call".into(), params, meta };
+    match gateway.answer(&caller, &ask, None).await {
+        Ok(result) => {
+            let result: Value = result.to_raw().decode().unwrap();
+            Ok(result["content"][0]["text"].as_str().unwrap_or_default().to_owned())
+        }
+        Err(error) => Err(error.body().decode().unwrap()),
+    }
 }

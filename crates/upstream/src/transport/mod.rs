@@ -1,3 +1,146 @@
-//! The ways to reach a server, one module each.
+//! The ways to reach a server, one module each, and what they have in common: a [`Connection`].
 
-pub(crate) mod stdio;
+mod dial;
+pub(crate) mod http;
+mod stdio;
+mod websocket;
+
+use std::collections::BTreeMap;
+
+use bridgehead_config::{EraChoice, Launch, Server, Transport};
+use bridgehead_process::{Exit, SpawnError};
+
+use self::http::HttpConnection;
+use self::stdio::Process;
+use self::websocket::WebSocket;
+use crate::link::Link;
+use crate::negotiate::{NegotiateError, Offer, Opening, Peer};
+use crate::record::Record;
+
+/// A server that was reached, and the link to it. Dropping it lets go of the server at once.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Where requests go.
+    pub(crate) link: Link,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Process(Box<Process>),
+    Http(HttpConnection),
+    WebSocket(WebSocket),
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConnectionKind {
+    Stdio,
+    Http,
+    Sse,
+    WebSocket,
+}
+
+/// Why a server was not reached.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    #[error(transparent)]
+    Negotiate(#[from] NegotiateError),
+    /// Its configuration does not say how.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// Reaches the server as its configuration says and agrees with it on a protocol. `environment` is the gateway's
+/// own, `limit` the largest message that is taken.
+pub(crate) async fn connect(
+    server: &Server,
+    environment: &BTreeMap<String, String>,
+    limit: usize,
+    record: &Record,
+    offer: Offer,
+) -> Result<(Connection, Peer), ConnectError> {
+    match &server.launch {
+        Launch::Unusable { reason } => Err(ConnectError::Unusable(reason.clone())),
+        Launch::Stdio(stdio) => {
+            let (process, peer) = stdio::connect(server, stdio, environment, limit, record, offer).await?;
+            let link = process.link.clone();
+            Ok((Connection { link, way: Way::Process(Box::new(process)) }, peer))
+        }
+        Launch::Remote(remote) if remote.transport == Transport::WebSocket => {
+            let (socket, peer) = websocket::connect(server, remote, limit, offer).await?;
+            Ok((Connection { link: socket.link.clone(), way: Way::WebSocket(socket) }, peer))
+        }
+        Launch::Remote(remote) => {
+            let (link, connection, peer) = http::connect(server, remote, limit, offer).await?;
+            Ok((Connection { link, way: Way::Http(connection) }, peer))
+        }
+    }
+}
+
+/// Which question to put to a peer on a stream first.
+fn opening(era: EraChoice) -> Opening {
+    match era {
+        EraChoice::Auto => Opening::Probe,
+        EraChoice::Modern => Opening::Discover,
+        EraChoice::Legacy => Opening::Initialize,
+    }
+}
+
+impl Connection {
+    /// How it is reached.
+    pub(crate) const fn kind(&self) -> ConnectionKind {
+        match &self.way {
+            Way::Process(_) => ConnectionKind::Stdio,
+            Way::Http(connection) if connection.is_sse() => ConnectionKind::Sse,
+            Way::Http(_) => ConnectionKind::Http,
+            Way::WebSocket(_) => ConnectionKind::WebSocket,
+        }
+    }
+
+    /// Its process, if it has one here.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match &self.way {
+            Way::Process(process) => Some(process.pid()),
+            Way::Http(_) | Way::WebSocket(_) => None,
+        }
+    }
+
+    /// Resolves when the server is lost; the link then says why.
+    pub(crate) async fn ended(&mut self) {
+        match &mut self.way {
+            Way::Process(process) => process.ended().await,
+            Way::Http(connection) => connection.ended().await,
+            Way::WebSocket(socket) => socket.ended().await,
+        }
+    }
+
+    /// Lets go of the server. Nothing of it is left here after; a process says how it ended.
+    pub(crate) async fn stop(self) -> Option<Exit> {
+        match self.way {
+            Way::Process(process) => Some(process.stop().await),
+            Way::Http(connection) => {
+                connection.stop().await;
+                None
+            }
+            Way::WebSocket(socket) => {
+                socket.stop().await;
+                None
+            }
+        }
+    }
+}
+
+impl ConnectionKind {
+    /// Its name in messages.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::Http => "http",
+            Self::Sse => "sse",
+            Self::WebSocket => "websocket",
+        }
+    }
+}

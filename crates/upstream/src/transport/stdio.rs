@@ -11,7 +11,9 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use crate::link::{Link, LinkError};
-use crate::negotiate::{NegotiateError, Opening, Peer, negotiate};
+use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate};
+use crate::record::{Counted, LineSource, Record};
+use crate::transport::{ConnectError, opening};
 
 /// How long a server that was asked to end by closing its stdin has before it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(2);
@@ -28,26 +30,21 @@ pub(crate) struct Process {
     /// Gone once it was seen to end.
     reader: Option<AbortOnDropHandle<()>>,
     writer: AbortOnDropHandle<()>,
-}
-
-/// Why a server did not come up.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectError {
-    #[error(transparent)]
-    Spawn(#[from] SpawnError),
-    #[error(transparent)]
-    Negotiate(#[from] NegotiateError),
+    /// Among the server's processes as long as this is here.
+    counted: Counted,
 }
 
 /// Starts the server and negotiates; a server that ends on the probe is started once more without it.
-pub(crate) async fn connect(
+pub(super) async fn connect(
     server: &Server,
     stdio: &Stdio,
     environment: &BTreeMap<String, String>,
     limit: usize,
+    record: &Record,
+    offer: Offer,
 ) -> Result<(Process, Peer), ConnectError> {
-    let process = Process::start(server, stdio, environment, limit).await?;
-    match process.negotiate(Opening::Probe).await {
+    let process = Process::start(server, stdio, environment, limit, record).await?;
+    match process.negotiate(opening(server.era), offer).await {
         Err((NegotiateError::EndedOnProbe(reason), process)) => {
             debug!(server = %format_args!("mcp:{}", server.name), %reason, "the server ended on the probe; starting it again without");
             process.stop().await;
@@ -58,8 +55,8 @@ pub(crate) async fn connect(
         }
         Ok(found) => return Ok(found),
     }
-    let process = Process::start(server, stdio, environment, limit).await?;
-    match process.negotiate(Opening::Initialize).await {
+    let process = Process::start(server, stdio, environment, limit, record).await?;
+    match process.negotiate(Opening::Initialize, offer).await {
         Ok(found) => Ok(found),
         Err((error, process)) => {
             process.stop().await;
@@ -74,6 +71,7 @@ impl Process {
         stdio: &Stdio,
         environment: &BTreeMap<String, String>,
         limit: usize,
+        record: &Record,
     ) -> Result<Self, SpawnError> {
         let mut env = bridgehead_process::base_environment(environment);
         env.extend(stdio.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
@@ -82,16 +80,24 @@ impl Process {
         let name: Arc<str> = Arc::from(server.name.as_ref());
         let redactor = Redactor::default();
         let log = {
-            let name = Arc::clone(&name);
-            move |line: &str| debug!(server = %format_args!("mcp:{name}"), stderr = %redactor.text(line), "server wrote")
+            let (name, record) = (Arc::clone(&name), record.clone());
+            move |line: &str| {
+                debug!(server = %format_args!("mcp:{name}"), stderr = %redactor.text(line), "server wrote");
+                record.line(LineSource::Stderr, line);
+            }
         };
         let mut child = bridgehead_process::start(&spec, Box::new(log)).await?;
+        let counted = record.began(child.view());
         let pipes = child.take_stdout().zip(child.take_stdin());
         let (stdout, stdin) = pipes.ok_or_else(|| SpawnError::Other {
             program: spec.program.clone(),
             source: std::io::Error::other("the new process has no pipes"),
         })?;
         let (link, read, write) = Link::over(&name, stdout, stdin, limit);
+        link.on_noise({
+            let record = record.clone();
+            move |line| record.noisy(line)
+        });
         debug!(server = %format_args!("mcp:{name}"), pid = child.pid(), "started");
         let (reader, writer) = (tokio::spawn(read), tokio::spawn(write));
         Ok(Self {
@@ -99,12 +105,17 @@ impl Process {
             child,
             reader: Some(AbortOnDropHandle::new(reader)),
             writer: AbortOnDropHandle::new(writer),
+            counted,
         })
     }
 
-    async fn negotiate(mut self, opening: Opening) -> Result<(Self, Peer), (NegotiateError, Self)> {
+    async fn negotiate(
+        mut self,
+        opening: Opening,
+        offer: Offer,
+    ) -> Result<(Self, Peer), (NegotiateError, Self)> {
         let link = self.link.clone();
-        let negotiating = negotiate(&link, opening);
+        let negotiating = negotiate(&link, opening, offer);
         tokio::pin!(negotiating);
         let outcome = tokio::select! {
             outcome = &mut negotiating => outcome,
@@ -144,10 +155,11 @@ impl Process {
 
     /// Ends the server: stdin closes, then the group is asked, then killed. Nothing of it is left after.
     pub(crate) async fn stop(self) -> Exit {
-        let Self { link, child, reader, writer } = self;
+        let Self { link, child, reader, writer, counted } = self;
         writer.abort();
         let _ = writer.await;
         let exit = child.stop(STOP_GRACE).await;
+        counted.exited(&exit.to_string());
         drop(reader);
         link.end(LinkError::Closed("the server was stopped".into()));
         exit

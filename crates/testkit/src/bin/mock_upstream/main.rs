@@ -1,18 +1,18 @@
-//! An MCP server on standard input and output that does what its script says, right or wrong.
+//! An MCP server, on standard input and output or on a port of loopback, that does what its script says, right or wrong.
 //!
 //! The script ([`bridgehead_testkit::Script`]) comes in the variable `MOCK_SCRIPT` or as the
 //! first argument. One thread reads; whatever waits does so on a thread of its own, so calls
 //! run side by side. What does not wait is answered in the order it came. The process ends
 //! with its standard input, and where a script forbids that, a minute later.
 
+mod carrier;
 mod message;
 mod output;
 mod server;
 mod tools;
+mod transcript;
 
-use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use std::time::Duration;
 use bridgehead_testkit::{SCRIPT_VARIABLE, Script};
 
 use crate::server::Server;
+use crate::transcript::Transcript;
 
 /// How long a process that ignores the end of its input lives on.
 const LONGEST_AFTERLIFE: Duration = Duration::from_secs(60);
@@ -41,22 +42,21 @@ fn main() -> ExitCode {
         complain(line);
     }
     let ignore_eof = script.ignore_eof;
-    let mut transcript = match script.transcript.as_deref().map(open).transpose() {
-        Ok(transcript) => transcript,
+    let transcript = match script.transcript.as_deref().map(Transcript::open).transpose() {
+        Ok(transcript) => transcript.unwrap_or_default(),
         Err(error) => {
             complain(&format!("the transcript cannot be opened: {error}"));
             return ExitCode::from(2);
         }
     };
-    let mut note = |line: &[u8]| {
-        if let Some(file) = &mut transcript {
-            // One write per line: several processes may append to the same file.
-            let _ = file.write_all(&[line, b"\n"].concat());
-        }
-    };
-    note(format!("--- started {}", std::process::id()).as_bytes());
-
+    transcript.note(format!("--- started {}", std::process::id()).as_bytes());
     let server = Arc::new(Server::new(script));
+    if let Some(carrier) = server.script.carrier {
+        let Err(error) = carrier::serve(&server, carrier, &transcript);
+        complain(&format!("cannot serve: {error}"));
+        return ExitCode::from(1);
+    }
+
     server.output.litter();
     let mut input = std::io::stdin().lock();
     let mut line = Vec::new();
@@ -68,20 +68,16 @@ fn main() -> ExitCode {
         }
         let line = line.trim_ascii();
         if !line.is_empty() {
-            note(line);
-            server.receive(line);
+            transcript.note(line);
+            server.receive(line, &server.output);
         }
     }
-    note(format!("--- eof {}", std::process::id()).as_bytes());
+    transcript.note(format!("--- eof {}", std::process::id()).as_bytes());
 
     if ignore_eof {
         std::thread::sleep(LONGEST_AFTERLIFE);
     }
     ExitCode::SUCCESS
-}
-
-fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
 }
 
 fn complain(line: &str) {

@@ -36,6 +36,10 @@ pub(crate) struct Params<'a> {
     pub(crate) request_id: Option<&'a RawValue>,
     #[serde(rename = "protocolVersion", borrow)]
     pub(crate) protocol_version: Option<Cow<'a, str>>,
+    #[serde(rename = "inputResponses", borrow)]
+    pub(crate) input_responses: Option<&'a RawValue>,
+    #[serde(rename = "requestState", borrow)]
+    pub(crate) request_state: Option<&'a RawValue>,
     #[serde(rename = "_meta", borrow)]
     pub(crate) meta: Option<Meta<'a>>,
 }

@@ -1,44 +1,81 @@
-//! The one way out: whole lines on standard output, one at a time, with the script's litter
-//! after each.
+//! The ways out: whole messages, one at a time, to whoever is to get them.
 //!
-//! A reader that went away ends nothing here; the end of standard input does.
+//! Over standard output the script's litter follows each. A reader that went away ends nothing here; the end of
+//! standard input does, or of the process.
 
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use parking_lot::Mutex;
 
-/// Standard output, shared by all threads.
-pub(crate) struct Output {
-    noise: Vec<String>,
-    next_noise: Mutex<usize>,
+/// Where messages go. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Output(Arc<Way>);
+
+enum Way {
+    /// Standard output, and the lines that litter it.
+    Standard { noise: Vec<String>, next_noise: Mutex<usize> },
+    /// One reader: a response, a stream or a socket.
+    Reader(Mutex<Sender<String>>),
+    /// All who listen.
+    Listeners(Mutex<Vec<Sender<String>>>),
 }
 
 impl Output {
-    /// An output that litters with these lines.
-    pub(crate) fn new(noise: Vec<String>) -> Self {
-        Self { noise, next_noise: Mutex::new(0) }
+    /// Standard output, littered with these lines.
+    pub(crate) fn standard(noise: Vec<String>) -> Self {
+        Self(Arc::new(Way::Standard { noise, next_noise: Mutex::new(0) }))
+    }
+
+    /// Nobody yet.
+    pub(crate) fn listeners() -> Self {
+        Self(Arc::new(Way::Listeners(Mutex::default())))
+    }
+
+    /// One reader.
+    pub(crate) fn reader(sender: Sender<String>) -> Self {
+        Self(Arc::new(Way::Reader(Mutex::new(sender))))
+    }
+
+    /// One more listener.
+    pub(crate) fn add(&self, sender: Sender<String>) {
+        if let Way::Listeners(listeners) = &*self.0 {
+            listeners.lock().push(sender);
+        }
     }
 
     /// Writes all the litter at once, as a chatty program does at start.
     pub(crate) fn litter(&self) {
+        let Way::Standard { noise, .. } = &*self.0 else { return };
         let mut out = std::io::stdout().lock();
-        for line in &self.noise {
+        for line in noise {
             let _ = writeln!(out, "{line}");
         }
         let _ = out.flush();
     }
 
-    /// Writes one line.
+    /// Writes one message, or what a script has in the place of one.
     pub(crate) fn line(&self, text: &str) {
-        let mut next = self.next_noise.lock();
-        let mut out = std::io::stdout().lock();
-        let _ = out.write_all(text.as_bytes());
-        let _ = out.write_all(b"\n");
-        if !self.noise.is_empty() {
-            let _ = writeln!(out, "{}", self.noise[*next % self.noise.len()]);
-            *next += 1;
+        match &*self.0 {
+            Way::Standard { noise, next_noise } => {
+                let mut next = next_noise.lock();
+                let mut out = std::io::stdout().lock();
+                let _ = out.write_all(text.as_bytes());
+                let _ = out.write_all(b"\n");
+                if !noise.is_empty() {
+                    let _ = writeln!(out, "{}", noise[*next % noise.len()]);
+                    *next += 1;
+                }
+                let _ = out.flush();
+            }
+            Way::Reader(reader) => {
+                let _ = reader.lock().send(text.to_owned());
+            }
+            Way::Listeners(listeners) => {
+                listeners.lock().retain(|listener| listener.send(text.to_owned()).is_ok());
+            }
         }
-        let _ = out.flush();
     }
 
     /// Answers a request. Both texts go out as they stand.

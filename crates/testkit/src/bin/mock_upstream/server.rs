@@ -19,15 +19,16 @@ use crate::tools::Call;
 
 /// The mock, shared by the reading thread and those that wait.
 pub(crate) struct Server {
-    script: Script,
+    pub(crate) script: Script,
+    /// Where what nobody asked for goes.
     pub(crate) output: Output,
     initialized: AtomicBool,
     pub(crate) tools: Mutex<Vec<Tool>>,
     /// The parameters of the last call to a tool that does not report them.
     pub(crate) last_call: Mutex<Option<String>>,
     pub(crate) cancelled: Mutex<Vec<String>>,
-    /// The ids of open `subscriptions/listen` requests.
-    pub(crate) listens: Mutex<Vec<String>>,
+    /// The ids of open `subscriptions/listen` requests, and where their messages go.
+    pub(crate) listens: Mutex<Vec<(String, Output)>>,
     pub(crate) next_question: AtomicU64,
     /// Who waits for the answer to a question of ours, by its id.
     pub(crate) questions: Mutex<HashMap<String, Sender<String>>>,
@@ -35,8 +36,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(mut script: Script) -> Self {
+        let output = match script.carrier {
+            None => Output::standard(std::mem::take(&mut script.noise)),
+            Some(_) => Output::listeners(),
+        };
         Self {
-            output: Output::new(std::mem::take(&mut script.noise)),
+            output,
             tools: Mutex::new(std::mem::take(&mut script.tools)),
             script,
             initialized: AtomicBool::new(false),
@@ -48,35 +53,40 @@ impl Server {
         }
     }
 
-    /// Takes one line from the client.
-    pub(crate) fn receive(self: &Arc<Self>, line: &[u8]) {
+    /// Takes one message from the client; `out` is where its answer goes.
+    pub(crate) fn receive(self: &Arc<Self>, line: &[u8], out: &Output) {
         let Ok(message) = serde_json::from_slice::<Message<'_>>(line) else {
-            self.output.error("null", -32700, "parse error", None);
+            out.error("null", -32700, "parse error", None);
             return;
         };
         match (message.id, message.method.as_deref()) {
-            (Some(id), Some(method)) => self.request(id.get(), method, &message),
-            (None, Some(method)) => self.notification(method, &message),
+            (Some(id), Some(method)) => self.request(out, id.get(), method, &message),
+            (None, Some(method)) => self.notification(out, method, &message),
             (Some(id), None) => self.answer(id.get(), &message),
-            (None, None) => self.output.error("null", -32600, "invalid request", None),
+            (None, None) => out.error("null", -32600, "invalid request", None),
         }
     }
 
-    fn notification(&self, method: &str, message: &Message<'_>) {
+    fn notification(&self, out: &Output, method: &str, message: &Message<'_>) {
         match method {
             "notifications/initialized" => {
                 for line in &self.script.after_initialized {
-                    self.output.line(line.as_str());
+                    out.line(line.as_str());
                 }
             }
             "notifications/cancelled" => {
                 if let Ok(Params { request_id: Some(id), .. }) = message.params() {
-                    self.listens.lock().retain(|listen| listen != id.get());
-                    self.cancelled.lock().push(id.get().to_owned());
+                    self.cancel(id.get());
                 }
             }
             _ => {}
         }
+    }
+
+    /// Nobody waits for the request any more.
+    pub(crate) fn cancel(&self, id: &str) {
+        self.listens.lock().retain(|(listen, _)| listen != id);
+        self.cancelled.lock().push(id.to_owned());
     }
 
     fn answer(&self, id: &str, message: &Message<'_>) {
@@ -91,13 +101,13 @@ impl Server {
         let _ = asker.send(text);
     }
 
-    fn request(self: &Arc<Self>, id: &str, method: &str, message: &Message<'_>) {
+    fn request(self: &Arc<Self>, out: &Output, id: &str, method: &str, message: &Message<'_>) {
         let Ok(params) = message.params() else {
-            self.output.error(id, -32602, "params cannot be read", None);
+            out.error(id, -32602, "params cannot be read", None);
             return;
         };
         if method == "server/discover" {
-            self.probe(id, &params);
+            self.probe(out, id, &params);
             return;
         }
         let claimed = params.meta.as_ref().and_then(|meta| meta.protocol_version.as_deref());
@@ -108,60 +118,60 @@ impl Server {
         };
         if method == "initialize" {
             if modern {
-                self.unsupported(id, params.protocol_version.as_deref());
+                self.unsupported(out, id, params.protocol_version.as_deref());
             } else {
-                self.initialize(id, &params);
+                self.initialize(out, id, &params);
             }
             return;
         }
         if modern {
-            if !self.envelope_is_complete(id, &params) {
+            if !self.envelope_is_complete(out, id, &params) {
                 return;
             }
         } else if !self.initialized.load(Ordering::SeqCst) && method != "ping" {
-            self.output.error(id, -32600, "the server is not initialized", None);
+            out.error(id, -32600, "the server is not initialized", None);
             return;
         }
         match method {
-            "ping" if !modern => self.output.result(id, "{}"),
-            "tools/list" => self.list(id, modern, params.cursor.as_deref()),
+            "ping" if !modern => out.result(id, "{}"),
+            "tools/list" => self.list(out, id, modern, params.cursor.as_deref()),
             "tools/call" => {
-                Call::new(self, id, modern, &params, message.params.map(|raw| raw.get())).run();
+                Call::new(self, out, id, modern, &params, message.params.map(|raw| raw.get())).run();
             }
-            "subscriptions/listen" if modern => self.listen(id),
-            _ => self.output.error(id, -32601, "method not found", None),
+            "subscriptions/listen" if modern => self.listen(out, id),
+            _ => out.error(id, -32601, "method not found", None),
         }
     }
 
-    fn probe(self: &Arc<Self>, id: &str, params: &Params<'_>) {
+    fn probe(self: &Arc<Self>, out: &Output, id: &str, params: &Params<'_>) {
         match &self.script.on_probe {
-            Probe::ByEra => self.discover(id, params),
+            Probe::ByEra => self.discover(out, id, params),
             Probe::Silent => {}
             Probe::Error(error) => {
                 let data = error.data.as_ref().map(|data| data.as_str());
-                self.output.error(id, error.code, &error.message, data);
+                out.error(id, error.code, &error.message, data);
             }
             Probe::Exit { status } => std::process::exit(*status),
             Probe::Late { ms } => {
                 let complete = self.discovery(params);
-                let server = Arc::clone(self);
+                let (server, out) = (Arc::clone(self), out.clone());
                 let id = id.to_owned();
-                later(*ms, move || server.finish_discovery(&id, complete));
+                later(*ms, move || server.finish_discovery(&out, &id, complete));
             }
             Probe::ForeignId => {
-                self.output.error(r#""server-error""#, -32600, "bad request", None);
+                out.error(r#""server-error""#, -32600, "bad request", None);
             }
             Probe::Unsupported { supported } => {
                 let data = json!({"supported": supported, "requested": MODERN_REVISION});
                 let message = "unsupported protocol version";
-                self.output.error(id, -32022, message, Some(&data.to_string()));
+                out.error(id, -32022, message, Some(&data.to_string()));
             }
-            Probe::Garbage => self.output.line("what is this: server/discover?"),
+            Probe::Garbage => out.line("what is this: server/discover?"),
         }
     }
 
-    fn discover(&self, id: &str, params: &Params<'_>) {
-        self.finish_discovery(id, self.discovery(params));
+    fn discover(&self, out: &Output, id: &str, params: &Params<'_>) {
+        self.finish_discovery(out, id, self.discovery(params));
     }
 
     /// What the probe comes to: modern with a complete envelope, or the fault in it.
@@ -176,11 +186,11 @@ impl Server {
         }
     }
 
-    fn finish_discovery(&self, id: &str, discovery: Discovery) {
+    fn finish_discovery(&self, out: &Output, id: &str, discovery: Discovery) {
         match discovery {
-            Discovery::Unknown => self.output.error(id, -32601, "method not found", None),
-            Discovery::Incomplete => self.refuse_envelope(id),
-            Discovery::Unsupported(version) => self.unsupported(id, Some(&version)),
+            Discovery::Unknown => out.error(id, -32601, "method not found", None),
+            Discovery::Incomplete => self.refuse_envelope(out, id),
+            Discovery::Unsupported(version) => self.unsupported(out, id, Some(&version)),
             Discovery::Result => {
                 let mut result = json!({
                     "resultType": "complete",
@@ -193,49 +203,49 @@ impl Server {
                 if let Some(instructions) = &self.script.instructions {
                     result["instructions"] = instructions.as_str().into();
                 }
-                self.output.result(id, &result.to_string());
+                out.result(id, &result.to_string());
             }
         }
     }
 
-    fn envelope_is_complete(&self, id: &str, params: &Params<'_>) -> bool {
+    fn envelope_is_complete(&self, out: &Output, id: &str, params: &Params<'_>) -> bool {
         match envelope(params) {
             Envelope::Complete => return true,
-            Envelope::Missing => self.refuse_envelope(id),
-            Envelope::Unsupported(version) => self.unsupported(id, Some(&version)),
+            Envelope::Missing => self.refuse_envelope(out, id),
+            Envelope::Unsupported(version) => self.unsupported(out, id, Some(&version)),
         }
         false
     }
 
-    fn refuse_envelope(&self, id: &str) {
+    fn refuse_envelope(&self, out: &Output, id: &str) {
         let message = "params._meta lacks the protocol version or the client capabilities";
-        self.output.error(id, -32602, message, None);
+        out.error(id, -32602, message, None);
     }
 
-    fn unsupported(&self, id: &str, requested: Option<&str>) {
+    fn unsupported(&self, out: &Output, id: &str, requested: Option<&str>) {
         let data = json!({"supported": [MODERN_REVISION], "requested": requested});
         let message = format!("unsupported protocol version, this server speaks {MODERN_REVISION}");
-        self.output.error(id, -32022, &message, Some(&data.to_string()));
+        out.error(id, -32022, &message, Some(&data.to_string()));
     }
 
-    fn initialize(&self, id: &str, params: &Params<'_>) {
+    fn initialize(&self, out: &Output, id: &str, params: &Params<'_>) {
         match &self.script.initialize {
             Initialize::Silent => return,
             Initialize::Exit { status } => std::process::exit(*status),
             Initialize::Error(error) => {
                 let data = error.data.as_ref().map(|data| data.as_str());
-                self.output.error(id, error.code, &error.message, data);
+                out.error(id, error.code, &error.message, data);
                 return;
             }
             Initialize::Answer if params.protocol_version.is_none() => {
                 let message = "initialize lacks protocolVersion";
-                self.output.error(id, -32602, message, None);
+                out.error(id, -32602, message, None);
                 return;
             }
             Initialize::Answer => {}
         }
         for line in &self.script.before_initialize_result {
-            self.output.line(line.as_str());
+            out.line(line.as_str());
         }
         let mut result = json!({
             "protocolVersion": self.script.revision,
@@ -246,13 +256,13 @@ impl Server {
             result["instructions"] = instructions.as_str().into();
         }
         self.initialized.store(true, Ordering::SeqCst);
-        self.output.result(id, &result.to_string());
+        out.result(id, &result.to_string());
     }
 
-    fn list(self: &Arc<Self>, id: &str, modern: bool, cursor: Option<&str>) {
+    fn list(self: &Arc<Self>, out: &Output, id: &str, modern: bool, cursor: Option<&str>) {
         if let Some(error) = &self.script.list_error {
             let data = error.data.as_ref().map(|data| data.as_str());
-            self.output.error(id, error.code, &error.message, data);
+            out.error(id, error.code, &error.message, data);
             return;
         }
         let page = match cursor.map(|cursor| cursor.strip_prefix("page-")) {
@@ -260,21 +270,21 @@ impl Server {
             Some(number) => number.and_then(|number| number.parse().ok()),
         };
         let Some(page) = page else {
-            self.output.error(id, -32602, "invalid cursor", None);
+            out.error(id, -32602, "invalid cursor", None);
             return;
         };
         if self.script.list_delay_ms == 0 {
-            self.finish_list(id, modern, page);
+            self.finish_list(out, id, modern, page);
         } else {
-            let server = Arc::clone(self);
+            let (server, out) = (Arc::clone(self), out.clone());
             let id = id.to_owned();
             later(self.script.list_delay_ms, move || {
-                server.finish_list(&id, modern, page);
+                server.finish_list(&out, &id, modern, page);
             });
         }
     }
 
-    fn finish_list(&self, id: &str, modern: bool, page: usize) {
+    fn finish_list(&self, out: &Output, id: &str, modern: bool, page: usize) {
         let tools = self.tools.lock();
         let pages = self.script.pages.max(1);
         let size = tools.len().div_ceil(pages).max(1);
@@ -289,13 +299,13 @@ impl Server {
             result += r#","resultType":"complete","ttlMs":0,"cacheScope":"public""#;
             result += &format!(r#","_meta":{}"#, self.result_meta());
         }
-        self.output.result(id, &(result + "}"));
+        out.result(id, &(result + "}"));
     }
 
-    fn listen(&self, id: &str) {
-        self.listens.lock().push(id.to_owned());
+    fn listen(&self, out: &Output, id: &str) {
+        self.listens.lock().push((id.to_owned(), out.clone()));
         let meta = subscription_meta(id);
-        self.output.notify(
+        out.notify(
             "notifications/subscriptions/acknowledged",
             &format!(r#"{{{meta},"notifications":{{"toolsListChanged":true}}}}"#),
         );
@@ -304,8 +314,8 @@ impl Server {
     /// Tells whoever can be told that the tools have changed.
     pub(crate) fn announce_change(&self) {
         const METHOD: &str = "notifications/tools/list_changed";
-        for id in self.listens.lock().iter() {
-            self.output.notify(METHOD, &format!("{{{}}}", subscription_meta(id)));
+        for (id, out) in self.listens.lock().iter() {
+            out.notify(METHOD, &format!("{{{}}}", subscription_meta(id)));
         }
         if self.initialized.load(Ordering::SeqCst) {
             self.output.notify(METHOD, "{}");

@@ -15,22 +15,29 @@ use bridgehead_testkit::{Behaviour, Crash, ProgressFault, SCRIPT_VARIABLE};
 use serde_json::{Value, json};
 
 use crate::message::Params;
+use crate::output::Output;
 use crate::server::{Server, aside};
 
 /// One call, owned, so that it can move to another thread.
 pub(crate) struct Call {
     server: Arc<Server>,
+    output: Output,
     id: String,
     modern: bool,
     name: String,
     arguments: String,
     progress_token: Option<String>,
+    /// What the client declared with the call.
+    capabilities: Value,
+    /// Whether it brings what an earlier round asked for.
+    retries: bool,
     params: Option<String>,
 }
 
 impl Call {
     pub(crate) fn new(
         server: &Arc<Server>,
+        output: &Output,
         id: &str,
         modern: bool,
         params: &Params<'_>,
@@ -38,6 +45,7 @@ impl Call {
     ) -> Self {
         Self {
             server: Arc::clone(server),
+            output: output.clone(),
             id: id.to_owned(),
             modern,
             name: params.name.as_deref().unwrap_or_default().to_owned(),
@@ -47,12 +55,19 @@ impl Call {
                 .as_ref()
                 .and_then(|meta| meta.progress_token)
                 .map(|token| token.get().to_owned()),
+            capabilities: params
+                .meta
+                .as_ref()
+                .and_then(|meta| meta.client_capabilities)
+                .and_then(|raw| serde_json::from_str(raw.get()).ok())
+                .unwrap_or_default(),
+            retries: params.input_responses.is_some() || params.request_state.is_some(),
             params: raw_params.map(str::to_owned),
         }
     }
 
     /// Starts the call, and ends it if nothing in it waits.
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(self) {
         let behaviour = self
             .server
             .tools
@@ -62,11 +77,11 @@ impl Call {
             .map(|tool| tool.behaviour().clone());
         let Some(behaviour) = behaviour else {
             let message = format!("unknown tool: {}", self.name);
-            self.server.output.error(&self.id, -32602, &message, None);
+            self.output.error(&self.id, -32602, &message, None);
             return;
         };
         if !matches!(behaviour, Behaviour::Received) {
-            *self.server.last_call.lock() = self.params.take();
+            self.server.last_call.lock().clone_from(&self.params);
         }
         if waits(&behaviour) {
             aside(move || self.play(&behaviour));
@@ -76,7 +91,7 @@ impl Call {
     }
 
     fn play(&self, behaviour: &Behaviour) {
-        let output = &self.server.output;
+        let output = &self.output;
         match behaviour {
             Behaviour::Echo => self.echo(&self.id),
             Behaviour::Text(text) => self.text(text, None, false),
@@ -121,6 +136,17 @@ impl Call {
                     self.text(&answer, Some(&answer), false);
                 }
             }
+            Behaviour::InputRequired(_) if self.retries => {
+                self.text(self.params.as_deref().unwrap_or_default(), None, false);
+            }
+            Behaviour::InputRequired(result) => output.result(&self.id, result.as_str()),
+            Behaviour::Needs { capability, then } if self.capabilities[capability].is_object() => {
+                self.play(then);
+            }
+            Behaviour::Needs { capability, .. } => {
+                let data = json!({"requiredCapabilities": {capability: {}}}).to_string();
+                output.error(&self.id, -32021, "the client lacks a capability", Some(&data));
+            }
             Behaviour::Environment { values } => self.value(&environment(values)),
             Behaviour::Arguments => self.value(&json!({
                 "args": std::env::args().skip(1).collect::<Vec<_>>(),
@@ -154,7 +180,7 @@ impl Call {
 
     fn echo(&self, id: &str) {
         let result = self.result(&self.arguments, Some(&self.arguments), false);
-        self.server.output.result(id, &result);
+        self.output.result(id, &result);
     }
 
     fn value(&self, value: &Value) {
@@ -164,7 +190,7 @@ impl Call {
 
     fn text(&self, text: &str, structured: Option<&str>, is_error: bool) {
         let result = self.result(text, structured, is_error);
-        self.server.output.result(&self.id, &result);
+        self.output.result(&self.id, &result);
     }
 
     fn result(&self, text: &str, structured: Option<&str>, is_error: bool) -> String {
@@ -188,7 +214,7 @@ impl Call {
                 (Some(token), _) => token,
             };
             let done = if fault == ProgressFault::NotIncreasing { 1 } else { step };
-            self.server.output.notify(
+            self.output.notify(
                 "notifications/progress",
                 &format!(
                     r#"{{"progressToken":{token},"progress":{done},"total":{steps},"message":"step {step}"}}"#
@@ -211,19 +237,20 @@ impl Call {
         let (sender, receiver) = mpsc::channel();
         self.server.questions.lock().insert(id.to_string(), sender);
         let params = params.map_or_else(String::new, |params| format!(r#","params":{params}"#));
-        self.server.output.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"{params}}}"#));
+        self.output.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"{params}}}"#));
         receiver.recv().ok()
     }
 }
 
 fn waits(behaviour: &Behaviour) -> bool {
-    matches!(
-        behaviour,
+    match behaviour {
         Behaviour::Delay { .. }
-            | Behaviour::Progress { .. }
-            | Behaviour::Flood { .. }
-            | Behaviour::Ask { .. }
-    )
+        | Behaviour::Progress { .. }
+        | Behaviour::Flood { .. }
+        | Behaviour::Ask { .. } => true,
+        Behaviour::Needs { then, .. } => waits(then),
+        _ => false,
+    }
 }
 
 fn environment(told: &[String]) -> Value {

@@ -1,4 +1,4 @@
-//! The shim as a program of its own; see `bridgehead_process::shim`.
+//! The shim as a program of its own; see `bridgehead_process::shim`. It is installed with `bridgehead`, beside it.
 
 use std::process::ExitCode;
 

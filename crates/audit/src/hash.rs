@@ -1,0 +1,157 @@
+//! The four hashes of the trail, each in a domain of its own so that none can stand in for another.
+//!
+//! A row's leaf is the hash of its text; a row's head is the hash of the head before it and its leaf; the head
+//! before the first row is the hash of the segment's header; a checkpoint has a digest of its text. What they
+//! are the hashes of is documented in `docs/audit.md`, and must not change without a new format number.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+const LEAF: u8 = 0;
+const NODE: u8 = 1;
+const LINK: u8 = 2;
+const HEADER: u8 = 3;
+const CHECKPOINT: u8 = 4;
+
+/// A SHA-256 value, written in lower-case hexadecimal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Hash(pub [u8; 32]);
+
+impl Hash {
+    /// The hash of plain bytes: what stands for arguments and results.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// The leaf of a row's text (RFC 6962, section 2.1).
+    #[must_use]
+    pub fn leaf(row: &[u8]) -> Self {
+        domain(LEAF, &[row])
+    }
+
+    /// The node above two others (RFC 6962, section 2.1).
+    #[must_use]
+    pub fn node(left: &Self, right: &Self) -> Self {
+        domain(NODE, &[&left.0, &right.0])
+    }
+
+    /// The head behind a row.
+    #[must_use]
+    pub fn link(before: &Self, leaf: &Self) -> Self {
+        domain(LINK, &[&before.0, &leaf.0])
+    }
+
+    /// The head before the first row of a segment with this header.
+    #[must_use]
+    pub fn header(text: &[u8]) -> Self {
+        domain(HEADER, &[text])
+    }
+
+    /// The digest of a checkpoint's text.
+    #[must_use]
+    pub fn checkpoint(text: &[u8]) -> Self {
+        domain(CHECKPOINT, &[text])
+    }
+
+    /// Reads exactly 64 lower-case digits: a hash has one spelling.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        unhex(text, &mut bytes).then_some(Self(bytes))
+    }
+}
+
+fn domain(tag: u8, parts: &[&[u8]]) -> Hash {
+    let mut hasher = Sha256::new();
+    hasher.update([tag]);
+    for part in parts {
+        hasher.update(part);
+    }
+    Hash(hasher.finalize().into())
+}
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+/// Appends `bytes` in hexadecimal.
+pub(crate) fn hex(bytes: &[u8], out: &mut Vec<u8>) {
+    for byte in bytes {
+        out.push(DIGITS[usize::from(byte >> 4)]);
+        out.push(DIGITS[usize::from(byte & 15)]);
+    }
+}
+
+/// Fills `out` from lower-case hexadecimal of exactly its length; says whether it could.
+pub(crate) fn unhex(text: &str, out: &mut [u8]) -> bool {
+    let digit = |byte: u8| DIGITS.iter().position(|digit| *digit == byte);
+    text.len() == out.len() * 2
+        && out.iter_mut().zip(text.as_bytes().chunks_exact(2)).all(|(byte, pair)| {
+            match (digit(pair[0]), digit(pair[1])) {
+                (Some(high), Some(low)) => {
+                    *byte = u8::try_from(high << 4 | low).unwrap_or_default();
+                    true
+                }
+                _ => false,
+            }
+        })
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = Vec::with_capacity(64);
+        hex(&self.0, &mut text);
+        formatter.write_str(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl serde::Serialize for Hash {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Hash {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("not 64 lower-case hexadecimal digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_has_one_spelling() {
+        let hash = Hash::of(b"abc");
+        let text = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(hash.to_string(), text);
+        assert_eq!(Hash::parse(text), Some(hash));
+        assert_eq!(Hash::parse(&text.to_uppercase()), None);
+        assert_eq!(Hash::parse(&text[1..]), None);
+    }
+
+    #[test]
+    fn domains_are_apart() {
+        let (a, b) = (Hash::of(b"a"), Hash::of(b"b"));
+        let joined: Vec<u8> = [a.0, b.0].concat();
+        let all = [
+            Hash::of(&joined),
+            Hash::leaf(&joined),
+            Hash::node(&a, &b),
+            Hash::link(&a, &b),
+            Hash::header(&joined),
+            Hash::checkpoint(&joined),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(!all[at + 1..].contains(one));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A proof that a row is in the record: the row, the way up to a root, and the checkpoint that states the
+//! root. Whoever holds the checkpoint, or trusts the key that signed it, needs nothing else.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::merkle::{path, root_from};
+use crate::records::{ReadError, RecordKind, read_segment};
+use crate::{Checkpoint, Hash, PublicKey, Row};
+
+/// That one row is under the root of one checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Proof {
+    /// The form of this object.
+    pub format: u32,
+    /// The row's text, byte for byte.
+    pub row: String,
+    /// Its place in the segment, from 0.
+    pub index: u64,
+    /// The siblings on the way up, the nearest first.
+    pub path: Vec<Hash>,
+    /// The checkpoint that states the root.
+    pub checkpoint: Checkpoint,
+}
+
+/// Why there is no proof, or why one does not hold.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProofError {
+    /// The segment cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// There is no such row.
+    #[error("the segment has no row {0}")]
+    NoRow(u64),
+    /// The row is too new.
+    #[error("no checkpoint covers row {0} yet; one is made every minute and when the gateway ends")]
+    NotCovered(u64),
+    /// It shows nothing.
+    #[error("the proof does not hold: {0}")]
+    Wrong(String),
+}
+
+impl Proof {
+    /// Proves row `seq` of a segment by the first checkpoint that covers it.
+    ///
+    /// # Errors
+    /// When there is no such row or no such checkpoint.
+    pub fn of(segment: &Path, seq: u64) -> Result<Self, ProofError> {
+        let mut leaves = Vec::new();
+        let mut row = None;
+        let mut covering: Option<Checkpoint> = None;
+        read_segment(segment, |record| {
+            match record.kind {
+                RecordKind::Row => {
+                    if record.seq == Some(seq) {
+                        row = Some((leaves.len(), String::from_utf8_lossy(&record.text).into_owned()));
+                    }
+                    leaves.push(Hash::leaf(&record.text));
+                }
+                RecordKind::Checkpoint if covering.is_none() && row.is_some() => {
+                    covering = serde_json::from_slice(&record.text).ok();
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let (index, row) = row.ok_or(ProofError::NoRow(seq))?;
+        let checkpoint = covering.ok_or(ProofError::NotCovered(seq))?;
+        let count = usize::try_from(checkpoint.count).unwrap_or(usize::MAX).min(leaves.len());
+        let path = path(&leaves[..count], index).ok_or(ProofError::NotCovered(seq))?;
+        let proof = Self { format: 1, row, index: index as u64, path, checkpoint };
+        proof.check(None, None).map(|_| proof)
+    }
+
+    /// Checks it, without any segment: that the row leads to the root of the checkpoint, that the checkpoint is
+    /// signed with `key` or has the root that the caller kept, where these are given.
+    ///
+    /// # Errors
+    /// Why it shows nothing.
+    pub fn check(&self, key: Option<&PublicKey>, root: Option<Hash>) -> Result<Row, ProofError> {
+        let wrong = |what: &str| ProofError::Wrong(what.to_owned());
+        if self.format != 1 {
+            return Err(wrong("its form is not known"));
+        }
+        let leaf = Hash::leaf(self.row.as_bytes());
+        let reached = root_from(leaf, self.index, self.checkpoint.count, &self.path);
+        if reached != Some(self.checkpoint.root) {
+            return Err(wrong("the row is not under the root of the checkpoint"));
+        }
+        if root.is_some_and(|root| root != self.checkpoint.root) {
+            return Err(wrong("the checkpoint has another root than the one that was kept"));
+        }
+        self.checkpoint.check_signature(key).map_err(|what| wrong(&format!("the checkpoint: {what}")))?;
+        serde_json::from_str(&self.row).map_err(|_| wrong("the row cannot be read"))
+    }
+}

@@ -1,0 +1,220 @@
+//! Segments and exports read as one sequence: a header, its rows in order, each checkpoint behind the row it
+//! was made after.
+//!
+//! A record is text and the hash that is stored beside it. Reading judges nothing; that is `verify`'s.
+
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+
+use crate::hash::unhex;
+use crate::store::{StoreError, connect, segment_files};
+use crate::{Checkpoint, Hash};
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// A segment begins.
+    Header,
+    /// A row.
+    Row,
+    /// A statement about the rows before it.
+    Checkpoint,
+}
+
+/// One text with its hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What it is.
+    pub kind: RecordKind,
+    /// The number that the database has for a row; an export has none beside the text.
+    pub seq: Option<u64>,
+    /// The bytes that are hashed.
+    pub text: Vec<u8>,
+    /// The hash as it is stored; none if it is not one.
+    pub hash: Option<Hash>,
+}
+
+/// Why records cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// A segment.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A file.
+    #[error("cannot read {}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// An export that does not look like one.
+    #[error("line {line} of the export is no record: it was changed, or this is no export")]
+    Line {
+        /// Which, from 1.
+        line: u64,
+    },
+    /// Whoever takes the records could not.
+    #[error("cannot write: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// The segments in a folder, the oldest first.
+#[must_use]
+pub fn segments(folder: &Path) -> Vec<PathBuf> {
+    segment_files(folder)
+}
+
+/// Reads a segment, also one that is being written.
+///
+/// # Errors
+/// When the file cannot be read, or when `take` fails.
+pub fn read_segment(
+    path: &Path,
+    mut take: impl FnMut(Record) -> Result<(), ReadError>,
+) -> Result<(), ReadError> {
+    let broken = |error: rusqlite::Error| StoreError::database(path, &error);
+    if let Err(error) = std::fs::metadata(path) {
+        return Err(ReadError::File { path: path.to_owned(), error });
+    }
+    let connection = connect(path, false)?;
+    connection.busy_timeout(std::time::Duration::from_secs(2)).map_err(broken)?;
+    // One moment of the file, however long the reading takes.
+    connection.execute_batch("BEGIN").map_err(broken)?;
+    let mut statement =
+        connection.prepare("SELECT CAST(body AS BLOB), head FROM segment ORDER BY id").map_err(broken)?;
+    let mut headers = statement.query([]).map_err(broken)?;
+    while let Some(row) = headers.next().map_err(broken)? {
+        take(record(RecordKind::Header, None, row, 0).map_err(broken)?)?;
+    }
+    let mut statement = connection
+        .prepare("SELECT count, CAST(body AS BLOB), digest FROM checkpoints ORDER BY count, rowid")
+        .map_err(broken)?;
+    let mut checkpoints = Vec::new();
+    let mut found = statement.query([]).map_err(broken)?;
+    while let Some(row) = found.next().map_err(broken)? {
+        let count: u64 = row.get(0).map_err(broken)?;
+        checkpoints.push((count, record(RecordKind::Checkpoint, Some(count), row, 1).map_err(broken)?));
+    }
+    let mut checkpoints = checkpoints.into_iter().peekable();
+    let mut statement =
+        connection.prepare("SELECT seq, CAST(body AS BLOB), head FROM rows ORDER BY seq").map_err(broken)?;
+    let mut rows = statement.query([]).map_err(broken)?;
+    let mut count = 0;
+    while let Some(row) = rows.next().map_err(broken)? {
+        // The numbers of SQLite have a sign; a negative one is nobody's.
+        let seq = row.get::<_, i64>(0).map_err(broken)?;
+        let seq = u64::try_from(seq).unwrap_or(u64::MAX);
+        take(record(RecordKind::Row, Some(seq), row, 1).map_err(broken)?)?;
+        count += 1;
+        while let Some((_, checkpoint)) = checkpoints.next_if(|(covered, _)| *covered <= count) {
+            take(checkpoint)?;
+        }
+    }
+    checkpoints.try_for_each(|(_, checkpoint)| take(checkpoint))
+}
+
+fn record(
+    kind: RecordKind,
+    seq: Option<u64>,
+    row: &rusqlite::Row<'_>,
+    text: usize,
+) -> Result<Record, rusqlite::Error> {
+    let hash = row.get_ref(text + 1)?.as_blob().ok().and_then(|bytes| bytes.try_into().ok()).map(Hash);
+    Ok(Record { kind, seq, text: row.get_ref(text)?.as_bytes()?.to_vec(), hash })
+}
+
+/// How the line of each kind of record begins, goes on behind the hash, and ends.
+const LINES: [(RecordKind, &[u8], &[u8]); 3] = [
+    (RecordKind::Header, b"{\"head\":\"", b"\",\"header\":"),
+    (RecordKind::Row, b"{\"head\":\"", b"\",\"row\":"),
+    (RecordKind::Checkpoint, b"{\"digest\":\"", b"\",\"checkpoint\":"),
+];
+
+/// Writes a record as a line of an export.
+///
+/// # Errors
+/// When `out` fails.
+pub fn write_line(record: &Record, out: &mut impl Write) -> io::Result<()> {
+    for (kind, start, middle) in LINES {
+        if kind == record.kind {
+            out.write_all(start)?;
+            write!(out, "{}", record.hash.unwrap_or_default())?;
+            out.write_all(middle)?;
+            out.write_all(&record.text)?;
+            return out.write_all(b"}\n");
+        }
+    }
+    Ok(())
+}
+
+fn read_line(line: &[u8]) -> Option<Record> {
+    let line = line.strip_suffix(b"}\n")?;
+    LINES.iter().find_map(|(kind, start, middle)| {
+        let (hash, text) = line.strip_prefix(*start)?.split_at_checked(64)?;
+        let text = text.strip_prefix(*middle)?;
+        let mut bytes = [0; 32];
+        let hash = unhex(std::str::from_utf8(hash).ok()?, &mut bytes).then_some(Hash(bytes));
+        Some(Record { kind: *kind, seq: None, text: text.to_vec(), hash })
+    })
+}
+
+/// Reads an export.
+///
+/// # Errors
+/// When it cannot be read or a line is no record, or when `take` fails.
+pub fn read_export(
+    path: &Path,
+    mut take: impl FnMut(Record) -> Result<(), ReadError>,
+) -> Result<(), ReadError> {
+    let failed = |error| ReadError::File { path: path.to_owned(), error };
+    let mut file = io::BufReader::new(std::fs::File::open(path).map_err(failed)?);
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if file.read_until(b'\n', &mut line).map_err(failed)? == 0 {
+            break;
+        }
+        take(read_line(&line).ok_or(ReadError::Line { line: number })?)?;
+    }
+    Ok(())
+}
+
+/// What the file beside the segments says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointFile {
+    /// The checkpoints, in the order they were made.
+    pub checkpoints: Vec<Checkpoint>,
+    /// The segments that retention removed.
+    pub removed: Vec<String>,
+    /// The numbers of lines that are neither.
+    pub unknown: Vec<usize>,
+}
+
+/// Reads the file that checkpoints are appended to; one that is not there is empty.
+///
+/// # Errors
+/// When it is there and cannot be read.
+pub fn read_checkpoints(path: &Path) -> Result<CheckpointFile, ReadError> {
+    #[derive(serde::Deserialize)]
+    struct Removed {
+        removed: String,
+    }
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(ReadError::File { path: path.to_owned(), error }),
+    };
+    let mut file = CheckpointFile::default();
+    for (at, line) in text.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
+        if let Ok(checkpoint) = serde_json::from_slice::<Checkpoint>(line) {
+            file.checkpoints.push(checkpoint);
+        } else if let Ok(line) = serde_json::from_slice::<Removed>(line) {
+            file.removed.push(line.removed);
+        } else {
+            file.unknown.push(at + 1);
+        }
+    }
+    Ok(file)
+}

@@ -1,0 +1,385 @@
+//! What the store keeps of an event, as the JSON text that is hashed, stored and exported.
+//!
+//! The text is made once, when the event comes in, and is never made again from its parts: whoever checks a
+//! row hashes the bytes that are there. Its number stands first, because it is known last.
+
+use std::borrow::Cow;
+
+use bridgehead_wire::{Era, Redactor};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{CorrelationId, Enter, Exit, Hash, Outcome};
+
+/// What is kept of arguments and results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Payloads {
+    /// Their text without its secrets, and a digest of what they were.
+    #[default]
+    Redacted,
+    /// Only the digest.
+    Digest,
+    /// Neither.
+    None,
+}
+
+/// The longest payload whose text a row keeps; a longer one leaves its size and its digest.
+pub(crate) const LONGEST_PAYLOAD: usize = 64 * 1024;
+
+/// How the enter event of a call is called.
+pub(crate) const ENTER: &str = "enter";
+/// How the exit event of a call is called.
+pub(crate) const EXIT: &str = "exit";
+/// The outcome of a call whose end nobody saw.
+pub const INTERRUPTED: &str = "interrupted";
+
+/// One row, read back from its text.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct Row {
+    /// Its number in the chain of its instance, from 1.
+    pub seq: u64,
+    /// For an exit, the number of its enter; none if that could not be recorded.
+    #[serde(default)]
+    pub enter: Option<u64>,
+    /// `enter` or `exit`.
+    pub kind: String,
+    /// UTC time by the wall clock, which may jump: the order of rows is that of their numbers.
+    pub time: String,
+    /// The call.
+    pub correlation_id: String,
+    /// The tool's name as the client wrote it.
+    pub tool: String,
+    /// The server that offers it.
+    #[serde(default)]
+    pub server: Option<String>,
+    /// On whose behalf the call is made (enter).
+    #[serde(default)]
+    pub principal: Option<String>,
+    /// The protocol era of the request (enter).
+    #[serde(default)]
+    pub era: Option<String>,
+    /// Where the request came in (enter).
+    #[serde(default)]
+    pub transport: Option<String>,
+    /// Whether the arguments passed validation (enter).
+    #[serde(default)]
+    pub validated: Option<bool>,
+    /// `result`, `toolError`, `error`, `cancelled` or `interrupted` (exit).
+    #[serde(default)]
+    pub outcome: Option<String>,
+    /// The stable error code (exit).
+    #[serde(default)]
+    pub code: Option<String>,
+    /// What went wrong, without secrets (exit).
+    #[serde(default)]
+    pub message: Option<String>,
+    /// How long the call took (exit).
+    #[serde(default)]
+    pub duration_ms: Option<u64>,
+    /// How much of it went by waiting for a turn (exit).
+    #[serde(default)]
+    pub queued_ms: Option<u64>,
+    /// The size of the arguments (enter) or the result (exit).
+    #[serde(default)]
+    pub bytes: Option<u64>,
+    /// SHA-256 of the arguments or the result as they were.
+    #[serde(default)]
+    pub digest: Option<String>,
+    /// Their text without its secrets.
+    #[serde(default)]
+    pub payload: Option<String>,
+}
+
+/// A row of which only the numbers are missing.
+pub(crate) struct Draft {
+    pub(crate) kind: Kind,
+    pub(crate) correlation: CorrelationId,
+    /// The text behind the numbers, up to and with the closing brace.
+    pub(crate) rest: Vec<u8>,
+}
+
+/// Which of the two events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Enter,
+    Exit,
+}
+
+/// How payloads become what is kept of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Keeping {
+    pub(crate) payloads: Payloads,
+    pub(crate) redactor: Redactor,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EnterText<'a> {
+    kind: &'static str,
+    time: Time,
+    correlation_id: Text<CorrelationId>,
+    tool: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<&'a str>,
+    principal: &'a str,
+    era: &'static str,
+    transport: &'static str,
+    validated: bool,
+    #[serde(flatten)]
+    payload: Kept,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ExitText<'a> {
+    kind: &'static str,
+    time: Time,
+    correlation_id: Text<CorrelationId>,
+    tool: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<&'a str>,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Cow<'a, str>>,
+    duration_ms: Option<u64>,
+    queued_ms: Option<u64>,
+    #[serde(flatten)]
+    payload: Option<Kept>,
+}
+
+#[derive(Serialize)]
+struct Kept {
+    bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<Hash>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+}
+
+/// A time of day with six decimals, so that times line up and sort as text.
+struct Time(jiff::Timestamp);
+
+impl Serialize for Time {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:.6}", self.0))
+    }
+}
+
+/// The time of day as rows and checkpoints write it.
+pub(crate) fn time_text(time: jiff::Timestamp) -> String {
+    format!("{time:.6}")
+}
+
+struct Text<T>(T);
+
+impl<T: std::fmt::Display> Serialize for Text<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl Keeping {
+    fn keep(&self, tool: &str, payload: &Bytes) -> Kept {
+        let short = payload.len() <= LONGEST_PAYLOAD;
+        let text = || String::from_utf8_lossy(&self.redactor.json(tool, payload)).into_owned();
+        Kept {
+            bytes: payload.len(),
+            digest: (self.payloads != Payloads::None).then(|| Hash::of(payload)),
+            payload: (short && self.payloads == Payloads::Redacted).then(text),
+        }
+    }
+
+    pub(crate) fn enter(&self, event: &Enter) -> Draft {
+        let call = event.call();
+        let text = EnterText {
+            kind: ENTER,
+            time: Time(event.at()),
+            correlation_id: Text(call.correlation),
+            tool: &call.tool,
+            server: call.server.as_deref(),
+            principal: &call.principal,
+            era: match call.era {
+                Era::Legacy => "legacy",
+                Era::Modern => "modern",
+            },
+            transport: call.transport,
+            validated: event.validated(),
+            payload: self.keep(&call.tool, event.arguments()),
+        };
+        Draft { kind: Kind::Enter, correlation: call.correlation, rest: rest(&text) }
+    }
+
+    pub(crate) fn exit(&self, event: &Exit) -> Draft {
+        let (outcome, code, message, payload) = match event.outcome() {
+            Outcome::Result { body, is_error } => {
+                let outcome = if *is_error { "toolError" } else { "result" };
+                (outcome, None, None, Some(self.keep(event.tool(), body)))
+            }
+            Outcome::Error { code, message } => {
+                let message = (self.payloads == Payloads::Redacted).then(|| self.redactor.text(message));
+                ("error", Some(&**code), message, None)
+            }
+            Outcome::Cancelled => ("cancelled", None, None, None),
+        };
+        let text = ExitText {
+            kind: EXIT,
+            time: Time(event.at()),
+            correlation_id: Text(event.correlation()),
+            tool: event.tool(),
+            server: event.server(),
+            outcome,
+            code,
+            message,
+            duration_ms: Some(event.duration_ms()),
+            queued_ms: Some(event.queued_ms()),
+            payload,
+        };
+        Draft { kind: Kind::Exit, correlation: event.correlation(), rest: rest(&text) }
+    }
+}
+
+impl Draft {
+    /// The exit of a call whose end nobody saw.
+    pub(crate) fn interrupted(enter: &Row, now: jiff::Timestamp) -> Option<Self> {
+        let correlation = CorrelationId::parse(&enter.correlation_id)?;
+        let text = ExitText {
+            kind: EXIT,
+            time: Time(now),
+            correlation_id: Text(correlation),
+            tool: &enter.tool,
+            server: enter.server.as_deref(),
+            outcome: INTERRUPTED,
+            code: None,
+            message: None,
+            duration_ms: None,
+            queued_ms: None,
+            payload: None,
+        };
+        Some(Self { kind: Kind::Exit, correlation, rest: rest(&text) })
+    }
+
+    /// Writes the whole text.
+    pub(crate) fn text(&self, seq: u64, enter: Option<u64>, out: &mut Vec<u8>) {
+        use std::io::Write;
+        out.clear();
+        // Writing to memory does not fail.
+        let _ = write!(out, "{{\"seq\":{seq},");
+        if let Some(enter) = enter {
+            let _ = write!(out, "\"enter\":{enter},");
+        }
+        out.extend_from_slice(&self.rest);
+    }
+}
+
+/// The members of a text without the brace that opens it: the numbers go before them.
+fn rest(text: &impl Serialize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    // Strings and numbers only: there is nothing that could fail.
+    let _ = serde_json::to_writer(&mut out, text);
+    if out.first() == Some(&b'{') {
+        out.remove(0);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Call, Moment};
+
+    fn call() -> Call {
+        Call {
+            tool: "files__read".into(),
+            server: Some("files".into()),
+            principal: "ada".into(),
+            correlation: CorrelationId::parse("0199d0a5-6f2b-7c3e-8d4f-0123456789ab").unwrap(),
+            era: Era::Modern,
+            transport: "http",
+        }
+    }
+
+    fn at() -> Moment {
+        Moment { wall: "2026-11-15T12:00:00.5Z".parse().unwrap(), monotonic: Duration::from_millis(7) }
+    }
+
+    fn whole(draft: &Draft, seq: u64, enter: Option<u64>) -> String {
+        let mut out = b"old".to_vec();
+        draft.text(seq, enter, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// AUD-1, AUD-4: the text of an enter row is this, byte for byte; it is what the hashes are made of.
+    #[test]
+    fn an_enter_row_is_this_text() {
+        let enter = Enter::new(call(), Bytes::from_static(br#"{"token":"x"}"#), true, at());
+        let text = whole(&Keeping::default().enter(&enter), 3, None);
+        assert_eq!(
+            text,
+            concat!(
+                r#"{"seq":3,"kind":"enter","time":"2026-11-15T12:00:00.500000Z","#,
+                r#""correlationId":"0199d0a5-6f2b-7c3e-8d4f-0123456789ab","tool":"files__read","server":"files","#,
+                r#""principal":"ada","era":"modern","transport":"http","validated":true,"bytes":13,"#,
+                r#""digest":"0671a8b1bf91a307b4c72ecd2986fa7cdc0d28aef3a4e00aafd12ca17de5b8fc","#,
+                r#""payload":"{\"token\":\"[redacted]\"}"}"#,
+            )
+            .replace(
+                "0671a8b1bf91a307b4c72ecd2986fa7cdc0d28aef3a4e00aafd12ca17de5b8fc",
+                &Hash::of(br#"{"token":"x"}"#).to_string()
+            )
+        );
+        let row: Row = serde_json::from_str(&text).unwrap();
+        assert_eq!((row.seq, row.era.as_deref(), row.bytes), (3, Some("modern"), Some(13)));
+    }
+
+    #[test]
+    fn an_exit_row_tells_how_it_ended() {
+        #[track_caller]
+        fn check(outcome: Outcome, expected: &str) {
+            let now = Moment { monotonic: Duration::from_millis(50), ..at() };
+            let exit = Exit::new(&call(), at(), now, outcome).after_waiting(Duration::from_millis(2));
+            let keeping = Keeping { payloads: Payloads::Redacted, ..Keeping::default() };
+            let text = whole(&keeping.exit(&exit), 4, Some(3));
+            let (_, tail) = text.split_once(r#""server":"files","#).unwrap();
+            assert_eq!(tail, expected);
+            assert!(text.starts_with(r#"{"seq":4,"enter":3,"kind":"exit","#), "{text}");
+        }
+        let digest = Hash::of(b"{}");
+        check(
+            Outcome::Result { body: Bytes::from_static(b"{}"), is_error: false },
+            &format!(
+                r#""outcome":"result","durationMs":43,"queuedMs":2,"bytes":2,"digest":"{digest}","payload":"{{}}"}}"#
+            ),
+        );
+        check(
+            Outcome::Error { code: "HANDLER_ERROR".into(), message: "password=x".to_owned() },
+            r#""outcome":"error","code":"HANDLER_ERROR","message":"password=[redacted]","durationMs":43,"queuedMs":2}"#,
+        );
+        check(Outcome::Cancelled, r#""outcome":"cancelled","durationMs":43,"queuedMs":2}"#);
+    }
+
+    /// AUD-4: `digest` keeps no text and `none` not even a digest; sizes stay.
+    #[test]
+    fn less_can_be_kept() {
+        let enter = Enter::new(call(), Bytes::from_static(br#"{"a":"b"}"#), true, at());
+        for (payloads, digest) in [(Payloads::Digest, true), (Payloads::None, false)] {
+            let keeping = Keeping { payloads, ..Keeping::default() };
+            let row: Row = serde_json::from_str(&whole(&keeping.enter(&enter), 1, None)).unwrap();
+            assert_eq!((row.bytes, row.digest.is_some(), row.payload), (Some(9), digest, None));
+        }
+    }
+
+    #[test]
+    fn a_long_payload_leaves_its_size_and_digest() {
+        let long = Bytes::from(format!("\"{}\"", "x".repeat(LONGEST_PAYLOAD)));
+        let enter = Enter::new(call(), long.clone(), true, at());
+        let row: Row = serde_json::from_str(&whole(&Keeping::default().enter(&enter), 1, None)).unwrap();
+        assert_eq!((row.bytes, row.payload), (Some(long.len() as u64), None));
+        assert_eq!(row.digest, Some(Hash::of(&long).to_string()));
+    }
+}

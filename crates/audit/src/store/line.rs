@@ -1,0 +1,365 @@
+//! Where rows wait to be written, and how those who wait write them: the combining commit.
+//!
+//! There is no writer that calls hand their rows to. The first call that finds nobody writing lets the others
+//! that are ready join it (one turn of its runtime), writes for all of them, and tells them. Exits wait for
+//! nobody and ride along; the keeper comes by for those that no call takes with it.
+//!
+//! What must stay true: the lock is held to move rows and flags, never while anything is written; one at a
+//! time writes (`busy`); an enter is told of its commit only after the commit; a caller that goes away does
+//! not take the others' turn with it.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Shared;
+use crate::row::{Draft, Kind};
+use crate::{AuditError, CorrelationId, Enter, Exit};
+
+/// How many rows may wait.
+pub(crate) const MOST_ROWS: usize = 8192;
+/// How many bytes of them.
+pub(crate) const MOST_BYTES: usize = 64 << 20;
+/// A payload beyond this is digested and redacted by the keeper: it would hold up a thread that serves.
+pub(crate) const HEAVY: usize = 256 * 1024;
+/// How much unprepared payload may wait for the keeper.
+const MOST_HEAVY_BYTES: usize = 256 << 20;
+
+/// What waits.
+#[derive(Default)]
+pub(crate) struct Line {
+    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) bytes: usize,
+    /// What the keeper prepares before it can be written.
+    pub(crate) heavy: VecDeque<Heavy>,
+    heavy_bytes: usize,
+    /// Somebody writes.
+    pub(crate) busy: bool,
+    /// Since when the file has been locked by another program; the keeper alone tries until it is not.
+    pub(crate) blocked: Option<Instant>,
+    /// When the one who writes began.
+    pub(crate) writing: Option<Instant>,
+    /// The keeper is awake, or will be soon.
+    pub(crate) armed: bool,
+    pub(crate) closing: bool,
+    pub(crate) closed: bool,
+}
+
+/// A row and who waits for it.
+pub(crate) struct Waiting {
+    pub(crate) draft: Draft,
+    pub(crate) slot: Option<Arc<Slot>>,
+}
+
+/// An event whose payload is large.
+pub(crate) enum Heavy {
+    Enter(Box<Enter>, Arc<Slot>),
+    Exit(Box<Exit>),
+}
+
+impl Heavy {
+    fn size(&self) -> usize {
+        match self {
+            Self::Enter(event, _) => event.arguments().len(),
+            Self::Exit(event) => event.payload_bytes(),
+        }
+    }
+}
+
+/// Where one call learns what became of its enter row.
+#[derive(Default)]
+pub(crate) struct Slot(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    result: Option<Result<(), Arc<str>>>,
+    waker: Option<Waker>,
+}
+
+impl Slot {
+    pub(crate) fn settle(&self, result: Result<(), Arc<str>>) {
+        let mut state = self.0.lock();
+        state.result = Some(result);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The result, or a promise to be woken when there is one.
+    fn poll(&self, context: &Context<'_>) -> Option<Result<(), Arc<str>>> {
+        let mut state = self.0.lock();
+        if state.result.is_none()
+            && !state.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker()))
+        {
+            state.waker = Some(context.waker().clone());
+        }
+        state.result.clone()
+    }
+
+    fn nudge(&self) {
+        let waker = self.0.lock().waker.clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Line {
+    fn full(&self) -> bool {
+        self.waiting.len() >= MOST_ROWS || self.bytes >= MOST_BYTES || self.heavy_bytes >= MOST_HEAVY_BYTES
+    }
+
+    pub(crate) fn push(&mut self, draft: Draft, slot: Option<Arc<Slot>>) {
+        self.bytes += draft.rest.len();
+        self.waiting.push(Waiting { draft, slot });
+    }
+
+    pub(crate) fn push_heavy(&mut self, heavy: Heavy) {
+        self.heavy_bytes += heavy.size();
+        self.heavy.push_back(heavy);
+    }
+
+    pub(crate) fn pop_heavy(&mut self) {
+        if let Some(heavy) = self.heavy.pop_front() {
+            self.heavy_bytes = self.heavy_bytes.saturating_sub(heavy.size());
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Waiting> {
+        self.bytes = 0;
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Puts rows back to where they were taken from.
+    pub(crate) fn put_back(&mut self, mut rows: Vec<Waiting>) {
+        self.bytes += rows.iter().map(|row| row.draft.rest.len()).sum::<usize>();
+        rows.append(&mut self.waiting);
+        self.waiting = rows;
+    }
+
+    /// Whether the enter of this call is still being prepared: its exit must not overtake it.
+    fn prepares(&self, id: CorrelationId) -> bool {
+        self.heavy.iter().any(|heavy| matches!(heavy, Heavy::Enter(event, _) if event.correlation() == id))
+    }
+
+    /// Has the keeper come by; says whether it must be called.
+    pub(crate) fn arm(&mut self) -> bool {
+        !std::mem::replace(&mut self.armed, true)
+    }
+}
+
+/// The line with the bell that calls the keeper.
+#[derive(Default)]
+pub(crate) struct Counter {
+    pub(crate) line: Mutex<Line>,
+    pub(crate) bell: Condvar,
+}
+
+impl Counter {
+    /// Queues an exit.
+    pub(crate) fn exit(&self, shared: &Shared, event: Exit) -> Result<(), AuditError> {
+        let heavy = event.payload_bytes() > HEAVY;
+        let draft = if heavy { None } else { Some(shared.keeping.exit(&event)) };
+        let mut line = self.line.lock();
+        if line.closed {
+            return Err(AuditError::Failed("the store is closed".to_owned()));
+        }
+        if line.full() {
+            return Err(AuditError::Full);
+        }
+        match draft {
+            Some(draft) if line.heavy.is_empty() || !line.prepares(draft.correlation) => {
+                line.push(draft, None);
+            }
+            _ => line.push_heavy(Heavy::Exit(Box::new(event))),
+        }
+        let ring = line.arm();
+        drop(line);
+        if ring {
+            self.bell.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Wakes the first call that waits, so that it writes for those behind it.
+    pub(crate) fn pass_on(&self) {
+        let line = self.line.lock();
+        if line.busy || line.blocked.is_some() {
+            return;
+        }
+        let next = line.waiting.iter().find_map(|row| row.slot.clone());
+        drop(line);
+        if let Some(slot) = next {
+            slot.nudge();
+        }
+    }
+
+    /// Writes what waits, if nobody does and there is something.
+    pub(crate) fn write(&self, shared: &Shared, keeper: bool) {
+        let mut line = self.line.lock();
+        if line.busy || (line.blocked.is_some() && !keeper) || line.waiting.is_empty() {
+            return;
+        }
+        line.busy = true;
+        line.writing = Some(Instant::now());
+        let rows = line.take();
+        drop(line);
+        let (drafts, slots): (Vec<Draft>, Vec<Option<Arc<Slot>>>) =
+            rows.into_iter().map(|row| (row.draft, row.slot)).unzip();
+        let written = shared.append(&drafts);
+        let mut line = self.line.lock();
+        line.busy = false;
+        line.writing = None;
+        let mut refused = None;
+        match written {
+            Ok(()) => line.blocked = None,
+            Err(error) => {
+                let rows = drafts.into_iter().zip(slots.iter().cloned());
+                let locked = matches!(
+                    error.sqlite_error_code(),
+                    Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
+                );
+                let patient = locked
+                    && line.blocked.get_or_insert_with(Instant::now).elapsed() < shared.options.patience;
+                // Enters that are refused were never promised; exits are kept and tried again.
+                let kept = rows.filter(|(draft, _)| patient || draft.kind == Kind::Exit);
+                line.put_back(kept.map(|(draft, slot)| Waiting { draft, slot }).collect());
+                if patient {
+                    let ring = line.arm();
+                    drop(line);
+                    if ring {
+                        self.bell.notify_one();
+                    }
+                    return;
+                }
+                refused = Some(Arc::from(shared.explain(&error)));
+            }
+        }
+        let ring = (!line.waiting.is_empty() || shared.wants_keeper()) && line.arm();
+        drop(line);
+        for slot in slots.into_iter().flatten() {
+            slot.settle(refused.clone().map_or(Ok(()), Err));
+        }
+        if ring {
+            self.bell.notify_one();
+        }
+        self.pass_on();
+    }
+}
+
+/// The wait of one call for its enter row.
+pub(crate) struct Entering<'a> {
+    shared: &'a Shared,
+    event: &'a Enter,
+    state: Stage,
+}
+
+enum Stage {
+    New,
+    Queued(Arc<Slot>),
+    Done,
+}
+
+impl<'a> Entering<'a> {
+    pub(crate) fn new(shared: &'a Shared, event: &'a Enter) -> Self {
+        Self { shared, event, state: Stage::New }
+    }
+
+    /// Gets in line; the error is for a call that cannot.
+    fn queue(&mut self, context: &Context<'_>) -> Result<(), AuditError> {
+        let shared = self.shared;
+        let slot = Arc::new(Slot::default());
+        let heavy = self.event.arguments().len() > HEAVY;
+        let draft = if heavy { None } else { Some(shared.keeping.enter(self.event)) };
+        // Before it is in line: afterwards somebody may already settle it.
+        let _ = slot.poll(context);
+        let mut line = shared.counter.line.lock();
+        if line.closed || line.closing {
+            return Err(AuditError::Failed("the store is closed".to_owned()));
+        }
+        if line.full() {
+            return Err(AuditError::Full);
+        }
+        if line.writing.is_some_and(|since| since.elapsed() >= shared.options.patience) {
+            return Err(AuditError::Failed("the disk of the audit folder does not answer".to_owned()));
+        }
+        if line.blocked.is_some_and(|since| since.elapsed() >= shared.options.patience) {
+            return Err(AuditError::Failed("another program holds the file locked".to_owned()));
+        }
+        let leads = !line.busy && line.waiting.iter().all(|row| row.slot.is_none());
+        match draft {
+            Some(draft) => line.push(draft, Some(Arc::clone(&slot))),
+            None => line.push_heavy(Heavy::Enter(Box::new(self.event.clone()), Arc::clone(&slot))),
+        }
+        // The keeper watches over those who wait for another's write.
+        let ring = (heavy || !leads) && line.arm();
+        drop(line);
+        if ring {
+            shared.counter.bell.notify_one();
+        }
+        if leads && !heavy {
+            // One turn for the others that are ready, then it writes for all.
+            context.waker().wake_by_ref();
+        }
+        self.state = Stage::Queued(slot);
+        Ok(())
+    }
+
+    fn finish(&mut self, result: Result<(), AuditError>) -> Poll<Result<(), AuditError>> {
+        self.state = Stage::Done;
+        Poll::Ready(match result {
+            Err(error) if self.shared.options.on_failure == super::OnFailure::Continue => {
+                self.shared.unrecorded(&error);
+                Ok(())
+            }
+            result => result,
+        })
+    }
+}
+
+impl Future for Entering<'_> {
+    type Output = Result<(), AuditError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &self.state {
+            Stage::New => match self.queue(context) {
+                Ok(()) => Poll::Pending,
+                Err(error) => self.finish(Err(error)),
+            },
+            Stage::Queued(slot) => {
+                let slot = Arc::clone(slot);
+                let mut result = slot.poll(context);
+                if result.is_none() {
+                    self.shared.counter.write(self.shared, false);
+                    result = slot.poll(context);
+                }
+                match result {
+                    None => Poll::Pending,
+                    Some(result) => {
+                        self.finish(result.map_err(|reason| AuditError::Failed(reason.to_string())))
+                    }
+                }
+            }
+            Stage::Done => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        // Its row stays in line. If it was this call's turn to write, it is another's now, or the keeper's.
+        if matches!(self.state, Stage::Queued(_)) {
+            let ring = self.shared.counter.line.lock().arm();
+            if ring {
+                self.shared.counter.bell.notify_one();
+            }
+            self.shared.counter.pass_on();
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! The store that `serve` keeps its record in: a folder of segments, each a SQLite file.
+//!
+//! A process instance writes segments of its own, named by its id, so several gateways can share a folder. A
+//! call waits for the commit of its enter row (see `line`); everything that may take long — the log, sealing,
+//! retention, what another process left unfinished — is done by one thread, the keeper.
+//!
+//! What must stay true: an enter that returned is in the file whatever kills the process; a row is never
+//! changed or removed once it is written, except with its whole segment by retention.
+
+mod keeper;
+mod line;
+mod recover;
+mod retention;
+mod segment;
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bridgehead_wire::Redactor;
+use parking_lot::Mutex;
+use tracing::{error, warn};
+
+use self::line::{Counter, Entering};
+pub(crate) use self::recover::segment_files;
+pub use self::segment::Header;
+pub(crate) use self::segment::{FORMAT, connect};
+use self::segment::{OpenCalls, Segment};
+use crate::row::{Draft, Keeping};
+use crate::{
+    AuditError, AuditSink, Checkpoint, Clock, Enter, EnterFuture, Exit, Payloads, Signer, SystemClock,
+};
+
+/// The file in the folder that every checkpoint is appended to.
+pub const CHECKPOINT_FILE: &str = "checkpoints.jsonl";
+/// How the file ends whose lock says that an instance lives.
+const LOCK: &str = "lock";
+
+/// What happens to a call whose enter row cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum OnFailure {
+    /// It is not made.
+    #[default]
+    Refuse,
+    /// It is made without a record, which is counted.
+    Continue,
+}
+
+/// Is told of every checkpoint, from the keeper's thread.
+pub type OnCheckpoint = Box<dyn Fn(&Checkpoint) + Send + Sync>;
+
+/// How a store is kept.
+pub struct StoreOptions {
+    /// Where the segments are; made if it is not there.
+    pub folder: PathBuf,
+    /// What is kept of arguments and results.
+    pub payloads: Payloads,
+    /// What hides secrets in them.
+    pub redactor: Redactor,
+    /// What happens when a row cannot be written.
+    pub on_failure: OnFailure,
+    /// Signs checkpoints.
+    pub signer: Option<Signer>,
+    /// Where checkpoints are appended; [`CHECKPOINT_FILE`] in the folder by default.
+    pub checkpoint_file: Option<PathBuf>,
+    /// Is told of every checkpoint.
+    pub on_checkpoint: Option<OnCheckpoint>,
+    /// After how many rows a checkpoint is made.
+    pub checkpoint_rows: u64,
+    /// How long a row may wait for the checkpoint that covers it.
+    pub checkpoint_after: Duration,
+    /// At which size a segment is sealed and another begun.
+    pub segment_bytes: u64,
+    /// How long a segment may grow before it is sealed.
+    pub segment_age: Duration,
+    /// How long sealed segments are kept; for ever by default.
+    pub keep_for: Option<Duration>,
+    /// How much all segments may take before the oldest sealed ones go; any amount by default.
+    pub keep_bytes: Option<u64>,
+    /// How long a locked file or a disk that does not answer is waited for.
+    pub patience: Duration,
+    /// What tells the time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl StoreOptions {
+    /// The defaults, with the segments in `folder`.
+    #[must_use]
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+            payloads: Payloads::default(),
+            redactor: Redactor::default(),
+            on_failure: OnFailure::default(),
+            signer: None,
+            checkpoint_file: None,
+            on_checkpoint: None,
+            checkpoint_rows: 1024,
+            checkpoint_after: Duration::from_secs(60),
+            segment_bytes: 64 << 20,
+            segment_age: Duration::from_secs(24 * 60 * 60),
+            keep_for: None,
+            keep_bytes: None,
+            patience: Duration::from_secs(5),
+            clock: Arc::new(SystemClock::default()),
+        }
+    }
+
+    fn checkpoint_path(&self) -> PathBuf {
+        self.checkpoint_file.clone().unwrap_or_else(|| self.folder.join(CHECKPOINT_FILE))
+    }
+}
+
+/// Why a store or a segment cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The folder cannot be written to.
+    #[error(
+        "the audit folder {} cannot be used: {error}; make it writable, choose another with `audit.folder`, or \
+         turn the record off with `audit.store = \"none\"`",
+        path.display()
+    )]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The database refuses.
+    #[error("the audit segment {} cannot be used: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite says, or what is missing.
+        what: String,
+    },
+    /// A newer program wrote it.
+    #[error("the audit segment {} has schema version {version}, which this program does not know; use a newer one", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: usize,
+    },
+}
+
+impl StoreError {
+    pub(crate) fn database(path: &Path, error: &rusqlite::Error) -> Self {
+        Self::Damaged { path: path.to_owned(), what: error.to_string() }
+    }
+}
+
+/// Keeps the events of calls in SQLite files.
+pub struct SqliteSink {
+    shared: Arc<Shared>,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What calls and the keeper share.
+pub(crate) struct Shared {
+    counter: Counter,
+    /// Locked only by whoever has set `busy` in the line, so nobody waits for it.
+    desk: Mutex<Desk>,
+    keeping: Keeping,
+    options: StoreOptions,
+    instance: String,
+    /// Calls that were made without a record.
+    unrecorded: AtomicU64,
+    /// Rows that no checkpoint covers yet.
+    uncovered: AtomicU64,
+    /// The log is long, the segment is full, or there is a checkpoint to publish.
+    work: AtomicBool,
+    /// The segment has reached its size.
+    full: AtomicBool,
+    /// The last write failed.
+    failing: AtomicBool,
+}
+
+/// Where rows are written.
+struct Desk {
+    /// None once the store is closed.
+    segment: Option<Segment>,
+    open: OpenCalls,
+    /// Checkpoints that the keeper has not published.
+    fresh: Vec<Checkpoint>,
+    /// Held for as long as the instance lives.
+    _lock: File,
+}
+
+impl SqliteSink {
+    /// Opens a store: begins a segment and starts the keeper.
+    ///
+    /// # Errors
+    /// When the folder cannot be written to.
+    pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
+        let folder = |error| StoreError::Folder { path: options.folder.clone(), error };
+        make_folder(&options.folder).map_err(folder)?;
+        let instance = uuid::Uuid::now_v7().hyphenated().to_string();
+        let lock = File::create(lock_path(&options.folder, &instance)).map_err(folder)?;
+        lock.lock().map_err(folder)?;
+        let begun = Segment::create(&options.folder, &instance, 1, 1, None, options.clock.wall());
+        let segment = begun.inspect_err(|_| {
+            let _ = std::fs::remove_file(lock_path(&options.folder, &instance));
+        })?;
+        let desk =
+            Desk { segment: Some(segment), open: OpenCalls::default(), fresh: Vec::new(), _lock: lock };
+        let shared = Arc::new(Shared {
+            counter: Counter::default(),
+            desk: Mutex::new(desk),
+            keeping: Keeping { payloads: options.payloads, redactor: options.redactor.clone() },
+            options,
+            instance,
+            unrecorded: AtomicU64::new(0),
+            uncovered: AtomicU64::new(0),
+            work: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+        });
+        let thread = std::thread::Builder::new().name("audit".to_owned()).stack_size(512 * 1024);
+        let keeper = {
+            let shared = Arc::clone(&shared);
+            thread
+                .spawn(move || keeper::run(&shared))
+                .map_err(|error| StoreError::Folder { path: PathBuf::new(), error })?
+        };
+        Ok(Self { shared, keeper: Mutex::new(Some(keeper)) })
+    }
+
+    /// The id of this process instance, which names its segments.
+    #[must_use]
+    pub fn instance(&self) -> &str {
+        &self.shared.instance
+    }
+
+    /// How many calls were made without a record, because `on_failure` says so.
+    #[must_use]
+    pub fn unrecorded_calls(&self) -> u64 {
+        self.shared.unrecorded.load(Ordering::Relaxed)
+    }
+
+    /// Writes what waits, marks calls that are still open as interrupted, and seals the segment. Blocks until
+    /// that is done; a second time it does nothing.
+    pub fn close(&self) {
+        let Some(keeper) = self.keeper.lock().take() else { return };
+        self.shared.counter.line.lock().closing = true;
+        self.shared.counter.bell.notify_one();
+        if keeper.join().is_err() {
+            error!("the audit keeper panicked; the segment is not sealed and is finished at the next start");
+        }
+    }
+}
+
+impl Drop for SqliteSink {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for SqliteSink {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("SqliteSink")
+            .field("folder", &self.shared.options.folder)
+            .field("instance", &self.shared.instance)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AuditSink for SqliteSink {
+    fn enter<'a>(&'a self, event: &'a Enter) -> EnterFuture<'a> {
+        Box::pin(Entering::new(&self.shared, event))
+    }
+
+    fn exit(&self, event: Exit) -> Result<(), AuditError> {
+        self.shared.counter.exit(&self.shared, event)
+    }
+
+    fn instance(&self) -> Option<&str> {
+        Some(&self.shared.instance)
+    }
+}
+
+impl Shared {
+    /// Writes rows; only for whoever has set `busy`.
+    fn append(&self, drafts: &[Draft]) -> Result<(), rusqlite::Error> {
+        let mut desk = self.desk.lock();
+        let Desk { segment, open, fresh, .. } = &mut *desk;
+        let Some(segment) = segment else { return Err(rusqlite::Error::InvalidQuery) };
+        let written = segment.append(drafts, open);
+        written?;
+        self.failing.store(false, Ordering::Relaxed);
+        if segment.uncovered() >= self.options.checkpoint_rows {
+            // One that fails is made with the next rows; they are written.
+            if let Ok(checkpoint) =
+                segment.checkpoint(false, self.options.clock.wall(), self.options.signer.as_ref())
+            {
+                fresh.push(checkpoint);
+            }
+        }
+        self.uncovered.store(segment.uncovered(), Ordering::Relaxed);
+        let full = segment.bytes() >= self.options.segment_bytes;
+        if full {
+            self.full.store(true, Ordering::Relaxed);
+        }
+        if full || !fresh.is_empty() || segment.logged() >= keeper::LONG_LOG {
+            self.work.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn wants_keeper(&self) -> bool {
+        self.work.load(Ordering::Relaxed) || self.uncovered.load(Ordering::Relaxed) > 0
+    }
+
+    /// A failed write in words, for whoever has to repair it.
+    fn explain(&self, error: &rusqlite::Error) -> String {
+        let folder = self.options.folder.display();
+        let text = match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => {
+                format!("the disk is full; make room for the audit folder {folder}")
+            }
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
+                format!("another program holds a file in the audit folder {folder} locked")
+            }
+            _ => format!("{error} (audit folder {folder})"),
+        };
+        // Once, not for every call until it is repaired.
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            warn!(reason = text, "the audit record cannot be written");
+        }
+        text
+    }
+
+    fn unrecorded(&self, error: &AuditError) {
+        if self.unrecorded.fetch_add(1, Ordering::Relaxed) == 0 {
+            warn!(%error, "calls are made without a record, as `audit.on_failure` says");
+        }
+    }
+}
+
+fn lock_path(folder: &Path, instance: &str) -> PathBuf {
+    folder.join(format!("{instance}.{LOCK}"))
+}
+
+/// Makes the folder for its owner alone, unless it is there.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{Call, CorrelationId, Outcome, RecordKind, Verifier, read_segment};
+
+    fn event() -> Enter {
+        let call = Call {
+            tool: "files__read".into(),
+            server: None,
+            principal: "ada".into(),
+            correlation: CorrelationId::mint(),
+            era: bridgehead_wire::Era::Modern,
+            transport: "http",
+        };
+        Enter::new(
+            call,
+            Bytes::from(format!("\"{}\"", "x".repeat(5_000))),
+            true,
+            SystemClock::default().now(),
+        )
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    fn fill(sink: &SqliteSink, full: bool) {
+        sink.shared.desk.lock().segment.as_ref().unwrap().fill_disk(full);
+    }
+
+    fn exit(enter: &Enter) -> Exit {
+        let body = Bytes::from(format!("\"{}\"", "y".repeat(5_000)));
+        Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Result { body, is_error: false })
+    }
+
+    /// PIPE-4, PIPE-6: on a full disk calls are refused, exits wait; with room again both are written and the
+    /// chain has no gap.
+    #[test]
+    fn a_full_disk_refuses_and_loses_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
+        let first = event();
+        block_on(sink.enter(&first)).unwrap();
+        fill(&sink, true);
+        sink.exit(exit(&first)).unwrap();
+        let error = block_on(sink.enter(&event())).unwrap_err().to_string();
+        assert!(error.contains("the disk is full"), "{error}");
+        fill(&sink, false);
+        block_on(sink.enter(&event())).unwrap();
+        sink.close();
+        let file = segment_files(folder.path()).remove(0);
+        let (mut kinds, mut verifier) = (Vec::new(), Verifier::default());
+        read_segment(&file, |record| {
+            verifier.take(&record);
+            if record.kind == RecordKind::Row {
+                kinds.push(serde_json::from_slice::<crate::Row>(&record.text).unwrap());
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(verifier.finish().1, []);
+        let pairs: Vec<_> = kinds.iter().map(|row| (row.seq, row.enter, row.outcome.as_deref())).collect();
+        assert_eq!(
+            pairs,
+            [
+                (1, None, None),
+                (2, Some(1), Some("result")),
+                (3, None, None),
+                (4, Some(3), Some("interrupted"))
+            ]
+        );
+    }
+
+    /// AUD-2: a store that closes while its file is locked is finished at the next start.
+    #[test]
+    fn a_segment_that_cannot_be_sealed_is_finished_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
+        block_on(sink.enter(&event())).unwrap();
+        let file = segment_files(folder.path()).remove(0);
+        let other = rusqlite::Connection::open(&file).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        sink.close();
+        let lock = lock_path(folder.path(), sink.instance());
+        assert!(lock.exists() && !recover::is_sealed(&file).unwrap());
+        drop((sink, other));
+        SqliteSink::open(StoreOptions::new(folder.path())).unwrap().close();
+        assert!(!lock.exists() && recover::is_sealed(&file).unwrap());
+    }
+
+    /// What waits is bounded: a store that cannot write refuses exits in the end instead of growing.
+    #[test]
+    fn the_line_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
+        fill(&sink, true);
+        let enter = event();
+        let exit = || Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Cancelled);
+        let taken = (0..2 * line::MOST_ROWS).take_while(|_| sink.exit(exit()).is_ok()).count();
+        assert!((line::MOST_ROWS..2 * line::MOST_ROWS).contains(&taken), "{taken}");
+        assert!(matches!(block_on(sink.enter(&enter)), Err(AuditError::Full | AuditError::Failed(_))));
+        fill(&sink, false);
+    }
+
+    /// Calls that wait behind a write that does not come back are refused; the exit that waits stays.
+    #[test]
+    fn a_disk_that_does_not_answer_refuses() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = StoreOptions::new(folder.path());
+        options.patience = Duration::from_millis(100);
+        let sink = SqliteSink::open(options).unwrap();
+        {
+            let mut line = sink.shared.counter.line.lock();
+            line.busy = true;
+            line.writing = Some(std::time::Instant::now());
+        }
+        let enter = event();
+        sink.exit(exit(&enter)).unwrap();
+        let error = block_on(sink.enter(&enter)).unwrap_err().to_string();
+        assert!(error.contains("does not answer"), "{error}");
+        let mut line = sink.shared.counter.line.lock();
+        line.busy = false;
+        line.writing = None;
+        assert_eq!(line.waiting.len(), 1);
+    }
+}

@@ -1,0 +1,340 @@
+//! Finds out whether a segment is what was written, and where it is not.
+//!
+//! The verifier is fed records one by one, of one segment after the other, and compares what it computes with
+//! what is stored. After a fault it goes on from the stored hash, so that one changed row is one problem.
+//!
+//! What it cannot know by itself: whether the end of a segment that is not sealed was cut off, and whether
+//! somebody who could write everything, the file of checkpoints too, wrote another history. Checkpoints that
+//! were kept elsewhere ([`Verifier::expect`]) or signed answer that.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::merkle::Frontier;
+use crate::records::{Record, RecordKind};
+use crate::row::Row;
+use crate::store::FORMAT;
+use crate::{Checkpoint, Hash, Header, PublicKey};
+
+/// How many problems of one segment are told.
+const MOST_PROBLEMS: usize = 20;
+
+/// Something that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The segment; empty where there is none.
+    pub segment: String,
+    /// The row, if one can be named.
+    pub row: Option<u64>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.row {
+            Some(row) => write!(formatter, "{}: row {row}: {}", self.segment, self.what),
+            None => write!(formatter, "{}: {}", self.segment, self.what),
+        }
+    }
+}
+
+/// A segment that was read to its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    /// Its name.
+    pub segment: String,
+    /// How many rows it has.
+    pub count: u64,
+    /// The root over them.
+    pub root: Hash,
+    /// The head behind the last.
+    pub head: Hash,
+    /// Whether no row may follow.
+    pub sealed: bool,
+    /// How many checkpoints it holds.
+    pub checkpoints: u64,
+    /// How many of them are signed.
+    pub signed: u64,
+}
+
+/// A head that was written down before: what the segment must still hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// The segment.
+    pub segment: String,
+    /// How many rows it had.
+    pub count: u64,
+    /// The head behind the last of them.
+    pub head: Hash,
+    /// The root over them, if known.
+    pub root: Option<Hash>,
+}
+
+impl Expected {
+    /// Reads `SEGMENT:COUNT:HEAD`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(':');
+        let expected = Self {
+            segment: parts.next()?.to_owned(),
+            count: parts.next()?.parse().ok()?,
+            head: Hash::parse(parts.next()?)?,
+            root: None,
+        };
+        (parts.next().is_none() && !expected.segment.is_empty()).then_some(expected)
+    }
+}
+
+impl From<&Checkpoint> for Expected {
+    fn from(checkpoint: &Checkpoint) -> Self {
+        Self {
+            segment: checkpoint.segment.clone(),
+            count: checkpoint.count,
+            head: checkpoint.head,
+            root: Some(checkpoint.root),
+        }
+    }
+}
+
+/// Checks records as they come.
+#[derive(Default)]
+pub struct Verifier {
+    key: Option<PublicKey>,
+    expected: HashMap<String, Vec<Expected>>,
+    now: Option<Current>,
+    /// The last head of each instance, with the index of its segment.
+    instances: HashMap<String, (u32, Hash, u64)>,
+    verified: Vec<Verified>,
+    problems: Vec<Problem>,
+}
+
+struct Current {
+    header: Option<Header>,
+    name: String,
+    next: u64,
+    head: Hash,
+    tree: Frontier,
+    sealed: bool,
+    checkpoints: u64,
+    signed: u64,
+    expected: Vec<Expected>,
+    problems: usize,
+}
+
+impl Verifier {
+    /// One that requires every checkpoint to be signed with `key`, if there is one.
+    #[must_use]
+    pub fn new(key: Option<PublicKey>) -> Self {
+        Self { key, ..Self::default() }
+    }
+
+    /// Requires a segment to hold what it held before.
+    pub fn expect(&mut self, expected: Expected) {
+        self.expected.entry(expected.segment.clone()).or_default().push(expected);
+    }
+
+    /// A problem that was found outside of the records.
+    pub fn report(&mut self, segment: &str, what: impl Into<String>) {
+        self.problems.push(Problem { segment: segment.to_owned(), row: None, what: what.into() });
+    }
+
+    /// Checks one record.
+    pub fn take(&mut self, record: &Record) {
+        match record.kind {
+            RecordKind::Header => {
+                self.end();
+                self.header(record);
+            }
+            _ if self.now.is_none() => {
+                self.report("", "the header of the segment is missing");
+                self.now = Some(Current::new(String::new(), None, Hash::default(), Vec::new()));
+                self.take(record);
+            }
+            RecordKind::Row => self.row(record),
+            RecordKind::Checkpoint => self.checkpoint(record),
+        }
+    }
+
+    /// What was found, once there are no more records: the segments, the problems, and what was expected of
+    /// segments that are not there.
+    #[must_use]
+    pub fn finish(mut self) -> (Vec<Verified>, Vec<Problem>, Vec<Expected>) {
+        self.end();
+        (self.verified, self.problems, self.expected.into_values().flatten().collect())
+    }
+
+    fn problem(&mut self, row: Option<u64>, what: impl Into<String>) {
+        let Some(now) = &mut self.now else { return };
+        now.problems += 1;
+        if now.problems <= MOST_PROBLEMS {
+            self.problems.push(Problem { segment: now.name.clone(), row, what: what.into() });
+        }
+    }
+
+    fn header(&mut self, record: &Record) {
+        let head = Hash::header(&record.text);
+        let header: Option<Header> = serde_json::from_slice(&record.text).ok();
+        let name = header.as_ref().map(|header| header.segment.clone()).unwrap_or_default();
+        let mut expected = self.expected.remove(&name).unwrap_or_default();
+        expected.sort_by_key(|it| std::cmp::Reverse(it.count));
+        self.now = Some(Current::new(name, header.clone(), record.hash.unwrap_or(head), expected));
+        if record.hash != Some(head) {
+            self.problem(None, "the header was changed");
+        }
+        let Some(header) = header else {
+            return self.problem(None, "the header cannot be read");
+        };
+        if header.format != FORMAT {
+            self.problem(
+                None,
+                format!("the row format is {}, which this program does not know", header.format),
+            );
+        }
+        match self.instances.get(&header.instance) {
+            Some((index, head, next)) => {
+                if header.index != index + 1 {
+                    let what = format!("segment {} of the instance is followed by {}", index, header.index);
+                    self.problem(None, what);
+                } else if header.previous != Some(*head) || header.first != *next {
+                    self.problem(None, "it does not continue the segment before it");
+                }
+            }
+            // Older ones may have gone by retention; what retention notes is compared elsewhere.
+            None => {
+                if (header.index == 1) != (header.previous.is_none() && header.first == 1) {
+                    self.problem(None, "the header contradicts itself");
+                }
+            }
+        }
+    }
+
+    fn row(&mut self, record: &Record) {
+        let Some(now) = &mut self.now else { return };
+        let body: Option<Row> = serde_json::from_slice(&record.text).ok();
+        let number = record.seq.or(body.as_ref().map(|row| row.seq));
+        let expected = now.next;
+        let leaf = Hash::leaf(&record.text);
+        let head = Hash::link(&now.head, &leaf);
+        let sealed = now.sealed;
+        now.tree.push(leaf);
+        now.head = record.hash.unwrap_or(head);
+        let seq = number.unwrap_or(expected);
+        now.next = seq.saturating_add(1);
+        let what = match (&body, number) {
+            _ if seq > expected && seq == expected + 1 => Some((expected, "it is missing".to_owned())),
+            _ if seq > expected => Some((expected, format!("it and those up to {} are missing", seq - 1))),
+            _ if seq < expected => Some((seq, format!("it stands where row {expected} should"))),
+            (Some(row), _) if row.seq != seq => {
+                Some((seq, format!("its text says that it is row {}: it was moved or changed", row.seq)))
+            }
+            _ if record.hash != Some(head) => {
+                Some((seq, "it was changed, or does not follow from the row before it".to_owned()))
+            }
+            (None, _) => Some((seq, "it cannot be read".to_owned())),
+            _ if sealed => Some((seq, "it was added after the segment was sealed".to_owned())),
+            _ => None,
+        };
+        if let Some((row, what)) = what {
+            self.problem(Some(row), what);
+        }
+        self.compare_expected(false);
+    }
+
+    fn checkpoint(&mut self, record: &Record) {
+        let Some(now) = &mut self.now else { return };
+        now.checkpoints += 1;
+        let (count, root, head, sound) = (now.tree.count(), now.tree.root(), now.head, now.problems == 0);
+        let name = now.name.clone();
+        let Ok(checkpoint) = serde_json::from_slice::<Checkpoint>(&record.text) else {
+            return self.problem(None, format!("the checkpoint after {count} rows cannot be read"));
+        };
+        let signed = self.key.is_some() || checkpoint.signature.is_some();
+        let what = if record.hash != Some(Hash::checkpoint(&record.text)) {
+            Some("was changed".to_owned())
+        } else if checkpoint.segment != name {
+            Some("is that of another segment".to_owned())
+        } else if checkpoint.count > count {
+            Some(format!("covers more rows than the {count} that are there: the end was cut off"))
+        } else if checkpoint.count < count || record.seq.is_some_and(|seq| seq != checkpoint.count) {
+            Some("stands in another place than it says".to_owned())
+        } else if sound && (checkpoint.root, checkpoint.head) != (root, head) {
+            Some("does not fit the rows: they were written anew".to_owned())
+        } else {
+            checkpoint.check_signature(self.key.as_ref()).err()
+        };
+        if let Some(now) = &mut self.now {
+            now.sealed |= checkpoint.sealed;
+            now.signed += u64::from(signed);
+        }
+        if let Some(what) = what {
+            self.problem(None, format!("the checkpoint after {} rows {what}", checkpoint.count));
+        }
+    }
+
+    /// Compares what was expected at this count, or at the end what was expected later.
+    fn compare_expected(&mut self, ended: bool) {
+        loop {
+            let Some(now) = &mut self.now else { return };
+            let count = now.tree.count();
+            let due = |it: &Expected| it.count == count || (ended && it.count > count) || it.count == 0;
+            if !now.expected.last().is_some_and(due) {
+                return;
+            }
+            let Some(expected) = now.expected.pop() else { return };
+            let fits = expected.head == now.head && expected.root.is_none_or(|root| root == now.tree.root());
+            let sound = now.problems == 0;
+            if expected.count > count {
+                let what = format!(
+                    "it had {} rows when its head was {}, and has {count}: the end was cut off",
+                    expected.count, expected.head
+                );
+                self.problem(Some(count + 1), what);
+            } else if expected.count == count && sound && !fits {
+                let what =
+                    format!("after {count} rows its head was {}: they were written anew", expected.head);
+                self.problem(None, what);
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.compare_expected(true);
+        let Some(now) = self.now.take() else { return };
+        if now.problems > MOST_PROBLEMS {
+            let what = format!("and {} more problems", now.problems - MOST_PROBLEMS);
+            self.problems.push(Problem { segment: now.name.clone(), row: None, what });
+        }
+        if let Some(header) = &now.header {
+            self.instances.insert(header.instance.clone(), (header.index, now.head, now.next));
+        }
+        self.verified.push(Verified {
+            segment: now.name,
+            count: now.tree.count(),
+            root: now.tree.root(),
+            head: now.head,
+            sealed: now.sealed,
+            checkpoints: now.checkpoints,
+            signed: now.signed,
+        });
+    }
+}
+
+impl Current {
+    fn new(name: String, header: Option<Header>, head: Hash, expected: Vec<Expected>) -> Self {
+        Self {
+            name,
+            next: header.as_ref().map_or(1, |header| header.first),
+            header,
+            head,
+            tree: Frontier::default(),
+            sealed: false,
+            checkpoints: 0,
+            signed: 0,
+            expected,
+            problems: 0,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What goes wrong: disks, locks, clocks, sizes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_audit::{
+    AuditSink, Clock, CorrelationId, OnFailure, SqliteSink, StoreError, StoreOptions, segments,
+};
+use rusqlite::Connection;
+
+use crate::support::{block_on, call, enter_of, eventually, exit_of, open, rows, verify, written};
+
+/// A folder that cannot be used is an error that names it and its cure.
+#[test]
+fn a_folder_that_cannot_be_used_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = SqliteSink::open(StoreOptions::new(file.join("audit"))).unwrap_err();
+    assert!(matches!(&error, StoreError::Folder { .. }));
+    assert!(error.to_string().contains("audit.folder"), "{error}");
+}
+
+/// AUD-2, PIPE-4: a file that another program holds locked is waited for; then calls are refused until it is
+/// free, and exits that came meanwhile are not lost.
+#[test]
+fn a_locked_file_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = StoreOptions::new(folder.path());
+    options.patience = Duration::from_millis(300);
+    let sink = SqliteSink::open(options).unwrap();
+    let file = segments(folder.path()).pop().unwrap();
+    let early = enter_of(CorrelationId::mint(), "files__read", "{}");
+    block_on(sink.enter(&early)).unwrap();
+
+    let other = Connection::open(&file).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    sink.exit(exit_of(&early, "{}")).unwrap();
+    let begun = std::time::Instant::now();
+    let error = block_on(call(&sink, 1)).unwrap_err().to_string();
+    assert!(error.contains("locked"), "{error}");
+    assert!(begun.elapsed() >= Duration::from_millis(250) && begun.elapsed() < Duration::from_secs(4));
+    other.execute_batch("COMMIT").unwrap();
+    eventually("calls are recorded again", || block_on(call(&sink, 2)).is_ok());
+    sink.close();
+    let rows = rows(&file);
+    assert_eq!(rows.iter().filter(|row| row.enter == Some(1)).count(), 1, "the exit was kept");
+    assert_eq!(verify(&[file]).1, []);
+}
+
+/// PIPE-4: a store whose file is damaged while it runs refuses calls, or lets them pass and counts, as it is told;
+/// it never panics.
+#[test]
+fn a_damaged_file_refuses_or_counts() {
+    for (on_failure, passes) in [(OnFailure::Refuse, false), (OnFailure::Continue, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = StoreOptions::new(folder.path());
+        options.on_failure = on_failure;
+        let sink = SqliteSink::open(options).unwrap();
+        block_on(call(&sink, 1)).unwrap();
+        let file = segments(folder.path()).pop().unwrap();
+        Connection::open(&file).unwrap().execute_batch("DROP VIEW calls; DROP TABLE rows").unwrap();
+        let made = block_on(call(&sink, 2));
+        assert_eq!(made.is_ok(), passes, "{made:?}");
+        assert_eq!(sink.unrecorded_calls(), u64::from(passes));
+        sink.close();
+    }
+}
+
+/// A truncated or overwritten segment is told, and does not keep the next start from recording.
+#[test]
+fn a_broken_segment_is_told_and_does_not_stop_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), 50, |_| {});
+    let whole = fs::read(&file).unwrap();
+    let mut overwritten = whole.clone();
+    overwritten[5_000..9_000].fill(0xff);
+    for broken in
+        [&whole[..whole.len() / 2], &whole[..0], b"not a database at all, but long enough", &overwritten]
+    {
+        fs::write(&file, broken).unwrap();
+        let (_, problems) = verify(std::slice::from_ref(&file));
+        assert!(!problems.is_empty());
+        // As if its process had been killed.
+        fs::write(file.with_extension("").with_extension("lock"), "").unwrap();
+        let next = written(folder.path(), 1, |_| {});
+        assert_ne!(next, file);
+        assert_eq!(rows(&next).len(), 2);
+        fs::remove_file(next).unwrap();
+    }
+}
+
+/// A file of a newer program is told as that.
+#[test]
+fn a_newer_schema_is_not_guessed_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), 1, |_| {});
+    Connection::open(&file)
+        .unwrap()
+        .execute_batch("PRAGMA user_version = 9; DELETE FROM checkpoints")
+        .unwrap();
+    let lock = file.with_extension("").with_extension("lock");
+    fs::write(&lock, "").unwrap();
+    written(folder.path(), 1, |_| {});
+    assert!(lock.exists(), "it is left for a program that knows it");
+}
+
+struct Jumping(std::sync::atomic::AtomicI64);
+
+impl Clock for Jumping {
+    fn wall(&self) -> jiff::Timestamp {
+        let back = self.0.fetch_sub(1_000, std::sync::atomic::Ordering::Relaxed);
+        jiff::Timestamp::from_second(back).unwrap()
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// A wall clock that runs backwards changes neither the order nor the chain.
+#[test]
+fn a_clock_that_jumps_back_harms_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(Jumping(std::sync::atomic::AtomicI64::new(1_700_000_000)));
+    let file = written(folder.path(), 10, |options| {
+        options.clock = clock;
+        options.keep_for = Some(Duration::from_secs(1));
+    });
+    assert_eq!(rows(&file).iter().map(|row| row.seq).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());
+    assert_eq!(verify(&[file]).1, []);
+}
+
+/// AUD-2: payloads of 16 MB are recorded by size and digest, in order, and hold up nobody.
+#[test]
+fn large_payloads_leave_size_and_digest() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = open(folder.path());
+    let large = format!("\"{}\"", "x".repeat(16 << 20));
+    let enter = enter_of(CorrelationId::mint(), "files__write", &large);
+    block_on(async {
+        sink.enter(&enter).await.unwrap();
+        sink.exit(exit_of(&enter, &large)).unwrap();
+        // One that goes away while it is prepared, with an exit that must not overtake it.
+        let gone = enter_of(CorrelationId::mint(), "files__write", &large);
+        let mut entering = sink.enter(&gone);
+        let polled = entering.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        assert!(polled.is_pending());
+        drop(entering);
+        sink.exit(exit_of(&gone, "{}")).unwrap();
+    });
+    sink.close();
+    let rows = rows(&segments(folder.path())[0]);
+    assert_eq!(rows.len(), 4);
+    assert!(rows.iter().all(|row| row.payload.as_ref().is_none_or(|text| text.len() < 10)));
+    assert_eq!(rows[0].bytes, Some(large.len() as u64));
+    assert_eq!(rows[0].digest, rows[1].digest);
+    assert_eq!(rows.iter().filter_map(|row| row.enter).collect::<Vec<_>>(), [1, 3]);
+}
+
+/// The record is for its owner alone.
+#[test]
+fn files_are_private() {
+    let folder = tempfile::tempdir().unwrap();
+    let audit = folder.path().join("new/audit");
+    let file = written(&audit, 1, |_| {});
+    for path in [&audit, &file, &audit.join("checkpoints.jsonl")] {
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o077, 0, "{}", path.display());
+    }
+}

@@ -1,0 +1,198 @@
+//! That every change is found, by us and by the checker in Python.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bridgehead_audit::{Expected, RecordKind, Verifier, read_segment, write_line};
+use rusqlite::Connection;
+
+use crate::support::{python_is_content, records, verify, written};
+
+fn copy(from: &Path, folder: &Path) -> PathBuf {
+    let to = folder.join("copy.sqlite");
+    fs::copy(from, &to).unwrap();
+    to
+}
+
+fn export(from: &Path, to: &Path) {
+    let mut out = Vec::new();
+    records(from).iter().for_each(|record| write_line(record, &mut out).unwrap());
+    fs::write(to, out).unwrap();
+}
+
+/// AUD-3: what was not touched is fine, to both checkers, as a segment and as an export.
+#[test]
+fn an_untouched_record_verifies() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), 21, |_| {});
+    let exported = folder.path().join("export.jsonl");
+    export(&file, &exported);
+    for path in [&file, &exported] {
+        let (verified, problems) = verify(std::slice::from_ref(path));
+        assert_eq!(problems, []);
+        assert_eq!((verified[0].count, verified[0].sealed), (42, true));
+        assert!(python_is_content(&[path.to_str().unwrap()]));
+    }
+    assert_eq!(records(&file).len(), records(&exported).len());
+}
+
+/// AUD-3: changed, removed, added and reordered rows are found and named.
+#[test]
+fn changes_are_found_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), 10, |_| {});
+    #[track_caller]
+    fn check(file: &Path, folder: &Path, change: &str, row: Option<u64>, what: &str) {
+        let copy = copy(file, folder);
+        Connection::open(&copy).unwrap().execute_batch(change).unwrap();
+        let (_, problems) = verify(std::slice::from_ref(&copy));
+        assert!(
+            problems.iter().any(|it| it.row == row && it.what.contains(what)),
+            "{change}: {row:?} {what} is not in {problems:?}"
+        );
+        assert!(!python_is_content(&[copy.to_str().unwrap()]), "{change}");
+    }
+    let check = |change: &str, row, what: &str| check(&file, folder.path(), change, row, what);
+    check("UPDATE rows SET body = replace(body, 'ada', 'eve') WHERE seq = 7", Some(7), "it was changed");
+    check("UPDATE rows SET head = zeroblob(32) WHERE seq = 7", Some(7), "it was changed");
+    check("UPDATE rows SET head = x'00' WHERE seq = 7", Some(7), "it was changed");
+    check("DELETE FROM rows WHERE seq = 7", Some(7), "it is missing");
+    check("DELETE FROM rows WHERE seq BETWEEN 7 AND 9", Some(7), "up to 9 are missing");
+    check(
+        "UPDATE rows SET seq = 100 WHERE seq = 7; UPDATE rows SET seq = 7 WHERE seq = 8;
+         UPDATE rows SET seq = 8 WHERE seq = 100",
+        Some(7),
+        "its text says that it is row 8",
+    );
+    check("DELETE FROM rows WHERE seq = 20", None, "the end was cut off");
+    check(
+        "INSERT INTO rows SELECT 21, replace(body, '\"seq\":20', '\"seq\":21'), head FROM rows WHERE seq = 20",
+        Some(21),
+        "it was changed",
+    );
+    check("UPDATE checkpoints SET body = replace(body, 'Z\"', 'Y\"') WHERE rowid = 1", None, "was changed");
+    check("UPDATE checkpoints SET count = count + 1 WHERE rowid = 1", None, "in another place");
+    check("UPDATE segment SET body = replace(body, 'format', 'Format')", None, "the header was changed");
+    check("UPDATE segment SET head = zeroblob(32)", None, "the header was changed");
+    check("DELETE FROM segment", None, "the header of the segment is missing");
+}
+
+/// AUD-3: every single byte of every stored column counts, to both checkers.
+#[test]
+fn every_byte_of_every_column_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), 2, |_| {});
+    let columns = [
+        ("rows", "seq", "body"),
+        ("rows", "seq", "head"),
+        ("checkpoints", "rowid", "body"),
+        ("checkpoints", "rowid", "digest"),
+        ("segment", "id", "body"),
+        ("segment", "id", "head"),
+    ];
+    let copy = copy(&file, folder.path());
+    let connection = Connection::open(&copy).unwrap();
+    let mut changes = 0;
+    for (table, key, column) in columns {
+        let mut statement =
+            connection.prepare(&format!("SELECT {key}, CAST({column} AS BLOB) FROM {table}")).unwrap();
+        let cells: Vec<(i64, Vec<u8>)> = statement
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap();
+        let cast = if column == "body" { "CAST(?1 AS TEXT)" } else { "?1" };
+        let write = format!("UPDATE {table} SET {column} = {cast} WHERE {key} = ?2");
+        for (id, cell) in cells {
+            for at in 0..cell.len() {
+                let mut changed = cell.clone();
+                changed[at] ^= 1;
+                connection.execute(&write, rusqlite::params![changed, id]).unwrap();
+                let (_, problems) = verify(std::slice::from_ref(&copy));
+                assert!(!problems.is_empty(), "{table}.{column} of {id}, byte {at}");
+                // A process for each byte would take minutes: every 97th is as good a sample.
+                if changes % 97 == 0 {
+                    assert!(
+                        !python_is_content(&[copy.to_str().unwrap()]),
+                        "{table}.{column} of {id}, byte {at}"
+                    );
+                }
+                changes += 1;
+            }
+            connection.execute(&write, rusqlite::params![cell, id]).unwrap();
+        }
+    }
+    for number in ["seq", "count"] {
+        let table = if number == "seq" { "rows" } else { "checkpoints" };
+        connection.execute_batch(&format!("UPDATE {table} SET {number} = -{number}")).unwrap();
+        assert!(!verify(std::slice::from_ref(&copy)).1.is_empty());
+        assert!(!python_is_content(&[copy.to_str().unwrap()]));
+        connection.execute_batch(&format!("UPDATE {table} SET {number} = -{number}")).unwrap();
+    }
+    assert_eq!(verify(std::slice::from_ref(&copy)).1, []);
+    assert!(changes > 1_500);
+}
+
+/// AUD-3: every single byte of an export counts, to both checkers.
+#[test]
+fn every_byte_of_an_export_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let exported = folder.path().join("export.jsonl");
+    export(&written(folder.path(), 2, |_| {}), &exported);
+    let text = fs::read(&exported).unwrap();
+    for at in 0..text.len() {
+        let mut changed = text.clone();
+        // The case of a letter every other time: the smallest change that reading could overlook.
+        changed[at] ^= if at % 2 == 0 { 0x20 } else { 1 };
+        fs::write(&exported, &changed).unwrap();
+        assert!(!verify(std::slice::from_ref(&exported)).1.is_empty(), "byte {at}");
+        if at % 131 == 0 {
+            assert!(!python_is_content(&[exported.to_str().unwrap()]), "byte {at}");
+        }
+    }
+    fs::write(&exported, &text[..text.len() - 1]).unwrap();
+    assert!(!verify(std::slice::from_ref(&exported)).1.is_empty());
+    assert!(!python_is_content(&[exported.to_str().unwrap()]));
+}
+
+/// AUD-3: a cut tail and a history written anew, with all checkpoints in the file, are found with a head that
+/// was kept, and only with one.
+#[test]
+fn a_kept_head_finds_a_cut_tail() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), 10, |_| {});
+    let (verified, _) = verify(std::slice::from_ref(&file));
+    let kept = format!("{}:{}:{}", verified[0].segment, verified[0].count, verified[0].head);
+    let copy = copy(&file, folder.path());
+    let connection = Connection::open(&copy).unwrap();
+    connection
+        .execute_batch("DELETE FROM rows WHERE seq > 16; DELETE FROM checkpoints WHERE count > 16")
+        .unwrap();
+    let path = copy.to_str().unwrap();
+    assert_eq!(verify(std::slice::from_ref(&copy)).1, [], "without a head this cannot be seen");
+    assert!(python_is_content(&[path]));
+    assert!(!python_is_content(&[path, "--head", &kept]));
+    assert!(python_is_content(&[file.to_str().unwrap(), "--head", &kept]));
+
+    let with_head = |path: &Path, expected: Expected| {
+        let mut verifier = Verifier::default();
+        verifier.expect(expected);
+        read_segment(path, |record| {
+            verifier.take(&record);
+            Ok(())
+        })
+        .unwrap();
+        verifier.finish()
+    };
+    assert_eq!(with_head(&file, Expected::parse(&kept).unwrap()).1, []);
+    let (_, problems, _) = with_head(&copy, Expected::parse(&kept).unwrap());
+    assert!(problems[0].row == Some(17) && problems[0].what.contains("cut off"), "{problems:?}");
+    let other = Expected { head: verified[0].root, ..Expected::parse(&kept).unwrap() };
+    assert!(with_head(&file, other).1[0].what.contains("written anew"));
+    let absent = Expected { segment: "another".to_owned(), ..Expected::parse(&kept).unwrap() };
+    assert_eq!(with_head(&file, absent.clone()).2, [absent]);
+    for wrong in ["", "a:b:c", "a:1", ":1:00", &format!("{kept}:x")] {
+        assert_eq!(Expected::parse(wrong), None, "{wrong}");
+    }
+    assert_eq!(records(&file)[0].kind, RecordKind::Header);
+}

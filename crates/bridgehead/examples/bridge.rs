@@ -1,0 +1,42 @@
+//! One connection, one call: the bridge client, joined in memory to a server in the same process.
+//!
+//! `cargo run --example bridge`
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::error::Error;
+
+use bridgehead::bridge::{
+    CallOptions, ConnectOptions, TransportFactory, call_tool, connect_to_server, memory_transport,
+};
+use bridgehead::{NativeTool, Server, Transport};
+use serde_json::{Value, json};
+
+/// Asks a server for the length of a text. The answer is the tool result as it came.
+pub(crate) async fn run() -> Result<Value, Box<dyn Error>> {
+    // With a real server there is no factory: `connect_to_server("https://host/mcp", ConnectOptions::default())`.
+    let factory = TransportFactory::new(|_url| async {
+        let (client, theirs) = memory_transport();
+        let length = NativeTool::new(
+            "length",
+            "How long a text is.",
+            json!({"type": "object"}),
+            |arguments, _| async move { Ok(json!(arguments["text"].as_str().unwrap_or_default().len())) },
+        );
+        let options = Server::builder().process_handlers(false).register(length);
+        let server = options.transport(Transport::Memory(theirs)).build().map_err(std::io::Error::other)?;
+        let running = server.start().await.map_err(std::io::Error::other)?;
+        tokio::spawn(running.wait());
+        Ok(client)
+    });
+    let options = ConnectOptions { factory: Some(factory), ..ConnectOptions::default() };
+    let bridge = connect_to_server("memory:length", options).await?;
+    let result = call_tool(&bridge, "length", &json!({"text": "four"}), &CallOptions::default()).await;
+    bridge.close().await;
+    Ok(result?.decode()?)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    println!("{}", run().await?["structuredContent"]);
+    Ok(())
+}

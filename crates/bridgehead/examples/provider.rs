@@ -1,0 +1,43 @@
+//! A server as a provider of tools for an agent: initialise, execute, look at its health, terminate.
+//!
+//! `cargo run --example provider -- bridgehead demo-server`, or any other command of an MCP server
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::error::Error;
+use std::sync::Arc;
+
+use bridgehead::config::{Launch, Stdio};
+use bridgehead::events::Bus;
+use bridgehead::provider::{Health, Invocation, McpProvider, ProviderAdapter, ProviderConfig};
+use bridgehead::{CorrelationId, SystemClock};
+use serde_json::{Value, json};
+
+/// Runs `command`, adds two numbers with its tool `add`, and ends it.
+pub(crate) async fn run(command: &str, arguments: &[String]) -> Result<Value, Box<dyn Error>> {
+    let provider = McpProvider::new(Bus::new(Arc::new(SystemClock::default())));
+    let endpoint = Launch::Stdio(Stdio::new(command, arguments));
+    provider.init(ProviderConfig::new("demo".parse()?, endpoint)).await?;
+    assert_eq!(provider.health(), Health::Healthy);
+    for (name, _) in provider.tools() {
+        println!("offers {name}");
+    }
+    let invocation =
+        Invocation { tool: "demo__add".to_owned(), arguments: json!({"a": 1, "b": 2}), timeout: None };
+    let executed = provider.execute(&invocation, CorrelationId::mint()).await;
+    provider.terminate().await;
+    let executed = executed?;
+    println!("{} took {:?}", executed.tool, executed.duration);
+    Ok(executed.result.decode()?)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut command = std::env::args().skip(1);
+    let program = command.next().unwrap_or_else(|| "bridgehead".to_owned());
+    let mut arguments: Vec<String> = command.collect();
+    if arguments.is_empty() {
+        arguments.push("demo-server".to_owned());
+    }
+    println!("{}", run(&program, &arguments).await?["content"][0]["text"]);
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! `bridgehead audit`: reads and checks the record of calls, also while gateways write it.
+
+mod read;
+mod store;
+mod verify;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+pub(crate) use self::store::open;
+use super::exit::Exit;
+use super::world::World;
+use super::{Chosen, output};
+
+/// Read and check the record of calls
+#[derive(Debug, Args)]
+#[command(after_help = "The record is kept in the folder of [audit] folder; docs/audit.md tells its form.
+Exit codes: 0 done, 1 something is not as it was written, or there is no such call.
+
+Examples:
+  bridgehead audit list --since 1h --outcome error
+  bridgehead audit show 0199d0a5-6f2b-7c3e-8d4f-0123456789ab
+  bridgehead audit verify
+  bridgehead audit verify --head SEGMENT:COUNT:HEAD     against a head that was kept
+  bridgehead audit prove ID > proof.json && bridgehead audit verify-proof proof.json
+  bridgehead audit export --output record.jsonl")]
+pub(crate) struct Audit {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// The folder with the record, in place of the configured one
+    #[arg(long, global = true, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Print JSON, one object a line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    List(read::List),
+    Show(read::Show),
+    Export(read::Export),
+    Verify(verify::Verify),
+    Prove(verify::Prove),
+    VerifyProof(verify::VerifyProof),
+}
+
+/// Runs the verb.
+pub(crate) fn run(audit: &Audit, world: &World) -> Exit {
+    if let Verb::VerifyProof(proof) = &audit.verb {
+        // Needs no record, and so no configuration.
+        return told(verify::verify_proof(proof, audit.json));
+    }
+    let settings = match world.configuration(audit.chosen.config.as_deref()) {
+        Ok(config) => config.audit,
+        Err(error) => return output::configuration_error(&error, audit.json),
+    };
+    let folder = match audit.folder.clone().or_else(|| store::folder(&settings, world)) {
+        Some(folder) => folder,
+        None => {
+            output::talk("error: neither XDG_STATE_HOME nor HOME is set; name the record with --folder");
+            return Exit::Usage;
+        }
+    };
+    told(match &audit.verb {
+        Verb::List(list) => read::list(list, &folder, audit.json),
+        Verb::Show(show) => read::show(show, &folder, audit.json),
+        Verb::Export(export) => read::export(export, &folder),
+        Verb::Verify(verify) => verify::verify(verify, &folder, &settings, audit.json),
+        Verb::Prove(prove) => verify::prove(prove, &folder),
+        Verb::VerifyProof(_) => Ok(Exit::Success),
+    })
+}
+
+fn told(done: Result<Exit, String>) -> Exit {
+    done.unwrap_or_else(|error| {
+        output::talk(&format!("error: {error}"));
+        Exit::Failure
+    })
+}

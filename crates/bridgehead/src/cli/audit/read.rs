@@ -1,0 +1,302 @@
+//! `audit list`, `show` and `export`.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use bridgehead::audit::{ReadError, RecordedCall, read_calls, read_segment, segments, write_line};
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use crate::cli::exit::Exit;
+use crate::cli::output::{self, one_line};
+
+/// The columns of a table and of CSV: those of the JSON form that are not text of the parties.
+const COLUMNS: [&str; 20] = [
+    "time",
+    "correlationId",
+    "principal",
+    "server",
+    "tool",
+    "era",
+    "transport",
+    "validated",
+    "outcome",
+    "code",
+    "durationMs",
+    "queuedMs",
+    "bytesIn",
+    "bytesOut",
+    "argumentsDigest",
+    "resultDigest",
+    "message",
+    "segment",
+    "seq",
+    "exitSeq",
+];
+
+/// Which calls.
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// Calls that began at this time or later: 2026-11-15T12:00:00Z, or how long ago, such as 90m or 24h
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    since: Option<jiff::Timestamp>,
+    /// Calls that began before this time
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    until: Option<jiff::Timestamp>,
+    /// Calls of this tool, by the name clients use
+    #[arg(long, value_name = "NAME")]
+    tool: Option<String>,
+    /// Calls to this server
+    #[arg(long, value_name = "NAME")]
+    server: Option<String>,
+    /// Calls that ended like this: result, toolError, error, cancelled, interrupted or open
+    #[arg(long, value_name = "OUTCOME")]
+    outcome: Option<String>,
+    /// The call with this correlation id
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+}
+
+impl Which {
+    fn lets_pass(&self, call: &RecordedCall) -> bool {
+        let same = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is);
+        let in_time = || match call.first.time.parse::<jiff::Timestamp>() {
+            Ok(time) => {
+                self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time < until)
+            }
+            Err(_) => true,
+        };
+        same(&self.tool, &call.first.tool)
+            && same(&self.server, call.first.server.as_deref().unwrap_or_default())
+            && same(&self.outcome, call.outcome())
+            && same(&self.id, &call.first.correlation_id)
+            && in_time()
+    }
+}
+
+fn moment(text: &str) -> Result<jiff::Timestamp, String> {
+    if let Ok(time) = text.parse() {
+        return Ok(time);
+    }
+    let ago: jiff::SignedDuration = text
+        .parse()
+        .map_err(|_| "write a time such as 2026-11-15T12:00:00Z, or a duration such as 90m".to_owned())?;
+    jiff::Timestamp::now().checked_sub(ago.abs()).map_err(|error| error.to_string())
+}
+
+/// List calls, the newest last
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    which: Which,
+    /// How many of the newest; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: usize,
+}
+
+/// Show all that is kept of a call
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// Its correlation id
+    id: String,
+}
+
+/// What an export looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Whole segments, one record a line; can be verified
+    Jsonl,
+    /// One call a line, for spreadsheets; cannot be verified
+    Csv,
+}
+
+/// Write the record to a file that others can check
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    #[command(flatten)]
+    which: Which,
+    /// jsonl: whole segments, which can be verified; csv: one call a line, which cannot
+    #[arg(long, default_value = "jsonl", hide_possible_values = true)]
+    format: Format,
+    /// Only this segment; may be given several times
+    #[arg(long, value_name = "NAME")]
+    segment: Vec<String>,
+    /// The file to write; stdout otherwise
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub(super) fn list(list: &List, folder: &Path, json: bool) -> Result<Exit, String> {
+    let mut calls = VecDeque::new();
+    each(&readable(folder), |call| {
+        if list.which.lets_pass(&call) {
+            calls.push_back(call);
+            if list.limit > 0 && calls.len() > list.limit {
+                calls.pop_front();
+            }
+        }
+        Ok(())
+    })?;
+    let mut calls = Vec::from(calls);
+    calls.sort_by(|one, other| (&one.first.time, one.first.seq).cmp(&(&other.first.time, other.first.seq)));
+    if json {
+        let lines: Vec<String> = calls.iter().filter_map(|call| serde_json::to_string(call).ok()).collect();
+        return Ok(if lines.is_empty() {
+            Exit::Success
+        } else {
+            output::data(&lines.join("\n"), Exit::Success)
+        });
+    }
+    if calls.is_empty() {
+        output::talk(&format!("no such calls in {}", folder.display()));
+        return Ok(Exit::Success);
+    }
+    let head = ["TIME", "TOOL", "OUTCOME", "MS", "PRINCIPAL", "CORRELATION ID"].map(str::to_owned).to_vec();
+    let rows = calls.iter().map(|call| {
+        let exit = call.exit();
+        let outcome = exit.and_then(|row| row.code.as_deref()).unwrap_or(call.outcome());
+        let took = exit.and_then(|row| row.duration_ms).map_or_else(|| "-".to_owned(), |ms| ms.to_string());
+        vec![
+            call.first.time.clone(),
+            one_line(&call.first.tool, 64),
+            one_line(outcome, 40),
+            took,
+            one_line(call.first.principal.as_deref().unwrap_or("-"), 30),
+            call.first.correlation_id.clone(),
+        ]
+    });
+    Ok(output::data(&output::table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()), Exit::Success))
+}
+
+pub(super) fn show(show: &Show, folder: &Path, json: bool) -> Result<Exit, String> {
+    let mut texts = Vec::new();
+    each(&readable(folder), |call| {
+        if call.first.correlation_id == show.id {
+            let value = serde_json::to_value(&call).unwrap_or_default();
+            texts.push(if json { value.to_string() } else { page(&value) });
+        }
+        Ok(())
+    })?;
+    if texts.is_empty() {
+        return Err(format!("there is no call {} in {}", show.id, folder.display()));
+    }
+    Ok(output::data(&texts.join("\n"), Exit::Success))
+}
+
+/// All members, one a line.
+fn page(call: &Value) -> String {
+    let rows: Vec<Vec<String>> = COLUMNS
+        .iter()
+        .chain(&["arguments", "result"])
+        .filter(|column| !call[**column].is_null())
+        .map(|column| vec![(*column).to_owned(), one_line(&plain(&call[*column]), 100_000)])
+        .collect();
+    output::table(&rows)
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+pub(super) fn export(export: &Export, folder: &Path) -> Result<Exit, String> {
+    let mut files = segments(folder);
+    if !export.segment.is_empty() {
+        files.retain(|file| {
+            export.segment.iter().any(|name| file.file_stem().is_some_and(|stem| stem == name.as_str()))
+        });
+    }
+    if files.is_empty() {
+        return Err(format!("there is no such segment in {}", folder.display()));
+    }
+    let written = match &export.output {
+        Some(path) => {
+            let file =
+                File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            write_to(export, &files, &mut BufWriter::new(file))
+        }
+        None => write_to(export, &files, &mut BufWriter::new(io::stdout().lock())),
+    };
+    match written {
+        Ok(()) => Ok(Exit::Success),
+        Err(ReadError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Success),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn write_to(export: &Export, files: &[PathBuf], out: &mut impl Write) -> Result<(), ReadError> {
+    match export.format {
+        Format::Jsonl => {
+            for file in files {
+                read_segment(file, |record| Ok(write_line(&record, out)?))?;
+            }
+        }
+        Format::Csv => {
+            writeln!(out, "{}", COLUMNS.join(","))?;
+            read_calls(files, |call| {
+                if export.which.lets_pass(&call) {
+                    let value = serde_json::to_value(&call).unwrap_or_default();
+                    let cells: Vec<String> =
+                        COLUMNS.iter().map(|column| cell(&plain(&value[*column]))).collect();
+                    writeln!(out, "{}", cells.join(","))?;
+                }
+                Ok(())
+            })?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// A cell of CSV. What a spreadsheet would take for a formula gets a quote before it: names come from clients.
+fn cell(text: &str) -> String {
+    let text =
+        if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}
+
+/// The segments that can be read; of the others is told, and the rest is shown.
+fn readable(folder: &Path) -> Vec<PathBuf> {
+    let mut files = segments(folder);
+    files.retain(|file| {
+        let read = read_segment(file, |_| Ok(()));
+        if let Err(error) = &read {
+            output::talk(&format!("warning: {error}"));
+        }
+        read.is_ok()
+    });
+    files
+}
+
+fn each(files: &[PathBuf], take: impl FnMut(RecordedCall) -> Result<(), ReadError>) -> Result<(), String> {
+    read_calls(files, take).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_moments_or_durations_ago() {
+        assert_eq!(moment("2026-11-15T12:00:00Z").unwrap().to_string(), "2026-11-15T12:00:00Z");
+        let ago = jiff::Timestamp::now().duration_since(moment("90m").unwrap()).as_secs();
+        assert!((5_399..5_410).contains(&ago), "{ago}");
+        assert!(moment("yesterday").is_err());
+    }
+
+    #[test]
+    fn cells_are_neither_formulas_nor_columns() {
+        #[track_caller]
+        fn check(text: &str, expected: &str) {
+            assert_eq!(cell(text), expected);
+        }
+        check("plain", "plain");
+        check("a,\"b\"", "\"a,\"\"b\"\"\"");
+        check("=1+1", "'=1+1");
+        check("two\nlines", "\"two\nlines\"");
+    }
+}

@@ -1,0 +1,187 @@
+//! `audit verify`, `prove` and `verify-proof`.
+
+use std::path::{Path, PathBuf};
+
+use bridgehead::audit::{
+    CHECKPOINT_FILE, Expected, Hash, Proof, PublicKey, Verifier, read_calls, read_checkpoints, read_export,
+    read_segment, segments,
+};
+use bridgehead::config::AuditSettings;
+use clap::Args;
+use serde_json::json;
+
+use crate::cli::exit::Exit;
+use crate::cli::output;
+
+/// Check that nothing was changed, removed or reordered
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// Segments (*.sqlite) or exports (*.jsonl), in place of the whole folder
+    files: Vec<PathBuf>,
+    /// A head that was kept: finds a tail that was cut off since; may be given several times
+    #[arg(long, value_name = "SEGMENT:COUNT:HEAD", value_parser = head)]
+    head: Vec<Expected>,
+    /// A kept copy of the file of checkpoints; may be given several times
+    #[arg(long, value_name = "FILE")]
+    checkpoints: Vec<PathBuf>,
+    /// File with the public key that every checkpoint must be signed with
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+/// Prove that a row is in the record
+#[derive(Debug, Args)]
+pub(crate) struct Prove {
+    /// The call's correlation id
+    id: String,
+    /// Prove its end instead of its beginning
+    #[arg(long)]
+    exit: bool,
+}
+
+/// Check a proof, without the record
+#[derive(Debug, Args)]
+pub(crate) struct VerifyProof {
+    /// What `audit prove` wrote
+    file: PathBuf,
+    /// The root that was kept
+    #[arg(long, value_name = "ROOT", value_parser = root)]
+    root: Option<Hash>,
+    /// File with the public key that the checkpoint must be signed with
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+fn head(text: &str) -> Result<Expected, String> {
+    Expected::parse(text).ok_or_else(|| "write SEGMENT:COUNT:HEAD as `audit verify` prints it".to_owned())
+}
+
+fn root(text: &str) -> Result<Hash, String> {
+    Hash::parse(text).ok_or_else(|| "a root has 64 lower-case hexadecimal digits".to_owned())
+}
+
+fn public_key(file: Option<&PathBuf>) -> Result<Option<PublicKey>, String> {
+    file.map(|file| PublicKey::read(file)).transpose().map_err(|error| error.to_string())
+}
+
+pub(super) fn verify(
+    verify: &Verify,
+    folder: &Path,
+    settings: &AuditSettings,
+    json: bool,
+) -> Result<Exit, String> {
+    let mut verifier = Verifier::new(public_key(verify.key.as_ref())?);
+    verify.head.iter().for_each(|head| verifier.expect(head.clone()));
+    let whole = verify.files.is_empty();
+    let mut removed = Vec::new();
+    let beside = settings.checkpoint_file.clone().unwrap_or_else(|| folder.join(CHECKPOINT_FILE));
+    for file in verify.checkpoints.iter().chain(whole.then_some(&beside)) {
+        let read = read_checkpoints(file).map_err(|error| error.to_string())?;
+        read.checkpoints.iter().for_each(|checkpoint| verifier.expect(checkpoint.into()));
+        removed.extend(read.removed);
+        for line in read.unknown {
+            verifier.report(&file.display().to_string(), format!("line {line} is no checkpoint"));
+        }
+    }
+    let files = if whole { segments(folder) } else { verify.files.clone() };
+    for file in &files {
+        let mut take = |record| {
+            verifier.take(&record);
+            Ok(())
+        };
+        let exported = file.extension().is_some_and(|ending| ending == "jsonl");
+        let read = if exported { read_export(file, &mut take) } else { read_segment(file, &mut take) };
+        if let Err(error) = read {
+            verifier.report(&file.display().to_string(), error.to_string());
+        }
+    }
+    let (verified, mut problems, absent) = verifier.finish();
+    let mut missing: Vec<&str> = absent.iter().map(|it| it.segment.as_str()).collect();
+    missing.retain(|name| !removed.iter().any(|gone| gone == name));
+    missing.dedup();
+    if whole {
+        problems.extend(missing.iter().map(|name| bridgehead::audit::Problem {
+            segment: (*name).to_owned(),
+            row: None,
+            what: "the whole segment is missing, and retention did not note that it removed it".to_owned(),
+        }));
+    }
+    let exit = if problems.is_empty() { Exit::Success } else { Exit::Failure };
+    if json {
+        let segments = verified.iter().map(|segment| json!({"segment": segment}).to_string());
+        let wrong = problems.iter().map(|problem| json!({"problem": problem}).to_string());
+        let end = json!({"ok": problems.is_empty(), "segments": verified.len(), "problems": problems.len()});
+        let lines: Vec<String> = segments.chain(wrong).chain([end.to_string()]).collect();
+        return Ok(output::data(&lines.join("\n"), exit));
+    }
+    let mut text = String::new();
+    for segment in &verified {
+        let state = if segment.sealed { "sealed" } else { "open" };
+        text.push_str(&format!("{}:{}:{}  {state}\n", segment.segment, segment.count, segment.head));
+    }
+    for problem in &problems {
+        text.push_str(&format!("PROBLEM {problem}\n"));
+    }
+    text.push_str(&match (problems.len(), verified.len()) {
+        (0, 0) => format!("there is no record in {}", folder.display()),
+        (0, count) => format!("{count} segments are as they were written"),
+        (count, _) => format!("{count} problems"),
+    });
+    Ok(output::data(&text, exit))
+}
+
+pub(super) fn prove(prove: &Prove, folder: &Path) -> Result<Exit, String> {
+    let mut found = None;
+    read_calls(&segments(folder), |call| {
+        if call.first.correlation_id == prove.id {
+            let row = if prove.exit { call.exit() } else { call.enter() };
+            found = found.take().or(row.map(|row| row.seq).map(|seq| (call.segment.clone(), seq)));
+        }
+        Ok(())
+    })
+    .map_err(|error| error.to_string())?;
+    let (segment, seq) =
+        found.ok_or_else(|| format!("there is no such row of {} in {}", prove.id, folder.display()))?;
+    // An exit may stand in a later segment of the instance than its enter.
+    let instance = segment.split('.').next().unwrap_or_default();
+    let mut files = segments(folder);
+    files.retain(|file| {
+        let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(instance) && name >= segment.as_str()
+    });
+    let mut refused = String::new();
+    for file in files {
+        match Proof::of(&file, seq) {
+            Ok(proof) => {
+                let text = serde_json::to_string(&proof).map_err(|error| error.to_string())?;
+                return Ok(output::data(&text, Exit::Success));
+            }
+            Err(error) => refused = error.to_string(),
+        }
+    }
+    Err(refused)
+}
+
+pub(super) fn verify_proof(proof: &VerifyProof, json: bool) -> Result<Exit, String> {
+    let text = std::fs::read(&proof.file)
+        .map_err(|error| format!("cannot read {}: {error}", proof.file.display()))?;
+    let read: Proof = serde_json::from_slice(&text)
+        .map_err(|error| format!("{} is no proof: {error}", proof.file.display()))?;
+    let key = public_key(proof.key.as_ref())?;
+    read.check(key.as_ref(), proof.root).map_err(|error| error.to_string())?;
+    if json {
+        let row: serde_json::Value = serde_json::from_str(&read.row).unwrap_or_default();
+        return Ok(output::data(&json!({"ok": true, "row": row}).to_string(), Exit::Success));
+    }
+    let checkpoint = &read.checkpoint;
+    let trusted = match (proof.root.is_some(), key.is_some()) {
+        (false, false) => "whether the root is the true one only --root or --key can tell",
+        (true, _) => "the root is the one that was kept",
+        (false, true) => "the root is signed",
+    };
+    let text = format!(
+        "{}\nis row {} of {} under the root {}; {trusted}",
+        read.row, read.index, checkpoint.segment, checkpoint.root
+    );
+    Ok(output::data(&text, Exit::Success))
+}

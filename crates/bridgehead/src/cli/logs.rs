@@ -1,0 +1,85 @@
+//! `bridgehead logs`: what a server of a running gateway writes, and what is told about it.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::exit::Exit;
+use super::instance::{Which, follow, get};
+use super::output;
+use super::target::run_until_signal;
+use super::world::World;
+
+/// Show what a server of the running gateway writes on stderr
+#[derive(Debug, Args)]
+#[command(after_help = "The gateway keeps the last lines of each server, through restarts, without secrets.
+Exit codes: 0, also when Ctrl-C ends --follow; 2 no such server, 3 no gateway is running.
+
+Examples:
+  bridgehead logs files
+  bridgehead logs files --follow --tail 10
+  bridgehead logs files --json")]
+pub(crate) struct Logs {
+    /// The server, as `bridgehead status` shows it
+    name: String,
+    /// Go on with new lines as they come
+    #[arg(long, short)]
+    follow: bool,
+    /// How many of the last lines to begin with
+    #[arg(long, value_name = "LINES", default_value_t = 100)]
+    tail: u32,
+    #[command(flatten)]
+    which: Which,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(logs: &Logs, world: &World) -> Exit {
+    let instance = match logs.which.one(world) {
+        Ok(instance) => instance,
+        Err(exit) => return exit,
+    };
+    let (name, tail) = (&logs.name, logs.tail);
+    run_until_signal(async {
+        let show = |line: &Value| output::stream(&shown(line, logs.json));
+        let outcome = if logs.follow {
+            follow(&instance, &format!("logs?server={name}&tail={tail}&follow=1"), show).await
+        } else {
+            get(&instance, &format!("logs?server={name}&tail={tail}")).await.map(|answer| {
+                let lines = answer["lines"].as_array();
+                let _ = lines.into_iter().flatten().all(show);
+            })
+        };
+        match outcome {
+            Ok(()) => Exit::Success,
+            Err(refused) => refused.tell(logs.json),
+        }
+    })
+}
+
+fn shown(line: &Value, as_json: bool) -> String {
+    if as_json {
+        return line.to_string();
+    }
+    if let Some(missed) = line["missed"].as_u64() {
+        return format!("({missed} lines are missing here)");
+    }
+    let part = |key: &str| output::one_line(line[key].as_str().unwrap_or_default(), usize::MAX);
+    format!("{} {} {}: {}", part("time"), part("label"), part("source"), part("text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn lines_for_people_and_programs() {
+        let line = json!({"time": "T", "label": "mcp:a", "source": "stderr", "text": "x\u{1b}[2Jy"});
+        assert_eq!(shown(&line, false), "T mcp:a stderr: x[2Jy");
+        assert_eq!(shown(&json!({"missed": 3}), false), "(3 lines are missing here)");
+        assert_eq!(shown(&json!({"missed": 3}), true), r#"{"missed":3}"#);
+    }
+}

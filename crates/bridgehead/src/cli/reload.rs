@@ -1,0 +1,230 @@
+//! Takes a changed configuration into a running gateway: on SIGHUP, and when its file has become another one.
+//!
+//! A file that cannot be used leaves everything as it is; the log and the status say why. Settings that only a
+//! start can take are named. Servers that did not change are not touched, which is the gateway's to see to.
+
+use std::fmt::Debug;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead::config::{ConfigError, ServerName, Source};
+use bridgehead::{Config, Gateway};
+use bridgehead_gateway::{Reload, ReloadReport};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tracing::{debug, info, warn};
+
+use super::world::World;
+
+/// How long a folder must be quiet before its file is read: editors write in several steps.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// What a new configuration is compared with, and where it comes from.
+pub(crate) struct Reloading {
+    pub(crate) world: World,
+    /// The file that the command line names.
+    pub(crate) explicit: Option<PathBuf>,
+    pub(crate) gateway: Gateway,
+    /// The configuration in effect, as it was written.
+    pub(crate) config: Config,
+}
+
+/// What asks for a reload.
+enum Cause {
+    Hangup,
+    Changed,
+}
+
+impl Reloading {
+    /// Goes on for as long as it is polled.
+    pub(crate) async fn run(mut self) {
+        let terminal = std::io::stderr().is_terminal();
+        let mut hangup = signal(SignalKind::hangup()).ok();
+        let changed = Arc::new(Notify::new());
+        let file = file(&self.config).map(Path::to_owned);
+        let mut text = file.as_deref().and_then(|file| std::fs::read(file).ok());
+        let _watcher = file.as_deref().and_then(|file| watch(file, &changed));
+        loop {
+            let cause = tokio::select! {
+                () = async {
+                    match &mut hangup {
+                        Some(hangup) => drop(hangup.recv().await),
+                        None => std::future::pending().await,
+                    }
+                } => Cause::Hangup,
+                () = changed.notified() => Cause::Changed,
+            };
+            match cause {
+                // The terminal is gone, and whoever sat there with it: this is no wish for a reload.
+                Cause::Hangup if terminal && !std::io::stderr().is_terminal() => {
+                    let _ = kill_process(getpid(), Signal::TERM);
+                    continue;
+                }
+                Cause::Hangup => text = file.as_deref().and_then(|file| std::fs::read(file).ok()),
+                Cause::Changed => {
+                    while tokio::time::timeout(QUIET, changed.notified()).await.is_ok() {}
+                    let now = file.as_deref().and_then(|file| std::fs::read(file).ok());
+                    if now == text {
+                        continue;
+                    }
+                    text = now;
+                }
+            }
+            self.reload().await;
+        }
+    }
+
+    async fn reload(&mut self) {
+        let (world, explicit) = (self.world.clone(), self.explicit.clone());
+        let loading = tokio::task::spawn_blocking(move || world.configuration(explicit.as_deref()));
+        let Ok(loaded) = loading.await else { return };
+        let outcome = match loaded {
+            Ok(config) => {
+                let needs_restart = needs_restart(&self.config, &config);
+                for setting in &needs_restart {
+                    warn!(setting, "changed, and takes a restart of the gateway to become effective");
+                }
+                let report = self.gateway.reload(config.servers.clone()).await;
+                // What is not effective stays different until it is, or is taken back.
+                self.config.servers = config.servers;
+                let message = summary(&report);
+                info!(message, "the configuration was read again");
+                Reload { time: now(), ok: true, message, needs_restart }
+            }
+            Err(error) => {
+                let message = words(&error);
+                warn!(reason = message, "the new configuration cannot be used; the old one stays in effect");
+                Reload { time: now(), ok: false, message, needs_restart: Vec::new() }
+            }
+        };
+        self.gateway.set_reload(outcome);
+    }
+}
+
+fn now() -> String {
+    format!("{:.3}", jiff::Timestamp::now())
+}
+
+fn file(config: &Config) -> Option<&Path> {
+    match &config.source {
+        Source::Toml(path) | Source::ClientJson(path) => Some(path),
+        Source::Demo => None,
+    }
+}
+
+/// Watches the folder of the file, not the file: editors put another one in its place. A link's target may lie in
+/// another folder.
+fn watch(file: &Path, changed: &Arc<Notify>) -> Option<RecommendedWatcher> {
+    let told = Arc::clone(changed);
+    let on_event = move |event: notify::Result<notify::Event>| {
+        // Reading is what we do ourselves.
+        if event.is_ok_and(|event| !event.kind.is_access()) {
+            told.notify_one();
+        }
+    };
+    let watching = notify::recommended_watcher(on_event).and_then(|mut watcher| {
+        let file = std::path::absolute(file).map_err(notify::Error::io)?;
+        let mut folders: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
+        let target = file.canonicalize().ok().and_then(|target| target.parent().map(Path::to_owned));
+        folders.extend(target.filter(|target| !folders.contains(target)));
+        for folder in &folders {
+            watcher.watch(folder, RecursiveMode::NonRecursive)?;
+        }
+        Ok(watcher)
+    });
+    match watching {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            debug!(%error, "the configuration file is not watched; SIGHUP reads it again");
+            None
+        }
+    }
+}
+
+/// Settings that differ and that only a start can take.
+fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
+    let mut different = Vec::new();
+    let mut compare = |name: &str, one: &dyn Debug, other: &dyn Debug| {
+        if format!("{one:?}") != format!("{other:?}") {
+            different.push(name.to_owned());
+        }
+    };
+    macro_rules! settings {
+        ($part:ident: $($field:ident = $name:literal),+ $(,)?) => {
+            $(compare($name, &before.$part.$field, &after.$part.$field);)+
+        };
+    }
+    settings!(gateway:
+        mode = "gateway.mode",
+        prefix = "gateway.prefix",
+        max_name_length = "gateway.max_name_length",
+        startup_timeout = "gateway.startup_timeout_ms",
+        init_concurrency = "gateway.init_concurrency",
+        list_wait = "gateway.list_wait_ms",
+        threads = "gateway.threads",
+        debug_errors = "gateway.debug_errors",
+        max_message_bytes = "gateway.max_message_mb",
+    );
+    settings!(http:
+        listen = "http.listen",
+        allowed_hosts = "http.allowed_hosts",
+        allowed_origins = "http.allowed_origins",
+        token = "http.token",
+        max_sessions = "http.max_sessions",
+        session_idle = "http.session_idle_ms",
+        max_body_bytes = "http.max_body_mb",
+        keep_alive = "http.keep_alive_ms",
+    );
+    compare("audit", &before.audit, &after.audit);
+    different
+}
+
+fn summary(report: &ReloadReport) -> String {
+    if report.is_empty() {
+        return "no server changed".to_owned();
+    }
+    let part = |what: &str, names: &[ServerName]| {
+        let names: Vec<&str> = names.iter().map(ServerName::as_str).collect();
+        (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
+    };
+    let parts = [
+        part("added", &report.added),
+        part("removed", &report.removed),
+        part("started anew", &report.restarted),
+        part("changed", &report.changed),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// All that is wrong, in one line.
+fn words(error: &ConfigError) -> String {
+    let one = |diagnostic: &bridgehead::config::Diagnostic| {
+        let place = match (diagnostic.file(), diagnostic.position()) {
+            (Some(file), Some((line, column))) => format!("{}:{line}:{column}: ", file.display()),
+            (Some(file), None) => format!("{}: ", file.display()),
+            (None, _) => String::new(),
+        };
+        format!("{place}{}", diagnostic.message)
+    };
+    error.0.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_told_by_name() {
+        let names =
+            |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect::<Vec<ServerName>>();
+        let mut report = ReloadReport { unchanged: names(&["a"]), ..ReloadReport::default() };
+        assert_eq!(summary(&report), "no server changed");
+        report.added = names(&["b", "c"]);
+        report.removed = names(&["d"]);
+        assert_eq!(summary(&report), "added b, c; removed d");
+    }
+}

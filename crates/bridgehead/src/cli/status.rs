@@ -1,0 +1,236 @@
+//! `bridgehead status`: how the gateways that run are, and their servers.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::exit::Exit;
+use super::instance::{Which, get};
+use super::output::{self, one_line};
+use super::target::run_once;
+use super::world::World;
+
+/// Show how the running gateway and its servers are
+#[derive(Debug, Args)]
+#[command(
+    after_help = "With several gateways running, all are shown. The other verbs then want --instance ID.
+Exit codes: 0 shown, 3 no gateway is running.
+
+Examples:
+  bridgehead status
+  bridgehead status --json
+  bridgehead status --instance 4711"
+)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    which: Which,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(status: &Status, world: &World) -> Exit {
+    let instances = match status.which.all(world) {
+        Ok(instances) => instances,
+        Err(exit) => return exit,
+    };
+    run_once(async {
+        let mut found = Vec::new();
+        for instance in &instances {
+            match get(instance, "status").await {
+                Ok(mut told) => {
+                    told["config"] = json!(instance.config);
+                    found.push(told);
+                }
+                Err(refused) => {
+                    refused.tell(false);
+                }
+            }
+        }
+        let exit = if found.is_empty() { Exit::Unreachable } else { Exit::Success };
+        if status.json {
+            return output::json_data(&json!({"gateways": found}), exit);
+        }
+        let texts: Vec<String> = found.iter().map(text).collect();
+        output::data(&texts.join("\n"), exit)
+    })
+}
+
+/// One gateway, for people.
+fn text(status: &Value) -> String {
+    let word = |key: &str| one_line(status[key].as_str().unwrap_or("?"), 200);
+    let addresses: Vec<String> =
+        strings(&status["addresses"]).map(|address| format!("http://{address}/mcp")).collect();
+    let place =
+        if addresses.is_empty() { "on stdio".to_owned() } else { format!("at {}", addresses.join(", ")) };
+    let mut text = format!(
+        "gateway {} {place}\n  version {}, mode {}, pid {}, up {}, {} calls ({} failed)\n",
+        word("instance"),
+        word("version"),
+        word("mode"),
+        status["pid"],
+        duration(&status["uptimeMs"]),
+        status["counters"]["calls"],
+        status["counters"]["failed"],
+    );
+    if let Some(config) = status["config"].as_str() {
+        text.push_str(&format!("  configuration {}\n", one_line(config, 1000)));
+    }
+    if let Some(message) = status["reload"]["message"].as_str() {
+        let how = if status["reload"]["ok"] == true { "read again" } else { "NOT read again" };
+        let time = status["reload"]["time"].as_str().unwrap_or_default();
+        text.push_str(&format!("  configuration {how} at {time}: {}\n", one_line(message, 1000)));
+        for setting in strings(&status["reload"]["needsRestart"]) {
+            text.push_str(&format!(
+                "  restart the gateway for `{}` to become effective\n",
+                one_line(setting, 200)
+            ));
+        }
+    }
+    let upstreams = status["upstreams"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if upstreams.is_empty() {
+        text.push_str("  no servers\n");
+        return text;
+    }
+    let title = ["  SERVER", "STATE", "TOOLS", "CALLS", "PID", "MEMORY", "UP", "RESTARTS", "SPEAKS"];
+    let mut rows = vec![title.map(str::to_owned).to_vec()];
+    rows.extend(upstreams.iter().map(row));
+    text.push_str(&output::table(&rows));
+    for server in upstreams {
+        text.push_str(&trouble(server));
+    }
+    text
+}
+
+fn row(server: &Value) -> Vec<String> {
+    let number = |value: &Value| value.as_u64().map_or_else(|| "-".to_owned(), |number| number.to_string());
+    let pid = match server["pids"].as_array().map_or(0, Vec::len) {
+        0 | 1 => number(&server["pid"]),
+        more => format!("{} +{}", number(&server["pid"]), more - 1),
+    };
+    let waiting = server["queue"]["waiting"].as_u64().unwrap_or_default();
+    let calls = match waiting {
+        0 => number(&server["inFlight"]),
+        waiting => format!("{} +{waiting} waiting", number(&server["inFlight"])),
+    };
+    let word = |key: &str| one_line(server[key].as_str().unwrap_or("-"), 64);
+    let containment = match server["containment"].as_str() {
+        Some("group") => " (process group only, best effort)",
+        _ => "",
+    };
+    vec![
+        format!("  {}", word("name")),
+        word("state"),
+        number(&server["tools"]),
+        calls,
+        pid,
+        server["memoryBytes"].as_u64().map_or_else(|| "-".to_owned(), megabytes),
+        duration(&server["uptimeMs"]),
+        number(&server["restarts"]),
+        format!("{} over {}{containment}", word("revision"), word("transport")),
+    ]
+}
+
+/// What is wrong with a server, and what to do.
+fn trouble(server: &Value) -> String {
+    let name = one_line(server["name"].as_str().unwrap_or_default(), 64);
+    let mut text = String::new();
+    if let Some(reason) = server["reason"].as_str() {
+        text.push_str(&format!("\n  {name}: {}\n", one_line(reason, 1000)));
+        if let Some(exit) = server["lastExit"]["status"].as_str() {
+            text.push_str(&format!("    its process ended last with {}\n", one_line(exit, 200)));
+        }
+        for line in strings(&server["stderr"]) {
+            text.push_str(&format!("    stderr: {}\n", one_line(line, 400)));
+        }
+        if let Some(next) = server["nextStep"].as_str() {
+            text.push_str(&format!("    next: {}\n", one_line(next, 1000)));
+        }
+    }
+    for finding in strings(&server["findings"]) {
+        text.push_str(&format!("  {name}: {}\n", one_line(finding, 1000)));
+    }
+    text
+}
+
+fn strings(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1_000_000.0)
+}
+
+fn duration(milliseconds: &Value) -> String {
+    let Some(seconds) = milliseconds.as_u64().map(|milliseconds| milliseconds / 1000) else {
+        return "-".to_owned();
+    };
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (milliseconds, expected) in [
+            (json!(999), "0 s"),
+            (json!(61_000), "1 min"),
+            (json!(7_260_000), "2 h 1 min"),
+            (json!(90_000_000), "1 d 1 h"),
+            (Value::Null, "-"),
+        ] {
+            assert_eq!(duration(&milliseconds), expected);
+        }
+    }
+
+    #[test]
+    fn a_gateway_for_people() {
+        let status = json!({
+            "instance": "0123456789ab", "version": "1.2.3", "mode": "full", "pid": 7, "uptimeMs": 61_000,
+            "addresses": ["127.0.0.1:4848"], "config": "team.toml",
+            "counters": {"calls": 5, "failed": 1},
+            "reload": {"ok": false, "time": "T", "message": "line 3: no such key", "needsRestart": []},
+            "upstreams": [
+                {"name": "files", "state": "ready", "tools": 3, "pid": 8, "pids": [8, 9], "memoryBytes": 12_345_678,
+                 "uptimeMs": 60_000, "restarts": 1, "revision": "2025-11-25", "transport": "stdio", "inFlight": 1,
+                 "queue": {"waiting": 2}, "containment": "group", "findings": ["tool `a` stands twice"]},
+                {"name": "web", "state": "crash-looping", "restarts": 4, "transport": "stdio", "reason": "it ended",
+                 "lastExit": {"status": "exit status 7"}, "stderr": ["no licence"], "nextStep": "read its words"},
+            ],
+        });
+        assert_snapshot!(text(&status), @r"
+        gateway 0123456789ab at http://127.0.0.1:4848/mcp
+          version 1.2.3, mode full, pid 7, up 1 min, 5 calls (1 failed)
+          configuration team.toml
+          configuration NOT read again at T: line 3: no such key
+          SERVER  STATE          TOOLS  CALLS         PID   MEMORY   UP     RESTARTS  SPEAKS
+          files   ready          3      1 +2 waiting  8 +1  12.3 MB  1 min  1         2025-11-25 over stdio (process group only, best effort)
+          web     crash-looping  -      -             -     -        -      4         - over stdio
+          files: tool `a` stands twice
+
+          web: it ended
+            its process ended last with exit status 7
+            stderr: no licence
+            next: read its words
+        ");
+        let bare = json!({"instance": "a", "version": "1", "mode": "full", "pid": 7, "upstreams": [],
+            "counters": {"calls": 0, "failed": 0},
+            "reload": {"ok": true, "time": "T", "message": "m", "needsRestart": ["http.listen"]}});
+        assert_snapshot!(text(&bare), @r"
+        gateway a on stdio
+          version 1, mode full, pid 7, up -, 0 calls (0 failed)
+          configuration read again at T: m
+          restart the gateway for `http.listen` to become effective
+          no servers
+        ");
+    }
+}

@@ -1,0 +1,296 @@
+//! The control socket of a running gateway, and the file beside it that tells of it.
+//!
+//! Only the owner may enter the folder, and whoever may open the socket is an operator. The files go with the
+//! gateway; what one that was killed left behind is removed by whoever notices. A socket that cannot be made is a
+//! warning: clients are served all the same.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bridgehead_config::Secret;
+use bridgehead_front::{Api, Token, serve_socket};
+use bridgehead_gateway::Gateway;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{debug, warn};
+
+/// A file younger than this may be of a gateway that is just starting.
+const YOUNG: Duration = Duration::from_secs(2);
+
+/// The wish for a control socket.
+#[derive(Debug, Clone)]
+pub struct Control {
+    directory: PathBuf,
+    config: Option<PathBuf>,
+}
+
+impl Control {
+    /// A socket in this folder, which is made if need be and must belong to the user alone.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into(), config: None }
+    }
+
+    /// Tells operators which configuration is used.
+    #[must_use]
+    pub fn config(mut self, file: Option<PathBuf>) -> Self {
+        self.config = file;
+        self
+    }
+
+    /// The folder that these variables mean: `$XDG_RUNTIME_DIR/bridgehead`, else `$XDG_STATE_HOME/bridgehead/run`,
+    /// else `~/.local/state/bridgehead/run`.
+    pub fn directory(variables: &BTreeMap<String, String>) -> Option<PathBuf> {
+        let folder = |name: &str| variables.get(name).map(Path::new).filter(|path| path.is_absolute());
+        folder("XDG_RUNTIME_DIR")
+            .map(|runtime| runtime.join("bridgehead"))
+            .or_else(|| folder("XDG_STATE_HOME").map(|state| state.join("bridgehead/run")))
+            .or_else(|| folder("HOME").map(|home| home.join(".local/state/bridgehead/run")))
+    }
+}
+
+/// A gateway that runs, as its file tells.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    /// The id of this run.
+    pub instance: String,
+    /// Its process.
+    pub pid: u32,
+    /// When it started, in UTC.
+    pub started: String,
+    /// Its version.
+    pub version: String,
+    /// Where clients reach it over HTTP.
+    pub addresses: Vec<SocketAddr>,
+    /// Its configuration file.
+    pub config: Option<PathBuf>,
+    /// Its control socket.
+    pub socket: PathBuf,
+    /// What operators send as bearer token over HTTP.
+    token: String,
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the token.
+        f.debug_struct("Instance")
+            .field("instance", &self.instance)
+            .field("pid", &self.pid)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The gateways of this user that run, the longest-running first. Files of those that are gone are removed.
+pub fn running(directory: &Path) -> Vec<Instance> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let young = entry.metadata().and_then(|file| file.modified()).is_ok_and(|time| {
+            // A time in the future is no sign of age.
+            time.elapsed().unwrap_or_default() < YOUNG
+        });
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => {
+                match fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Instance>(&text).ok()) {
+                    Some(instance) if answers(&instance.socket) => found.push(instance),
+                    _ if young => {}
+                    _ => drop((fs::remove_file(&path), fs::remove_file(path.with_extension("sock")))),
+                }
+            }
+            Some("sock") if !young && !path.with_extension("json").exists() && !answers(&path) => {
+                drop(fs::remove_file(&path));
+            }
+            _ => {}
+        }
+    }
+    found.sort_by(|one, other| one.started.cmp(&other.started));
+    found
+}
+
+/// Whether somebody listens. One that is too busy to accept does.
+fn answers(socket: &Path) -> bool {
+    match UnixStream::connect(socket) {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
+/// The API of a gateway and, where it is wished for, the task that serves it on a socket.
+pub(crate) fn open(
+    control: Option<&Control>,
+    gateway: &Gateway,
+    addresses: &[SocketAddr],
+    version: &str,
+    shutdown: &CancellationToken,
+) -> (Api, Option<AbortOnDropHandle<()>>) {
+    let api = |token| Api::new(gateway.clone(), token, shutdown.clone());
+    let Some(Control { directory, config }) = control.cloned() else { return (api(None), None) };
+    let (token, text) = match Token::random("operator") {
+        Ok((token, text)) => (Some(token), text),
+        // The socket needs none; only nobody will guess this one over HTTP.
+        Err(_) => (None, Secret::new("")),
+    };
+    let api = api(token);
+    let id = gateway.instance();
+    let instance = Instance {
+        instance: id.to_owned(),
+        pid: std::process::id(),
+        started: format!("{:.3}", jiff::Timestamp::now()),
+        version: version.to_owned(),
+        addresses: addresses.to_vec(),
+        config,
+        socket: directory.join(format!("{id}.sock")),
+        token: text.expose().to_owned(),
+    };
+    let (served, shutdown) = (api.clone(), shutdown.clone());
+    // In the background: clients do not wait for a file system.
+    let serving = tokio::spawn(async move {
+        let socket = instance.socket.display().to_string();
+        let made = tokio::task::spawn_blocking(move || Files::create(&directory, &instance)).await;
+        let listening = made.map_err(io::Error::other).flatten().and_then(|(listener, files)| {
+            listener.set_nonblocking(true)?;
+            Ok((tokio::net::UnixListener::from_std(listener)?, files))
+        });
+        match listening {
+            Ok((listener, files)) => {
+                debug!(socket, "operators are served");
+                serve_socket(listener, served, shutdown).await;
+                drop(files);
+            }
+            Err(error) => {
+                warn!(socket, %error, "no control socket, so `bridgehead status` does not find this gateway");
+            }
+        }
+    });
+    (api, Some(AbortOnDropHandle::new(serving)))
+}
+
+/// The files of one gateway, which go with this.
+#[derive(Debug)]
+struct Files {
+    socket: PathBuf,
+    about: PathBuf,
+}
+
+impl Files {
+    fn create(directory: &Path, instance: &Instance) -> io::Result<(UnixListener, Self)> {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        let folder = fs::metadata(directory)?;
+        if folder.uid() != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("its folder belongs to another user"));
+        }
+        if folder.mode() & 0o077 != 0 {
+            fs::set_permissions(directory, Permissions::from_mode(0o700))?;
+        }
+        // Whatever is left of others that are gone.
+        drop(running(directory));
+        let listener = UnixListener::bind(&instance.socket)?;
+        let files = Self { socket: instance.socket.clone(), about: instance.socket.with_extension("json") };
+        fs::set_permissions(&files.socket, Permissions::from_mode(0o600))?;
+        // Under another name first, so that nobody reads half of it.
+        let draft = files.about.with_extension("draft");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        file.write_all(&serde_json::to_vec_pretty(instance)?)?;
+        fs::rename(&draft, &files.about)?;
+        Ok((listener, files))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        drop((fs::remove_file(&self.about), fs::remove_file(&self.socket)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_follows_the_variables() {
+        #[track_caller]
+        fn check(variables: &[(&str, &str)], expected: Option<&str>) {
+            let variables =
+                variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            assert_eq!(Control::directory(&variables).as_deref(), expected.map(Path::new));
+        }
+        let all = [("XDG_RUNTIME_DIR", "/run/user/7"), ("XDG_STATE_HOME", "/state"), ("HOME", "/home/me")];
+        check(&all, Some("/run/user/7/bridgehead"));
+        check(&all[1..], Some("/state/bridgehead/run"));
+        check(&all[2..], Some("/home/me/.local/state/bridgehead/run"));
+        check(&[("XDG_RUNTIME_DIR", ""), ("HOME", "relative")], None);
+        check(&[], None);
+    }
+
+    fn instance(directory: &Path, id: &str) -> Instance {
+        Instance {
+            instance: id.to_owned(),
+            pid: 1,
+            started: id.to_owned(),
+            version: "1".to_owned(),
+            addresses: Vec::new(),
+            config: None,
+            socket: directory.join(format!("{id}.sock")),
+            token: "secret".to_owned(),
+        }
+    }
+
+    /// AUD-5: each gateway has files of its own that only their owner may read, and that go with it.
+    #[test]
+    fn the_files_of_several_gateways() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("deep/run");
+        let made: Vec<_> = ["b", "a"]
+            .iter()
+            .map(|id| Files::create(&directory, &instance(&directory, id)).unwrap())
+            .collect();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(&directory), 0o700);
+        assert_eq!((mode(&directory.join("a.sock")), mode(&directory.join("a.json"))), (0o600, 0o600));
+        let ids: Vec<String> = running(&directory).into_iter().map(|instance| instance.instance).collect();
+        assert_eq!(ids, ["a", "b"], "the oldest first");
+        drop(made);
+        assert_eq!(running(&directory), []);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+    }
+
+    /// AUD-5: what a killed gateway leaves behind is removed when it is noticed, but not what is being made.
+    #[test]
+    fn stale_files_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path();
+        let (listener, files) = Files::create(directory, &instance(directory, "gone")).unwrap();
+        drop(listener);
+        std::mem::forget(files);
+        drop(UnixListener::bind(directory.join("alone.sock")).unwrap());
+        fs::write(directory.join("broken.json"), "{").unwrap();
+        assert_eq!(running(directory), []);
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 4, "all are too young to be judged");
+        let old = rustix::fs::Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: old, last_modification: old };
+        for entry in fs::read_dir(directory).unwrap().flatten() {
+            let no_flags = rustix::fs::AtFlags::empty();
+            rustix::fs::utimensat(rustix::fs::CWD, entry.path(), &times, no_flags).unwrap();
+        }
+        assert_eq!(running(directory), []);
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_folder_that_others_may_enter_is_closed_to_them() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        let made = Files::create(folder.path(), &instance(folder.path(), "a")).unwrap();
+        assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, 0o700);
+        drop(made);
+        let long = folder.path().join("x".repeat(120));
+        assert!(Files::create(&long, &instance(&long, "a")).is_err(), "sockets have short paths");
+    }
+}

@@ -1,0 +1,71 @@
+//! `[audit]`: what is recorded, where, for how long, and what is hidden in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_wire::{RuleError, Rules};
+
+use super::World;
+use crate::section::{Findings, Section};
+use crate::settings::{AuditPayloads, AuditSettings, AuditStore};
+use crate::tree::Span;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(super) fn read(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> AuditSettings {
+    let default = AuditSettings::default();
+    let is =
+        |key: &str, word: &str| section.text(key).is_some_and(|(text, _)| text.eq_ignore_ascii_case(word));
+    let mut file = |key: &str| {
+        let (path, span) = section.text(key)?;
+        if path.is_empty() {
+            findings.mistake(
+                findings.diagnostic(format!("`{key}` is empty"), span).help("name one, or remove it"),
+            );
+        }
+        Some(world.environment.resolve(path, world.base))
+    };
+    let (folder, checkpoint_file, signing_key_file) =
+        (file("folder"), file("checkpoint_file"), file("signing_key_file"));
+    let megabytes = |key: &str, usual: u64| section.integer(key).map_or(usual, |number| number << 20);
+    AuditSettings {
+        store: if is("store", "none") { AuditStore::None } else { AuditStore::Sqlite },
+        folder,
+        payloads: match () {
+            () if is("payloads", "digest") => AuditPayloads::Digest,
+            () if is("payloads", "none") => AuditPayloads::None,
+            () => AuditPayloads::Redacted,
+        },
+        continue_on_failure: is("on_failure", "continue"),
+        rules: Arc::new(rules(section, findings)),
+        checkpoint_file,
+        signing_key_file,
+        segment_bytes: megabytes("segment_mb", default.segment_bytes),
+        keep_for: section
+            .integer("keep_days")
+            .and_then(|days| u32::try_from(days).ok())
+            .map_or(default.keep_for, |days| DAY * days),
+        keep_bytes: megabytes("keep_mb", default.keep_bytes),
+    }
+}
+
+fn rules(section: &Section<'_>, findings: &mut Findings) -> Rules {
+    let mut rules = Rules::default();
+    let refuse = |findings: &mut Findings, message: &str, error: RuleError, span: &Span| {
+        findings.mistake(findings.diagnostic(message, span).help(error.to_string()));
+    };
+    for (pattern, span) in section.list("redact") {
+        if let Err(error) = rules.pattern(pattern) {
+            refuse(findings, "this cannot be searched for", error, span);
+        }
+    }
+    for (rule, span) in section.list("redact_paths") {
+        let (tool, path) = rule.split_once(':').unwrap_or(("", ""));
+        let added = if tool.is_empty() { Err(RuleError::Path) } else { rules.path(tool, path) };
+        if let Err(error) = added {
+            let message = "write `tool:/path`, with the name that clients use, or `*:/path`";
+            refuse(findings, message, error, span);
+        }
+    }
+    rules
+}

@@ -1,0 +1,148 @@
+//! Asks a client something during its call, for a server.
+//!
+//! The front gives a [`Questioner`] with the calls of clients that declared what they can answer, and hands every
+//! response of such a client to its [`Desk`]. Ids towards a client are of our making, one space per desk. A
+//! question that is dropped before its answer is taken back at the client; one whose client is gone has failed.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bridgehead_wire::{Abilities, Method, Raw, Response, RpcError, Spliced, code, notification, request};
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tracing::debug;
+
+/// Where messages to a client go.
+pub trait Outlet: Send + Sync + 'static {
+    /// Sends one message, whole and encoded; says whether it was taken.
+    fn put(&self, message: Bytes) -> bool;
+
+    /// Resolves when nothing can be sent any more.
+    fn gone(&self) -> BoxFuture<'_, ()>;
+}
+
+type Answer = Result<Raw, RpcError>;
+
+/// The questions to one client that wait for an answer. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Desk(Arc<Mutex<Open>>);
+
+#[derive(Debug, Default)]
+struct Open {
+    next: u64,
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+}
+
+impl Desk {
+    /// Takes a response of the client; says whether anybody waited for it.
+    pub fn answered(&self, response: Response) -> bool {
+        let id = response.id.as_ref().and_then(|id| id.as_u64());
+        let waiting = id.and_then(|id| self.0.lock().waiting.remove(&id));
+        let wanted = waiting.is_some_and(|waiting| waiting.send(response.outcome).is_ok());
+        if !wanted {
+            debug!("ignored a response: nothing was asked of this client under that id");
+        }
+        wanted
+    }
+
+    fn open(&self) -> (u64, oneshot::Receiver<Answer>) {
+        let (sender, receiver) = oneshot::channel();
+        let mut open = self.0.lock();
+        open.next += 1;
+        let id = open.next;
+        open.waiting.insert(id, sender);
+        (id, receiver)
+    }
+}
+
+/// The way to a client that can be asked. Clones are the same.
+#[derive(Clone)]
+pub struct Questioner(Arc<Inner>);
+
+struct Inner {
+    abilities: Abilities,
+    desk: Desk,
+    outlet: Box<dyn Outlet>,
+}
+
+impl fmt::Debug for Questioner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Questioner").field("abilities", &self.0.abilities).finish_non_exhaustive()
+    }
+}
+
+impl Questioner {
+    /// Asks by `outlet`; the answers come to `desk`.
+    pub fn new(abilities: Abilities, desk: Desk, outlet: impl Outlet) -> Self {
+        Self(Arc::new(Inner { abilities, desk, outlet: Box::new(outlet) }))
+    }
+
+    /// What the client can be asked.
+    pub fn abilities(&self) -> Abilities {
+        self.0.abilities
+    }
+
+    /// Asks, and gives the client's answer. Dropping the future takes the question back.
+    pub(crate) fn ask(&self, method: &Method, params: &Spliced) -> BoxFuture<'static, Answer> {
+        let (id, answer) = self.0.desk.open();
+        let mut message = BytesMut::new();
+        request(&mut message, id, method.as_str(), params);
+        let sent = self.0.outlet.put(message.freeze());
+        let question = Question { way: self.clone(), id, open: sent };
+        Box::pin(async move {
+            if !sent {
+                return Err(unreachable_client());
+            }
+            let answer = tokio::select! {
+                biased;
+                answer = answer => answer.ok(),
+                () = question.way.0.outlet.gone() => None,
+            };
+            match answer {
+                Some(answer) => {
+                    question.close();
+                    answer
+                }
+                None => Err(unreachable_client()),
+            }
+        })
+    }
+}
+
+fn unreachable_client() -> RpcError {
+    RpcError::new(code::INTERNAL_ERROR, "the client can no longer be asked: it does not read")
+}
+
+/// One question that was put.
+struct Question {
+    way: Questioner,
+    id: u64,
+    /// Whether the client still has it.
+    open: bool,
+}
+
+impl Question {
+    /// It was answered.
+    fn close(mut self) {
+        self.open = false;
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        let inner = &self.way.0;
+        inner.desk.0.lock().waiting.remove(&self.id);
+        if self.open {
+            let params = Raw::encode(&serde_json::json!({
+                "requestId": self.id,
+                "reason": "the call that this was asked for has ended",
+            }));
+            let mut message = BytesMut::new();
+            notification(&mut message, Method::Cancelled.as_str(), Some(&params.into()));
+            inner.outlet.put(message.freeze());
+        }
+    }
+}

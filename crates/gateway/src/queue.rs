@@ -1,0 +1,260 @@
+//! How many calls run at once: fair queues, one for each server or shared by name.
+//!
+//! Whoever comes first goes first. Leaving while waiting (a cancelled call) frees the place, and nothing of
+//! the wait is left. A queue outlives catalogs: calls in it are counted through every merge.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bridgehead_config::{Queue as Settings, ServerName};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+/// A bound on calls that run at once, and a line of those who wait.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    settings: Settings,
+    turns: Semaphore,
+    waiting: AtomicUsize,
+}
+
+/// How a queue is filled at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Depth {
+    pub(crate) running: usize,
+    pub(crate) waiting: usize,
+}
+
+/// A turn. Dropping it lets the next one in.
+#[derive(Debug)]
+pub(crate) struct Place<'q> {
+    _permit: SemaphorePermit<'q>,
+}
+
+/// Why a call got no turn.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoTurn {
+    #[error("its queue is full: {running} calls run and {waiting} wait; try again later, or {cure}")]
+    Full { running: usize, waiting: usize, cure: String },
+    #[error(
+        "no turn came within {} ms: {running} calls run, the limit of its queue; if the server can do more at \
+         once, {cure}",
+        .waited.as_millis()
+    )]
+    TimedOut { waited: Duration, running: usize, cure: String },
+}
+
+impl Queue {
+    fn new(settings: Settings) -> Self {
+        // More than a semaphore can count is as good as no bound.
+        let turns = Semaphore::new(settings.concurrency.min(Semaphore::MAX_PERMITS));
+        Self { settings, turns, waiting: AtomicUsize::new(0) }
+    }
+
+    /// A turn at once, if one is free.
+    pub(crate) fn try_enter(&self) -> Option<Place<'_>> {
+        self.turns.try_acquire().ok().map(|permit| Place { _permit: permit })
+    }
+
+    /// Waits for a turn until `deadline`.
+    pub(crate) async fn enter(&self, deadline: Instant) -> Result<Place<'_>, NoTurn> {
+        let began = Instant::now();
+        let full =
+            |waiting| NoTurn::Full { running: self.depth().running, waiting, cure: self.cure("max_waiting") };
+        let line = Line::join(self).map_err(full)?;
+        let turn = tokio::time::timeout_at(deadline, self.turns.acquire()).await;
+        drop(line);
+        match turn {
+            // A semaphore that is never closed gives a permit.
+            Ok(Ok(permit)) => Ok(Place { _permit: permit }),
+            _ => Err(NoTurn::TimedOut {
+                waited: began.elapsed(),
+                running: self.depth().running,
+                cure: self.cure("concurrency"),
+            }),
+        }
+    }
+
+    fn cure(&self, setting: &str) -> String {
+        match &self.settings.name {
+            Some(name) => format!("raise `queues.{name}.{setting}`"),
+            None => format!("name a `queue` for it with a higher `{setting}`"),
+        }
+    }
+
+    pub(crate) fn depth(&self) -> Depth {
+        Depth {
+            running: self.settings.concurrency.saturating_sub(self.turns.available_permits()),
+            waiting: self.waiting.load(Ordering::Relaxed),
+        }
+    }
+
+    /// As `server_health` shows it.
+    pub(crate) fn describe(&self) -> Value {
+        let Depth { running, waiting } = self.depth();
+        json!({"name": self.name(), "running": running, "waiting": waiting})
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.settings.name.as_deref()
+    }
+}
+
+/// Stands in line until dropped, however the wait ends.
+struct Line<'q>(&'q Queue);
+
+impl<'q> Line<'q> {
+    /// Or how many wait already.
+    fn join(queue: &'q Queue) -> Result<Self, usize> {
+        let most = queue.settings.max_waiting;
+        let joined = queue.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
+            (waiting < most).then_some(waiting + 1)
+        });
+        joined.map(|_| Self(queue))
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All queues of a gateway: each lives for as long as somebody's calls go through it.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    known: Mutex<HashMap<Whose, Weak<Queue>>>,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Whose {
+    Named(Arc<str>),
+    Own(ServerName),
+}
+
+impl Queues {
+    /// The queue that `settings` mean for a server: the one there is, unless it is another by now.
+    pub(crate) fn of(&self, server: &ServerName, settings: &Settings) -> Arc<Queue> {
+        let whose = match &settings.name {
+            Some(name) => Whose::Named(Arc::clone(name)),
+            None => Whose::Own(server.clone()),
+        };
+        let mut known = self.known.lock();
+        if let Some(queue) =
+            known.get(&whose).and_then(Weak::upgrade).filter(|queue| queue.settings == *settings)
+        {
+            return queue;
+        }
+        known.retain(|_, queue| queue.strong_count() > 0);
+        let queue = Arc::new(Queue::new(settings.clone()));
+        known.insert(whose, Arc::downgrade(&queue));
+        queue
+    }
+
+    /// Those that have a name, in its order.
+    pub(crate) fn named(&self) -> Vec<Arc<Queue>> {
+        let mut named: Vec<_> = self.known.lock().values().filter_map(Weak::upgrade).collect();
+        named.retain(|queue| queue.name().is_some());
+        named.sort_by(|one, other| one.name().cmp(&other.name()));
+        named
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(concurrency: usize, max_waiting: usize) -> Arc<Queue> {
+        Arc::new(Queue::new(Settings { name: Some("slow".into()), concurrency, max_waiting }))
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    fn depth(queue: &Queue) -> (usize, usize) {
+        let Depth { running, waiting } = queue.depth();
+        (running, waiting)
+    }
+
+    /// POOL-7: as many as may run do, the others wait in line, in the order in which they came.
+    #[tokio::test(start_paused = true)]
+    async fn first_come_first_served() {
+        let queue = queue(1, 8);
+        let first = queue.try_enter().unwrap();
+        assert!(queue.try_enter().is_none());
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let waiting: Vec<_> = (0..3)
+            .map(|number| {
+                let (queue, order) = (Arc::clone(&queue), Arc::clone(&order));
+                tokio::spawn(async move {
+                    let _place = queue.enter(soon()).await.unwrap();
+                    order.lock().push(number);
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert_eq!(depth(&queue), (1, 3));
+        drop(first);
+        futures_util::future::join_all(waiting).await;
+        assert_eq!(*order.lock(), [0, 1, 2]);
+        assert_eq!(depth(&queue), (0, 0));
+    }
+
+    /// POOL-7: a full queue refuses, and says which key to raise.
+    #[tokio::test(start_paused = true)]
+    async fn a_full_queue() {
+        let queue = queue(1, 1);
+        let _place = queue.try_enter().unwrap();
+        let waiting = tokio::spawn({
+            let queue = Arc::clone(&queue);
+            async move { queue.enter(soon()).await.map(drop) }
+        });
+        tokio::task::yield_now().await;
+        let refused = queue.enter(soon()).await.unwrap_err().to_string();
+        assert!(
+            refused.contains("1 calls run and 1 wait") && refused.contains("`queues.slow.max_waiting`"),
+            "{refused}"
+        );
+        let late = waiting.await.unwrap().unwrap_err().to_string();
+        assert!(late.contains("within 5000 ms") && late.contains("`queues.slow.concurrency`"), "{late}");
+    }
+
+    /// POOL-7: whoever stops waiting leaves the line, and takes no turn with it.
+    #[tokio::test(start_paused = true)]
+    async fn leaving_the_line() {
+        let queue = queue(1, 1);
+        let place = queue.try_enter().unwrap();
+        let waiting = tokio::spawn({
+            let queue = Arc::clone(&queue);
+            async move { queue.enter(soon()).await.map(drop) }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(depth(&queue), (1, 1));
+        waiting.abort();
+        assert!(waiting.await.unwrap_err().is_cancelled());
+        assert_eq!(depth(&queue), (1, 0));
+        drop(place);
+        assert!(queue.try_enter().is_some());
+    }
+
+    /// POOL-7: one name is one queue, no name is one for each server; other settings make another.
+    #[test]
+    fn whose_queue_it_is() {
+        let queues = Queues::default();
+        let (one, other): (ServerName, ServerName) = ("one".parse().unwrap(), "other".parse().unwrap());
+        let named = Settings { name: Some("shared".into()), ..Settings::default() };
+        let same = |left: &Arc<Queue>, right: &Arc<Queue>| Arc::ptr_eq(left, right);
+        let own = queues.of(&one, &Settings::default());
+        assert!(same(&own, &queues.of(&one, &Settings::default())));
+        assert!(!same(&own, &queues.of(&other, &Settings::default())));
+        let shared = queues.of(&one, &named);
+        assert!(same(&shared, &queues.of(&other, &named)));
+        assert!(!same(&shared, &queues.of(&one, &Settings { concurrency: 1, ..named })));
+        assert_eq!((own.name(), shared.name()), (None, Some("shared")));
+    }
+}

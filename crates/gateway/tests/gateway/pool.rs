@@ -1,0 +1,344 @@
+//! Who has a server for itself, and which servers sleep.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bridgehead_config::{Isolation, Launch, Mode};
+use bridgehead_gateway::{CancelReason, Gateway, Options, Registry, ServerState, Session};
+use bridgehead_testkit::{Behaviour, Mock};
+use bridgehead_wire::Revision;
+use serde_json::{Value, json};
+
+use crate::support::{Fixture, call_as};
+
+const LEGACY: Revision = Revision::V2025_11_25;
+const MODERN: Revision = Revision::MODERN;
+
+fn mock() -> Mock {
+    Mock::legacy().tool("pid", Behaviour::ProcessId)
+}
+
+/// Whether the process lives that told its number so.
+fn lives(told: &str) -> bool {
+    let pid: String = told.chars().filter(char::is_ascii_digit).collect();
+    Path::new("/proc").join(pid).exists()
+}
+
+async fn until(wanted: impl Fn() -> bool) {
+    for _ in 0..2_000 {
+        if wanted() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it never came about");
+}
+
+fn state(gateway: &Gateway) -> ServerState {
+    gateway.status().upstreams[0].state
+}
+
+async fn asleep(gateway: &Gateway) {
+    until(|| state(gateway) == ServerState::Asleep && gateway.status().upstreams[0].pids.is_empty()).await;
+}
+
+fn own(options: &mut Options) {
+    options.servers[0].isolation = Isolation::Session;
+}
+
+/// POOL-1: `session` gives each client session its own process, which ends with it at once; another process,
+/// shared by all, tells the tools.
+#[tokio::test]
+async fn each_session_has_its_own_process() {
+    let fixture = Fixture::start(&[("m", mock())], own);
+    let sessions = [Session::new(), Session::new()];
+    let mut pids = Vec::new();
+    for session in &sessions {
+        let pid = fixture.call_as(session, LEGACY, "pid").await.unwrap();
+        assert_eq!(fixture.call_as(session, MODERN, "pid").await.unwrap(), pid, "one session, one process");
+        pids.push(pid);
+    }
+    let listing = match fixture.gateway.upstreams()[0].state() {
+        bridgehead_upstream::State::Ready(ready) => format!(r#"{{"pid":{}}}"#, ready.pid.unwrap()),
+        other => panic!("{other:?}"),
+    };
+    assert!(pids[0] != pids[1] && !pids.contains(&listing));
+    sessions[0].end();
+    until(|| !lives(&pids[0])).await;
+    assert!(lives(&pids[1]) && lives(&listing));
+    let late = fixture.call_as(&sessions[0], LEGACY, "pid").await.unwrap_err();
+    assert_eq!(late["data"]["code"], "PROVIDER_UNAVAILABLE");
+    let [_, second] = sessions;
+    drop(second);
+    until(|| !lives(&pids[1])).await;
+    let third = Session::new();
+    let pid = fixture.call_as(&third, LEGACY, "pid").await.unwrap();
+    fixture.gateway.stop().await;
+    assert!(!lives(&pid) && !lives(&listing), "the gateway leaves nothing");
+    fixture.end().await;
+}
+
+/// POOL-1: a server that nobody uses is stopped after its idle time; its tools stay listed, nobody is told of a
+/// change, and the next call starts it. A call in flight is a use, however long it takes.
+#[tokio::test]
+async fn an_unused_server_sleeps_until_it_is_called() {
+    let slow = Behaviour::Delay { ms: 500, then: Box::new(Behaviour::ProcessId) };
+    let fixture = Fixture::start(&[("m", mock().tool("slow", slow))], |options| {
+        options.servers[0].idle_timeout = Some(Duration::from_millis(100));
+    });
+    fixture.gateway.settled().await;
+    let changes = fixture.gateway.catalog_changes();
+    let session = Session::new();
+    let first = fixture.call_as(&session, MODERN, "slow").await.unwrap();
+    asleep(&fixture.gateway).await;
+    assert!(!lives(&first));
+    assert!(fixture.names().await.contains(&"pid".to_owned()), "its tools stay listed");
+    assert_eq!(fixture.gateway.status().upstreams[0].catalog, Some("live"));
+    let second = fixture.call_as(&session, MODERN, "pid").await.unwrap();
+    assert_ne!(first, second);
+    assert!(!changes.has_changed().unwrap());
+    fixture.end().await;
+}
+
+/// POOL-1: a legacy session holds what it has used for as long as it lives.
+#[tokio::test]
+async fn a_legacy_session_keeps_its_servers_awake() {
+    let fixture = Fixture::start(&[("m", mock())], |options| {
+        options.servers[0].idle_timeout = Some(Duration::from_millis(20));
+    });
+    let session = Session::new();
+    let first = fixture.call_as(&session, LEGACY, "pid").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(fixture.call_as(&session, LEGACY, "pid").await.unwrap(), first);
+    session.end();
+    asleep(&fixture.gateway).await;
+    fixture.end().await;
+}
+
+/// POOL-1: a session's own process sleeps too where its client is stateless.
+#[tokio::test]
+async fn a_process_of_a_session_sleeps() {
+    let fixture = Fixture::start(&[("m", mock())], |options| {
+        own(options);
+        options.servers[0].idle_timeout = Some(Duration::from_millis(50));
+    });
+    let session = Session::new();
+    let first = fixture.call_as(&session, MODERN, "pid").await.unwrap();
+    until(|| !lives(&first)).await;
+    assert_ne!(fixture.call_as(&session, MODERN, "pid").await.unwrap(), first);
+    fixture.end().await;
+}
+
+/// A restart is one of all processes of a server; a process that was cleaned away is replaced by the next call.
+#[tokio::test]
+async fn processes_of_sessions_are_replaced() {
+    let registry = Registry::new();
+    let fixture = Fixture::start(&[("m", mock())], |options| {
+        own(options);
+        options.registry = registry.clone();
+    });
+    let session = Session::new();
+    let first = fixture.call_as(&session, LEGACY, "pid").await.unwrap();
+    let shared = fixture.gateway.status().upstreams[0].pid.unwrap();
+    assert!(!first.contains(&shared.to_string()));
+    assert!(fixture.gateway.restart("m"));
+    until(|| !lives(&first) && !lives(&shared.to_string())).await;
+    let second = fixture.call_as(&session, LEGACY, "pid").await.unwrap();
+    assert_ne!(first, second);
+    registry.clean_up().await;
+    assert!(!lives(&second));
+    let error = fixture.call_as(&session, LEGACY, "pid").await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_UNAVAILABLE", "the server itself is gone too");
+    fixture.gateway.stop().await;
+    fixture.gateway.start();
+    assert!(fixture.call_as(&session, LEGACY, "pid").await.is_ok());
+    fixture.end().await;
+}
+
+/// POOL-1: gateways share a process unless they are given another registry; the one that stays goes on.
+#[tokio::test]
+async fn gateways_share_what_is_the_same() {
+    let registry = Registry::new();
+    let first = Fixture::start(&[("one", mock())], |options| options.registry = registry.clone());
+    let start = |name: &str, registry: Registry| {
+        let mut server = first.gateway.upstreams()[0].config().clone();
+        server.name = name.parse().unwrap();
+        let gateway =
+            Gateway::new(Options { servers: vec![server], registry, ..Options::default() }).unwrap();
+        gateway.start();
+        gateway
+    };
+    let (second, apart) = (start("two", registry.clone()), start("one", Registry::new()));
+    let session = Session::new();
+    let pid = first.call_as(&session, LEGACY, "pid").await.unwrap();
+    assert_eq!(call_as(&second, &session, LEGACY, "pid").await.unwrap(), pid);
+    assert_ne!(call_as(&apart, &session, LEGACY, "pid").await.unwrap(), pid);
+    assert_eq!(registry.len(), 1);
+    second.stop().await;
+    assert_eq!(first.call_as(&session, LEGACY, "pid").await.unwrap(), pid);
+    apart.stop().await;
+    first.end().await;
+    assert!(registry.is_empty());
+}
+
+/// POOL-12: stop releases everything, and a start may follow, on the same gateway. POOL-8: starting what runs
+/// does nothing.
+#[tokio::test]
+async fn a_gateway_starts_again() {
+    let registry = Registry::new();
+    let fixture = Fixture::start(&[("m", mock())], |options| options.registry = registry.clone());
+    let mut pids: Vec<String> = Vec::new();
+    for _ in 0..3 {
+        fixture.gateway.start();
+        fixture.gateway.start();
+        let pid = fixture.call_as(&Session::new(), LEGACY, "pid").await.unwrap();
+        assert!(!pids.contains(&pid));
+        assert_eq!((registry.len(), fixture.gateway.upstreams().len()), (1, 1));
+        fixture.gateway.stop().await;
+        assert!(!lives(&pid) && registry.is_empty() && fixture.gateway.upstreams().is_empty());
+        let refused = fixture.call_as(&Session::new(), LEGACY, "pid").await.unwrap_err();
+        assert_eq!(refused["data"]["code"], "PROVIDER_UNAVAILABLE");
+        pids.push(pid);
+    }
+    fixture.end().await;
+}
+
+fn at(home: &Path) -> impl Fn(&mut Options) {
+    let home = home.to_str().unwrap().to_owned();
+    move |options| {
+        options.environment.insert("XDG_STATE_HOME".to_owned(), home.clone());
+        options.servers[0].lazy = true;
+    }
+}
+
+fn kept(home: &Path) -> Vec<std::path::PathBuf> {
+    let folder = home.join("bridgehead/catalog").read_dir();
+    folder.map(|files| files.map(|file| file.unwrap().path()).collect()).unwrap_or_default()
+}
+
+async fn listed(gateway: &Gateway) -> Value {
+    let tools = gateway.list_tools();
+    let tool = tools.iter().find(|tool| &*tool.name == "pid").unwrap();
+    tool.definition.decode().unwrap()
+}
+
+/// POOL-1: a lazy server without a kept list is started once to tell its tools; later gateways list them,
+/// marked, without starting it; the first call does, and the real list takes their place with one change.
+#[tokio::test]
+async fn a_lazy_server_starts_with_its_first_call() {
+    let home = tempfile::tempdir().unwrap();
+    let learning = Fixture::start(&[("m", mock().instructions("Use it."))], at(home.path()));
+    assert!(learning.names().await.contains(&"pid".to_owned()));
+    asleep(&learning.gateway).await;
+    assert_eq!(kept(home.path()).len(), 1);
+    let server = learning.gateway.upstreams()[0].config().clone();
+    learning.gateway.stop().await;
+
+    let knowing = Fixture::start(&[("m", mock())], |options| {
+        at(home.path())(options);
+        options.servers = vec![server];
+    });
+    knowing.gateway.settled().await;
+    assert_eq!(state(&knowing.gateway), ServerState::Asleep);
+    assert_eq!(knowing.gateway.status().upstreams[0].catalog, Some("cached"));
+    assert_eq!(listed(&knowing.gateway).await["_meta"], json!({"bridgehead/cached": true}));
+    assert!(knowing.gateway.instructions().unwrap().contains("Use it."));
+    assert!(knowing.gateway.status().upstreams[0].last_init.is_none(), "it was not started");
+    let mut changes = knowing.gateway.catalog_changes();
+    let before = *changes.borrow_and_update();
+    let pid = knowing.call_as(&Session::new(), MODERN, "pid").await.unwrap();
+    until(|| knowing.gateway.status().upstreams[0].catalog == Some("live")).await;
+    changes.changed().await.unwrap();
+    assert_eq!(*changes.borrow_and_update(), before + 1);
+    assert!(listed(&knowing.gateway).await["_meta"].is_null());
+    assert!(lives(&pid), "a lazy server that is used stays");
+    knowing.end().await;
+    learning.end().await;
+}
+
+/// A kept list that is not usable is as good as none, and in mode `test` nothing is kept.
+#[tokio::test]
+async fn kept_lists_that_are_not_usable() {
+    let home = tempfile::tempdir().unwrap();
+    let fixture = Fixture::start(&[("m", mock())], at(home.path()));
+    asleep(&fixture.gateway).await;
+    fixture.gateway.stop().await;
+    for text in ["{\"format\":99}", "not json"] {
+        let file = kept(home.path()).remove(0);
+        std::fs::write(&file, text).unwrap();
+        fixture.gateway.start();
+        asleep(&fixture.gateway).await;
+        assert!(fixture.gateway.status().upstreams[0].last_init.is_some(), "it was asked");
+        assert!(std::fs::read_to_string(&file).unwrap().contains("\"pid\""), "and is kept anew");
+        fixture.gateway.stop().await;
+    }
+    fixture.end().await;
+
+    let home = tempfile::tempdir().unwrap();
+    let fixture = Fixture::start(&[("m", mock())], |options| {
+        at(home.path())(options);
+        options.settings.mode = Mode::Test;
+    });
+    asleep(&fixture.gateway).await;
+    assert!(kept(home.path()).is_empty());
+    fixture.end().await;
+}
+
+/// A lazy server that does not come up when it is called fails like any other, and leaves the lists.
+#[tokio::test]
+async fn a_lazy_server_that_does_not_start() {
+    let home = tempfile::tempdir().unwrap();
+    let program = home.path().join("server");
+    let fixture = Fixture::start(&[("m", mock())], |options| {
+        at(home.path())(options);
+        options.servers[0].restart = false;
+        let Launch::Stdio(stdio) = &mut options.servers[0].launch else { unreachable!() };
+        std::os::unix::fs::symlink(&stdio.command, &program).unwrap();
+        stdio.command = program.to_str().unwrap().to_owned();
+    });
+    asleep(&fixture.gateway).await;
+    fixture.gateway.stop().await;
+    std::fs::remove_file(&program).unwrap();
+    fixture.gateway.start();
+    fixture.gateway.settled().await;
+    assert_eq!(fixture.gateway.status().upstreams[0].catalog, Some("cached"));
+    let error = fixture.call("pid", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["code"], "mcp_restart_failed", "{error}");
+    until(|| fixture.gateway.list_tools().len() == 2).await;
+    fixture.end().await;
+}
+
+/// POOL-10: a call that a session's own process keeps waiting for too long has it started anew, and so does
+/// `cancel_tool` for that reason; a shared one, and another reason, do not. POOL-13: the message is the tool's.
+#[tokio::test]
+async fn a_process_of_a_session_that_hangs_is_restarted() {
+    let mock = mock().tool("hang", Behaviour::Hang);
+    let brief = |options: &mut Options| options.servers[0].request_timeout = Duration::from_millis(1_500);
+    let fixture = Fixture::start(&[("m", mock.clone())], |options| {
+        own(options);
+        brief(options);
+    });
+    let session = Session::new();
+    let first = fixture.call_as(&session, LEGACY, "pid").await.unwrap();
+    let cancel = |tool, reason| fixture.gateway.cancel_tool(&session, tool, reason);
+    assert!(!cancel("pid", CancelReason::Client) && !cancel("none", CancelReason::Timeout));
+    assert!(!fixture.gateway.cancel_tool(&Session::new(), "pid", CancelReason::Timeout));
+    assert!(cancel("pid", CancelReason::Timeout));
+    until(|| !lives(&first)).await;
+    let second = fixture.call_as(&session, LEGACY, "pid").await.unwrap();
+    let error = fixture.call_as(&session, LEGACY, "hang").await.unwrap_err();
+    let message = error["message"].as_str().unwrap();
+    assert!(message.ends_with("(tool failed: timeout)"), "{message}");
+    assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT");
+    until(|| !lives(&second)).await;
+    assert!(fixture.call_as(&session, LEGACY, "pid").await.is_ok());
+    fixture.end().await;
+
+    let shared = Fixture::start(&[("m", mock)], brief);
+    let first = shared.call_as(&session, LEGACY, "pid").await.unwrap();
+    let error = shared.call_as(&session, LEGACY, "hang").await.unwrap_err();
+    assert!(error["message"].as_str().unwrap().ends_with("(tool failed: timeout)"));
+    assert!(!shared.gateway.cancel_tool(&session, "pid", CancelReason::Timeout));
+    assert_eq!(shared.call_as(&session, LEGACY, "pid").await.unwrap(), first);
+    shared.end().await;
+}

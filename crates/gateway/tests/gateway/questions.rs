@@ -1,0 +1,343 @@
+//! What a legacy server asks of a legacy client during its call, from the front's side: the client is a channel of
+//! messages and a desk for its answers.
+
+use std::time::Duration;
+
+use bridgehead_config::{EraChoice, GatewaySettings, Launch, Remote, Server};
+use bridgehead_gateway::{Ask, Caller, Desk, Gateway, Outlet, Principal, Questioner, Session, Transport};
+use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, reply, stream_head};
+use bridgehead_testkit::{Behaviour, Carrier, Mock, Served};
+use bridgehead_wire::{Abilities, Message, Object, Raw, RequestMeta, Revision};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::support::Fixture;
+
+const LEGACY: Revision = Revision::V2025_11_25;
+const EVERYTHING: &str = r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
+
+/// A client's end: what it is sent, in order.
+struct Sent(mpsc::Sender<Value>);
+
+impl Outlet for Sent {
+    fn put(&self, message: Bytes) -> bool {
+        self.0.try_send(serde_json::from_slice(&message).unwrap()).is_ok()
+    }
+
+    fn gone(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.closed())
+    }
+}
+
+struct Client {
+    desk: Desk,
+    questioner: Questioner,
+    told: mpsc::Receiver<Value>,
+}
+
+impl Client {
+    fn new(capabilities: &'static str) -> Self {
+        let (sender, told) = mpsc::channel(64);
+        let desk = Desk::default();
+        let abilities = Abilities::declared(&Raw::literal(capabilities));
+        Self { questioner: Questioner::new(abilities, desk.clone(), Sent(sender)), desk, told }
+    }
+
+    fn call(&self, gateway: &Gateway, tool: &str) -> JoinHandle<Result<Value, Value>> {
+        let (gateway, questioner) = (gateway.clone(), Some(self.questioner.clone()));
+        let params = Object::parse(&Raw::encode(&json!({"name": tool, "arguments": {}}))).unwrap();
+        let meta = RequestMeta::read(Some(&params)).unwrap();
+        let ask = Ask { method: "tools/call".into(), params, meta };
+        tokio::spawn(async move {
+            let caller = Caller {
+                principal: Principal::local(),
+                revision: LEGACY,
+                transport: Transport::Memory,
+                session: Session::new(),
+                questioner,
+            };
+            let outcome = gateway.answer(&caller, &ask, None).await;
+            outcome
+                .map(|result| result.to_raw().decode().unwrap())
+                .map_err(|error| error.body().decode().unwrap())
+        })
+    }
+
+    async fn next(&mut self) -> Value {
+        tokio::time::timeout(Duration::from_secs(10), self.told.recv()).await.unwrap().unwrap()
+    }
+
+    fn answer(&self, message: &Value) -> bool {
+        match Message::parse(&Bytes::from(message.to_string())) {
+            Ok(Message::Response(response)) => self.desk.answered(response),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn asking() -> Mock {
+    let form = json!({"message": "who?", "requestedSchema": {"type": "object", "properties": {}}});
+    Mock::legacy()
+        .tool("form", Behaviour::ask("elicitation/create", form))
+        .tool(
+            "url",
+            Behaviour::ask(
+                "elicitation/create",
+                json!({"mode": "url", "url": "http://x/", "elicitationId": "1", "message": "go"}),
+            ),
+        )
+        .tool("sample", Behaviour::ask("sampling/createMessage", json!({"messages": [], "maxTokens": 1})))
+        .tool("roots", Behaviour::Ask { method: "roots/list".to_owned(), params: None })
+        .tool("hang", Behaviour::HangUntilCancelled)
+}
+
+fn at(name: &str, url: &str) -> Server {
+    let launch = Launch::Remote(Remote::new(url.parse().unwrap()));
+    let mut server = Server::new(name.parse().unwrap(), launch, &GatewaySettings::default());
+    server.era = EraChoice::Legacy;
+    server
+}
+
+/// The mock on every transport.
+async fn everywhere(change: impl FnOnce(&mut Server)) -> (Fixture, [Served; 3]) {
+    let served = [Carrier::Http, Carrier::Sse, Carrier::WebSocket].map(|carrier| asking().serve(carrier));
+    let fixture = Fixture::start(&[("stdio", asking())], |options| {
+        change(&mut options.servers[0]);
+        for (name, served) in ["http", "sse", "ws"].iter().zip(&served) {
+            let mut server = at(name, &served.url());
+            if let ("sse", Launch::Remote(remote)) = (*name, &mut server.launch) {
+                remote.transport = bridgehead_config::Transport::Sse;
+            }
+            options.servers.push(server);
+        }
+    });
+    fixture.gateway.settled().await;
+    (fixture, served)
+}
+
+const TRANSPORTS: [&str; 4] = ["stdio", "http", "sse", "ws"];
+
+/// ERA-1, legacy on legacy: a question during a call reaches its client and the answer goes back, a result or an
+/// error, under ids of each side's own.
+#[tokio::test]
+async fn a_legacy_client_answers_a_legacy_server() {
+    let (fixture, _served) = everywhere(|_| ()).await;
+    for server in TRANSPORTS {
+        let mut client = Client::new(EVERYTHING);
+        let mut ids = Vec::new();
+        for (tool, method, answer) in [
+            ("form", "elicitation/create", json!({"action": "accept", "content": {"n": 1.50}})),
+            ("url", "elicitation/create", json!({"action": "decline"})),
+            ("sample", "sampling/createMessage", json!({"role": "assistant", "model": "m", "content": {}})),
+            ("roots", "roots/list", json!({"roots": [{"uri": "file:///a"}]})),
+        ] {
+            let call = client.call(&fixture.gateway, &format!("{server}__{tool}"));
+            let asked = client.next().await;
+            assert_eq!(asked["method"], method, "{asked}");
+            ids.push(asked["id"].clone());
+            assert!(!client.answer(&json!({"jsonrpc": "2.0", "id": 999, "result": {}})), "not asked");
+            assert!(client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": answer})));
+            assert!(!client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {}})), "once only");
+            let result = call.await.unwrap().unwrap();
+            assert_eq!(result["structuredContent"]["result"], answer, "{result}");
+        }
+        ids.dedup();
+        assert_eq!(ids.len(), 4, "every question has an id of its own: {ids:?}");
+        let call = client.call(&fixture.gateway, &format!("{server}__form"));
+        let asked = client.next().await;
+        let error = json!({"code": -1, "message": "the user said no"});
+        client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "error": error}));
+        assert_eq!(call.await.unwrap().unwrap()["structuredContent"]["error"], error);
+    }
+    fixture.end().await;
+}
+
+/// ERA-1, ERA-3: who did not declare it is not asked, and the server hears so at once.
+#[tokio::test]
+async fn what_a_client_did_not_declare_is_refused() {
+    let (fixture, _served) = everywhere(|_| ()).await;
+    for server in TRANSPORTS {
+        let mut client = Client::new(r#"{"elicitation":{}}"#);
+        for (tool, code) in [("sample", -32601), ("roots", -32601), ("url", -32602)] {
+            let result = client.call(&fixture.gateway, &format!("{server}__{tool}")).await.unwrap().unwrap();
+            assert_eq!(result["structuredContent"]["error"]["code"], code, "{server} {tool}: {result}");
+        }
+        assert!(client.told.try_recv().is_err());
+        let result = fixture.call(&format!("{server}__form"), json!({})).await.unwrap();
+        assert_eq!(result["structuredContent"]["error"]["code"], -32601, "{result}");
+    }
+    fixture.end().await;
+}
+
+/// ERA-3: on one stream a question belongs to the only call in flight whose client can answer it; where there are
+/// two, nobody is asked. On HTTP the stream of the call tells.
+#[tokio::test]
+async fn a_question_belongs_to_one_call() {
+    let (fixture, _served) = everywhere(|_| ()).await;
+    for server in TRANSPORTS {
+        let (mut client, mut other) = (Client::new(EVERYTHING), Client::new(r#"{"sampling":{}}"#));
+        let idle = other.call(&fixture.gateway, &format!("{server}__hang"));
+        // Both wait for something of theirs: only one can be asked for roots, both for samples.
+        let call = client.call(&fixture.gateway, &format!("{server}__roots"));
+        let asked = client.next().await;
+        client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}));
+        call.await.unwrap().unwrap();
+        let call = client.call(&fixture.gateway, &format!("{server}__sample"));
+        if server == "http" {
+            let asked = client.next().await;
+            client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {}}));
+            call.await.unwrap().unwrap();
+        } else {
+            let result = call.await.unwrap().unwrap();
+            let error = &result["structuredContent"]["error"];
+            assert_eq!(error["code"], -32603, "{server}: {result}");
+            assert!(error["message"].as_str().unwrap().contains("several calls"), "{error}");
+        }
+        assert!(other.told.try_recv().is_err(), "{server}: it was not meant");
+        idle.abort();
+        let _ = idle.await;
+    }
+    fixture.end().await;
+}
+
+/// PIPE-9: no clock of a call runs while its client is asked, neither the one between two signs of life nor the
+/// total; both run again afterwards.
+#[tokio::test]
+async fn clocks_stand_still_while_a_client_is_asked() {
+    let (fixture, _served) = everywhere(|server| {
+        server.request_timeout = Duration::from_millis(400);
+        server.max_total = Duration::from_millis(600);
+    })
+    .await;
+    let mut client = Client::new(EVERYTHING);
+    let call = client.call(&fixture.gateway, "stdio__form");
+    let asked = client.next().await;
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}}));
+    let result = call.await.unwrap().unwrap();
+    assert_eq!(result["structuredContent"]["result"]["action"], "accept");
+    let error = client.call(&fixture.gateway, "stdio__hang").await.unwrap().unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
+    fixture.end().await;
+}
+
+/// ERA-1: a call that is cancelled takes its question back at the client and tells the server; a client that has
+/// gone leaves no call behind that waits for it.
+#[tokio::test]
+async fn a_call_that_ends_takes_its_question_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let transcript = folder.path().join("said");
+    let mock = asking().transcript(&transcript);
+    let served = mock.serve(Carrier::Http);
+    let near = folder.path().join("near");
+    let fixture = Fixture::start(&[("stdio", asking().transcript(&near))], |options| {
+        options.servers.push(at("http", &served.url()));
+    });
+    fixture.gateway.settled().await;
+    for (server, said) in [("stdio", &near), ("http", &transcript)] {
+        let mut client = Client::new(EVERYTHING);
+        let call = client.call(&fixture.gateway, &format!("{server}__form"));
+        let asked = client.next().await;
+        call.abort();
+        let withdrawn = client.next().await;
+        assert_eq!(withdrawn["method"], "notifications/cancelled");
+        assert_eq!(withdrawn["params"]["requestId"], asked["id"]);
+        assert!(!client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {}})));
+        until(|| {
+            let said = std::fs::read_to_string(said).unwrap();
+            said.contains("notifications/cancelled") && said.contains("has ended")
+        })
+        .await;
+
+        let mut leaving = Client::new(EVERYTHING);
+        let call = leaving.call(&fixture.gateway, &format!("{server}__form"));
+        leaving.next().await;
+        drop(leaving.told);
+        let result = call.await.unwrap().unwrap();
+        let error = &result["structuredContent"]["error"];
+        assert!(error["message"].as_str().unwrap().contains("can no longer be asked"), "{result}");
+        let mut gone = Client::new(EVERYTHING);
+        gone.told.close();
+        let result = gone.call(&fixture.gateway, &format!("{server}__form")).await.unwrap().unwrap();
+        assert_eq!(result["structuredContent"]["error"]["code"], -32603, "{result}");
+    }
+    fixture.end().await;
+}
+
+async fn until(fits: impl Fn() -> bool) {
+    for _ in 0..500 {
+        if fits() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never came about");
+}
+
+/// A server that takes its question back, one that answers before it has the answer, and one that asks too much.
+fn script(asked: &Asked) -> Vec<Part> {
+    let body = asked.json();
+    let answer = |result: Value| json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+    let ask = |id: u64| event(&json!({"jsonrpc": "2.0", "id": id, "method": "roots/list"}));
+    let done = event(&answer(json!({"content": []})));
+    let tools = ["takes_back", "hurries", "floods"]
+        .map(|name| json!({"name": name, "inputSchema": {"type": "object"}}));
+    match asked.rpc().as_str() {
+        "initialize" => json_reply(&answer(
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "p", "version": "1"}}),
+        )),
+        "tools/list" => json_reply(&answer(json!({"tools": tools}))),
+        "ping" => json_reply(&answer(json!({}))),
+        "tools/call" => match body["params"]["name"].as_str().unwrap() {
+            "takes_back" => {
+                let back = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}});
+                vec![stream_head(&[]), ask(7), event(&back), ask(8), Part::Hang]
+            }
+            "hurries" => {
+                vec![stream_head(&[]), ask(7), Part::Wait(Duration::from_millis(50)), done, last_chunk()]
+            }
+            _ => {
+                let mut parts = vec![stream_head(&[])];
+                parts.extend((0..17).map(ask));
+                parts.extend([Part::Wait(Duration::from_millis(200)), done, last_chunk()]);
+                parts
+            }
+        },
+        _ => reply("202 Accepted", &[], ""),
+    }
+}
+
+/// ERA-1: what a server no longer wants to know is taken back at the client, and it is asked only so much at once.
+#[tokio::test]
+async fn a_server_changes_its_mind() {
+    let peer = Peer::start(script).await;
+    let fixture = Fixture::start(&[], |options| options.servers.push(at("p", &peer.url("/mcp"))));
+    fixture.gateway.settled().await;
+    let mut client = Client::new(r#"{"roots":{}}"#);
+    let call = client.call(&fixture.gateway, "takes_back");
+    let [first, taken_back, second] = [client.next().await, client.next().await, client.next().await];
+    assert_eq!(taken_back["params"]["requestId"], first["id"], "{taken_back}");
+    assert_eq!(second["method"], "roots/list");
+    call.abort();
+    assert_eq!(client.next().await["params"]["requestId"], second["id"]);
+
+    let call = client.call(&fixture.gateway, "hurries");
+    let asked = client.next().await;
+    call.await.unwrap().unwrap();
+    assert_eq!(client.next().await["params"]["requestId"], asked["id"]);
+
+    let call = client.call(&fixture.gateway, "floods");
+    for _ in 0..16 {
+        assert_eq!(client.next().await["method"], "roots/list");
+    }
+    call.await.unwrap().unwrap();
+    peer.until("the seventeenth is refused", |peer| {
+        let answers = peer.asked().into_iter().filter(|asked| asked.body.contains("16 things already"));
+        answers.count() == 1
+    })
+    .await;
+    fixture.end().await;
+}

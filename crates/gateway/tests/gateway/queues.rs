@@ -1,0 +1,102 @@
+//! Calls that wait for their turn.
+
+use std::time::Duration;
+
+use bridgehead_config::{Queue, ToolOverride};
+use bridgehead_gateway::Gateway;
+use bridgehead_testkit::{Behaviour, Mock};
+use bridgehead_wire::Revision;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::support::{Fixture, ask};
+
+fn call(gateway: &Gateway, tool: &'static str) -> JoinHandle<Result<Value, Value>> {
+    let gateway = gateway.clone();
+    tokio::spawn(async move {
+        let params = json!({"name": tool, "arguments": {}});
+        match ask(&gateway, Revision::V2025_11_25, "tools/call", params, None).await {
+            Ok(result) => Ok(result.decode().unwrap()),
+            Err(error) => Err(error.body().decode().unwrap()),
+        }
+    })
+}
+
+async fn until(gateway: &Gateway, seen: impl Fn(&Value) -> bool) {
+    while !seen(&gateway.health()) {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn narrow(name: Option<&str>, max_waiting: usize) -> Queue {
+    Queue { name: name.map(Into::into), concurrency: 1, max_waiting }
+}
+
+/// POOL-7: calls beyond the bound wait after their enter, one more than may wait is refused as retryable,
+/// whoever is cancelled in line leaves it, and the depth shows.
+#[tokio::test]
+async fn calls_wait_in_line() {
+    let mock = Mock::legacy().tool("slow", Behaviour::HangUntilCancelled).tool("fast", Behaviour::Echo);
+    let fixture = Fixture::start(&[("m", mock)], |options| options.servers[0].queue = narrow(None, 1));
+    let gateway = &fixture.gateway;
+    gateway.settled().await;
+
+    let running = call(gateway, "slow");
+    until(gateway, |health| health["upstreams"][0]["queue"]["running"] == 1).await;
+    let waiting = call(gateway, "fast");
+    until(gateway, |health| health["upstreams"][0]["queue"]["waiting"] == 1).await;
+    assert_eq!(fixture.recorder.enters().len(), 2, "it waits after it was recorded");
+
+    let refused = call(gateway, "fast").await.unwrap().unwrap_err();
+    assert_eq!(refused["data"]["code"], "PROVIDER_UNAVAILABLE", "{refused}");
+    assert_eq!(
+        (&refused["data"]["retryable"], &refused["data"]["mayHaveRun"]),
+        (&json!(true), &json!(false))
+    );
+    assert!(refused["message"].as_str().unwrap().contains("its queue is full"), "{refused}");
+
+    let impatient = waiting;
+    impatient.abort();
+    assert!(impatient.await.unwrap_err().is_cancelled());
+    until(gateway, |health| health["upstreams"][0]["queue"]["waiting"] == 0).await;
+    let patient = call(gateway, "fast");
+    until(gateway, |health| health["upstreams"][0]["queue"]["waiting"] == 1).await;
+    running.abort();
+    assert!(patient.await.unwrap().is_ok(), "its turn comes when the one before it leaves");
+    fixture.end().await;
+}
+
+/// POOL-7: servers and tools that name one queue share it, a tool's own word wins over its server's, and the
+/// time in line is told apart.
+#[tokio::test]
+async fn a_queue_by_name_is_shared() {
+    let slow = || Mock::legacy().tool("slow", Behaviour::HangUntilCancelled).tool("fast", Behaviour::Echo);
+    let fixture = Fixture::start(&[("a", slow()), ("b", slow())], |options| {
+        options.servers[0].queue = narrow(Some("narrow"), 8);
+        options.servers[1]
+            .tools
+            .insert("slow".to_owned(), ToolOverride { lock: None, queue: Some(narrow(Some("narrow"), 8)) });
+    });
+    let gateway = &fixture.gateway;
+    gateway.settled().await;
+    let first = call(gateway, "a__slow");
+    until(gateway, |health| health["queues"][0]["running"] == 1).await;
+    let second = call(gateway, "b__slow");
+    until(gateway, |health| health["queues"][0]["waiting"] == 1).await;
+    assert_eq!(gateway.health()["queues"][0]["name"], "narrow");
+    assert!(call(gateway, "b__fast").await.unwrap().is_ok(), "the server's other tools do not wait");
+    // What is told is whole milliseconds of a real wait.
+    tokio::time::sleep(Duration::from_millis(3)).await;
+    first.abort();
+    until(gateway, |health| {
+        health["queues"][0]["running"] == 1
+            && health["queues"][0]["waiting"] == 0
+            && health["upstreams"][1]["inFlight"] == 1
+    })
+    .await;
+    second.abort();
+    let _ = second.await;
+    let waited: Vec<u64> = fixture.recorder.exits().iter().map(|exit| exit.queued_ms()).collect();
+    assert!(waited.iter().any(|waited| *waited >= 3) && waited.contains(&0), "{waited:?}");
+    fixture.end().await;
+}

@@ -1,0 +1,143 @@
+//! Another set of servers under a gateway that runs.
+
+use std::time::Duration;
+
+use bridgehead_config::{Server, ToolFilter};
+use bridgehead_gateway::{Gateway, ReloadReport, Session};
+use bridgehead_testkit::{Behaviour, LeakCheck, Mock};
+use bridgehead_wire::Revision;
+
+use crate::support::{Fixture, call_as, server};
+
+const LEGACY: Revision = Revision::V2025_11_25;
+
+fn mock(which: &str) -> Mock {
+    let slow = Behaviour::Delay { ms: 600, then: Box::new(Behaviour::ProcessId) };
+    Mock::legacy().variable("WHICH", which).tool("pid", Behaviour::ProcessId).tool("slow", slow)
+}
+
+fn names(servers: &[&str]) -> Vec<bridgehead_config::ServerName> {
+    servers.iter().map(|name| name.parse().unwrap()).collect()
+}
+
+fn configured(gateway: &Gateway) -> Vec<Server> {
+    gateway.upstreams().iter().map(|upstream| upstream.config().clone()).collect()
+}
+
+async fn call(gateway: &Gateway, tool: &str) -> Result<String, String> {
+    let answer = call_as(gateway, &Session::new(), LEGACY, tool).await;
+    answer.map_err(|error| error["data"]["code"].as_str().unwrap_or_default().to_owned())
+}
+
+/// POOL-11: only what changed is touched, calls in flight elsewhere go on, lists follow the new order, clients are
+/// told once, and tools of a removed server say that they are gone.
+#[tokio::test]
+async fn only_what_changed_is_touched() {
+    let all = [("a", mock("a")), ("b", mock("b")), ("c", mock("c")), ("d", mock("d"))];
+    let fixture = Fixture::start(&all, |_| ());
+    let gateway = &fixture.gateway;
+    gateway.settled().await;
+    let old = configured(gateway);
+    let mut before = Vec::new();
+    for tool in ["a__pid", "b__pid", "c__pid"] {
+        before.push(call(gateway, tool).await.unwrap());
+    }
+    let leaks = LeakCheck::start();
+    let mut changed = old[1].clone();
+    changed.filter = ToolFilter::new(["*"], ["slow"]).unwrap();
+    let replaced = server("c", &mock("other"), &leaks);
+    let added = server("e", &mock("e"), &leaks);
+    let mut changes = gateway.catalog_changes();
+    let tick = *changes.borrow_and_update();
+    let in_flight = tokio::spawn({
+        let gateway = gateway.clone();
+        async move { call(&gateway, "a__slow").await }
+    });
+    let interrupted = tokio::spawn({
+        let gateway = gateway.clone();
+        async move { call(&gateway, "d__slow").await }
+    });
+    while fixture.recorder.enters().len() < 5 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let report = gateway.reload(vec![added, replaced, changed, old[0].clone()]).await;
+    assert_eq!(
+        report,
+        ReloadReport {
+            added: names(&["e"]),
+            removed: names(&["d"]),
+            restarted: names(&["c"]),
+            changed: names(&["b"]),
+            unchanged: names(&["a"]),
+        }
+    );
+    assert!(!report.is_empty());
+    assert_eq!(*changes.borrow_and_update(), tick + 1, "clients are told once");
+    assert!(interrupted.await.unwrap().is_ok(), "a call in flight on a removed server may end");
+    assert_eq!(in_flight.await.unwrap().unwrap(), before[0]);
+    assert_eq!(call(gateway, "a__pid").await.unwrap(), before[0]);
+    assert_eq!(call(gateway, "b__pid").await.unwrap(), before[1], "other settings, the same process");
+    assert_ne!(call(gateway, "c__pid").await.unwrap(), before[2]);
+    assert!(call(gateway, "e__pid").await.is_ok());
+    assert_eq!(call(gateway, "d__pid").await.unwrap_err(), "mcp_restart_failed");
+    assert_eq!(call(gateway, "b__slow").await.unwrap_err(), "PROVIDER_TOOL_UNKNOWN");
+    let listed = fixture.names().await;
+    assert_eq!(listed[..7], ["e__pid", "e__slow", "c__pid", "c__slow", "b__pid", "a__pid", "a__slow"]);
+
+    let same = gateway.reload(configured(gateway)).await;
+    assert!(same.is_empty() && same.unchanged.len() == 4);
+    assert!(!changes.has_changed().unwrap());
+
+    let mut back = configured(gateway);
+    back.push(old[3].clone());
+    assert_eq!(gateway.reload(back).await.added, names(&["d"]));
+    assert!(call(gateway, "d__pid").await.is_ok());
+    fixture.end().await;
+    leaks.assert_clean().await;
+}
+
+/// A server that does not come up holds up neither the others nor the answer for long.
+#[tokio::test]
+async fn a_server_that_does_not_come_up() {
+    let fixture = Fixture::start(&[("a", mock("a"))], |options| {
+        options.settings.list_wait = Duration::from_millis(300);
+    });
+    fixture.gateway.settled().await;
+    let mut servers = configured(&fixture.gateway);
+    let mut silent = server("b", &mock("b").list_delay_ms(10_000), &LeakCheck::start());
+    silent.restart = false;
+    servers.push(silent);
+    let began = std::time::Instant::now();
+    fixture.gateway.reload(servers).await;
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(call(&fixture.gateway, "a__pid").await.is_ok());
+    fixture.end().await;
+}
+
+/// POOL-12: a gateway that is stopped, during a reload or before it, takes the new servers at its next start.
+#[tokio::test]
+async fn a_stop_ends_a_reload() {
+    let fixture = Fixture::start(&[("a", mock("a"))], |_| ());
+    fixture.gateway.settled().await;
+    let mut servers = configured(&fixture.gateway);
+    let leaks = LeakCheck::start();
+    servers.push(server("b", &mock("b").list_delay_ms(10_000), &leaks));
+    let reload = tokio::spawn({
+        let (gateway, servers) = (fixture.gateway.clone(), servers.clone());
+        async move { gateway.reload(servers).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let began = std::time::Instant::now();
+    fixture.gateway.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(4));
+    reload.await.unwrap();
+    leaks.assert_clean().await;
+    let leaks = LeakCheck::start();
+    servers[1] = server("b", &mock("b"), &leaks);
+    assert!(fixture.gateway.reload(servers).await.is_empty(), "nothing runs that could change");
+    fixture.gateway.start();
+    assert!(call(&fixture.gateway, "b__pid").await.is_ok());
+    assert!(call(&fixture.gateway, "a__pid").await.is_ok());
+    fixture.end().await;
+    leaks.assert_clean().await;
+}

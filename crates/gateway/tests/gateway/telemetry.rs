@@ -1,0 +1,125 @@
+//! What is logged of starts and calls, and at which level.
+
+use std::io;
+use std::sync::{Arc, LazyLock};
+
+use bridgehead_config::ToolFilter;
+use bridgehead_testkit::{Behaviour, Crash, Mock};
+use bridgehead_wire::Revision;
+use parking_lot::Mutex;
+use serde_json::json;
+use tracing_subscriber::fmt::format::FmtSpan;
+
+use crate::support::Fixture;
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn listen(&self) -> tracing::subscriber::DefaultGuard {
+        // With a single dispatcher `tracing` remembers the first thread's "no" for all; a second one prevents it.
+        static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
+            tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish())
+        });
+        LazyLock::force(&SECOND);
+        let lines = self.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_span_events(FmtSpan::NONE)
+            .with_writer(move || lines.clone())
+            .with_ansi(false)
+            .without_time()
+            .finish();
+        tracing::subscriber::set_default(subscriber)
+    }
+
+    /// The level of every line that says `what`.
+    fn levels(&self, what: &str) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().clone()).unwrap();
+        let told = text.lines().filter(|line| line.contains(what));
+        told.map(|line| line.split_whitespace().next().unwrap_or_default().to_owned()).collect()
+    }
+
+    fn line(&self, what: &str) -> String {
+        let text = String::from_utf8(self.0.lock().clone()).unwrap();
+        text.lines().find(|line| line.contains(what)).unwrap_or_default().to_owned()
+    }
+}
+
+/// POOL-14: per start the time, outcome and tool count; per call latency and outcome; what was said only at
+/// trace, without secrets; tools left out and latencies at debug, restarts at warn.
+#[tokio::test]
+async fn starts_and_calls_are_logged() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let mock = Mock::legacy()
+        .tool("echo", Behaviour::Echo)
+        .tool("hidden", Behaviour::Echo)
+        .tool("hang", Behaviour::HangUntilCancelled)
+        .tool("die", Behaviour::Crash(Crash::Exit { status: 3 }));
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.servers[0].filter = ToolFilter::new(["*"], ["hidden"]).unwrap();
+        options.servers[0].restart = false;
+    });
+    fixture.gateway.settled().await;
+    fixture.call("echo", json!({"password": "hunter2"})).await.unwrap();
+    let gateway = fixture.gateway.clone();
+    let params = json!({"name": "hang", "arguments": {}});
+    let cancelled = tokio::spawn(async move {
+        crate::support::ask(&gateway, Revision::V2025_11_25, "tools/call", params, None).await
+    });
+    while fixture.recorder.enters().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    cancelled.abort();
+    assert!(cancelled.await.unwrap_err().is_cancelled());
+    fixture.call("die", json!({})).await.unwrap_err();
+    fixture.gateway.stop().await;
+
+    assert_eq!(lines.levels(" serves "), ["INFO"]);
+    let serves = lines.line(" serves ");
+    for part in ["mcp:m", "tools=4", "took="] {
+        assert!(serves.contains(part), "{part}: {serves}");
+    }
+    assert_eq!(lines.levels("tools that the filters leave out"), ["DEBUG"]);
+    assert!(lines.line("tools that the filters leave out").contains("hidden"));
+    assert_eq!(lines.levels("its tools"), ["TRACE"]);
+    assert_eq!(lines.levels("call ended"), ["DEBUG"; 3]);
+    let ended = lines.line("call ended");
+    for part in ["outcome=\"result\"", "durationMs=", "queuedMs=0", "server=\"m\""] {
+        assert!(ended.contains(part), "{part}: {ended}");
+    }
+    assert_eq!(lines.levels("call in full"), ["TRACE"; 3]);
+    assert!(lines.line("call in full").contains("password"));
+    assert_eq!(lines.levels("hunter2"), [""; 0], "a secret stood in the log");
+    assert_eq!(lines.levels(" lost server=")[..1], ["WARN"]);
+    assert_eq!(lines.levels("will not be started again"), ["WARN"]);
+    fixture.end().await;
+}
+
+/// POOL-14: a server that does not come up is an error of the connection.
+#[tokio::test]
+async fn a_failed_start_is_logged() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let fixture = Fixture::start(&[("m", Mock::legacy())], |options| {
+        let bridgehead_config::Launch::Stdio(stdio) = &mut options.servers[0].launch else { unreachable!() };
+        stdio.command = "no-such-program-anywhere".to_owned();
+        options.servers[0].restart = false;
+    });
+    fixture.gateway.settled().await;
+    assert_eq!(lines.levels("did not come up"), ["ERROR"]);
+    assert!(lines.line("did not come up").contains("mcp:m"));
+    fixture.end().await;
+}

@@ -1,0 +1,98 @@
+//! Why a bridge gave no answer: the same type for a connection that did not come about and for a call.
+
+use std::time::Duration;
+
+use bridgehead_wire::{RpcError, code};
+
+use super::timeout::InvalidTimeout;
+use crate::link::LinkError;
+
+/// A failed connect or call.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{what} failed after {attempts} {}: {cause}", if *.attempts == 1 { "attempt" } else { "attempts" })]
+pub struct BridgeError {
+    /// What was tried: the tool, or the connection.
+    pub what: String,
+    /// How often; 1 for a connection.
+    pub attempts: u32,
+    /// Why the last attempt failed.
+    #[source]
+    pub cause: Cause,
+}
+
+impl BridgeError {
+    /// Whether the same may succeed later.
+    pub fn retryable(&self) -> bool {
+        self.cause.retryable()
+    }
+}
+
+/// Why one attempt failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The answer did not come in time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    Timeout(Duration),
+    /// The connection is gone, or turned the request away.
+    #[error(transparent)]
+    Link(LinkError),
+    /// The server answered with an error.
+    #[error("{} (code {})", .0.message(), .0.code())]
+    Rpc(RpcError),
+    /// There is no connection; says why.
+    #[error("cannot connect: {reason}")]
+    Connect {
+        /// Why not.
+        reason: String,
+        /// Whether it may come about later.
+        retryable: bool,
+    },
+    /// The timeout is none.
+    #[error(transparent)]
+    Timing(InvalidTimeout),
+    /// The bridge was closed by its owner.
+    #[error("the bridge is closed")]
+    Closed,
+}
+
+impl Cause {
+    /// BRG-4, as one table. What is not in it (an unknown method, bad params, an application's own code) would
+    /// fail the same way again.
+    pub fn retryable(&self) -> bool {
+        match self {
+            Self::Timeout(_) => true,
+            Self::Link(error) => match error {
+                LinkError::Closed(_) => true,
+                LinkError::Refused { transient, .. } => *transient,
+                LinkError::TooLarge { .. } | LinkError::Unusable(_) => false,
+            },
+            Self::Rpc(error) => {
+                matches!(error.code(), code::INTERNAL_ERROR | code::REQUEST_TIMEOUT | code::CONNECTION_CLOSED)
+            }
+            Self::Connect { retryable, .. } => *retryable,
+            Self::Timing(_) | Self::Closed => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BRG-4: what of a link's failures is worth another attempt; over HTTP 429, 502, 503 and 504 are transient.
+    #[test]
+    fn which_failures_may_pass() {
+        #[track_caller]
+        fn check(error: &LinkError, expected: bool) {
+            assert_eq!(Cause::Link(error.clone()).retryable(), expected, "{error}");
+        }
+        check(&LinkError::Closed("gone".into()), true);
+        check(&LinkError::Refused { reason: "busy".into(), transient: true }, true);
+        check(&LinkError::Refused { reason: "forbidden".into(), transient: false }, false);
+        check(&LinkError::Unusable("HTML".into()), false);
+        check(&LinkError::TooLarge { bytes: 2, limit: 1 }, false);
+        assert!(!Cause::Connect { reason: "no address".to_owned(), retryable: false }.retryable());
+        assert!(!Cause::Closed.retryable());
+    }
+}

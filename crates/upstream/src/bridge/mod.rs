@@ -1,0 +1,422 @@
+//! One connection, one call: the client for programs that want a tool of one server and no gateway.
+//!
+//! A bridge connects, calls and closes. It tries again where that may help, with pauses that double; whether a
+//! tool may run twice is the caller's to say. A connection that was lost is made anew for the next attempt. What
+//! keeps servers alive, shares them or merges their tools is elsewhere.
+
+mod attempts;
+mod error;
+mod timeout;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_config::{GatewaySettings, Launch, Remote, Retry, Secret, Server, ServerName, Transport, Url};
+use bridgehead_wire::{Era, Method, Object, Raw, Spliced};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use tokio::sync::{Mutex, OnceCell};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+pub use attempts::{BACKOFF_BASE, DEFAULT_ATTEMPTS, Sleep};
+pub use error::{BridgeError, Cause};
+pub use timeout::{DEFAULT_TIMEOUT_MS, InvalidTimeout, TIMEOUT_VARIABLE, resolve_timeout_ms};
+
+use crate::catalog::{Tool, list_tools};
+use crate::link::{Link, LinkError, Mirror, Purpose, modern_params};
+use crate::negotiate::{Offer, Opening, Peer, negotiate};
+use crate::record::Records;
+use crate::transport;
+
+/// The largest answer that is taken, unless the options say otherwise.
+const LARGEST_MESSAGE: usize = 16 << 20;
+/// How much may wait in an in-memory transport before its writer has to.
+const MEMORY: usize = 64 * 1024;
+
+/// Both directions of a connection, a message a line.
+pub trait MessageStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> MessageStream for S {}
+
+/// A connection that is coming about.
+type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn MessageStream>>> + Send>>;
+
+/// Makes the connection in place of streamable HTTP. Asked again whenever it was lost.
+#[derive(Clone)]
+pub struct TransportFactory(Arc<dyn Fn(&str) -> Connecting + Send + Sync>);
+
+impl TransportFactory {
+    /// A factory from a function of the URL.
+    pub fn new<S, F>(connect: impl Fn(&str) -> F + Send + Sync + 'static) -> Self
+    where
+        S: MessageStream,
+        F: Future<Output = io::Result<S>> + Send + 'static,
+    {
+        Self(Arc::new(move |url| {
+            let connecting = connect(url);
+            Box::pin(async {
+                let stream: Box<dyn MessageStream> = Box::new(connecting.await?);
+                Ok(stream)
+            })
+        }))
+    }
+}
+
+impl fmt::Debug for TransportFactory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TransportFactory")
+    }
+}
+
+/// BRG-7: two ends that are joined in memory, one for a client, one for a server in the same process.
+pub fn memory_transport() -> (DuplexStream, DuplexStream) {
+    tokio::io::duplex(MEMORY)
+}
+
+/// How to connect. Everything has a default.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectOptions {
+    /// How long the handshake may take, in milliseconds; wins over the variable.
+    pub timeout_ms: Option<u64>,
+    /// Where [`TIMEOUT_VARIABLE`] is looked up. The process's own environment is never read.
+    pub environment: BTreeMap<String, String>,
+    /// Sent with every request over HTTP.
+    pub headers: BTreeMap<String, Secret>,
+    /// What makes the connection in place of streamable HTTP.
+    pub factory: Option<TransportFactory>,
+    /// The largest answer that is taken, in bytes; 16 MB by default.
+    pub limit: Option<usize>,
+}
+
+/// How to call. Everything has a default.
+#[derive(Debug, Clone)]
+pub struct CallOptions {
+    /// How long each attempt may take, in milliseconds; wins over the variable.
+    pub timeout_ms: Option<u64>,
+    /// How often to try at the most.
+    pub max_attempts: u32,
+    /// The pause after the first attempt; each later one is twice as long.
+    pub backoff: Duration,
+    /// Whether a failed attempt is followed by another.
+    pub retry: Retry,
+    /// What lets time go by between attempts.
+    pub sleep: Sleep,
+}
+
+impl Default for CallOptions {
+    fn default() -> Self {
+        Self {
+            timeout_ms: None,
+            max_attempts: DEFAULT_ATTEMPTS,
+            backoff: BACKOFF_BASE,
+            retry: Retry::Always,
+            sleep: Sleep::default(),
+        }
+    }
+}
+
+/// A connection to one server. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Bridge(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    url: String,
+    endpoint: Endpoint,
+    options: ConnectOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(Live),
+    /// The connection did not come about again; the next attempt tries.
+    Lost,
+    Closed,
+}
+
+/// What is at the other end.
+#[derive(Debug)]
+enum Endpoint {
+    Server(Box<Server>),
+    Factory(TransportFactory),
+}
+
+/// A connection that was made, and the tasks that carry it. Dropping it lets go of the server.
+#[derive(Debug)]
+struct Live {
+    client: Client,
+    tasks: TaskTracker,
+    stop: DropGuard,
+}
+
+/// What speaks with the server: the link, and what the server turned out to be.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// The link.
+    pub link: Link,
+    /// The other side.
+    pub peer: Peer,
+    /// What it offers, once somebody wanted to know.
+    tools: Arc<OnceCell<Vec<Arc<Tool>>>>,
+}
+
+/// Connects to the server at `url`: over streamable HTTP (a WebSocket, if the address is one), unless the options
+/// bring a factory.
+pub async fn connect_to_server(url: &str, options: ConnectOptions) -> Result<Bridge, BridgeError> {
+    let endpoint = match &options.factory {
+        Some(factory) => Endpoint::Factory(factory.clone()),
+        None => {
+            let remote: Url = url.parse().map_err(|error| BridgeError {
+                what: "connecting".to_owned(),
+                attempts: 1,
+                cause: Cause::Connect { reason: format!("the address is none: {error}"), retryable: false },
+            })?;
+            let transport = if remote.is_web_socket() { Transport::WebSocket } else { Transport::Http };
+            let remote = Remote { transport, headers: options.headers.clone(), ..Remote::new(remote) };
+            Endpoint::Server(Box::new(server(Launch::Remote(remote))))
+        }
+    };
+    open(url.to_owned(), endpoint, options).await
+}
+
+/// Connects to any endpoint that a configuration can name: a program to run, or a server over any transport.
+pub async fn connect_to_endpoint(endpoint: Launch, options: ConnectOptions) -> Result<Bridge, BridgeError> {
+    let url = match &endpoint {
+        Launch::Stdio(stdio) => format!("stdio:{}", stdio.command),
+        Launch::Remote(remote) => remote.url.expose(),
+        Launch::Unusable { .. } => String::new(),
+    };
+    open(url, Endpoint::Server(Box::new(server(endpoint))), options).await
+}
+
+async fn open(url: String, endpoint: Endpoint, options: ConnectOptions) -> Result<Bridge, BridgeError> {
+    let shared = Shared { url, endpoint, options, state: Mutex::new(State::Lost) };
+    let bridge = Bridge(Arc::new(shared));
+    bridge.client().await.map(|_| bridge)
+}
+
+fn server(launch: Launch) -> Server {
+    Server::new(ServerName::adapt("bridge"), launch, &GatewaySettings::default())
+}
+
+/// Calls a tool and gives its result as it came; a tool that says `isError` has answered. Tries again as the
+/// options say.
+pub async fn call_tool(
+    bridge: &Bridge,
+    name: &str,
+    arguments: &Value,
+    options: &CallOptions,
+) -> Result<Raw, BridgeError> {
+    let failed = |attempts, cause| BridgeError { what: format!("tool `{name}`"), attempts, cause };
+    let timeout = timeout::resolve(&bridge.0.options.environment, options.timeout_ms)
+        .map_err(|error| failed(0, Cause::Timing(error)))?;
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let lost = match bridge.attempt(name, arguments, timeout).await {
+            Ok(result) => return Ok(result),
+            Err(lost) => lost,
+        };
+        let again = lost.cause.retryable()
+            && attempts < options.max_attempts.max(1)
+            && match options.retry {
+                Retry::Always => true,
+                Retry::Safe => !lost.may_have_run || bridge.may_run_twice(name).await,
+                Retry::Never => false,
+            };
+        if !again {
+            return Err(failed(attempts, lost.cause));
+        }
+        let pause = attempts::pause(attempts, options.backoff);
+        warn!(tool = name, attempt = attempts, delayMs = pause.as_millis(), cause = %lost.cause, "trying again");
+        options.sleep.for_a(pause).await;
+    }
+}
+
+/// An attempt that failed.
+struct LostAttempt {
+    cause: Cause,
+    may_have_run: bool,
+}
+
+impl Bridge {
+    /// The address it was made for.
+    pub fn url(&self) -> &str {
+        &self.0.url
+    }
+
+    /// What speaks with the server now; made anew if it was lost.
+    pub async fn client(&self) -> Result<Client, BridgeError> {
+        let failed =
+            |cause| BridgeError { what: format!("connecting to {}", shown(&self.0.url)), attempts: 1, cause };
+        self.live_client().await.map_err(failed)
+    }
+
+    /// Closes the connection and returns when it is closed. A second time does nothing.
+    pub async fn close(&self) {
+        let before = std::mem::replace(&mut *self.0.state.lock().await, State::Closed);
+        if let State::Open(live) = before {
+            live.close().await;
+        }
+    }
+
+    async fn live_client(&self) -> Result<Client, Cause> {
+        let mut state = self.0.state.lock().await;
+        match &*state {
+            State::Closed => return Err(Cause::Closed),
+            State::Open(live) if live.client.link.ended().is_none() => return Ok(live.client.clone()),
+            State::Open(_) | State::Lost => {}
+        }
+        *state = State::Lost;
+        let live = connect(&self.0).await?;
+        let client = live.client.clone();
+        *state = State::Open(live);
+        Ok(client)
+    }
+
+    async fn attempt(&self, name: &str, arguments: &Value, timeout: Duration) -> Result<Raw, LostAttempt> {
+        let before = |cause| LostAttempt { cause, may_have_run: false };
+        let client = self.live_client().await.map_err(before)?;
+        let mut exchange = client.link.open(Purpose::Ordinary);
+        let answered = {
+            let asking = async {
+                let (members, params) = client.call_params(name, arguments);
+                // Only such a peer wants to know more of the tool than its name.
+                let tool = if client.link.mirrors_headers() { client.tool(name).await } else { None };
+                let parameters = tool.map_or(&[][..], |tool| &tool.headers);
+                let mirror = Mirror { name: Some(name), parameters, params: Some(&members) };
+                exchange.send_mirrored(&Method::ToolsCall, &params, mirror).await;
+                exchange.answer().await
+            };
+            tokio::time::timeout(timeout, asking).await
+        };
+        let cause = match answered {
+            Ok(Ok(Ok(result))) => return Ok(result),
+            Ok(Ok(Err(error))) => Cause::Rpc(error),
+            Ok(Err(error)) => Cause::Link(error),
+            Err(_) => Cause::Timeout(timeout),
+        };
+        Err(LostAttempt { cause, may_have_run: exchange.was_sent() })
+    }
+
+    /// Whether the tool says of itself that running it twice does no harm.
+    async fn may_run_twice(&self, name: &str) -> bool {
+        let Ok(client) = self.live_client().await else { return false };
+        client.tool(name).await.is_some_and(|tool| tool.read_only || tool.idempotent)
+    }
+}
+
+impl Client {
+    fn new(link: Link, peer: Peer) -> Self {
+        Self { link, peer, tools: Arc::default() }
+    }
+
+    async fn tool(&self, name: &str) -> Option<&Tool> {
+        let read = || async { list_tools(&self.link, &self.peer).await.map(|(tools, _)| tools) };
+        let tools = self.tools.get_or_try_init(read).await.ok()?;
+        tools.iter().find(|tool| tool.name == name).map(|tool| &**tool)
+    }
+
+    fn call_params(&self, name: &str, arguments: &Value) -> (Object, Spliced) {
+        let params = Raw::encode(&serde_json::json!({"name": name, "arguments": arguments}));
+        let members = Object::parse(&params).unwrap_or_else(|_| Object::empty());
+        let sent = match self.peer.revision.era() {
+            Era::Legacy => params.into(),
+            Era::Modern => modern_params(&members),
+        };
+        (members, sent)
+    }
+}
+
+impl Live {
+    async fn close(self) {
+        drop(self.stop);
+        self.tasks.wait().await;
+    }
+}
+
+async fn connect(shared: &Shared) -> Result<Live, Cause> {
+    let Shared { url, endpoint, options, .. } = shared;
+    let timeout = timeout::resolve(&options.environment, options.timeout_ms).map_err(Cause::Timing)?;
+    let limit = options.limit.unwrap_or(LARGEST_MESSAGE);
+    let connecting = async {
+        match endpoint {
+            Endpoint::Server(server) => reach(server, options, limit).await,
+            Endpoint::Factory(factory) => {
+                let stream = (factory.0)(url).await;
+                let stream = stream.map_err(|error| failed(&error, true))?;
+                over(&shown(url), stream, limit).await
+            }
+        }
+    };
+    tokio::time::timeout(timeout, connecting).await.unwrap_or(Err(Cause::Timeout(timeout)))
+}
+
+fn failed(error: &dyn fmt::Display, retryable: bool) -> Cause {
+    Cause::Connect { reason: error.to_string(), retryable }
+}
+
+async fn reach(server: &Server, options: &ConnectOptions, limit: usize) -> Result<Live, Cause> {
+    let record = Records::default().of(server.name.as_ref());
+    let (mut connection, peer) =
+        transport::connect(server, &options.environment, limit, &record, Offer::Nothing)
+            .await
+            .map_err(|error| failed(&error, true))?;
+    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+    let client = Client::new(connection.link.clone(), peer);
+    let stopped = stop.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = connection.ended() => {}
+            () = stopped.cancelled() => {}
+        }
+        connection.stop().await;
+    });
+    tasks.close();
+    Ok(Live { client, tasks, stop: stop.drop_guard() })
+}
+
+async fn over(name: &str, stream: Box<dyn MessageStream>, limit: usize) -> Result<Live, Cause> {
+    let (reader, writer) = tokio::io::split(stream);
+    let (link, read, write) = Link::over(name, reader, writer, limit);
+    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+    let (ending, stopped) = (link.clone(), stop.clone());
+    let stop = stop.drop_guard();
+    tasks.spawn(async move {
+        let writing = async {
+            write.await;
+            // What cannot be written to may still be read from.
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = read => {}
+            () = writing => {}
+            () = stopped.cancelled() => {}
+        }
+        ending.end(LinkError::Closed("the connection was closed".into()));
+    });
+    tasks.close();
+    let peer =
+        negotiate(&link, Opening::Probe, Offer::Nothing).await.map_err(|error| failed(&error, true))?;
+    Ok(Live { client: Client::new(link, peer), tasks, stop })
+}
+
+/// An address without what may be secret in it: credentials and the query.
+fn shown(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let host = authority.rsplit('@').next().unwrap_or_default();
+            format!("{scheme}://{host}{path}")
+        }
+        None => url.to_owned(),
+    }
+}

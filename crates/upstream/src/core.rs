@@ -1,0 +1,153 @@
+//! One process of a server, as all who are attached to it share it.
+//!
+//! The supervisor is the only one who changes its state. Holds say that somebody uses it: while there is
+//! one, a server that may sleep does not.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bridgehead_audit::CorrelationId;
+use bridgehead_config::Server;
+use bridgehead_events::{Bus, Detail};
+use parking_lot::{Mutex, RwLock};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::key::{Key, Scope};
+use crate::record::Record;
+use crate::supervisor::Supervisor;
+use crate::upstream::{State, Surroundings};
+
+/// What others ask of the supervisor.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    /// Start it anew.
+    pub(crate) restart: Notify,
+    /// Look whether it is well.
+    pub(crate) suspect: Notify,
+    /// Whether it is used has changed.
+    pub(crate) usage: Notify,
+}
+
+/// One who is attached, and hears of what happens.
+#[derive(Debug, Clone)]
+pub(crate) struct Listener {
+    pub(crate) number: u64,
+    pub(crate) name: Arc<str>,
+    pub(crate) bus: Bus,
+    pub(crate) changed: Arc<Notify>,
+    /// Cancelled when it is no longer attached.
+    pub(crate) left: CancellationToken,
+}
+
+/// Who uses it.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    pub(crate) holds: usize,
+    /// When the last hold ended.
+    pub(crate) since: Instant,
+    /// Whether it was ever held.
+    pub(crate) ever: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) key: Key,
+    pub(crate) state: watch::Receiver<State>,
+    pub(crate) orders: Orders,
+    pub(crate) stop: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) listeners: RwLock<Vec<Listener>>,
+    pub(crate) usage: Mutex<Usage>,
+    /// Whether it sleeps when nobody uses it, so that its use is counted at all.
+    pub(crate) sleeps: bool,
+    /// Whether it waits for its first use.
+    pub(crate) lazy: bool,
+    /// The folder of kept lists, where its own is kept.
+    pub(crate) shelf: Option<PathBuf>,
+    /// What is remembered of it, where it was attached to first.
+    pub(crate) record: Record,
+}
+
+impl Core {
+    /// Starts the supervisor of a server that nobody is attached to yet.
+    pub(crate) fn start(
+        key: Key,
+        scope: Scope,
+        server: Arc<Server>,
+        surroundings: Surroundings,
+        runtime: &Handle,
+    ) -> Arc<Self> {
+        // Whoever has a session's own process started is about to call it.
+        let lazy = server.lazy && scope == Scope::Shared;
+        let (sender, state) = watch::channel(State::Starting { since: Instant::now(), known: None });
+        let core = Arc::new(Self {
+            key,
+            state,
+            orders: Orders::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            listeners: RwLock::default(),
+            usage: Mutex::new(Usage { holds: 0, since: Instant::now(), ever: false }),
+            sleeps: lazy || server.idle_timeout.is_some(),
+            lazy,
+            shelf: surroundings.shelf.clone().filter(|_| lazy),
+            record: surroundings.records.of(server.name.as_ref()),
+        });
+        let supervisor = Supervisor::new(Arc::clone(&core), server, sender, surroundings);
+        core.tasks.spawn_on(supervisor.run(), runtime);
+        core.tasks.close();
+        core
+    }
+
+    /// Whether it can still be attached to: not one that is being stopped, or whose runtime is gone.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.stop.is_cancelled() && self.state.has_changed().is_ok()
+    }
+
+    /// Tells everybody who is attached, each under the name it has there.
+    pub(crate) fn tell(&self, cause: CorrelationId, detail: &Detail) {
+        for listener in &*self.listeners.read() {
+            listener.bus.tell(cause, Some(&listener.name), || detail.clone());
+        }
+    }
+
+    pub(crate) fn changed(&self) {
+        for listener in &*self.listeners.read() {
+            listener.changed.notify_one();
+        }
+    }
+
+    /// Says that it is used, until the hold is dropped; wakes it. None if it never sleeps.
+    pub(crate) fn hold(self: &Arc<Self>) -> Option<Hold> {
+        if !self.sleeps {
+            return None;
+        }
+        let mut usage = self.usage.lock();
+        usage.holds += 1;
+        usage.ever = true;
+        drop(usage);
+        self.orders.usage.notify_one();
+        Some(Hold(Arc::clone(self)))
+    }
+}
+
+/// Somebody uses a server: it does not go to sleep.
+#[derive(Debug)]
+pub struct Hold(Arc<Core>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut usage = self.0.usage.lock();
+        usage.holds -= 1;
+        usage.since = Instant::now();
+        let last = usage.holds == 0;
+        drop(usage);
+        if last {
+            self.0.orders.usage.notify_one();
+        }
+    }
+}

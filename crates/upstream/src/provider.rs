@@ -1,0 +1,401 @@
+//! A single server as a provider of tools, for agents that bring their own loop: initialise, execute, look at
+//! its health, terminate.
+//!
+//! The same supervisor as behind the gateway keeps the connection, with a policy of its own: after ten vain
+//! attempts it is given up, and only a new `init` brings it back. A call never waits for a reconnect: while there
+//! is no connection it fails at once, and says that it may be repeated.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_audit::CorrelationId;
+use bridgehead_config::{GatewaySettings, Launch, Server, ServerName};
+use bridgehead_events::{Bus, Detail, Excerpt};
+use bridgehead_wire::{Code, Era, Method, Object, Raw, Redactor, Spliced, code};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+
+use crate::catalog::Tool;
+use crate::link::{LinkError, Mirror, Purpose, modern_params};
+use crate::policy::{Delays, RestartPolicy};
+use crate::record::Records;
+use crate::registry::Registry;
+use crate::upstream::{Ready, State, Surroundings, Upstream};
+
+/// The answer to something asked of a provider, on its way.
+pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Something that offers tools to an agent.
+pub trait ProviderAdapter: Send + Sync {
+    /// Connects and reads what is offered. Whatever was there before is terminated first.
+    fn init(&self, config: ProviderConfig) -> ProviderFuture<'_, Result<(), ProviderError>>;
+
+    /// Runs one tool.
+    fn execute<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        correlation: CorrelationId,
+    ) -> ProviderFuture<'a, Result<Execution, ProviderError>>;
+
+    /// How it is.
+    fn health(&self) -> Health;
+
+    /// Ends everything and returns when nothing is left. A second time does nothing.
+    fn terminate(&self) -> ProviderFuture<'_, ()>;
+}
+
+/// How a provider is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// Connected.
+    Healthy,
+    /// Not connected, and being reconnected.
+    Degraded,
+    /// Given up, or never initialised; left only by `init`.
+    Unavailable,
+}
+
+/// What a provider is made of. Everything but the endpoint has a default.
+#[derive(Debug, Clone)]
+pub struct ProviderConfig {
+    /// What its tools are called after: `{namespace}__{tool}`.
+    pub namespace: ServerName,
+    /// The program to run, or where the server is and how it is spoken to.
+    pub endpoint: Launch,
+    /// How long a call may take.
+    pub timeout: Duration,
+    /// How often it is tried to reconnect before it is given up.
+    pub max_retries: u32,
+    /// The pause before the first of these; each later one is twice as long, up to 30 s.
+    pub reconnect_backoff: Duration,
+    /// The variables from which a program gets the few that every program needs.
+    pub environment: BTreeMap<String, String>,
+    /// The largest answer that is taken, in bytes.
+    pub limit: usize,
+}
+
+impl ProviderConfig {
+    /// The defaults for an endpoint: 30 s a call, ten attempts to reconnect, the first after 1 s.
+    pub fn new(namespace: ServerName, endpoint: Launch) -> Self {
+        Self {
+            namespace,
+            endpoint,
+            timeout: Duration::from_millis(30_000),
+            max_retries: 10,
+            reconnect_backoff: Duration::from_millis(1_000),
+            environment: BTreeMap::new(),
+            limit: GatewaySettings::default().max_message_bytes,
+        }
+    }
+}
+
+/// One call.
+#[derive(Debug, Clone)]
+pub struct Invocation {
+    /// The tool, as `{namespace}__{tool}`.
+    pub tool: String,
+    /// Its arguments.
+    pub arguments: Value,
+    /// How long it may take, if not as long as the configuration says.
+    pub timeout: Option<Duration>,
+}
+
+/// One call that was answered, also where the tool calls its answer an error.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    /// The tool, as it was called.
+    pub tool: String,
+    /// The result as it came.
+    pub result: Raw,
+    /// How long it took.
+    pub duration: Duration,
+    /// The id that was given.
+    pub correlation: CorrelationId,
+}
+
+/// Why a provider did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {message}", .code.as_str())]
+pub struct ProviderError {
+    /// Which failure it is; it knows whether a repetition may help.
+    pub code: Code,
+    /// What happened, in words, without secrets.
+    pub message: String,
+}
+
+impl ProviderError {
+    fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// Whether the same may succeed later.
+    pub fn retryable(&self) -> bool {
+        self.code.retryable()
+    }
+}
+
+/// An MCP server as a provider.
+pub struct McpProvider {
+    bus: Bus,
+    active: Mutex<Option<Active>>,
+}
+
+#[derive(Clone)]
+struct Active {
+    upstream: Upstream,
+    timeout: Duration,
+}
+
+impl fmt::Debug for McpProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("McpProvider").field("health", &self.health()).finish_non_exhaustive()
+    }
+}
+
+impl McpProvider {
+    /// A provider that tells `bus` of its life and its calls. Connects nothing yet.
+    pub fn new(bus: Bus) -> Self {
+        Self { bus, active: Mutex::new(None) }
+    }
+
+    /// What it offers, under the names to call it by, with the definitions as the server wrote them. From memory;
+    /// nothing while it was never connected.
+    pub fn tools(&self) -> Vec<(String, Raw)> {
+        let Some(active) = self.active.lock().clone() else { return Vec::new() };
+        let namespace = active.upstream.name();
+        let tools = match active.upstream.state() {
+            State::Ready(ready) => Some(Arc::clone(&ready.tools)),
+            State::Restarting(outage) => outage.last.clone(),
+            _ => None,
+        };
+        let named = |tool: &Arc<Tool>| (exposed(namespace, &tool.name), tool.definition.clone());
+        tools.map(|tools| tools.tools.iter().map(named).collect()).unwrap_or_default()
+    }
+
+    async fn start(&self, config: ProviderConfig) -> Result<(), ProviderError> {
+        self.end().await;
+        let settings = GatewaySettings { request_timeout: config.timeout, ..GatewaySettings::default() };
+        let server =
+            Server { jitter: false, ..Server::new(config.namespace.clone(), config.endpoint, &settings) };
+        let policy = RestartPolicy {
+            delays: Delays::Doubling { first: config.reconnect_backoff, most: Duration::from_secs(30) },
+            attempts: Some(config.max_retries),
+            ..RestartPolicy::ADAPTER
+        };
+        let surroundings = Surroundings {
+            environment: Arc::new(config.environment),
+            limit: config.limit,
+            changed: Arc::new(Notify::new()),
+            warm_up: Arc::new(Semaphore::new(1)),
+            bus: self.bus.clone(),
+            records: Records::default(),
+            shelf: None,
+            policy,
+        };
+        let upstream = Registry::new().attach(server, surroundings);
+        upstream.settled().await;
+        let reason = match upstream.state() {
+            State::Ready(_) => {
+                let before = self.active.lock().replace(Active { upstream, timeout: config.timeout });
+                // Two at once: the one that came first goes.
+                if let Some(before) = before {
+                    before.upstream.stop().await;
+                }
+                return Ok(());
+            }
+            State::Restarting(outage) => outage.reason.clone(),
+            State::Failed(failure) => failure.reason.clone(),
+            State::Starting { .. } | State::Asleep(_) | State::Stopped => "it was stopped".to_owned(),
+        };
+        upstream.stop().await;
+        let message = format!("server `{}` did not come up: {reason}", config.namespace);
+        Err(ProviderError::new(Code::ProviderInitFailed, message))
+    }
+
+    async fn run(
+        &self,
+        invocation: &Invocation,
+        correlation: CorrelationId,
+    ) -> Result<Execution, ProviderError> {
+        let began = Instant::now();
+        let outcome = self.call(invocation).await;
+        let (tool, duration) = (Arc::<str>::from(invocation.tool.as_str()), began.elapsed());
+        let namespace = self.active.lock().as_ref().map(|active| Arc::from(active.upstream.name().as_ref()));
+        let redactor = Redactor::default();
+        self.bus.tell(correlation, namespace.as_ref(), || match &outcome {
+            Ok(result) => Detail::ToolCompleted {
+                tool,
+                summary: Excerpt::new(&redactor, result.as_str()),
+                duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+            },
+            Err(error) => Detail::ToolFailed {
+                tool,
+                code: error.code.as_str().into(),
+                retryable: error.retryable(),
+                message: Excerpt::new(&redactor, &error.message),
+            },
+        });
+        let tool = invocation.tool.clone();
+        outcome.map(|result| Execution { tool, result, duration, correlation })
+    }
+
+    async fn call(&self, invocation: &Invocation) -> Result<Raw, ProviderError> {
+        let Invocation { tool: name, arguments, timeout } = invocation;
+        let active = self.active.lock().clone();
+        let Some(Active { upstream, timeout: usual }) = active else {
+            let message = "the provider is not initialised; call `init` first";
+            return Err(ProviderError::new(Code::ProviderUnavailable, message));
+        };
+        let (namespace, timeout) = (upstream.name(), timeout.unwrap_or(usual));
+        let ready = connected(&upstream)?;
+        let known = ready.tools.tools.iter().find(|tool| is_named(name, namespace, &tool.name));
+        let Some(tool) = known else {
+            let message = format!("server `{namespace}` offers no tool `{name}`");
+            return Err(ProviderError::new(Code::ProviderToolUnknown, message));
+        };
+        if let Some(validator) = &tool.validator
+            && let Err(issues) = validator.check(arguments)
+        {
+            let message = format!("the arguments do not fit the schema of tool `{name}`: {}", json!(issues));
+            return Err(ProviderError::new(Code::ProviderInvalidInput, message));
+        }
+        let result = ask(&upstream, &ready, tool, arguments, timeout).await?;
+        fits_output(name, tool, &result)?;
+        Ok(result)
+    }
+
+    async fn end(&self) {
+        let active = self.active.lock().take();
+        if let Some(active) = active {
+            active.upstream.stop().await;
+        }
+    }
+}
+
+impl ProviderAdapter for McpProvider {
+    fn init(&self, config: ProviderConfig) -> ProviderFuture<'_, Result<(), ProviderError>> {
+        Box::pin(self.start(config))
+    }
+
+    fn execute<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        correlation: CorrelationId,
+    ) -> ProviderFuture<'a, Result<Execution, ProviderError>> {
+        Box::pin(self.run(invocation, correlation))
+    }
+
+    fn health(&self) -> Health {
+        match self.active.lock().as_ref().map(|active| active.upstream.state()) {
+            Some(State::Ready(_)) => Health::Healthy,
+            Some(State::Starting { .. } | State::Restarting(_) | State::Asleep(_)) => Health::Degraded,
+            Some(State::Failed(_) | State::Stopped) | None => Health::Unavailable,
+        }
+    }
+
+    fn terminate(&self) -> ProviderFuture<'_, ()> {
+        Box::pin(self.end())
+    }
+}
+
+/// The connection, or at once why there is none.
+fn connected(upstream: &Upstream) -> Result<Arc<Ready>, ProviderError> {
+    let reason = match upstream.state() {
+        State::Ready(ready) => return Ok(ready),
+        State::Restarting(outage) => format!("it is being reconnected: {}", outage.reason),
+        State::Failed(failure) => format!("it was given up; call `init` again: {}", failure.reason),
+        State::Starting { .. } | State::Asleep(_) => "it is being started".to_owned(),
+        State::Stopped => "it was terminated".to_owned(),
+    };
+    let message = format!("server `{}` is not connected: {reason}", upstream.name());
+    Err(ProviderError::new(Code::ProviderUnavailable, message))
+}
+
+async fn ask(
+    upstream: &Upstream,
+    ready: &Ready,
+    tool: &Tool,
+    arguments: &Value,
+    timeout: Duration,
+) -> Result<Raw, ProviderError> {
+    let (namespace, name) = (upstream.name(), &tool.name);
+    let params = Raw::encode(&json!({"name": name, "arguments": arguments}));
+    let members = Object::parse(&params).unwrap_or_else(|_| Object::empty());
+    let params = match ready.peer.revision.era() {
+        Era::Legacy => Spliced::from(params),
+        Era::Modern => modern_params(&members),
+    };
+    let mut exchange = ready.link.open(Purpose::Ordinary);
+    let asking = async {
+        let mirror = Mirror { name: Some(name), parameters: &tool.headers, params: Some(&members) };
+        exchange.send_mirrored(&Method::ToolsCall, &params, mirror).await;
+        exchange.answer().await
+    };
+    let (code, message) = match tokio::time::timeout(timeout, asking).await {
+        Ok(Ok(Ok(result))) => return Ok(result),
+        Ok(Ok(Err(error))) => {
+            let code = match error.code() {
+                code::INVALID_PARAMS => Code::ProviderInvalidInput,
+                code::INTERNAL_ERROR => Code::ProviderUnavailable,
+                _ => Code::ProviderInvalidOutput,
+            };
+            (code, format!("refused tool `{name}`: {} (code {})", error.message(), error.code()))
+        }
+        Ok(Err(error @ LinkError::Closed(_))) => {
+            // Over HTTP nothing else tells that the server is gone.
+            upstream.suspect();
+            (Code::ProviderCrashed, format!("was lost during the call: {error}"))
+        }
+        Ok(Err(error @ LinkError::Refused { .. })) => {
+            (Code::ProviderUnavailable, format!("turned the call away: {error}"))
+        }
+        Ok(Err(error @ (LinkError::Unusable(_) | LinkError::TooLarge { .. }))) => {
+            (Code::ProviderInvalidOutput, error.to_string())
+        }
+        Err(_) => {
+            upstream.suspect();
+            let limit = timeout.as_millis();
+            (
+                Code::ProviderTimeout,
+                format!("did not answer tool `{name}` within {limit} ms (tool failed: timeout)"),
+            )
+        }
+    };
+    Err(ProviderError::new(code, format!("server `{namespace}` {message}")))
+}
+
+/// What a tool promises of its structured answers, it has to keep.
+fn fits_output(name: &str, tool: &Tool, result: &Raw) -> Result<(), ProviderError> {
+    let wrong = |why: String| {
+        let message = format!("the result of tool `{name}` does not fit its output schema: {why}");
+        Err(ProviderError::new(Code::ProviderInvalidOutput, message))
+    };
+    let Ok(members) = Object::parse(result) else { return wrong("it is not an object".to_owned()) };
+    if members.get("isError").is_some_and(|raw| raw.as_str() == "true") {
+        return Ok(());
+    }
+    let Some(validator) = tool.output_validator() else { return Ok(()) };
+    match members.get("structuredContent").map(|content| content.decode::<Value>()) {
+        None => wrong("`structuredContent` is missing".to_owned()),
+        Some(Err(error)) => wrong(error.to_string()),
+        Some(Ok(content)) => match validator.check(&content) {
+            Ok(()) => Ok(()),
+            Err(issues) => wrong(json!(issues).to_string()),
+        },
+    }
+}
+
+fn exposed(namespace: &ServerName, tool: &str) -> String {
+    format!("{namespace}__{tool}")
+}
+
+/// Whether `name` is the exposed name of `tool`; compared as a whole, never taken apart.
+fn is_named(name: &str, namespace: &ServerName, tool: &str) -> bool {
+    let rest = name.strip_prefix(namespace.as_ref() as &str);
+    rest.and_then(|rest| rest.strip_prefix("__")) == Some(tool)
+}

@@ -1,0 +1,608 @@
+//! What is remembered of each server: its lines, its processes, how its last start and end went.
+//!
+//! Kept by name and outside of the servers themselves, so that it outlives restarts. Everything is bounded, and
+//! whoever follows the lines and is too slow learns how many it missed. Lines come in already cleaned of control
+//! characters and of secrets.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use bridgehead_audit::{Clock, SystemClock};
+use bridgehead_events::{Detail, InitOutcome};
+use bridgehead_process::ProcessView;
+use bridgehead_wire::Redactor;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use tokio::sync::Notify;
+
+/// How many lines of a server are kept, and how many bytes of them.
+const KEPT_LINES: usize = 2_000;
+const KEPT_BYTES: usize = 256 * 1024;
+/// How many lines on standard output that are no messages are kept of one process.
+const KEPT_NOISE: u32 = 20;
+/// How many lines of standard error tell why a server ended.
+const LAST_WORDS: usize = 10;
+
+/// Who wrote a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LineSource {
+    /// The server, on its standard error.
+    Stderr,
+    /// The server, on its standard output, where only messages belong.
+    Stdout,
+    /// The gateway, about the server.
+    Gateway,
+}
+
+impl LineSource {
+    /// As people and programs read it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stderr => "stderr",
+            Self::Stdout => "stdout",
+            Self::Gateway => "gateway",
+        }
+    }
+}
+
+/// One line of or about a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// When it came.
+    pub time: Timestamp,
+    /// The server.
+    pub server: Arc<str>,
+    /// Who wrote it.
+    pub source: LineSource,
+    /// What it says.
+    pub text: Box<str>,
+}
+
+impl fmt::Display for LogLine {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { time, server, source, text } = self;
+        write!(formatter, "{time:.3} mcp:{server} {}: {text}", source.as_str())
+    }
+}
+
+impl Serialize for LogLine {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_map(Some(5))?;
+        object.serialize_entry("time", &format_args!("{:.3}", self.time))?;
+        object.serialize_entry("server", &*self.server)?;
+        object.serialize_entry("label", &format_args!("mcp:{}", self.server))?;
+        object.serialize_entry("source", self.source.as_str())?;
+        object.serialize_entry("text", &*self.text)?;
+        object.end()
+    }
+}
+
+/// Is shown every line as it comes, and must not block.
+#[derive(Clone)]
+pub struct LineSink(Arc<dyn Fn(&LogLine) + Send + Sync>);
+
+impl LineSink {
+    /// Shows every line to `show`.
+    pub fn new(show: impl Fn(&LogLine) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(show))
+    }
+}
+
+impl fmt::Debug for LineSink {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("LineSink")
+    }
+}
+
+/// The records of all servers of a gateway, by name. Clones share them.
+#[derive(Clone)]
+pub struct Records {
+    clock: Arc<dyn Clock>,
+    sink: Option<LineSink>,
+    all: Arc<Mutex<BTreeMap<Arc<str>, Record>>>,
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        Self::new(Arc::new(SystemClock::default()), None)
+    }
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Records").field("servers", &self.all.lock().len()).finish_non_exhaustive()
+    }
+}
+
+impl Records {
+    /// None yet. Times come from `clock`; every line is shown to `sink` too.
+    pub fn new(clock: Arc<dyn Clock>, sink: Option<LineSink>) -> Self {
+        Self { clock, sink, all: Arc::default() }
+    }
+
+    /// The record of a server, empty for one that has none yet.
+    pub fn of(&self, server: &str) -> Record {
+        let mut all = self.all.lock();
+        if let Some(record) = all.get(server) {
+            return record.clone();
+        }
+        let name: Arc<str> = server.into();
+        let record = Record(Arc::new(Shared {
+            server: Arc::clone(&name),
+            clock: Arc::clone(&self.clock),
+            sink: self.sink.clone(),
+            redactor: Redactor::default(),
+            kept: Mutex::default(),
+            more: Notify::new(),
+        }));
+        all.insert(name, record.clone());
+        record
+    }
+
+    /// Forgets a server that is no longer configured.
+    pub fn forget(&self, server: &str) {
+        self.all.lock().remove(server);
+    }
+}
+
+/// What is remembered of one server. Clones share it.
+#[derive(Clone)]
+pub struct Record(Arc<Shared>);
+
+struct Shared {
+    server: Arc<str>,
+    clock: Arc<dyn Clock>,
+    sink: Option<LineSink>,
+    redactor: Redactor,
+    kept: Mutex<Kept>,
+    /// Told of every line.
+    more: Notify,
+}
+
+#[derive(Default)]
+struct Kept {
+    lines: VecDeque<Arc<LogLine>>,
+    bytes: usize,
+    /// How many lines there have been in all.
+    seen: u64,
+    processes: Vec<ProcessView>,
+    noise: Noise,
+    facts: Facts,
+}
+
+/// What stood on standard output and was no message, of the process that was started last.
+#[derive(Default)]
+struct Noise {
+    lines: u32,
+    first: Option<Box<str>>,
+}
+
+/// How a server has fared, beyond its state.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Whether a process of it ever ran.
+    pub ran: bool,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// The last start that came to an end.
+    pub last_init: Option<Initialisation>,
+    /// How its process ended last, and when.
+    pub last_exit: Option<(Timestamp, String)>,
+    /// What went wrong last, and when.
+    pub last_error: Option<(Timestamp, String)>,
+    /// What is wrong with its tools without keeping it from serving.
+    pub findings: Vec<String>,
+}
+
+/// How a start went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Initialisation {
+    /// When it ended.
+    pub time: Timestamp,
+    /// How.
+    pub outcome: InitOutcome,
+    /// How many tools the server has.
+    pub tools: usize,
+    /// How long it took, in whole milliseconds.
+    pub duration_ms: u64,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// What a follower gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Followed {
+    /// A line.
+    Line(Arc<LogLine>),
+    /// So many lines stood here and are no longer kept.
+    Missed(u64),
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Record").field("server", &self.0.server).finish_non_exhaustive()
+    }
+}
+
+impl Record {
+    /// Keeps a line. Secrets are taken out of it.
+    pub fn line(&self, source: LineSource, text: &str) {
+        let line = Arc::new(LogLine {
+            time: self.0.clock.wall(),
+            server: Arc::clone(&self.0.server),
+            source,
+            text: self.0.redactor.text(text).into(),
+        });
+        let mut kept = self.0.kept.lock();
+        kept.bytes += line.text.len();
+        kept.seen += 1;
+        kept.lines.push_back(Arc::clone(&line));
+        while kept.lines.len() > KEPT_LINES || kept.bytes > KEPT_BYTES {
+            let Some(oldest) = kept.lines.pop_front() else { break };
+            kept.bytes -= oldest.text.len();
+        }
+        drop(kept);
+        self.0.more.notify_waiters();
+        if let Some(LineSink(show)) = &self.0.sink {
+            show(&line);
+        }
+    }
+
+    /// The last lines, at most `most` of them, oldest first.
+    pub fn tail(&self, most: usize) -> Vec<Arc<LogLine>> {
+        let kept = self.0.kept.lock();
+        kept.lines.iter().skip(kept.lines.len().saturating_sub(most)).cloned().collect()
+    }
+
+    /// Lines as they come, beginning with the last `most` of those that are kept.
+    pub fn follow(&self, most: usize) -> Follower {
+        let kept = self.0.kept.lock();
+        let back = u64::try_from(most.min(kept.lines.len())).unwrap_or_default();
+        Follower { record: self.clone(), next: kept.seen - back }
+    }
+
+    /// How it has fared.
+    pub fn facts(&self) -> Facts {
+        self.0.kept.lock().facts.clone()
+    }
+
+    /// Its processes now.
+    pub fn processes(&self) -> Vec<ProcessView> {
+        self.0.kept.lock().processes.clone()
+    }
+
+    /// The last of what it wrote on standard error, oldest line first.
+    pub fn last_words(&self) -> Vec<String> {
+        let kept = self.0.kept.lock();
+        let stderr = kept.lines.iter().rev().filter(|line| line.source == LineSource::Stderr);
+        let mut words: Vec<String> = stderr.take(LAST_WORDS).map(|line| line.text.to_string()).collect();
+        words.reverse();
+        words
+    }
+
+    /// The first line that the process of now wrote on standard output and that is no message.
+    pub fn noise(&self) -> Option<String> {
+        self.0.kept.lock().noise.first.as_ref().map(ToString::to_string)
+    }
+
+    /// Counts a process in until the guard is dropped.
+    pub(crate) fn began(&self, process: ProcessView) -> Counted {
+        let mut kept = self.0.kept.lock();
+        kept.processes.push(process);
+        kept.facts.ran = true;
+        kept.noise = Noise::default();
+        Counted { record: self.clone(), pid: process.pid() }
+    }
+
+    /// A line on standard output that is no message.
+    pub(crate) fn noisy(&self, line: &str) {
+        let mut kept = self.0.kept.lock();
+        kept.noise.lines = kept.noise.lines.saturating_add(1);
+        if kept.noise.first.is_none() {
+            kept.noise.first = Some(self.0.redactor.text(line).into());
+        }
+        let shown = kept.noise.lines <= KEPT_NOISE;
+        drop(kept);
+        if shown {
+            self.line(LineSource::Stdout, line);
+        }
+    }
+
+    /// It was lost.
+    pub(crate) fn lost(&self, reason: &str) {
+        let time = self.0.clock.wall();
+        let reason = self.0.redactor.text(reason).into_owned();
+        self.0.kept.lock().facts.last_error = Some((time, reason));
+    }
+
+    /// What its last tool list has wrong with it.
+    pub(crate) fn found(&self, findings: Vec<String>) {
+        for finding in &findings {
+            self.line(LineSource::Gateway, finding);
+        }
+        self.0.kept.lock().facts.findings = findings;
+    }
+
+    /// Takes note of what happened to it.
+    pub(crate) fn note(&self, detail: &Detail) {
+        let time = self.0.clock.wall();
+        {
+            let facts = &mut self.0.kept.lock().facts;
+            match detail {
+                Detail::InitFinished { outcome, tools, duration_ms, error } => {
+                    let error = error.as_ref().map(ToString::to_string);
+                    if let Some(error) = &error {
+                        facts.last_error = Some((time, error.clone()));
+                    }
+                    facts.last_init = Some(Initialisation {
+                        time,
+                        outcome: *outcome,
+                        tools: *tools,
+                        duration_ms: *duration_ms,
+                        error,
+                    });
+                }
+                Detail::Restart { .. } => facts.restarts = facts.restarts.saturating_add(1),
+                Detail::Probe { error: Some(error), .. } => {
+                    facts.last_error = Some((time, error.to_string()));
+                }
+                _ => {}
+            }
+        }
+        if let Some(text) = told(detail) {
+            self.line(LineSource::Gateway, &text);
+        }
+    }
+}
+
+/// What happened, in a line; nothing for what only programs want to know.
+fn told(detail: &Detail) -> Option<String> {
+    Some(match detail {
+        Detail::InitStarted => "is being started".to_owned(),
+        Detail::InitFinished { outcome: InitOutcome::Ready, tools, duration_ms, .. } => {
+            format!("serves {tools} tools, after {duration_ms} ms")
+        }
+        Detail::InitFinished { outcome, error, .. } => match error {
+            Some(error) => format!("did not come up: {error}"),
+            None => format!("did not come up: {}", outcome.as_str()),
+        },
+        Detail::ToolsRefreshed { added, removed, unchanged } if !added.is_empty() || !removed.is_empty() => {
+            format!("has other tools: {} new, {} gone, {unchanged} unchanged", added.len(), removed.len())
+        }
+        Detail::Disconnected => "is disconnected".to_owned(),
+        Detail::Reconnected => "is back".to_owned(),
+        Detail::ReconnectExhausted => "will not be started again".to_owned(),
+        Detail::Probe { error: Some(error), .. } => format!("is not well: {error}"),
+        Detail::Restart { attempt, delay_ms, reason } => {
+            format!("is started again in {delay_ms} ms (attempt {attempt}): {reason}")
+        }
+        Detail::ProcessExited { pid, status, .. } => format!("its process {pid} ended with {status}"),
+        _ => return None,
+    })
+}
+
+/// A process that is counted among a server's own.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    record: Record,
+    pid: u32,
+}
+
+impl Counted {
+    /// It ended, and so.
+    pub(crate) fn exited(self, status: &str) {
+        let time = self.record.0.clock.wall();
+        self.record.0.kept.lock().facts.last_exit = Some((time, status.to_owned()));
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut kept = self.record.0.kept.lock();
+        if let Some(at) = kept.processes.iter().position(|process| process.pid() == self.pid) {
+            kept.processes.remove(at);
+        }
+    }
+}
+
+/// The lines of a server, one after the other.
+#[derive(Debug)]
+pub struct Follower {
+    record: Record,
+    /// The number of the next line, counted from the first there ever was.
+    next: u64,
+}
+
+impl Follower {
+    /// The next line, or how many are missing before it. Nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> Followed {
+        loop {
+            let record = self.record.clone();
+            let more = record.0.more.notified();
+            tokio::pin!(more);
+            // From here on no line is slept through.
+            more.as_mut().enable();
+            if let Some(followed) = self.take() {
+                return followed;
+            }
+            more.await;
+        }
+    }
+
+    /// The next line, if it is there already.
+    fn take(&mut self) -> Option<Followed> {
+        let kept = self.record.0.kept.lock();
+        let oldest = kept.seen - u64::try_from(kept.lines.len()).unwrap_or_default();
+        if self.next < oldest {
+            let missed = oldest - self.next;
+            self.next = oldest;
+            return Some(Followed::Missed(missed));
+        }
+        let line = kept.lines.get(usize::try_from(self.next - oldest).ok()?)?;
+        self.next += 1;
+        Some(Followed::Line(Arc::clone(line)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_events::Excerpt;
+
+    use super::*;
+
+    fn texts(record: &Record) -> Vec<String> {
+        record.tail(usize::MAX).iter().map(|line| line.text.to_string()).collect()
+    }
+
+    /// POOL-9: a line names its server as `mcp:{server}`, for people and for programs, and shows no secret.
+    #[test]
+    fn a_line_names_its_server() {
+        let record = Records::default().of("files");
+        record.line(LineSource::Stderr, "password=hunter2 and more");
+        let line = &record.tail(1)[0];
+        let shown = line.to_string();
+        assert!(shown.ends_with("Z mcp:files stderr: password=[redacted] and more"), "{shown}");
+        let written = serde_json::to_value(&**line).unwrap();
+        assert_eq!((&written["label"], &written["server"]), (&"mcp:files".into(), &"files".into()));
+        assert_eq!(
+            (&written["source"], &written["text"]),
+            (&"stderr".into(), &"password=[redacted] and more".into())
+        );
+    }
+
+    /// POOL-9: embedders take the lines by callback.
+    #[test]
+    fn every_line_is_shown_to_the_sink() {
+        let shown: Arc<Mutex<Vec<String>>> = Arc::default();
+        let sink = LineSink::new({
+            let shown = Arc::clone(&shown);
+            move |line| shown.lock().push(format!("{} {}", line.server, line.text))
+        });
+        let records = Records::new(Arc::new(SystemClock::default()), Some(sink));
+        records.of("a").line(LineSource::Stderr, "one");
+        records.of("b").note(&Detail::InitStarted);
+        assert_eq!(*shown.lock(), ["a one", "b is being started"]);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_shared_by_name() {
+        let records = Records::default();
+        for number in 0..KEPT_LINES + 5 {
+            records.of("a").line(LineSource::Stderr, &number.to_string());
+        }
+        let lines = texts(&records.of("a"));
+        assert_eq!((lines.len(), lines[0].as_str()), (KEPT_LINES, "5"));
+        for _ in 0..40 {
+            records.of("a").line(LineSource::Stderr, &"x".repeat(8 * 1024));
+        }
+        assert_eq!(texts(&records.of("a")).len(), KEPT_BYTES / (8 * 1024));
+        assert!(texts(&records.of("b")).is_empty());
+        records.forget("a");
+        assert!(texts(&records.of("a")).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_follower_gets_all_lines_or_learns_what_it_missed() {
+        let record = Records::default().of("a");
+        for text in ["1", "2", "3"] {
+            record.line(LineSource::Stderr, text);
+        }
+        let mut follower = record.follow(2);
+        let mut texts = Vec::new();
+        for _ in 0..2 {
+            let Followed::Line(line) = follower.next().await else { panic!("a line") };
+            texts.push(line.text.to_string());
+        }
+        assert_eq!(texts, ["2", "3"]);
+        let waiting = tokio::spawn(async move {
+            let next = follower.next().await;
+            (next, follower)
+        });
+        tokio::task::yield_now().await;
+        record.line(LineSource::Stderr, "4");
+        let (Followed::Line(line), mut follower) = waiting.await.unwrap() else { panic!("a line") };
+        assert_eq!(&*line.text, "4");
+        for number in 0..KEPT_LINES + 7 {
+            record.line(LineSource::Stderr, &number.to_string());
+        }
+        assert_eq!(follower.next().await, Followed::Missed(7));
+        let Followed::Line(line) = follower.next().await else { panic!("a line") };
+        assert_eq!(&*line.text, "7");
+    }
+
+    /// POOL-14: per initialisation the time, outcome, tool count and error.
+    #[test]
+    fn the_facts_follow_what_happens() {
+        let excerpt = |text: &str| Excerpt::new(&Redactor::default(), text);
+        let record = Records::default().of("a");
+        assert_eq!(record.facts(), Facts::default());
+        record.note(&Detail::InitFinished {
+            outcome: InitOutcome::Failed,
+            tools: 0,
+            duration_ms: 7,
+            error: Some(excerpt("no answer")),
+        });
+        record.note(&Detail::Restart { attempt: 1, delay_ms: 0, reason: excerpt("no answer") });
+        record.note(&Detail::InitFinished {
+            outcome: InitOutcome::Ready,
+            tools: 3,
+            duration_ms: 5,
+            error: None,
+        });
+        let facts = record.facts();
+        let init = facts.last_init.unwrap();
+        assert_eq!(
+            (init.outcome, init.tools, init.duration_ms, init.error),
+            (InitOutcome::Ready, 3, 5, None)
+        );
+        assert_eq!(facts.restarts, 1);
+        assert_eq!(facts.last_error.unwrap().1, "no answer");
+        assert_eq!(
+            texts(&record)[..2],
+            ["did not come up: no answer", "is started again in 0 ms (attempt 1): no answer"]
+        );
+        record.note(&Detail::Probe {
+            kind: bridgehead_events::ProbeKind::Ping,
+            duration_ms: 3_000,
+            error: Some(excerpt("late")),
+        });
+        assert_eq!(record.facts().last_error.unwrap().1, "late");
+        record.lost("gone, token=abc");
+        assert_eq!(record.facts().last_error.unwrap().1, "gone, token=[redacted]");
+    }
+
+    #[test]
+    fn everything_worth_a_line_gets_one() {
+        let none = || Vec::<Arc<str>>::new();
+        #[track_caller]
+        fn check(detail: &Detail, expected: Option<&str>) {
+            assert_eq!(told(detail).as_deref(), expected);
+        }
+        check(&Detail::Disconnected, Some("is disconnected"));
+        check(&Detail::Reconnected, Some("is back"));
+        check(&Detail::ReconnectExhausted, Some("will not be started again"));
+        check(&Detail::ToolsDiscovered { names: none() }, None);
+        check(&Detail::ToolsRefreshed { added: none(), removed: none(), unchanged: 2 }, None);
+        check(
+            &Detail::ToolsRefreshed { added: vec!["a".into()], removed: none(), unchanged: 2 },
+            Some("has other tools: 1 new, 0 gone, 2 unchanged"),
+        );
+        let cancelled =
+            Detail::InitFinished { outcome: InitOutcome::Cancelled, tools: 0, duration_ms: 1, error: None };
+        check(&cancelled, Some("did not come up: cancelled"));
+    }
+
+    #[test]
+    fn noise_is_kept_in_part_and_its_beginning_for_good() {
+        let record = Records::default().of("a");
+        for number in 0..100 {
+            record.noisy(&format!("line {number}"));
+        }
+        assert_eq!(record.noise().as_deref(), Some("line 0"));
+        assert_eq!(texts(&record).len(), KEPT_NOISE as usize);
+        record.line(LineSource::Stderr, "bye");
+        assert_eq!(record.last_words(), ["bye"]);
+    }
+}

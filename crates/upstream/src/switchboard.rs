@@ -1,0 +1,369 @@
+//! Which request an incoming message belongs to, whatever brought it here.
+//!
+//! Request ids are ours and double as progress tokens; ids of the peer's own requests are another space and
+//! are only echoed. A message for a request goes to that request's slot in the order of arrival, the answer
+//! last, and a slot that has its answer gets nothing more.
+//!
+//! A request of the peer's own says nothing about which of ours it is for. It goes to the only one that is open
+//! for somebody who can answer it, and is refused where there is none or more than one.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use bridgehead_wire::{
+    Abilities, Id, Message, Method, Notification, Object, Raw, Redactor, Request, Response, RpcError,
+    Spliced, code, response,
+};
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tracing::debug;
+
+use crate::doorbell::Doorbell;
+use crate::link::{Event, LinkError, Purpose};
+
+/// Progress that may wait for one slow receiver; beyond it the newest replaces the one before.
+const QUEUED_PROGRESS: usize = 256;
+/// What may wait of one peer's questions beyond that is refused.
+const QUEUED_EVENTS: usize = 2 * QUEUED_PROGRESS;
+/// How much of a line that is not JSON goes into the log.
+const NOISE_SHOWN: usize = 200;
+
+/// The requests of one link that wait for an answer.
+#[derive(Debug)]
+pub(crate) struct Switchboard {
+    pub(crate) server: Arc<str>,
+    next_id: AtomicU64,
+    open: AtomicBool,
+    table: Mutex<Table>,
+    tools_changed: Notify,
+    redactor: Redactor,
+    on_noise: OnceLock<NoiseCallback>,
+}
+
+/// Is shown each line that is no message.
+struct NoiseCallback(Box<dyn Fn(&str) + Send + Sync>);
+
+impl std::fmt::Debug for NoiseCallback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NoiseCallback")
+    }
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    slots: HashMap<u64, Arc<Slot>>,
+    ended: Option<LinkError>,
+}
+
+/// Where one request's messages wait for it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) purpose: Purpose,
+    /// The bits of what can be asked of whom the request is for, once it is sent.
+    abilities: AtomicU8,
+    state: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    queue: VecDeque<Event>,
+    waker: Option<Waker>,
+    /// Of the thread that the waiting task runs on.
+    bell: Option<Arc<Doorbell>>,
+    last_progress: Option<f64>,
+}
+
+impl Switchboard {
+    pub(crate) fn new(server: &str) -> Self {
+        Self {
+            server: format!("mcp:{server}").into(),
+            next_id: AtomicU64::new(1),
+            open: AtomicBool::new(true),
+            table: Mutex::default(),
+            tools_changed: Notify::new(),
+            redactor: Redactor::default(),
+            on_noise: OnceLock::new(),
+        }
+    }
+
+    /// Shows every line that is no message to `show`, which must not block; the beginning of it, that is. The first
+    /// one who asks is served.
+    pub(crate) fn on_noise(&self, show: impl Fn(&str) + Send + Sync + 'static) {
+        drop(self.on_noise.set(NoiseCallback(Box::new(show))));
+    }
+
+    /// An id that nobody had before.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A slot for the request `id`. On a link that has ended it holds the reason already.
+    pub(crate) fn register(&self, id: u64, purpose: Purpose) -> Arc<Slot> {
+        let slot = Arc::new(Slot { purpose, abilities: AtomicU8::new(0), state: Mutex::default() });
+        let mut table = self.table.lock();
+        if let Some(error) = &table.ended {
+            slot.push(Event::Lost(error.clone()));
+        } else {
+            table.slots.insert(id, Arc::clone(&slot));
+        }
+        slot
+    }
+
+    /// Nobody waits for `id` any more. Says whether somebody did.
+    pub(crate) fn release(&self, id: u64) -> bool {
+        self.table.lock().slots.remove(&id).is_some()
+    }
+
+    /// There will be no answer to `id`.
+    pub(crate) fn lose(&self, id: u64, error: LinkError) {
+        if let Some(slot) = self.table.lock().slots.remove(&id) {
+            slot.push(Event::Lost(error));
+        }
+    }
+
+    /// Fails every open request and all later ones with `error`. The first reason stays.
+    pub(crate) fn end(&self, error: LinkError) {
+        self.open.store(false, Ordering::Release);
+        let mut table = self.table.lock();
+        let error = table.ended.get_or_insert(error).clone();
+        let slots: Vec<_> = table.slots.drain().collect();
+        drop(table);
+        for (_, slot) in slots {
+            slot.push(Event::Lost(error.clone()));
+        }
+    }
+
+    /// Lets no further request in; those that are open have their own connections and go on.
+    pub(crate) fn retire(&self, error: LinkError) {
+        self.open.store(false, Ordering::Release);
+        self.table.lock().ended.get_or_insert(error);
+    }
+
+    /// Why it ended, once it has.
+    pub(crate) fn ended(&self) -> Option<LinkError> {
+        if self.is_open() { None } else { self.table.lock().ended.clone() }
+    }
+
+    /// Whether requests are still let in.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// How many requests wait for an answer.
+    pub(crate) fn waiting(&self) -> usize {
+        self.table.lock().slots.len()
+    }
+
+    /// Resolves when the peer has said that its tools changed since the last time this resolved.
+    pub(crate) async fn tools_changed(&self) {
+        self.tools_changed.notified().await;
+    }
+
+    /// The tools may have changed.
+    pub(crate) fn doubt_tools(&self) {
+        self.tools_changed.notify_one();
+    }
+
+    /// Takes one message. A request of the peer's own gives what to answer it with.
+    pub(crate) fn accept(&self, text: &Bytes) -> Option<BytesMut> {
+        match Message::parse(text) {
+            Ok(Message::Response(response)) => {
+                self.answered(response);
+                None
+            }
+            Ok(Message::Notification(note)) => {
+                self.told(note);
+                None
+            }
+            Ok(Message::Request(asked)) => self.asked(asked),
+            Err(malformed) => {
+                // Many servers print banners and debug output where only messages belong.
+                let text = String::from_utf8_lossy(&text[..text.len().min(NOISE_SHOWN)]);
+                let text: String = text.chars().filter(|c| !c.is_control()).collect();
+                debug!(server = %self.server, reason = %malformed, line = %self.redactor.text(&text), "ignored a line that is no message");
+                if let Some(NoiseCallback(show)) = self.on_noise.get() {
+                    show(&text);
+                }
+                None
+            }
+        }
+    }
+
+    /// Takes a notification.
+    pub(crate) fn told(&self, note: Notification) {
+        match note.method {
+            Method::Progress => self.progressed(note.params),
+            Method::ToolsListChanged => self.tools_changed.notify_one(),
+            Method::Cancelled => self.withdrawn(note.params.as_ref()),
+            method => debug!(server = %self.server, %method, "notification not relayed"),
+        }
+    }
+
+    fn answered(&self, response: Response) {
+        let mut table = self.table.lock();
+        let slot =
+            response.id.as_ref().and_then(|id| id.as_u64()).and_then(|id| table.slots.remove(&id)).or_else(
+                || {
+                    let only = table.slots.iter().next().filter(|_| table.slots.len() == 1)?;
+                    let foreign_error = only.1.purpose == Purpose::Handshake && response.outcome.is_err();
+                    let id = *only.0;
+                    if foreign_error { table.slots.remove(&id) } else { None }
+                },
+            );
+        drop(table);
+        match slot {
+            Some(slot) => slot.push(Event::Answer(response.outcome)),
+            // Late answers to cancelled requests, second answers, ids nobody used.
+            None => debug!(server = %self.server, id = ?response.id, "ignored an answer nobody waits for"),
+        }
+    }
+
+    fn progressed(&self, params: Option<Raw>) {
+        let Some(params) = params else { return };
+        let Some((token, progress)) = reached(&params) else { return };
+        let Some(slot) = self.table.lock().slots.get(&token).cloned() else { return };
+        let mut waiting = slot.state.lock();
+        // The protocol wants progress to increase; what does not is noise to the client.
+        if waiting.last_progress.is_some_and(|last| progress <= last) {
+            return;
+        }
+        waiting.last_progress = Some(progress);
+        if waiting.queue.len() >= QUEUED_PROGRESS {
+            waiting.queue.pop_back();
+        }
+        waiting.push(Event::Progress(params));
+    }
+
+    /// A request of the server's own, on no request's stream: it is for the only one who can answer it. Gives
+    /// what to answer at once.
+    fn asked(&self, asked: Request) -> Option<BytesMut> {
+        let table = self.table.lock();
+        let mut can =
+            table.slots.values().filter(|slot| slot.abilities().covers(&asked.method, asked.params.as_ref()));
+        match (can.next(), can.next()) {
+            (Some(slot), None) if slot.state.lock().queue.len() < QUEUED_EVENTS => {
+                debug!(server = %self.server, method = %asked.method, "the server asks a client");
+                slot.push(Event::Asked(asked));
+                return None;
+            }
+            (Some(_), Some(_)) => {
+                drop(table);
+                return Some(self.refuse(
+                    &asked,
+                    &RpcError::new(
+                        code::INTERNAL_ERROR,
+                        "several calls are in progress, and it cannot be told which of them this is asked for; call one at a time",
+                    ),
+                ));
+            }
+            _ => {}
+        }
+        let known = table.slots.values().fold(0, |known, slot| known | slot.abilities().bits());
+        drop(table);
+        Some(self.answer_alone(&asked, Abilities::from_bits(known)))
+    }
+
+    /// The answer to a request of the server's own that goes to no client; `known` is what those can be asked
+    /// who might have been meant.
+    pub(crate) fn answer_alone(&self, asked: &Request, known: Abilities) -> BytesMut {
+        if asked.method == Method::Ping {
+            let mut out = BytesMut::new();
+            response(&mut out, &asked.id, Ok(&Spliced::from(Raw::literal("{}"))));
+            return out;
+        }
+        let error = if known.knows(&asked.method) {
+            RpcError::new(code::INVALID_PARAMS, "this client did not declare that mode, or is asked too much")
+        } else {
+            let message = format!("this client does not offer `{}`", asked.method);
+            RpcError::new(code::METHOD_NOT_FOUND, &message)
+        };
+        self.refuse(asked, &error)
+    }
+
+    fn refuse(&self, asked: &Request, error: &RpcError) -> BytesMut {
+        debug!(server = %self.server, method = %asked.method, code = error.code(), "refused what the server asked");
+        let mut out = BytesMut::new();
+        response(&mut out, &asked.id, Err(error));
+        out
+    }
+
+    /// The server takes back what it asked. Whoever has the question knows it by its id.
+    fn withdrawn(&self, params: Option<&Raw>) {
+        let Some(id) = withdrawn_id(params) else { return };
+        for slot in self.table.lock().slots.values().filter(|slot| !slot.abilities().is_none()) {
+            slot.push(Event::Withdrawn(id.clone()));
+        }
+    }
+}
+
+/// Which request a cancellation is about.
+pub(crate) fn withdrawn_id(params: Option<&Raw>) -> Option<Id> {
+    Object::parse(params?).ok()?.get("requestId").and_then(Id::new)
+}
+
+/// The token and the number of a progress notification.
+pub(crate) fn reached(params: &Raw) -> Option<(u64, f64)> {
+    #[derive(serde::Deserialize)]
+    struct Progress {
+        #[serde(rename = "progressToken")]
+        token: u64,
+        progress: f64,
+    }
+    params.decode::<Progress>().ok().map(|progress| (progress.token, progress.progress))
+}
+
+impl Slot {
+    fn push(&self, event: Event) {
+        self.state.lock().push(event);
+    }
+
+    /// Lets the peer's questions in, as far as they can be answered.
+    pub(crate) fn can_answer(&self, abilities: Abilities) {
+        self.abilities.store(abilities.bits(), Ordering::Release);
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::from_bits(self.abilities.load(Ordering::Acquire))
+    }
+
+    /// The ids of the questions that nobody has looked at. None come once the slot is released.
+    pub(crate) fn unseen(&self) -> Vec<Id> {
+        let asked = |event| match event {
+            Event::Asked(asked) => Some(asked.id),
+            _ => None,
+        };
+        self.state.lock().queue.drain(..).filter_map(asked).collect()
+    }
+
+    /// Whether something has come already.
+    pub(crate) fn has_event(&self) -> bool {
+        !self.state.lock().queue.is_empty()
+    }
+
+    /// What has come next, or wakes the task of `context` when it does.
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Event> {
+        let mut waiting = self.state.lock();
+        if let Some(event) = waiting.queue.pop_front() {
+            return Poll::Ready(event);
+        }
+        if !waiting.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            waiting.waker = Some(context.waker().clone());
+            waiting.bell = Doorbell::here();
+        }
+        Poll::Pending
+    }
+}
+
+impl Waiting {
+    fn push(&mut self, event: Event) {
+        self.queue.push_back(event);
+        match (self.waker.take(), &self.bell) {
+            (Some(waker), Some(bell)) => bell.wake(waker),
+            (Some(waker), None) => waker.wake(),
+            (None, _) => {}
+        }
+    }
+}

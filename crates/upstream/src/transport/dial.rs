@@ -1,0 +1,221 @@
+//! Opens connections to remote servers, encrypted where the address asks for it.
+//!
+//! No proxy is used, whatever the environment says. What TLS needs is made at the first encrypted connection:
+//! a gateway without one pays neither memory nor time for it.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bridgehead_config::Url;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// How long a server may take to accept a connection, encryption included.
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Why there is no connection. Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    #[error("the host of {0} cannot be found ({1}): check the `url`")]
+    Resolve(Url, io::Error),
+    #[error("cannot connect to {0} ({1}): is the server running there?")]
+    Connect(Url, io::Error),
+    #[error("{0} did not accept a connection within {seconds} s: is it reachable from here?", seconds = DIAL_TIMEOUT.as_secs())]
+    Timeout(Url),
+    #[error(
+        "no encrypted connection to {0} ({1}): check that https is spoken there and that this machine trusts its certificate (`SSL_CERT_FILE` names further ones)"
+    )]
+    Tls(Url, io::Error),
+    #[error("the certificates that this machine trusts cannot be read: {0}")]
+    Trust(String),
+}
+
+/// Connects.
+pub(crate) async fn dial(url: &Url) -> Result<Socket, DialError> {
+    tokio::time::timeout(DIAL_TIMEOUT, connect(url))
+        .await
+        .unwrap_or_else(|_| Err(DialError::Timeout(url.clone())))
+}
+
+async fn connect(url: &Url) -> Result<Socket, DialError> {
+    let addresses: Vec<_> = tokio::net::lookup_host((url.host(), url.port()))
+        .await
+        .map_err(|error| DialError::Resolve(url.clone(), error))?
+        .collect();
+    let tcp = TcpStream::connect(addresses.as_slice())
+        .await
+        .map_err(|error| DialError::Connect(url.clone(), error))?;
+    // Requests are small and wait for their answers.
+    let _ = tcp.set_nodelay(true);
+    if !url.is_secure() {
+        return Ok(Socket::Plain(tcp));
+    }
+    encrypt(url, tcp, trust().await?).await
+}
+
+async fn encrypt(url: &Url, tcp: TcpStream, trust: Arc<ClientConfig>) -> Result<Socket, DialError> {
+    let name = ServerName::try_from(url.host().to_owned())
+        .map_err(|error| DialError::Tls(url.clone(), io::Error::other(error)))?;
+    let connector = TlsConnector::from(trust);
+    let tls = connector.connect(name, tcp).await.map_err(|error| DialError::Tls(url.clone(), error))?;
+    Ok(Socket::Tls(Box::new(tls)))
+}
+
+/// Whom this machine trusts, read once.
+async fn trust() -> Result<Arc<ClientConfig>, DialError> {
+    static TRUST: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+    if let Some(trust) = TRUST.get() {
+        return Ok(Arc::clone(trust));
+    }
+    let made = tokio::task::spawn_blocking(make_trust)
+        .await
+        .unwrap_or_else(|error| Err(DialError::Trust(error.to_string())))?;
+    Ok(Arc::clone(TRUST.get_or_init(|| made)))
+}
+
+fn make_trust() -> Result<Arc<ClientConfig>, DialError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = rustls::RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let reason = found.errors.first().map_or_else(|| "there are none".to_owned(), ToString::to_string);
+        return Err(DialError::Trust(reason));
+    }
+    trusting(roots)
+}
+
+fn trusting(roots: rustls::RootCertStore) -> Result<Arc<ClientConfig>, DialError> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| DialError::Trust(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(context, buffer),
+            Self::Tls(tls) => Pin::new(tls).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
+            Self::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_flush(context),
+            Self::Tls(tls) => Pin::new(tls).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
+            Self::Tls(tls) => Pin::new(tls).poll_shutdown(context),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write_vectored(context, parts),
+            Self::Tls(tls) => Pin::new(tls).poll_write_vectored(context, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(tcp) => tcp.is_write_vectored(),
+            Self::Tls(tls) => tls.is_write_vectored(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::ServerConfig;
+    use rustls::pki_types::PrivateKeyDer;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    /// LINK-2: an encrypted connection to a server whose certificate is trusted, and none to any other.
+    #[tokio::test]
+    async fn encryption() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let certificate = made.cert.der().clone();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let Ok(mut tls) = acceptor.accept(tcp).await else { continue };
+                let mut word = [0; 4];
+                tls.read_exact(&mut word).await.unwrap();
+                tls.write_all(&word).await.unwrap();
+                tls.shutdown().await.unwrap();
+            }
+        });
+        let url: Url = format!("https://localhost:{}/hunter2", address.port()).parse().unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate).unwrap();
+        let tcp = TcpStream::connect(address).await.unwrap();
+        let mut socket = encrypt(&url, tcp, trusting(roots).unwrap()).await.unwrap();
+        assert!(socket.is_write_vectored());
+        let written = socket.write_vectored(&[io::IoSlice::new(b"ping")]).await.unwrap();
+        assert_eq!(written, 4);
+        socket.flush().await.unwrap();
+        let mut word = [0; 4];
+        socket.read_exact(&mut word).await.unwrap();
+        assert_eq!(&word, b"ping");
+        socket.shutdown().await.unwrap();
+
+        let error = dial(&format!("https://127.0.0.1:{}/hunter2", address.port()).parse().unwrap()).await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("no encrypted connection") && error.contains("`SSL_CERT_FILE`"), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+        server.abort();
+    }
+}

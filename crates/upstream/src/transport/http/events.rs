@@ -1,0 +1,137 @@
+//! The stream on which a legacy server says things of its own accord.
+//!
+//! For streamable HTTP it is an extra: a server that has none says so, and one that breaks is taken up again.
+//! For HTTP+SSE it is the connection itself, and its end is the end of the link.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bridgehead_wire::{EventBuffer, ServerEvent};
+use http::StatusCode;
+use hyper::body::Incoming;
+use tracing::{debug, warn};
+
+use super::body::{Media, media_name};
+use super::exchange::{RESUME_AFTER, RESUME_AT_MOST};
+use super::pool::Wire;
+use super::refusal::explain;
+use super::{Failure, Remote};
+use crate::link::LinkError;
+
+/// An open stream.
+#[derive(Debug)]
+pub(super) struct Feed {
+    body: Incoming,
+    wire: Wire,
+    events: EventBuffer,
+}
+
+/// Why there is no stream.
+#[derive(Debug)]
+pub(super) struct NoFeed {
+    /// What the server said, if it said anything.
+    pub(super) status: Option<StatusCode>,
+    pub(super) reason: String,
+}
+
+impl Feed {
+    /// Asks for the stream, from where the last one broke off.
+    pub(super) async fn open(remote: &Remote, last_id: Option<&str>) -> Result<Self, NoFeed> {
+        match remote.exchange(remote.stream_request(last_id)).await {
+            Err(Failure::Unsent(reason) | Failure::Lost(reason)) => Err(NoFeed { status: None, reason }),
+            Ok((response, wire)) => {
+                let status = response.status();
+                if !status.is_success() {
+                    let reason = explain(&remote.url, status, response.headers());
+                    return Err(NoFeed { status: Some(status), reason });
+                }
+                if Media::of(response.headers()) != Media::Events {
+                    let reason = format!(
+                        "{} answered with {} where an event stream was expected: check the `url` and the `type`",
+                        remote.url,
+                        media_name(response.headers())
+                    );
+                    return Err(NoFeed { status: Some(status), reason });
+                }
+                Ok(Self { body: response.into_body(), wire, events: EventBuffer::new() })
+            }
+        }
+    }
+
+    /// The next event with data; none when the stream has ended, or has grown an event too large to hold.
+    pub(super) async fn next(&mut self, limit: usize) -> Option<ServerEvent> {
+        loop {
+            while let Some(event) = self.events.next_event() {
+                if !event.data.is_empty() {
+                    return Some(event);
+                }
+            }
+            if self.events.held() > limit {
+                warn!(
+                    held = self.events.held(),
+                    limit, "an event is larger than the limit; its stream is closed"
+                );
+                return None;
+            }
+            let piece = poll_fn(|context| match self.wire.poll_body(&mut self.body, context) {
+                Poll::Ready(Some(Ok(piece))) => Poll::Ready(Some(piece)),
+                Poll::Ready(_) => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            });
+            self.events.push(piece.await?);
+        }
+    }
+}
+
+impl Remote {
+    fn take(self: &Arc<Self>, event: &ServerEvent) {
+        if let Some(reply) = self.board.accept(&event.data) {
+            self.reply(reply);
+        }
+    }
+
+    /// Listens to a streamable server for as long as it lets us.
+    pub(super) async fn listen(self: Arc<Self>) {
+        let mut last_id: Option<String> = None;
+        let mut delay = RESUME_AFTER;
+        loop {
+            match Feed::open(&self, last_id.as_deref()).await {
+                Ok(mut feed) => {
+                    while let Some(event) = feed.next(self.limit).await {
+                        self.take(&event);
+                    }
+                    last_id = feed.events.last_id().map(str::to_owned).or(last_id);
+                    delay = feed.events.retry().unwrap_or(RESUME_AFTER).min(RESUME_AT_MOST);
+                }
+                Err(NoFeed { status: Some(StatusCode::NOT_FOUND), .. })
+                    if self.dialect.load().session().is_some() =>
+                {
+                    return self.retire(&format!("{} has forgotten our session", self.url));
+                }
+                Err(NoFeed { status: Some(status), .. }) if status.is_client_error() => {
+                    return debug!(server = %self.board.server, %status, "the server has no stream of its own");
+                }
+                Err(NoFeed { reason, .. }) => {
+                    debug!(server = %self.board.server, reason, "the server's own stream is not to be had");
+                    delay = (delay * 2).min(RESUME_AT_MOST);
+                }
+            }
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// Reads the one stream of an HTTP+SSE server to its end, which is the link's.
+    pub(super) async fn read(self: Arc<Self>, mut feed: Feed) {
+        while let Some(event) = feed.next(self.limit).await {
+            self.take(&event);
+        }
+        let reason = if feed.events.held() > self.limit {
+            format!("{} sent an event larger than the limit (`max_message_mb`)", self.url)
+        } else {
+            format!("{} closed its event stream", self.url)
+        };
+        self.board.end(LinkError::Closed(reason.into()));
+        self.over.cancel();
+    }
+}

@@ -1,0 +1,564 @@
+//! One request to an HTTP server, from the POST to its answer, driven by whoever waits for it.
+//!
+//! What must stay true: a request is sent again only if the server provably did not run it; a modern request
+//! that is dropped closes its response, a legacy one tells the server; a legacy answer whose stream breaks is
+//! taken up again where it broke off, if the server has given the stream a name. What a server asks on the stream
+//! of a request is asked of whom that request is for.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bridgehead_wire::{
+    Abilities, EventBuffer, Id, Message, Method, Raw, RpcError, Spliced, code, request, response,
+};
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use hyper::body::{Body, Incoming};
+use tracing::{debug, warn};
+
+use super::body::{Media, Mirrored, Pieces, media_name};
+use super::pool::Wire;
+use super::refusal::{explain, never_ran, pause};
+use super::{Dialect, Failure, Remote, SESSION, Speech};
+use crate::link::{Event, LinkError, Mirror, Purpose, call_is_over, cancelled_params};
+use crate::switchboard::{Slot, reached, withdrawn_id};
+
+/// How often a request that the server put off is sent again.
+const MOST_PAUSES: u32 = 3;
+/// How often in a row a broken stream is taken up again without an event.
+const MOST_RESUMPTIONS: u32 = 5;
+/// How long to wait before that, where the server says nothing.
+pub(super) const RESUME_AFTER: Duration = Duration::from_secs(1);
+/// How long at the most, whatever the server says.
+pub(super) const RESUME_AT_MOST: Duration = Duration::from_secs(60);
+/// How much of a refusal is read to find an error in it.
+const LARGEST_REFUSAL: usize = 64 * 1024;
+
+type Head = Result<(Response<Incoming>, Wire), Failure>;
+
+/// One request.
+pub(crate) struct HttpExchange {
+    remote: Arc<Remote>,
+    id: u64,
+    purpose: Purpose,
+    /// Where messages wait that come by the server's own stream; a modern server has none.
+    slot: Option<Arc<Slot>>,
+    abilities: Abilities,
+    /// What the server asked and has no answer to.
+    owed: Vec<Id>,
+    outgoing: Option<Outgoing>,
+    state: State,
+    /// The status and the session of the last response.
+    pub(super) status: Option<StatusCode>,
+    pub(super) session: Option<HeaderValue>,
+    last_progress: Option<f64>,
+    pauses: u32,
+    resumptions: u32,
+    sent: bool,
+    done: bool,
+}
+
+/// What is posted, kept to post it again.
+struct Outgoing {
+    dialect: Arc<Dialect>,
+    mirrored: Option<Mirrored>,
+    body: Bytes,
+}
+
+enum State {
+    /// Nothing has been sent, or nothing more will come.
+    Idle,
+    /// A head is awaited.
+    Head(BoxFuture<'static, Head>),
+    /// The answer is one JSON text.
+    Whole { body: Incoming, wire: Wire, pieces: Pieces },
+    /// The answer comes among events.
+    Events { body: Incoming, wire: Wire, events: Box<EventBuffer> },
+    /// The server refused; perhaps an error says why.
+    Refused { body: Incoming, wire: Wire, pieces: Pieces, reason: String },
+    /// The answer comes by the server's own stream.
+    Elsewhere,
+}
+
+impl fmt::Debug for HttpExchange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("HttpExchange").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl HttpExchange {
+    pub(crate) fn open(remote: &Arc<Remote>, purpose: Purpose, abilities: Abilities) -> Self {
+        remote.open_exchanges.fetch_add(1, Ordering::Relaxed);
+        let id = remote.board.next_id();
+        // A modern server has no stream of its own, so nothing could come for a slot.
+        let slot = (!remote.is_modern()).then(|| remote.board.register(id, purpose));
+        Self {
+            remote: Arc::clone(remote),
+            id,
+            purpose,
+            slot,
+            abilities,
+            owed: Vec::new(),
+            outgoing: None,
+            state: State::Idle,
+            status: None,
+            session: None,
+            last_progress: None,
+            pauses: 0,
+            resumptions: 0,
+            sent: false,
+            done: false,
+        }
+    }
+
+    pub(crate) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) const fn was_sent(&self) -> bool {
+        self.sent
+    }
+
+    pub(crate) fn send(&mut self, method: &Method, params: &Spliced, mirror: Mirror<'_>) {
+        let dialect = self.remote.dialect.load_full();
+        let mut body = BytesMut::new();
+        request(&mut body, self.id, method.as_str(), params);
+        let mirrored = (dialect.speech == Speech::Modern).then(|| Mirrored::new(method, mirror));
+        self.outgoing = Some(Outgoing { dialect, mirrored, body: body.freeze() });
+        if let Some(slot) = self.slot.as_ref().filter(|_| !self.abilities.is_none()) {
+            slot.can_answer(self.abilities);
+        }
+        if self.remote.board.is_open() {
+            self.post(None);
+        }
+    }
+
+    /// Posts the request, after a pause if there is one.
+    fn post(&mut self, pause: Option<Duration>) {
+        let Some(outgoing) = &self.outgoing else { return };
+        let mut request = outgoing.dialect.request(http::Method::POST, outgoing.body.clone());
+        if let Some(mirrored) = &outgoing.mirrored {
+            mirrored.write(request.headers_mut());
+        }
+        let remote = Arc::clone(&self.remote);
+        self.sent = true;
+        self.state = State::Head(Box::pin(async move {
+            if let Some(pause) = pause {
+                tokio::time::sleep(pause).await;
+            }
+            remote.exchange(request).await
+        }));
+    }
+
+    /// Takes the answer's stream up again.
+    fn resume(&mut self, last_id: String, after: Duration) {
+        let remote = Arc::clone(&self.remote);
+        self.state = State::Head(Box::pin(async move {
+            tokio::time::sleep(after.min(RESUME_AT_MOST)).await;
+            let request = remote.stream_request(Some(&last_id));
+            remote.exchange(request).await
+        }));
+    }
+
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        if let Some(slot) = &self.slot
+            && let Poll::Ready(event) = slot.poll(context)
+        {
+            return Poll::Ready(self.give(event));
+        }
+        loop {
+            let event = match std::mem::replace(&mut self.state, State::Idle) {
+                State::Idle => self.idle(),
+                State::Elsewhere => {
+                    self.state = State::Elsewhere;
+                    return Poll::Pending;
+                }
+                State::Head(mut head) => match head.as_mut().poll(context) {
+                    Poll::Pending => {
+                        self.state = State::Head(head);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(Ok((response, wire))) => self.judge(response, wire),
+                    Poll::Ready(Err(failure)) => Some(self.failed(failure)),
+                },
+                State::Whole { body, wire, pieces } => ready!(self.poll_whole(body, wire, pieces, context)),
+                State::Events { body, wire, events } => {
+                    ready!(self.poll_events(body, wire, events, context))
+                }
+                State::Refused { body, wire, pieces, reason } => {
+                    ready!(self.poll_refused(body, wire, pieces, reason, context))
+                }
+            };
+            if let Some(event) = event {
+                return Poll::Ready(self.give(event));
+            }
+        }
+    }
+
+    fn give(&mut self, event: Event) -> Event {
+        match &event {
+            Event::Progress(_) => {}
+            Event::Asked(asked) => self.owed.push(asked.id.clone()),
+            Event::Withdrawn(id) => self.owed.retain(|owed| owed != id),
+            Event::Answer(_) | Event::Lost(_) => {
+                self.done = true;
+                self.state = State::Idle;
+            }
+        }
+        event
+    }
+
+    pub(crate) fn reply(&mut self, id: &Id, outcome: Result<&Spliced, &RpcError>) {
+        if let Some(at) = self.owed.iter().position(|owed| owed == id) {
+            self.owed.swap_remove(at);
+            let mut reply = BytesMut::new();
+            response(&mut reply, id, outcome);
+            self.remote.reply(reply);
+        }
+    }
+
+    fn idle(&self) -> Option<Event> {
+        let ended = self.remote.board.ended();
+        Some(Event::Lost(ended.unwrap_or_else(|| LinkError::Closed("the request was not sent".into()))))
+    }
+
+    fn failed(&mut self, failure: Failure) -> Event {
+        let reason = match failure {
+            Failure::Unsent(reason) => {
+                self.sent = self.resumptions > 0;
+                // The supervisor looks for it, and whoever comes meanwhile waits there.
+                if self.purpose == Purpose::Ordinary {
+                    self.remote.retire(&reason);
+                }
+                reason
+            }
+            Failure::Lost(reason) => reason,
+        };
+        Event::Lost(LinkError::Closed(reason.into()))
+    }
+
+    /// What a head calls for.
+    fn judge(&mut self, response: Response<Incoming>, wire: Wire) -> Option<Event> {
+        let (head, body) = response.into_parts();
+        self.status = Some(head.status);
+        if let Some(session) = head.headers.get(SESSION) {
+            self.session = Some(session.clone());
+        }
+        if !head.status.is_success() {
+            return self.turned_away(head.status, &head.headers, body, wire);
+        }
+        match Media::of(&head.headers) {
+            Media::Json if head.status != StatusCode::ACCEPTED => {
+                if let Some(size) = body.size_hint().exact()
+                    && size > self.remote.limit as u64
+                {
+                    return Some(self.too_large(size));
+                }
+                self.state = State::Whole { body, wire, pieces: Pieces::default() };
+            }
+            Media::Events => self.state = State::Events { body, wire, events: Box::default() },
+            _ if self.speech() == Speech::Sse => {
+                self.remote.pool.put(wire, Some(body));
+                self.state = State::Elsewhere;
+            }
+            _ => {
+                let reason = format!(
+                    "{} answered with {} where JSON or an event stream was expected: check that `url` is an MCP endpoint",
+                    self.remote.url,
+                    media_name(&head.headers)
+                );
+                return Some(Event::Lost(LinkError::Unusable(reason.into())));
+            }
+        }
+        None
+    }
+
+    fn speech(&self) -> Speech {
+        self.outgoing.as_ref().map_or(Speech::Modern, |outgoing| outgoing.dialect.speech)
+    }
+
+    fn turned_away(
+        &mut self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: Incoming,
+        wire: Wire,
+    ) -> Option<Event> {
+        let reason = explain(&self.remote.url, status, headers);
+        if self.resumptions > 0 {
+            let reason = format!("the stream of the answer broke and was not given again: {reason}");
+            return Some(Event::Lost(LinkError::Closed(reason.into())));
+        }
+        let session = self.outgoing.as_ref().and_then(|outgoing| outgoing.dialect.session());
+        if status == StatusCode::NOT_FOUND && session.is_some() {
+            self.sent = false;
+            let reason = format!("{} has forgotten our session", self.remote.url);
+            self.remote.retire(&reason);
+            return Some(Event::Lost(LinkError::Closed(reason.into())));
+        }
+        if let Some(pause) = pause(status, headers)
+            && self.pauses < MOST_PAUSES
+        {
+            self.pauses += 1;
+            debug!(server = %self.remote.board.server, ?pause, "the server asks to wait");
+            self.remote.hold(pause);
+            self.post(Some(pause));
+            return None;
+        }
+        self.sent = !never_ran(status, headers);
+        self.state = State::Refused { body, wire, pieces: Pieces::default(), reason };
+        None
+    }
+
+    fn poll_refused(
+        &mut self,
+        mut body: Incoming,
+        mut wire: Wire,
+        mut pieces: Pieces,
+        reason: String,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Event>> {
+        loop {
+            match wire.poll_body(&mut body, context) {
+                Poll::Pending => {
+                    self.state = State::Refused { body, wire, pieces, reason };
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(Ok(part))) if pieces.size() + part.len() <= LARGEST_REFUSAL => {
+                    pieces.push(part);
+                }
+                Poll::Ready(Some(_)) => {
+                    return Poll::Ready(Some(Event::Lost(self.refusal(reason))));
+                }
+                Poll::Ready(None) => break,
+            }
+        }
+        self.remote.pool.put(wire, None);
+        // A refusal that says why in the protocol's own way is an answer, whatever id it names.
+        Poll::Ready(Some(match Message::parse(&pieces.join()) {
+            Ok(Message::Response(response)) if response.outcome.is_err() && !self.is_about_access() => {
+                self.answer(response.outcome)
+            }
+            _ => Event::Lost(self.refusal(reason)),
+        }))
+    }
+
+    fn refusal(&self, reason: String) -> LinkError {
+        let transient = self.status.is_some_and(|status| matches!(status.as_u16(), 429 | 502 | 503 | 504));
+        LinkError::Refused { reason: reason.into(), transient }
+    }
+
+    /// Credentials are the operator's business: their words are ours, whatever the server says.
+    fn is_about_access(&self) -> bool {
+        self.status.is_some_and(|status| {
+            matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) || status.is_server_error()
+        })
+    }
+
+    fn poll_whole(
+        &mut self,
+        mut body: Incoming,
+        mut wire: Wire,
+        mut pieces: Pieces,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Event>> {
+        loop {
+            if body.is_end_stream() {
+                break;
+            }
+            match wire.poll_body(&mut body, context) {
+                Poll::Pending => {
+                    self.state = State::Whole { body, wire, pieces };
+                    return Poll::Pending;
+                }
+                Poll::Ready(None) => break,
+                Poll::Ready(Some(Ok(part))) => {
+                    pieces.push(part);
+                    if pieces.size() > self.remote.limit {
+                        return Poll::Ready(Some(self.too_large(pieces.size() as u64)));
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    let reason = format!("the answer of {} broke off ({error})", self.remote.url);
+                    return Poll::Ready(Some(Event::Lost(LinkError::Closed(reason.into()))));
+                }
+            }
+        }
+        self.remote.pool.put(wire, None);
+        let text = pieces.join();
+        if self.speech() == Speech::Sse && text.trim_ascii().is_empty() {
+            self.state = State::Elsewhere;
+            return Poll::Ready(None);
+        }
+        Poll::Ready(Some(match Message::parse(&text) {
+            Ok(Message::Response(response))
+                if self.is_ours(response.id.as_ref().and_then(|id| id.as_u64()))
+                    || response.outcome.is_err() =>
+            {
+                self.answer(response.outcome)
+            }
+            Ok(_) => self.unusable("something that does not answer the request"),
+            Err(malformed) => self.unusable(&format!("something that is no message ({malformed})")),
+        }))
+    }
+
+    fn is_ours(&self, id: Option<u64>) -> bool {
+        id == Some(self.id)
+    }
+
+    fn poll_events(
+        &mut self,
+        mut body: Incoming,
+        mut wire: Wire,
+        mut events: Box<EventBuffer>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Event>> {
+        loop {
+            while let Some(event) = events.next_event() {
+                self.resumptions = 0;
+                if event.data.is_empty() {
+                    continue;
+                }
+                let Some(event) = self.take(&event.data) else { continue };
+                if !event.is_last() {
+                    self.state = State::Events { body, wire, events };
+                } else {
+                    // Asks for the end of the stream, which the next to use the connection will find.
+                    match wire.poll_body(&mut body, context) {
+                        Poll::Ready(Some(_)) => {}
+                        Poll::Ready(None) => self.remote.pool.put(wire, None),
+                        Poll::Pending => self.remote.pool.put(wire, Some(body)),
+                    }
+                }
+                return Poll::Ready(Some(event));
+            }
+            if events.held() > self.remote.limit {
+                return Poll::Ready(Some(self.too_large(events.held() as u64)));
+            }
+            match wire.poll_body(&mut body, context) {
+                Poll::Pending => {
+                    self.state = State::Events { body, wire, events };
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(Ok(part))) => events.push(part),
+                Poll::Ready(end) => {
+                    if end.is_none() {
+                        self.remote.pool.put(wire, None);
+                    }
+                    return Poll::Ready(self.broke_off(&events));
+                }
+            }
+        }
+    }
+
+    /// The stream of the answer ended without it.
+    fn broke_off(&mut self, events: &EventBuffer) -> Option<Event> {
+        if let Some(id) = events.last_id().map(str::to_owned)
+            && self.speech() == Speech::Streamable
+            && self.resumptions < MOST_RESUMPTIONS
+        {
+            self.resumptions += 1;
+            let after = events.retry().unwrap_or(RESUME_AFTER);
+            debug!(server = %self.remote.board.server, ?after, "the stream of an answer broke; it is taken up again");
+            self.resume(id, after);
+            return None;
+        }
+        let reason = format!("{} ended the stream of the answer before it came", self.remote.url);
+        Some(Event::Lost(LinkError::Closed(reason.into())))
+    }
+
+    /// What a message on the request's own stream is to the request.
+    fn take(&mut self, text: &Bytes) -> Option<Event> {
+        match Message::parse(text) {
+            Ok(Message::Response(response)) => {
+                let id = response.id.as_ref().and_then(|id| id.as_u64());
+                let foreign_error = response.outcome.is_err() && self.purpose == Purpose::Handshake;
+                if self.is_ours(id) || foreign_error {
+                    return Some(self.answer(response.outcome));
+                }
+                debug!(server = %self.remote.board.server, id = ?response.id, "ignored an answer nobody waits for");
+                None
+            }
+            Ok(Message::Notification(note)) if note.method == Method::Progress => {
+                let params = note.params?;
+                let (token, progress) = reached(&params)?;
+                let increases = self.last_progress.is_none_or(|last| progress > last);
+                if !self.is_ours(Some(token)) || !increases {
+                    return None;
+                }
+                self.last_progress = Some(progress);
+                Some(Event::Progress(params))
+            }
+            Ok(Message::Notification(note)) => {
+                if note.method == Method::Cancelled
+                    && let Some(id) = withdrawn_id(note.params.as_ref())
+                    && self.owed.contains(&id)
+                {
+                    return Some(Event::Withdrawn(id));
+                }
+                self.remote.board.told(note);
+                None
+            }
+            Ok(Message::Request(asked)) if self.abilities.covers(&asked.method, asked.params.as_ref()) => {
+                Some(Event::Asked(asked))
+            }
+            Ok(Message::Request(asked)) => {
+                let reply = self.remote.board.answer_alone(&asked, self.abilities);
+                self.remote.reply(reply);
+                None
+            }
+            Err(malformed) => {
+                warn!(server = %self.remote.board.server, reason = %malformed, "ignored an event that is no message");
+                None
+            }
+        }
+    }
+
+    fn answer(&self, outcome: Result<Raw, RpcError>) -> Event {
+        // The server has other annotations in mind than we do: its list has changed.
+        if outcome.as_ref().is_err_and(|error| error.code() == code::HEADER_MISMATCH) {
+            self.remote.board.doubt_tools();
+        }
+        Event::Answer(outcome)
+    }
+
+    fn too_large(&self, bytes: u64) -> Event {
+        Event::Lost(LinkError::TooLarge { bytes, limit: self.remote.limit })
+    }
+
+    fn unusable(&self, what: &str) -> Event {
+        Event::Lost(LinkError::Unusable(format!("{} answered with {what}", self.remote.url).into()))
+    }
+}
+
+impl Drop for HttpExchange {
+    fn drop(&mut self) {
+        self.remote.open_exchanges.fetch_sub(1, Ordering::Relaxed);
+        if let Some(slot) = &self.slot {
+            self.remote.board.release(self.id);
+            if !self.abilities.is_none() {
+                self.owed.extend(slot.unseen());
+                for id in std::mem::take(&mut self.owed) {
+                    let mut reply = BytesMut::new();
+                    response(&mut reply, &id, Err(&call_is_over()));
+                    self.remote.reply(reply);
+                }
+            }
+        }
+        let waits = self.sent && !self.done && self.purpose == Purpose::Ordinary;
+        // A modern server learns it from the end of the response, which goes with this.
+        if !waits || self.speech() == Speech::Modern {
+            return;
+        }
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (remote, id) = (Arc::clone(&self.remote), self.id);
+            runtime.spawn(async move {
+                remote.notify(&Method::Cancelled, Some(&cancelled_params(id))).await;
+            });
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A server behind a WebSocket: one text frame is one message, both ways.
+//!
+//! The connection is to the link what a process is over stdio, so the same engine and the same probe serve it.
+//! The peer is pinged; one that says nothing for a while is dead, whatever the network pretends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bridgehead_config::{Remote, Server};
+use bridgehead_lines::LineReader;
+use bridgehead_wire::Line;
+use bytes::{BufMut, BytesMut};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::time::Instant;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::debug;
+
+use super::dial::{DIAL_TIMEOUT, dial};
+use super::http::{explain, user_headers};
+use super::opening;
+use crate::link::{Link, LinkError};
+use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate};
+
+/// How often the peer is pinged.
+const PING_EVERY: Duration = Duration::from_secs(20);
+/// How long the peer may say nothing, not even to a ping.
+const DEAD_AFTER: Duration = Duration::from_secs(45);
+/// How long the peer may take to say good-bye.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+/// Between the engine, which speaks lines, and the frames.
+const PIPE: usize = 64 * 1024;
+
+/// An open socket and the link over it.
+#[derive(Debug)]
+pub(crate) struct WebSocket {
+    pub(crate) link: Link,
+    /// Moves frames; ends with the reason when the socket does. Gone once it was seen to end.
+    carrier: Option<AbortOnDropHandle<String>>,
+    engine: [AbortOnDropHandle<()>; 2],
+}
+
+/// Connects and agrees on a protocol; a server that ends on the probe is reached once more without it.
+pub(crate) async fn connect(
+    server: &Server,
+    settings: &Remote,
+    limit: usize,
+    offer: Offer,
+) -> Result<(WebSocket, Peer), NegotiateError> {
+    let first = opening(server.era);
+    match open(server, settings, limit).await?.negotiate(first, offer).await {
+        Err((NegotiateError::EndedOnProbe(reason), _)) => {
+            debug!(server = %format_args!("mcp:{}", server.name), %reason, "the server ended on the probe; asking it again without");
+            let again = open(server, settings, limit).await?.negotiate(Opening::Initialize, offer).await;
+            again.map_err(|(error, _)| error)
+        }
+        other => other.map_err(|(error, _)| error),
+    }
+}
+
+async fn open(server: &Server, settings: &Remote, limit: usize) -> Result<WebSocket, NegotiateError> {
+    let lost = |reason: String| NegotiateError::Link(LinkError::Closed(reason.into()));
+    let url = &settings.url;
+    let socket = dial(url).await.map_err(|error| lost(error.to_string()))?;
+    let mut request = url
+        .expose()
+        .into_client_request()
+        .map_err(|_| lost(format!("{url} is no address of a WebSocket: check the `url`")))?;
+    request.headers_mut().extend(user_headers(settings));
+    let config = WebSocketConfig::default().max_message_size(Some(limit)).max_frame_size(Some(limit));
+    let shaking = tokio_tungstenite::client_async_with_config(request, socket, Some(config));
+    let frames = match tokio::time::timeout(DIAL_TIMEOUT, shaking).await {
+        Ok(Ok((frames, _))) => frames,
+        Ok(Err(Error::Http(response))) => {
+            return Err(lost(explain(url, response.status(), response.headers())));
+        }
+        Ok(Err(error)) => {
+            return Err(lost(format!("{url} opened no WebSocket ({error}): check the `url` and the `type`")));
+        }
+        Err(_) => {
+            return Err(lost(format!("{url} opened no WebSocket in time: check the `url` and the `type`")));
+        }
+    };
+    // The engine's two ends speak lines; each frame becomes one, and the other way round.
+    let (to_engine, engine_reads) = tokio::io::duplex(PIPE);
+    let (engine_writes, from_engine) = tokio::io::duplex(PIPE);
+    let (link, read, write) = Link::over(server.name.as_ref(), engine_reads, engine_writes, limit);
+    let carrier = tokio::spawn(carry(frames, to_engine, from_engine, limit, url.to_string()));
+    Ok(WebSocket {
+        link,
+        carrier: Some(AbortOnDropHandle::new(carrier)),
+        engine: [AbortOnDropHandle::new(tokio::spawn(read)), AbortOnDropHandle::new(tokio::spawn(write))],
+    })
+}
+
+/// Moves messages both ways until one side ends, and says why.
+async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
+    frames: WebSocketStream<S>,
+    to_engine: DuplexStream,
+    from_engine: DuplexStream,
+    limit: usize,
+    url: String,
+) -> String {
+    let (sink, stream) = frames.split();
+    let born = Instant::now();
+    // When the peer was last heard, in milliseconds since `born`.
+    let heard = Arc::new(AtomicU64::new(0));
+    tokio::select! {
+        reason = receive(stream, to_engine, Arc::clone(&heard), born, &url) => reason,
+        reason = transmit(sink, from_engine, limit, heard, born, &url) => reason,
+    }
+}
+
+async fn receive<S: AsyncRead + AsyncWrite + Unpin>(
+    mut frames: SplitStream<WebSocketStream<S>>,
+    mut engine: DuplexStream,
+    heard: Arc<AtomicU64>,
+    born: Instant,
+    url: &str,
+) -> String {
+    loop {
+        let frame = frames.next().await;
+        heard.store(u64::try_from(born.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let text = match frame {
+            Some(Ok(Message::Text(text))) => text,
+            Some(Ok(Message::Binary(_))) => {
+                return format!(
+                    "{url} sent a binary frame where each message is a text frame: check that MCP is spoken there"
+                );
+            }
+            Some(Ok(Message::Close(Some(frame)))) => {
+                let words: String = frame.reason.chars().filter(|c| !c.is_control()).take(200).collect();
+                return format!("{url} closed the WebSocket (code {}): {words}", u16::from(frame.code));
+            }
+            Some(Ok(Message::Close(None))) | None => return format!("{url} closed the WebSocket"),
+            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
+            Some(Err(Error::Capacity(error))) => {
+                return format!("{url} sent a message larger than the limit (`max_message_mb`): {error}");
+            }
+            Some(Err(error)) => return format!("the WebSocket to {url} broke ({error})"),
+        };
+        let mut line = BytesMut::with_capacity(text.len() + 1);
+        line.put_slice(text.as_bytes());
+        bridgehead_wire::on_one_line(&mut line);
+        line.put_u8(b'\n');
+        if engine.write_all(&line).await.is_err() {
+            return "the link was closed".to_owned();
+        }
+    }
+}
+
+async fn transmit<S: AsyncRead + AsyncWrite + Unpin>(
+    mut frames: SplitSink<WebSocketStream<S>, Message>,
+    engine: DuplexStream,
+    limit: usize,
+    heard: Arc<AtomicU64>,
+    born: Instant,
+    url: &str,
+) -> String {
+    let mut lines = LineReader::new(engine, limit);
+    let mut ping = tokio::time::interval(PING_EVERY);
+    loop {
+        let frame = tokio::select! {
+            line = lines.next() => match line {
+                Ok(Some(Line::Text(text))) => match Utf8Bytes::try_from(text) {
+                    Ok(text) => Message::Text(text),
+                    Err(_) => continue,
+                },
+                Ok(Some(Line::TooLong { .. })) => continue,
+                Ok(None) | Err(_) => {
+                    let _ = tokio::time::timeout(CLOSE_GRACE, frames.close()).await;
+                    return "the link was closed".to_owned();
+                }
+            },
+            _ = ping.tick() => {
+                let silent = born.elapsed().saturating_sub(Duration::from_millis(heard.load(Ordering::Relaxed)));
+                if silent > DEAD_AFTER {
+                    return format!("{url} has not been heard for {} s, not even in answer to a ping", silent.as_secs());
+                }
+                Message::Ping(bytes::Bytes::new())
+            }
+        };
+        if let Err(error) = frames.send(frame).await {
+            return format!("the WebSocket to {url} broke ({error})");
+        }
+    }
+}
+
+impl WebSocket {
+    async fn negotiate(
+        mut self,
+        opening: Opening,
+        offer: Offer,
+    ) -> Result<(Self, Peer), (NegotiateError, Self)> {
+        let link = self.link.clone();
+        let negotiating = negotiate(&link, opening, offer);
+        tokio::pin!(negotiating);
+        let outcome = tokio::select! {
+            outcome = &mut negotiating => outcome,
+            () = self.ended() => negotiating.await,
+        };
+        match outcome {
+            Ok(peer) => Ok((self, peer)),
+            Err(error) => Err((error, self)),
+        }
+    }
+
+    /// Resolves when the socket has ended; every open request has then failed with the reason.
+    pub(crate) async fn ended(&mut self) {
+        if let Some(carrier) = &mut self.carrier {
+            let reason = carrier.await.unwrap_or_else(|error| error.to_string());
+            self.carrier = None;
+            // What came before the end is an answer still.
+            let _ = (&mut self.engine[0]).await;
+            self.link.end(LinkError::Closed(reason.into()));
+        }
+    }
+
+    /// Closes the socket.
+    pub(crate) async fn stop(self) {
+        let Self { link, carrier, engine: [reader, writer] } = self;
+        link.end(LinkError::Closed("the server was stopped".into()));
+        writer.abort();
+        let _ = writer.await;
+        if let Some(carrier) = carrier {
+            // The end of the engine's lines is the carrier's sign to say good-bye.
+            let _ = tokio::time::timeout(CLOSE_GRACE * 2, carrier).await;
+        }
+        drop(reader);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_tungstenite::tungstenite::protocol::Role;
+
+    use super::*;
+
+    async fn carried(peer: impl AsyncFnOnce(WebSocketStream<DuplexStream>)) -> (String, Duration) {
+        let (ours, theirs) = tokio::io::duplex(PIPE);
+        let ours = WebSocketStream::from_raw_socket(ours, Role::Client, None).await;
+        let theirs = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
+        let (to_engine, _engine_reads) = tokio::io::duplex(PIPE);
+        let (_engine_writes, from_engine) = tokio::io::duplex(PIPE);
+        let began = Instant::now();
+        let (reason, ()) =
+            tokio::join!(carry(ours, to_engine, from_engine, PIPE, "ws://h/".to_owned()), peer(theirs));
+        (reason, began.elapsed())
+    }
+
+    /// LINK-4: a peer that is there answers pings and is kept; one that is not is noticed.
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_peer_is_noticed() {
+        let silent = async |frames| {
+            tokio::time::sleep(Duration::from_secs(300)).await;
+            drop::<WebSocketStream<_>>(frames);
+        };
+        let (reason, _) = carried(silent).await;
+        assert_eq!(reason, "ws://h/ has not been heard for 60 s, not even in answer to a ping");
+        let alive = async |mut frames: WebSocketStream<DuplexStream>| {
+            // Reading is all it takes to answer.
+            let _ = tokio::time::timeout(Duration::from_secs(200), async {
+                while let Some(Ok(_)) = frames.next().await {}
+            })
+            .await;
+        };
+        let (reason, lasted) = carried(alive).await;
+        assert!(reason.contains("broke") || reason.contains("closed"), "{reason}");
+        assert!(lasted >= Duration::from_secs(200), "{lasted:?}");
+    }
+}

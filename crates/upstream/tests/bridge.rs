@@ -1,0 +1,303 @@
+//! The bridge client, against peers that are scripted here and joined in memory.
+#![expect(clippy::unwrap_used, reason = "a failed assumption is a failed test")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_config::Retry;
+use bridgehead_upstream::bridge::{
+    BACKOFF_BASE, Bridge, CallOptions, Cause, ConnectOptions, DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_MS, Sleep,
+    TIMEOUT_VARIABLE, TransportFactory, call_tool, connect_to_server, memory_transport,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use tokio::time::Instant;
+
+/// What a scripted server does with a call.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    Answer,
+    /// A tool that calls its own answer an error.
+    ToolError,
+    Fail(i64),
+    Silence,
+    Close,
+}
+
+/// Connections that were made, calls that came, pauses that were taken.
+#[derive(Debug, Default)]
+struct Seen {
+    connections: usize,
+    calls: usize,
+    cancelled: usize,
+    pauses: Vec<Duration>,
+}
+
+#[derive(Clone)]
+struct World {
+    seen: Arc<Mutex<Seen>>,
+    turns: Arc<Vec<Turn>>,
+    /// The annotations of the one tool.
+    annotations: Value,
+}
+
+impl World {
+    fn new(turns: &[Turn]) -> Self {
+        Self { seen: Arc::default(), turns: Arc::new(turns.to_vec()), annotations: json!({}) }
+    }
+
+    fn factory(&self) -> TransportFactory {
+        let world = self.clone();
+        TransportFactory::new(move |_url| {
+            let world = world.clone();
+            async move {
+                world.seen.lock().connections += 1;
+                let (ours, theirs) = memory_transport();
+                tokio::spawn(world.serve(theirs));
+                Ok(ours)
+            }
+        })
+    }
+
+    async fn serve(self, stream: DuplexStream) {
+        let (reader, mut writer) = tokio::io::split(stream);
+        let mut lines = BufReader::new(reader).lines();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            let message: Value = serde_json::from_str(&line).unwrap();
+            let result = |result: Value| json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+            let error = |code: i64| {
+                let error = json!({"code": code, "message": "as scripted"});
+                json!({"jsonrpc": "2.0", "id": message["id"], "error": error})
+            };
+            let answer = match message["method"].as_str().unwrap() {
+                "server/discover" => error(-32601),
+                "initialize" => {
+                    result(json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "scripted", "version": "1"}}))
+                }
+                "tools/list" => result(json!({"tools": [{"name": "add", "annotations": self.annotations,
+                    "inputSchema": {"type": "object"}}]})),
+                "tools/call" => {
+                    let turn = {
+                        let mut seen = self.seen.lock();
+                        seen.calls += 1;
+                        *self.turns.get(seen.calls - 1).unwrap_or(&Turn::Answer)
+                    };
+                    let text = json!([{"type": "text", "text": message["params"]["arguments"].to_string()}]);
+                    match turn {
+                        Turn::Answer => result(json!({"content": text})),
+                        Turn::ToolError => result(json!({"content": text, "isError": true})),
+                        Turn::Fail(code) => error(code),
+                        Turn::Silence => continue,
+                        Turn::Close => return,
+                    }
+                }
+                "notifications/cancelled" => {
+                    self.seen.lock().cancelled += 1;
+                    continue;
+                }
+                _ => continue,
+            };
+            writer.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+        }
+    }
+
+    async fn bridge(&self) -> Bridge {
+        let options = ConnectOptions { factory: Some(self.factory()), ..ConnectOptions::default() };
+        connect_to_server("memory:scripted", options).await.unwrap()
+    }
+
+    fn options(&self, retry: Retry) -> CallOptions {
+        let seen = Arc::clone(&self.seen);
+        let sleep = Sleep::new(move |pause| {
+            seen.lock().pauses.push(pause);
+            async {}
+        });
+        CallOptions { retry, sleep, ..CallOptions::default() }
+    }
+
+    fn pauses(&self) -> Vec<u64> {
+        self.seen.lock().pauses.iter().map(Duration::as_secs).collect()
+    }
+}
+
+/// BRG-1: connecting gives the url, the client and a close that resolves, also twice; a failed connect is the
+/// same error as a failed call, with one attempt.
+#[tokio::test(start_paused = true)]
+async fn connect() {
+    let world = World::new(&[]);
+    let bridge = world.bridge().await;
+    assert_eq!(bridge.url(), "memory:scripted");
+    assert_eq!(bridge.client().await.unwrap().peer.revision.as_str(), "2025-11-25");
+    bridge.close().await;
+    bridge.close().await;
+
+    let refuses = TransportFactory::new(|_| async {
+        Err::<DuplexStream, _>(std::io::Error::from(std::io::ErrorKind::ConnectionRefused))
+    });
+    let options = ConnectOptions { factory: Some(refuses), ..ConnectOptions::default() };
+    let error = connect_to_server("http://user:hunter2@host/mcp?key=hunter3", options).await.unwrap_err();
+    assert_eq!((error.attempts, error.retryable()), (1, true));
+    let said = error.to_string();
+    assert!(said.starts_with("connecting to http://host/mcp failed after 1 attempt: "), "{said}");
+    assert!(!said.contains("hunter"), "{said}");
+}
+
+/// BRG-1, BRG-2: a handshake that takes too long is that error too.
+#[tokio::test(start_paused = true)]
+async fn a_handshake_takes_its_time_and_no_more() {
+    let silent = TransportFactory::new(|_| async {
+        let (ours, theirs) = memory_transport();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            drop(theirs);
+        });
+        Ok(ours)
+    });
+    let began = Instant::now();
+    let options = ConnectOptions { factory: Some(silent), timeout_ms: Some(70), ..ConnectOptions::default() };
+    let error = connect_to_server("memory:silent", options).await.unwrap_err();
+    assert!(matches!(error.cause, Cause::Timeout(_)), "{error}");
+    assert_eq!((error.attempts, began.elapsed()), (1, Duration::from_millis(70)));
+}
+
+/// BRG-3: a call and its answer; a tool's own error is an answer.
+#[tokio::test(start_paused = true)]
+async fn round_trip() {
+    let world = World::new(&[Turn::Answer, Turn::ToolError]);
+    let bridge = world.bridge().await;
+    let options = CallOptions::default();
+    let result = call_tool(&bridge, "add", &json!({"a": 1}), &options).await.unwrap();
+    assert_eq!(result.as_str(), r#"{"content":[{"text":"{\"a\":1}","type":"text"}]}"#);
+    let result = call_tool(&bridge, "add", &json!({}), &options).await.unwrap();
+    assert!(result.as_str().contains(r#""isError":true"#), "{result:?}");
+    assert_eq!(world.seen.lock().calls, 2);
+    bridge.close().await;
+}
+
+/// BRG-2: the variable bounds each attempt, and a wrong one is named before anything is sent.
+#[tokio::test(start_paused = true)]
+async fn timeout_by_variable() {
+    let world = World::new(&[Turn::Silence; 9]);
+    let environment = |value: &str| BTreeMap::from([(TIMEOUT_VARIABLE.to_owned(), value.to_owned())]);
+    let connect = |value: &str| ConnectOptions {
+        factory: Some(world.factory()),
+        environment: environment(value),
+        ..ConnectOptions::default()
+    };
+    let bridge = connect_to_server("memory:scripted", connect("250")).await.unwrap();
+    let began = Instant::now();
+    let options = world.options(Retry::Never);
+    let error = call_tool(&bridge, "add", &json!({}), &options).await.unwrap_err();
+    assert!(matches!(error.cause, Cause::Timeout(limit) if limit == Duration::from_millis(250)), "{error}");
+    assert_eq!(began.elapsed(), Duration::from_millis(250));
+    tokio::task::yield_now().await;
+    assert_eq!(world.seen.lock().cancelled, 1, "the server is told that nobody waits any more");
+
+    let error = connect_to_server("memory:scripted", connect("soon")).await.unwrap_err();
+    assert!(error.to_string().contains("BRIDGEHEAD_MCP_TIMEOUT is `soon`"), "{error}");
+    assert!(!error.retryable());
+}
+
+/// BRG-2: 30 000 ms where nobody says anything.
+#[tokio::test(start_paused = true)]
+async fn default_timeout() {
+    let world = World::new(&[Turn::Silence; 9]);
+    let bridge = world.bridge().await;
+    let began = Instant::now();
+    let error = call_tool(&bridge, "add", &json!({}), &world.options(Retry::Never)).await.unwrap_err();
+    assert!(error.to_string().contains("no answer within 30000 ms"), "{error}");
+    assert_eq!(began.elapsed(), Duration::from_millis(DEFAULT_TIMEOUT_MS));
+}
+
+/// BRG-3, BRG-4: what may pass is tried again, after 1 s and then 2 s, also over a new connection.
+#[tokio::test(start_paused = true)]
+async fn retry_to_success() {
+    for turn in [Turn::Fail(-32603), Turn::Fail(-32001), Turn::Fail(-32000), Turn::Silence, Turn::Close] {
+        let world = World::new(&[turn, turn, Turn::Answer]);
+        let bridge = world.bridge().await;
+        call_tool(&bridge, "add", &json!({}), &world.options(Retry::Always)).await.unwrap();
+        assert_eq!(world.pauses(), [1, 2], "{turn:?}");
+        let connections = if matches!(turn, Turn::Close) { 3 } else { 1 };
+        assert_eq!(world.seen.lock().connections, connections, "{turn:?}");
+    }
+    assert_eq!((DEFAULT_ATTEMPTS, BACKOFF_BASE), (3, Duration::from_millis(1_000)));
+}
+
+/// BRG-4: what would fail the same way again is not tried again.
+#[tokio::test(start_paused = true)]
+async fn no_retry() {
+    for code in [-32601, -32602, -32600, 7, -32050] {
+        let world = World::new(&[Turn::Fail(code)]);
+        let bridge = world.bridge().await;
+        let error = call_tool(&bridge, "add", &json!({}), &world.options(Retry::Always)).await.unwrap_err();
+        assert_eq!((error.attempts, error.retryable(), world.seen.lock().calls), (1, false, 1), "{code}");
+        assert!(matches!(&error.cause, Cause::Rpc(error) if error.code() == code));
+    }
+}
+
+/// BRG-5: the last error has the cause, the number of attempts and whether it was retryable, and names the tool.
+#[tokio::test(start_paused = true)]
+async fn retries_exhausted() {
+    let world = World::new(&[Turn::Fail(-32603); 9]);
+    let bridge = world.bridge().await;
+    let error = call_tool(&bridge, "add", &json!({}), &world.options(Retry::Always)).await.unwrap_err();
+    assert_eq!((error.attempts, error.retryable()), (3, true));
+    assert!(matches!(&error.cause, Cause::Rpc(error) if error.code() == -32603));
+    assert_eq!(error.to_string(), "tool `add` failed after 3 attempts: as scripted (code -32603)");
+    assert_eq!(world.pauses(), [1, 2]);
+}
+
+/// BRG-6: `safe` repeats what provably never reached the server, and tools that say it does no harm; `never`
+/// repeats nothing.
+#[tokio::test(start_paused = true)]
+async fn what_may_run_twice() {
+    async fn attempts(retry: Retry, annotations: Value) -> u32 {
+        let world = World { annotations, ..World::new(&[Turn::Close; 9]) };
+        let bridge = world.bridge().await;
+        call_tool(&bridge, "add", &json!({}), &world.options(retry)).await.unwrap_err().attempts
+    }
+    assert_eq!(attempts(Retry::Always, json!({})).await, 3);
+    assert_eq!(attempts(Retry::Safe, json!({})).await, 1);
+    assert_eq!(attempts(Retry::Safe, json!({"readOnlyHint": true})).await, 3);
+    assert_eq!(attempts(Retry::Safe, json!({"idempotentHint": true})).await, 3);
+    assert_eq!(attempts(Retry::Never, json!({"idempotentHint": true})).await, 1);
+
+    // A connection that does not come about has carried nothing.
+    let world = World::new(&[]);
+    let once = Arc::new(Mutex::new(Some(world.factory())));
+    let flaky = TransportFactory::new(move |url| {
+        let (first, url) = (once.lock().take(), url.to_owned());
+        async move {
+            match first {
+                Some(_) => {
+                    let (ours, theirs) = memory_transport();
+                    tokio::spawn(World::new(&[Turn::Close]).serve(theirs));
+                    let _ = url;
+                    Ok(ours)
+                }
+                None => Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)),
+            }
+        }
+    });
+    let options = ConnectOptions { factory: Some(flaky), ..ConnectOptions::default() };
+    let bridge = connect_to_server("memory:flaky", options).await.unwrap();
+    let options = world.options(Retry::Never);
+    call_tool(&bridge, "add", &json!({}), &options).await.unwrap_err();
+    let error = call_tool(&bridge, "add", &json!({}), &world.options(Retry::Safe)).await.unwrap_err();
+    assert_eq!(error.attempts, 3, "{error}");
+}
+
+/// BRG-1: what is closed stays closed, and says so.
+#[tokio::test(start_paused = true)]
+async fn close() {
+    let world = World::new(&[]);
+    let bridge = world.bridge().await;
+    bridge.close().await;
+    let error = call_tool(&bridge, "add", &json!({}), &world.options(Retry::Always)).await.unwrap_err();
+    assert_eq!((error.attempts, error.retryable()), (1, false));
+    assert!(error.to_string().contains("the bridge is closed"), "{error}");
+    assert_eq!(world.seen.lock().connections, 1);
+}

@@ -1,0 +1,344 @@
+//! Remote servers behind streamable HTTP, of both eras, played by a scripted peer.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod remote;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bridgehead_config::{EraChoice, Secret, Transport};
+use bridgehead_testkit::peer::{Asked, Part, Peer, chunk, event, json_reply, last_chunk, reply, stream_head};
+use bridgehead_upstream::{Event, LinkError, Mirror, Purpose, State};
+use bridgehead_wire::{Method, Object, Raw, Revision, Spliced};
+use remote::{Running, call, legacy, modern, open, result};
+use serde_json::json;
+use tokio::time::Instant;
+
+/// LINK-2: a modern server gets one POST per request, with the headers that mirror it and those configured.
+#[tokio::test]
+async fn a_modern_server() {
+    let peer = Peer::start(|asked| modern(asked, |asked| json_reply(&result(asked, "hello")))).await;
+    let running = Running::start(&peer, |server, remote| {
+        remote.headers.insert("X-Key".to_owned(), Secret::new("hunter2"));
+        server.era = EraChoice::Auto;
+    });
+    let ready = running.ready().await;
+    assert_eq!(ready.peer.revision, Revision::MODERN);
+    assert_eq!(ready.pid, None);
+    assert_eq!(call(&ready, "echo").await.unwrap(), "hello");
+    let params = Raw::encode(&json!({"name": "echo", "arguments": {"region": "日本"}}));
+    let params = Object::parse(&params).unwrap();
+    let tool = &ready.tools[0];
+    let mut exchange = ready.link.open(Purpose::Ordinary);
+    let mirror = Mirror { name: Some("grüße"), parameters: &tool.headers, params: Some(&params) };
+    exchange.send_mirrored(&Method::ToolsCall, &params.edit().finish(), mirror).await;
+    assert!(exchange.answer().await.is_ok());
+    let asked = peer.asked();
+    assert!(asked.iter().all(|asked| asked.method == "POST" && asked.header("x-key") == "hunter2"));
+    assert!(asked.iter().all(|asked| asked.header("mcp-protocol-version") == "2026-07-28"));
+    assert!(asked.iter().all(|asked| asked.header("accept") == "application/json, text/event-stream"));
+    assert!(asked.iter().all(|asked| asked.header("mcp-method") == asked.rpc()));
+    let last = asked.last().unwrap();
+    assert_eq!(last.header("mcp-name"), "=?base64?Z3LDvMOfZQ==?=");
+    assert_eq!(last.header("mcp-param-region"), "=?base64?5pel5pys?=");
+    assert_eq!(peer.connections(), 1, "one connection serves them all");
+    let names: Vec<_> = ready.tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["echo", "slow"], "the tool with an invalid annotation is left out");
+    assert!(!format!("{ready:?}").contains("hunter2"));
+    running.end().await;
+    assert!(peer.asked().iter().all(|asked| asked.method == "POST"), "nothing to end");
+}
+
+/// LINK-2: a modern server that refuses the revision it speaks is asked once more, and not a third time.
+#[tokio::test]
+async fn a_refused_revision() {
+    let refuse = |asked: &Asked| {
+        let error = json!({"code": -32022, "message": "no", "data": {"supported": ["2026-07-28"], "requested": "2026-07-28"}});
+        let body = json!({"jsonrpc": "2.0", "id": asked.json()["id"], "error": error}).to_string();
+        reply("400 Bad Request", &["content-type: application/json"], &body)
+    };
+    let count = Arc::new(AtomicUsize::new(0));
+    let peer = Peer::start(move |asked| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => refuse(asked),
+        _ => modern(asked, |asked| json_reply(&result(asked, "hello"))),
+    })
+    .await;
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    assert_eq!((ready.peer.revision, ready.restarts), (Revision::MODERN, 0));
+    running.end().await;
+
+    let peer = Peer::start(refuse).await;
+    let running = Running::start(&peer, |_, _| {});
+    let outage = running.outage().await;
+    assert!(outage.contains("no common protocol revision"), "{outage}");
+    assert!(peer.asked_for("initialize").is_empty(), "the server is no legacy one");
+    running.end().await;
+}
+
+/// LINK-2: a legacy server has a session, a stream of its own, and is told when we go.
+#[tokio::test]
+async fn a_legacy_server() {
+    let peer = Peer::start(|asked| match (asked.method.as_str(), asked.rpc().as_str()) {
+        ("GET", _) => vec![
+            stream_head(&[]),
+            Part::Wait(Duration::from_millis(50)),
+            event(&json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})),
+            event(&json!({"jsonrpc": "2.0", "id": 0, "method": "ping"})),
+            Part::Hang,
+        ],
+        _ => legacy(asked, |asked| json_reply(&result(asked, "old"))),
+    })
+    .await;
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    assert_eq!(ready.peer.revision, Revision::V2025_06_18);
+    assert_eq!(call(&ready, "echo").await.unwrap(), "old");
+    peer.until("the list is read again", |peer| peer.asked_for("tools/list").len() > 1).await;
+    let answers =
+        |peer: &Peer| peer.asked().iter().filter(|asked| asked.json()["result"] == json!({})).count();
+    peer.until("the server's ping is answered", |peer| answers(peer) == 1).await;
+    let asked = peer.asked();
+    let of = |method: &str| asked.iter().find(|asked| asked.rpc() == method).unwrap();
+    assert_eq!(of("initialize").header("mcp-protocol-version"), "");
+    for method in ["notifications/initialized", "tools/list", "ping", "tools/call"] {
+        assert_eq!(of(method).header("mcp-session-id"), "s1", "{method}");
+        assert_eq!(of(method).header("mcp-protocol-version"), "2025-06-18", "{method}");
+    }
+    assert!(asked.iter().any(|asked| asked.method == "GET" && asked.header("accept") == "text/event-stream"));
+    running.end().await;
+    let asked = peer.asked();
+    let ended = asked.iter().find(|asked| asked.method == "DELETE").unwrap();
+    assert_eq!(ended.header("mcp-session-id"), "s1");
+}
+
+/// LINK-2: progress comes before the answer, whatever else the stream holds.
+#[tokio::test]
+async fn answers_among_events() {
+    let peer = Peer::start(|asked| {
+        modern(asked, |asked| {
+            let id = asked.json()["id"].clone();
+            let progress = |token: &serde_json::Value, progress: u32| {
+                json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": token, "progress": progress}})
+            };
+            vec![
+                stream_head(&[]),
+                chunk(": hello\n\nretry: 5\n\ndata:\n\n"),
+                event(&progress(&id, 1)),
+                event(&progress(&json!("foreign"), 2)),
+                event(&json!({"jsonrpc": "2.0", "id": 4711, "result": {}})),
+                chunk("data: this is no message\n\n"),
+                event(&progress(&id, 1)),
+                event(&progress(&id, 2)),
+                event(&result(asked, "done")),
+                event(&result(asked, "done again")),
+                last_chunk(),
+            ]
+        })
+    })
+    .await;
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    for _ in 0..3 {
+        let mut exchange = open(&ready, "echo").await;
+        let mut seen = Vec::new();
+        loop {
+            match exchange.next().await {
+                Event::Progress(params) => {
+                    seen.push(params.decode::<serde_json::Value>().unwrap()["progress"].clone());
+                }
+                Event::Answer(answer) => break assert!(answer.unwrap().as_str().contains("done\"")),
+                Event::Lost(error) => panic!("{error}"),
+                Event::Asked(_) | Event::Withdrawn(_) => panic!("nobody can be asked here"),
+            }
+        }
+        assert_eq!(seen, [1, 2]);
+    }
+    running.end().await;
+}
+
+/// LINK-2: a legacy answer whose stream breaks is taken up by `Last-Event-ID`, after the time the server asks for.
+#[tokio::test]
+async fn a_broken_stream_is_taken_up() {
+    let waiting = Arc::new(parking_lot::Mutex::new(None));
+    let peer = Peer::start(move |asked| match asked.method.as_str() {
+        "GET" if asked.header("last-event-id") == "e-2" => {
+            let text = waiting.lock().take().unwrap_or_default();
+            vec![stream_head(&[]), chunk(&format!("id: e-3\ndata: {text}\n\n")), last_chunk()]
+        }
+        "GET" => reply("405 Method Not Allowed", &[], ""),
+        _ => legacy(asked, |asked| {
+            *waiting.lock() = Some(result(asked, "resumed").to_string());
+            vec![stream_head(&[]), chunk("id: e-1\nretry: 300\ndata:\n\nid: e-2\n\n"), last_chunk()]
+        }),
+    })
+    .await;
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    let began = Instant::now();
+    assert_eq!(call(&ready, "echo").await.unwrap(), "resumed");
+    assert!((300..500).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    running.end().await;
+}
+
+/// LINK-2: a forgotten session is healed by a new handshake; the request that met it never ran.
+#[tokio::test]
+async fn a_forgotten_session() {
+    let shakes = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&shakes);
+    let peer = Peer::start(move |asked| {
+        if asked.rpc() == "initialize" {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        if asked.rpc() == "tools/call" && count.load(Ordering::SeqCst) == 1 {
+            return reply(
+                "404 Not Found",
+                &["content-type: application/json"],
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}"#,
+            );
+        }
+        legacy(asked, |asked| json_reply(&result(asked, "again")))
+    })
+    .await;
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    let mut exchange = open(&ready, "echo").await;
+    let Err(LinkError::Closed(reason)) = exchange.answer().await else { panic!("a lost session") };
+    assert!(reason.contains("has forgotten our session"), "{reason}");
+    assert!(!exchange.was_sent());
+    let again = running.upstream.acquire(Instant::now() + Duration::from_secs(10)).await.unwrap();
+    assert_eq!(call(&again, "echo").await.unwrap(), "again");
+    assert_eq!(shakes.load(Ordering::SeqCst), 2);
+    running.end().await;
+}
+
+/// POOL-10: a request nobody waits for is cancelled: by the end of its response, or by a message to a legacy server.
+#[tokio::test]
+async fn cancellation() {
+    let script = |asked: &Asked| modern(asked, |_| vec![Part::Hang]);
+    let peer = Peer::start(script).await;
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    let mut exchange = open(&ready, "slow").await;
+    let waited = tokio::time::timeout(Duration::from_millis(100), exchange.next()).await;
+    assert!(waited.is_err());
+    assert_eq!((peer.ended(), ready.link.in_flight()), (0, 1));
+    drop(exchange);
+    peer.until("the response is closed", |peer| peer.ended() == 1).await;
+    assert_eq!(ready.link.in_flight(), 0);
+    running.end().await;
+
+    let peer = Peer::start(|asked| legacy(asked, |_| vec![stream_head(&[]), Part::Hang])).await;
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    let mut exchange = open(&ready, "slow").await;
+    let id = exchange.id();
+    assert!(tokio::time::timeout(Duration::from_millis(100), exchange.next()).await.is_err());
+    drop(exchange);
+    peer.until("the server is told", |peer| !peer.asked_for("notifications/cancelled").is_empty()).await;
+    assert_eq!(peer.asked_for("notifications/cancelled")[0].json()["params"]["requestId"], json!(id));
+    running.end().await;
+}
+
+/// BRG-6: a server that asks to wait is waited for, and the request goes out again.
+#[tokio::test]
+async fn too_many_requests() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let peer = Peer::start(move |asked| {
+        let calls = Arc::clone(&calls);
+        modern(asked, move |asked| match calls.fetch_add(1, Ordering::SeqCst) {
+            0 => reply("429 Too Many Requests", &["retry-after: 1"], ""),
+            _ => json_reply(&result(asked, "at last")),
+        })
+    })
+    .await;
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    let began = Instant::now();
+    assert_eq!(call(&ready, "echo").await.unwrap(), "at last");
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    running.end().await;
+}
+
+/// POOL-6: a server that is not there any more is looked for, and calls wait for it.
+#[tokio::test]
+async fn a_server_that_goes_and_comes_back() {
+    let peer = Peer::start(|asked| {
+        modern(asked, |asked| {
+            let mut parts = json_reply(&result(asked, "one"));
+            parts.push(Part::Close);
+            parts
+        })
+    })
+    .await;
+    let address = peer.address();
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    assert_eq!(call(&ready, "echo").await.unwrap(), "one");
+    drop(peer);
+    let mut exchange = open(&ready, "echo").await;
+    let Err(LinkError::Closed(reason)) = exchange.answer().await else { panic!("a lost server") };
+    assert!(reason.contains("is the server running there?"), "{reason}");
+    assert!(!exchange.was_sent());
+    let listener = std::net::TcpListener::bind(address).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let peer = Peer::serve(tokio::net::TcpListener::from_std(listener).unwrap(), |asked| {
+        modern(asked, |asked| json_reply(&result(asked, "two")))
+    });
+    let again = running.upstream.acquire(Instant::now() + Duration::from_secs(10)).await.unwrap();
+    assert_eq!(call(&again, "echo").await.unwrap(), "two");
+    running.end().await;
+    drop(peer);
+}
+
+/// LINK-2: `era` spares the server the question it cannot answer.
+#[tokio::test]
+async fn an_era_may_be_configured() {
+    let peer = Peer::start(|asked| legacy(asked, |asked| json_reply(&result(asked, "x")))).await;
+    let running = Running::start(&peer, |server, remote| {
+        server.era = EraChoice::Legacy;
+        remote.transport = Transport::Http;
+    });
+    running.ready().await;
+    running.end().await;
+    assert!(peer.asked_for("server/discover").is_empty());
+    let running = Running::start(&peer, |server, _| server.era = EraChoice::Modern);
+    let reason = running.outage().await;
+    assert!(reason.contains("refused the request (400"), "{reason}");
+    assert!(matches!(running.upstream.state(), State::Restarting(_)));
+    running.end().await;
+    assert_eq!(peer.asked_for("initialize").len(), 1);
+}
+
+/// LINK-2: a large answer passes, in one piece or as an event; one beyond the limit does not.
+#[tokio::test]
+async fn large_answers() {
+    let peer = Peer::start(|asked| {
+        modern(asked, |asked| {
+            let size = asked.json()["params"]["arguments"]["size"].as_u64().unwrap_or(0);
+            let text = "x".repeat(usize::try_from(size).unwrap());
+            match asked.json()["params"]["name"].as_str() {
+                Some("slow") => vec![stream_head(&[]), event(&result(asked, &text)), last_chunk()],
+                _ => json_reply(&result(asked, &text)),
+            }
+        })
+    })
+    .await;
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    for tool in ["echo", "slow"] {
+        for (size, fits) in [(10 << 20, true), (20 << 20, false)] {
+            let mut exchange = ready.link.open(Purpose::Ordinary);
+            let params = Spliced::from(Raw::encode(&json!({"name": tool, "arguments": {"size": size}})));
+            exchange.send(&Method::ToolsCall, &params).await;
+            match exchange.answer().await {
+                Ok(Ok(result)) => assert!(fits && result.bytes().len() > size, "{tool} {size}"),
+                Err(LinkError::TooLarge { .. }) => assert!(!fits, "{tool} {size}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    running.end().await;
+}

@@ -1,0 +1,445 @@
+//! The provider adapter: the same twelve scenarios over every transport.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a failed assumption is a failed test")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_audit::{CorrelationId, SystemClock};
+use bridgehead_config::{Launch, Remote, Secret, Stdio, Transport};
+use bridgehead_events::{Bus, Delivery, Detail, Event, Subscription};
+use bridgehead_testkit::{Behaviour, Carrier, Crash, LeakCheck, Mock, Served, Tool};
+use bridgehead_upstream::provider::{
+    Health, Invocation, McpProvider, ProviderAdapter, ProviderConfig, ProviderError,
+};
+use bridgehead_wire::Code;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Stdio,
+    Http,
+    Sse,
+    WebSocket,
+}
+
+/// A server that can be taken away and brought back.
+enum Peer {
+    /// A program behind a link that can be cut.
+    Program {
+        mock: Box<Mock>,
+        folder: TempDir,
+    },
+    Served(Box<Served>),
+}
+
+/// A provider and its server.
+struct World {
+    provider: McpProvider,
+    peer: Peer,
+    way: Way,
+    told: Subscription,
+    leaks: LeakCheck,
+}
+
+fn mock() -> Mock {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    Mock::new()
+        .full_tool(Tool::new("echo", Behaviour::Echo).input_schema(schema))
+        .tool("hang", Behaviour::Hang)
+        .tool("die", Behaviour::Crash(Crash::Exit { status: 3 }))
+}
+
+impl World {
+    fn new(way: Way, mock: Mock) -> Self {
+        let leaks = LeakCheck::start();
+        let (name, value) = leaks.marker();
+        let mock = mock.variable(name, value);
+        let peer = match way {
+            Way::Stdio => {
+                let folder = tempfile::tempdir().unwrap();
+                let peer = Peer::Program { mock: Box::new(mock), folder };
+                peer.back();
+                peer
+            }
+            Way::Http => Peer::Served(Box::new(mock.serve(Carrier::Http))),
+            Way::Sse => Peer::Served(Box::new(mock.serve(Carrier::Sse))),
+            Way::WebSocket => Peer::Served(Box::new(mock.serve(Carrier::WebSocket))),
+        };
+        let bus = Bus::new(Arc::new(SystemClock::default()));
+        let told = bus.subscribe(256);
+        Self { provider: McpProvider::new(bus), peer, way, told, leaks }
+    }
+
+    fn config(&self) -> ProviderConfig {
+        let endpoint = match &self.peer {
+            Peer::Program { mock, .. } => {
+                let mut stdio = Stdio::new(self.peer.program().to_str().unwrap(), [""; 0]);
+                stdio.env = mock.env().into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
+                Launch::Stdio(stdio)
+            }
+            Peer::Served(served) => {
+                let remote = Remote::new(served.url().parse().unwrap());
+                let transport = match self.way {
+                    Way::Sse => Transport::Sse,
+                    Way::WebSocket => Transport::WebSocket,
+                    Way::Stdio | Way::Http => Transport::Http,
+                };
+                Launch::Remote(Remote { transport, ..remote })
+            }
+        };
+        ProviderConfig {
+            reconnect_backoff: Duration::from_millis(5),
+            ..ProviderConfig::new("far".parse().unwrap(), endpoint)
+        }
+    }
+
+    async fn init(way: Way) -> Self {
+        let world = Self::new(way, mock());
+        world.provider.init(world.config()).await.unwrap();
+        world
+    }
+
+    async fn run(&self, tool: &str, arguments: Value) -> Result<Value, ProviderError> {
+        let invocation = Invocation { tool: format!("far__{tool}"), arguments, timeout: None };
+        let executed = self.provider.execute(&invocation, CorrelationId::mint()).await?;
+        Ok(executed.result.decode().unwrap())
+    }
+
+    /// Takes the server away while a call is open; by then its loss has been noticed.
+    async fn lose(&mut self) {
+        match &mut self.peer {
+            Peer::Program { .. } => {
+                self.peer.away();
+                self.run("die", json!({})).await.unwrap_err();
+            }
+            Peer::Served(served) => {
+                served.kill();
+                // Over HTTP nothing stands between two calls; the first one that fails tells.
+                self.run("echo", json!({})).await.unwrap_err();
+            }
+        }
+    }
+
+    async fn until(&self, health: Health) {
+        let reached = async {
+            while self.provider.health() != health {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), reached)
+            .await
+            .unwrap_or_else(|_| panic!("never {health:?}"));
+    }
+
+    fn told(&mut self) -> Vec<Arc<Event>> {
+        std::iter::from_fn(|| self.told.try_next())
+            .map(|delivery| match delivery {
+                Delivery::Event(event) => event,
+                Delivery::Missed(count) => panic!("{count} events were missed"),
+            })
+            .collect()
+    }
+
+    async fn end(self) {
+        let Self { provider, peer, leaks, .. } = self;
+        provider.terminate().await;
+        drop((provider, peer));
+        leaks.assert_clean().await;
+    }
+}
+
+impl Peer {
+    fn program(&self) -> PathBuf {
+        match self {
+            Self::Program { folder, .. } => folder.path().join("server"),
+            Self::Served(_) => unreachable!("it is not run here"),
+        }
+    }
+
+    /// Cannot be started any more.
+    fn away(&mut self) {
+        match self {
+            Self::Program { .. } => std::fs::remove_file(self.program()).unwrap(),
+            Self::Served(served) => served.kill(),
+        }
+    }
+
+    fn back(&self) {
+        if let Self::Program { mock, .. } = self {
+            std::os::unix::fs::symlink(mock.command().0, self.program()).unwrap();
+        }
+    }
+
+    fn restart(&mut self) {
+        match self {
+            Self::Program { .. } => self.back(),
+            Self::Served(served) => served.restart(),
+        }
+    }
+}
+
+async fn connect_and_discover(way: Way) {
+    let world = World::init(way).await;
+    assert_eq!(world.provider.health(), Health::Healthy);
+    let names: Vec<String> = world.provider.tools().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["far__echo", "far__hang", "far__die"]);
+    world.end().await;
+}
+
+async fn version_mismatch(way: Way) {
+    let world = World::new(way, Mock::legacy().revision("1999-01-01").tool("echo", Behaviour::Echo));
+    let error = world.provider.init(world.config()).await.unwrap_err();
+    assert_eq!((error.code, error.retryable()), (Code::ProviderInitFailed, false), "{error}");
+    assert!(error.message.contains("1999-01-01") && error.message.contains("2025-11-25"), "{error}");
+    assert_eq!(world.provider.health(), Health::Unavailable);
+    world.end().await;
+}
+
+async fn success(way: Way) {
+    let world = World::init(way).await;
+    let invocation = Invocation { tool: "far__echo".to_owned(), arguments: json!({"n": 1}), timeout: None };
+    let correlation = CorrelationId::mint();
+    let executed = world.provider.execute(&invocation, correlation).await.unwrap();
+    assert_eq!((executed.tool.as_str(), executed.correlation), ("far__echo", correlation));
+    assert!(executed.result.as_str().contains(r#"\"n\":1"#), "{:?}", executed.result);
+    assert!(executed.duration > Duration::ZERO);
+    world.end().await;
+}
+
+async fn timeout(way: Way) {
+    let world = World::init(way).await;
+    let timeout = Some(Duration::from_millis(80));
+    let invocation = Invocation { tool: "far__hang".to_owned(), arguments: json!({}), timeout };
+    let error = world.provider.execute(&invocation, CorrelationId::mint()).await.unwrap_err();
+    assert_eq!((error.code, error.retryable()), (Code::ProviderTimeout, true), "{error}");
+    assert!(error.message.contains("(tool failed: timeout)"), "{error}");
+    assert!(world.run("echo", json!({})).await.is_ok(), "the others go on");
+    world.end().await;
+}
+
+async fn crash(way: Way) {
+    let world = World::init(way).await;
+    let error = world.run("die", json!({})).await.unwrap_err();
+    assert_eq!((error.code, error.retryable()), (Code::ProviderCrashed, true), "{error}");
+    world.end().await;
+}
+
+async fn unknown_tool(way: Way) {
+    let world = World::init(way).await;
+    for tool in ["nobody", "", "echo__"] {
+        let error = world.run(tool, json!({})).await.unwrap_err();
+        assert_eq!((error.code, error.retryable()), (Code::ProviderToolUnknown, false), "{error}");
+    }
+    world.end().await;
+}
+
+async fn invalid_input(way: Way) {
+    let world = World::init(way).await;
+    let error = world.run("echo", json!({"n": "many"})).await.unwrap_err();
+    assert_eq!((error.code, error.retryable()), (Code::ProviderInvalidInput, false), "{error}");
+    assert!(error.message.contains("/n"), "{error}");
+    world.end().await;
+}
+
+async fn disconnect_degrades(way: Way) {
+    let mut world = World::init(way).await;
+    world.lose().await;
+    world.until(Health::Degraded).await;
+    let error = world.run("echo", json!({})).await.unwrap_err();
+    assert_eq!((error.code, error.retryable()), (Code::ProviderUnavailable, true), "{error}");
+    assert_eq!(world.provider.tools().len(), 3, "what it offered is still known");
+    world.end().await;
+}
+
+async fn reconnect_success(way: Way) {
+    let mut world = World::init(way).await;
+    world.lose().await;
+    world.until(Health::Degraded).await;
+    world.told();
+    world.peer.restart();
+    world.until(Health::Healthy).await;
+    assert!(world.run("echo", json!({"n": 2})).await.is_ok());
+    let topics: Vec<&str> = world.told().iter().map(|event| event.topic().as_str()).collect();
+    let at = |topic: &str| {
+        topics.iter().position(|told| *told == topic).unwrap_or_else(|| panic!("{topic}: {topics:?}"))
+    };
+    assert!(at("provider.mcp.tools.refreshed") < at("provider.mcp.reconnected"), "{topics:?}");
+    assert!(at("provider.mcp.reconnected") < at("provider.mcp.tool.completed"), "{topics:?}");
+    world.end().await;
+}
+
+async fn reconnect_exhausted(way: Way) {
+    let mut world = World::new(way, mock());
+    let config = ProviderConfig { max_retries: 2, ..world.config() };
+    world.provider.init(config.clone()).await.unwrap();
+    world.lose().await;
+    world.until(Health::Unavailable).await;
+    let error = world.run("echo", json!({})).await.unwrap_err();
+    assert_eq!(error.code, Code::ProviderUnavailable, "{error}");
+    assert!(error.message.contains("call `init` again"), "{error}");
+    assert!(world.told().iter().any(|event| event.topic().as_str() == "provider.mcp.reconnect.exhausted"));
+    world.peer.restart();
+    assert_eq!(world.provider.health(), Health::Unavailable, "it does not come back by itself");
+    world.provider.init(config).await.unwrap();
+    assert!(world.run("echo", json!({})).await.is_ok());
+    world.end().await;
+}
+
+async fn bus_events(way: Way) {
+    let mut world = World::init(way).await;
+    let ids = [CorrelationId::mint(), CorrelationId::mint()];
+    for (id, tool) in ids.iter().zip(["far__echo", "far__nobody"]) {
+        let invocation = Invocation { tool: tool.to_owned(), arguments: json!({}), timeout: None };
+        let _ = world.provider.execute(&invocation, *id).await;
+    }
+    let told = world.told();
+    let of = |fits: fn(&Detail) -> bool| {
+        told.iter().find(|event| fits(event.detail())).unwrap_or_else(|| panic!("{told:?}")).correlation()
+    };
+    assert_eq!(of(|detail| matches!(detail, Detail::ToolCompleted { .. })), ids[0]);
+    assert_eq!(of(|detail| matches!(detail, Detail::ToolFailed { .. })), ids[1]);
+    let started = of(|detail| matches!(detail, Detail::InitStarted));
+    assert_eq!(of(|detail| matches!(detail, Detail::InitFinished { .. })), started);
+    assert_eq!(of(|detail| matches!(detail, Detail::ToolsDiscovered { .. })), started);
+    assert!(told.iter().all(|event| event.server() == Some("far")), "{told:?}");
+    world.end().await;
+}
+
+async fn terminate(way: Way) {
+    let mut world = World::init(way).await;
+    world.provider.terminate().await;
+    world.provider.terminate().await;
+    assert_eq!(world.provider.health(), Health::Unavailable);
+    assert_eq!(world.provider.tools().len(), 0);
+    let error = world.run("echo", json!({})).await.unwrap_err();
+    assert_eq!(error.code, Code::ProviderUnavailable, "{error}");
+
+    let patient = ProviderConfig { reconnect_backoff: Duration::from_secs(600), ..world.config() };
+    world.provider.init(patient).await.unwrap();
+    world.lose().await;
+    world.until(Health::Degraded).await;
+    world.end().await;
+}
+
+/// PROV-1, CAT-3: init connects and reads what is offered, always under the namespace.
+#[tokio::test]
+async fn stdio_connect_and_discover() {
+    connect_and_discover(Way::Stdio).await;
+}
+
+/// CAT-1: an incompatible revision is `PROVIDER_INIT_FAILED`, with both sides' versions.
+#[tokio::test]
+async fn stdio_version_mismatch() {
+    version_mismatch(Way::Stdio).await;
+}
+
+/// PROV-1: a call gives the tool, the result, the time it took and the id it was given.
+#[tokio::test]
+async fn stdio_success() {
+    success(Way::Stdio).await;
+}
+
+/// ERR-1: a tool that does not answer in time.
+#[tokio::test]
+async fn stdio_timeout() {
+    timeout(Way::Stdio).await;
+}
+
+/// ERR-1: a server that dies during a call.
+#[tokio::test]
+async fn stdio_crash() {
+    crash(Way::Stdio).await;
+}
+
+/// ERR-1: a tool that nobody offers; names are never taken apart.
+#[tokio::test]
+async fn stdio_unknown_tool() {
+    unknown_tool(Way::Stdio).await;
+}
+
+/// PROV-4: arguments are checked before anything is sent.
+#[tokio::test]
+async fn stdio_invalid_input() {
+    invalid_input(Way::Stdio).await;
+}
+
+/// PROV-2, PROV-3: without its server the provider is degraded, and a call is refused at once and retryable.
+#[tokio::test]
+async fn stdio_disconnect_degrades() {
+    disconnect_degrades(Way::Stdio).await;
+}
+
+/// PROV-2: a reconnect reads the catalog again and says so, first the tools, then that it is back.
+#[tokio::test]
+async fn stdio_reconnect_success() {
+    reconnect_success(Way::Stdio).await;
+}
+
+/// PROV-2: given up after the last attempt, and left only by a new init.
+#[tokio::test]
+async fn stdio_reconnect_exhausted() {
+    reconnect_exhausted(Way::Stdio).await;
+}
+
+/// BUS-2: a call's outcome carries the call's id, and all of one initialisation one id of its own.
+#[tokio::test]
+async fn stdio_bus_events() {
+    bus_events(Way::Stdio).await;
+}
+
+/// PROV-5: terminate ends everything, also while it is reconnecting, and may be repeated.
+#[tokio::test]
+async fn stdio_terminate() {
+    terminate(Way::Stdio).await;
+}
+
+/// The same over every other transport.
+macro_rules! scenarios {
+    ($($test:ident: $scenario:ident over $way:ident;)*) => {
+        $(#[tokio::test]
+        async fn $test() {
+            $scenario(Way::$way).await;
+        })*
+    };
+}
+
+scenarios! {
+    http_connect_and_discover: connect_and_discover over Http;
+    http_version_mismatch: version_mismatch over Http;
+    http_success: success over Http;
+    http_timeout: timeout over Http;
+    http_crash: crash over Http;
+    http_unknown_tool: unknown_tool over Http;
+    http_invalid_input: invalid_input over Http;
+    http_disconnect_degrades: disconnect_degrades over Http;
+    http_reconnect_success: reconnect_success over Http;
+    http_reconnect_exhausted: reconnect_exhausted over Http;
+    http_bus_events: bus_events over Http;
+    http_terminate: terminate over Http;
+    sse_connect_and_discover: connect_and_discover over Sse;
+    sse_version_mismatch: version_mismatch over Sse;
+    sse_success: success over Sse;
+    sse_timeout: timeout over Sse;
+    sse_crash: crash over Sse;
+    sse_unknown_tool: unknown_tool over Sse;
+    sse_invalid_input: invalid_input over Sse;
+    sse_disconnect_degrades: disconnect_degrades over Sse;
+    sse_reconnect_success: reconnect_success over Sse;
+    sse_reconnect_exhausted: reconnect_exhausted over Sse;
+    sse_bus_events: bus_events over Sse;
+    sse_terminate: terminate over Sse;
+    websocket_connect_and_discover: connect_and_discover over WebSocket;
+    websocket_version_mismatch: version_mismatch over WebSocket;
+    websocket_success: success over WebSocket;
+    websocket_timeout: timeout over WebSocket;
+    websocket_crash: crash over WebSocket;
+    websocket_unknown_tool: unknown_tool over WebSocket;
+    websocket_invalid_input: invalid_input over WebSocket;
+    websocket_disconnect_degrades: disconnect_degrades over WebSocket;
+    websocket_reconnect_success: reconnect_success over WebSocket;
+    websocket_reconnect_exhausted: reconnect_exhausted over WebSocket;
+    websocket_bus_events: bus_events over WebSocket;
+    websocket_terminate: terminate over WebSocket;
+}

@@ -1,0 +1,377 @@
+//! Who shares a process with whom, and for how long.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_config::{GatewaySettings, Launch, Secret, Server, Stdio};
+use bridgehead_events::{Bus, Delivery, InitOutcome, Subscription, Topic};
+use bridgehead_testkit::{Behaviour, LeakCheck, Mock};
+use bridgehead_upstream::{Registry, RestartPolicy, State, Surroundings, Unavailable, Upstream};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+
+/// A place for servers; ends by [`World::end`], which also looks for leftovers.
+struct World {
+    registry: Registry,
+    leaks: LeakCheck,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { registry: Registry::new(), leaks: LeakCheck::start() }
+    }
+
+    fn server(&self, name: &str, mock: &Mock) -> Server {
+        let (program, args) = mock.command();
+        let mut stdio = Stdio::new(program.to_str().unwrap(), args);
+        for (name, value) in mock.env().into_iter().chain([self.leaks.marker()]) {
+            stdio.env.insert(name, Secret::new(value));
+        }
+        Server::new(name.parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+    }
+
+    fn attach(&self, server: &Server) -> Upstream {
+        self.registry.attach(server.clone(), surroundings())
+    }
+
+    async fn end(self) {
+        self.registry.clean_up().await;
+        assert!(self.registry.is_empty());
+        self.leaks.assert_clean().await;
+    }
+}
+
+fn surroundings() -> Surroundings {
+    Surroundings {
+        environment: Arc::default(),
+        limit: 1 << 20,
+        changed: Arc::new(Notify::new()),
+        warm_up: Arc::new(Semaphore::new(8)),
+        bus: Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
+        records: bridgehead_upstream::Records::default(),
+        shelf: None,
+        policy: RestartPolicy::REGISTRY,
+    }
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(3_600)
+}
+
+fn mock() -> Mock {
+    Mock::legacy().tool("echo", Behaviour::Echo)
+}
+
+fn missing_program() -> Server {
+    let stdio = Stdio::new("no-such-program-here", Vec::<String>::new());
+    Server::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+}
+
+async fn pid(upstream: &Upstream) -> u32 {
+    upstream.acquire(soon()).await.unwrap().pid.unwrap()
+}
+
+async fn becomes(upstream: &Upstream, wanted: impl FnMut(&State) -> bool) -> State {
+    let mut states = upstream.watch();
+    let found = tokio::time::timeout(Duration::from_secs(20), states.wait_for(wanted)).await;
+    found.unwrap().unwrap().clone()
+}
+
+fn is_gone(pid: u32) -> bool {
+    !std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// POOL-1: what is the same server is one process, whatever it is called; what differs in anything it is given
+/// is another, even under one name.
+#[tokio::test]
+async fn a_process_belongs_to_what_the_server_is() {
+    let world = World::new();
+    let one = world.attach(&world.server("one", &mock()));
+    let other_name = world.attach(&world.server("two", &mock()));
+    let other_credentials = world.attach(&world.server("one", &mock().variable("TOKEN", "b")));
+    let mut patient = world.server("one", &mock());
+    patient.request_timeout = Duration::from_secs(1);
+    let other_calls = world.attach(&patient);
+    let mut probed = world.server("one", &mock());
+    probed.probe_interval = Duration::from_secs(1);
+    let other_care = world.attach(&probed);
+    let limited = Surroundings { limit: 1 << 10, ..surroundings() };
+    let other_limit = world.registry.attach(world.server("one", &mock()), limited);
+    let home: BTreeMap<_, _> = [("HOME".to_owned(), "/elsewhere".to_owned())].into();
+    let at_home = Surroundings { environment: Arc::new(home), ..surroundings() };
+    let other_environment = world.registry.attach(world.server("one", &mock()), at_home);
+
+    assert!(one.is_same_process(&other_name));
+    assert!(one.is_same_process(&other_calls));
+    assert_eq!(pid(&one).await, pid(&other_name).await);
+    for other in [&other_credentials, &other_care, &other_limit, &other_environment] {
+        assert!(!one.is_same_process(other));
+        assert_ne!(pid(&one).await, pid(other).await);
+    }
+    assert_eq!((one.name().as_str(), other_name.name().as_str()), ("one", "two"));
+    assert_eq!(world.registry.len(), 5);
+    world.end().await;
+}
+
+/// POOL-1: registries share nothing with each other.
+#[tokio::test]
+async fn registries_are_apart() {
+    let (here, there) = (World::new(), World::new());
+    let server = here.server("s", &mock());
+    let (one, other) = (here.attach(&server), there.attach(&server));
+    assert!(!one.is_same_process(&other));
+    assert_ne!(pid(&one).await, pid(&other).await);
+    here.registry.clean_up().await;
+    assert!(one.is_released() && here.registry.is_empty());
+    assert!(other.acquire(soon()).await.is_ok());
+    there.end().await;
+    here.end().await;
+}
+
+/// POOL-1: a process lives until the last who is attached has left, be it by a word or by being dropped.
+#[tokio::test]
+async fn the_last_to_leave_stops_the_process() {
+    let world = World::new();
+    let server = world.server("s", &mock());
+    let [first, second, third] = std::array::from_fn(|_| world.attach(&server));
+    let running = pid(&first).await;
+    first.stop().await;
+    assert!(matches!(first.state(), State::Stopped));
+    assert!(matches!(first.acquire(soon()).await, Err(Unavailable::Stopped)));
+    assert!(!first.restart(), "nobody restarts what he has left");
+    drop(second);
+    assert_eq!(pid(&third).await, running);
+    third.stop().await;
+    assert!(is_gone(running) && world.registry.is_empty());
+    let again = world.attach(&server);
+    assert_ne!(pid(&again).await, running);
+    let running = pid(&again).await;
+    drop(again);
+    while !is_gone(running) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    world.end().await;
+}
+
+/// POOL-12: cleanup ends what runs, whoever is attached, forgets all of it, and a new start may follow.
+#[tokio::test]
+async fn cleanup_may_be_followed_by_a_new_start() {
+    let world = World::new();
+    let server = world.server("s", &mock());
+    for _ in 0..2 {
+        let upstream = world.attach(&server);
+        let running = pid(&upstream).await;
+        let waiting = upstream.own(7).unwrap();
+        world.registry.clean_up().await;
+        assert!(is_gone(running) && world.registry.is_empty());
+        for left in [&upstream, &waiting] {
+            assert!(matches!(left.acquire(soon()).await, Err(Unavailable::Stopped)));
+        }
+        assert!(!upstream.restart());
+        upstream.stop().await;
+    }
+    world.end().await;
+}
+
+fn told(subscription: &mut Subscription, topic: Topic) -> Vec<String> {
+    let events = std::iter::from_fn(|| subscription.try_next()).map(|delivery| match delivery {
+        Delivery::Event(event) => event,
+        Delivery::Missed(count) => panic!("{count} events were missed"),
+    });
+    events
+        .filter(|event| event.topic() == topic)
+        .map(|event| event.server().unwrap_or_default().to_owned())
+        .collect()
+}
+
+/// POOL-1, BUS-2: each gateway that is attached hears of changes, and of events under the name it uses.
+#[tokio::test]
+async fn everybody_attached_is_told() {
+    let world = World::new();
+    let (here, there) = (surroundings(), surroundings());
+    let mut heard = [here.bus.subscribe(64), there.bus.subscribe(64)];
+    let one = world.registry.attach(world.server("one", &mock()), here.clone());
+    let two = world.registry.attach(world.server("two", &mock()), there.clone());
+    becomes(&one, |state| matches!(state, State::Ready(_))).await;
+    here.changed.notified().await;
+    there.changed.notified().await;
+    assert_eq!(told(&mut heard[0], Topic::InitFinished), ["one"]);
+    assert_eq!(told(&mut heard[1], Topic::InitFinished), ["two"]);
+    two.stop().await;
+    assert!(one.restart());
+    becomes(&one, |state| matches!(state, State::Ready(ready) if ready.restarts == 1)).await;
+    assert_eq!(told(&mut heard[0], Topic::Reconnected), ["one"]);
+    assert!(told(&mut heard[1], Topic::Reconnected).is_empty(), "who has left hears no more");
+    world.end().await;
+}
+
+/// POOL-2: all who wait for one process fail together at 60 s, whatever they call it; whoever attaches later
+/// fails at once; when it recovers in the background, it serves all of them.
+#[tokio::test]
+async fn waiters_fail_together_and_recover_together() {
+    let world = World::new();
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("server");
+    let mut server = world.server("one", &mock());
+    let Launch::Stdio(stdio) = &mut server.launch else { unreachable!() };
+    let real = std::mem::replace(&mut stdio.command, program.to_str().unwrap().to_owned());
+    server.jitter = false;
+    let renamed = Server { name: "two".parse().unwrap(), ..server.clone() };
+
+    tokio::time::pause();
+    let began = Instant::now();
+    let upstreams = [world.attach(&server), world.attach(&renamed)];
+    let waiting = upstreams.clone().map(|upstream| {
+        tokio::spawn(async move { (upstream.acquire(later()).await.map(drop), Instant::now()) })
+    });
+    for waiter in waiting {
+        let (refused, at) = waiter.await.unwrap();
+        assert!(matches!(refused, Err(Unavailable::Down { .. })), "{refused:?}");
+        assert_eq!((at - began).as_secs(), 60);
+    }
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let late = world.attach(&server);
+    let before = Instant::now();
+    let refused = late.acquire(later()).await.unwrap_err();
+    assert_eq!(Instant::now(), before, "no waiting any more");
+    assert!(refused.to_string().contains("down for 65 s"), "{refused}");
+    let failed = late.record().facts().last_init.unwrap();
+    assert!(failed.outcome == InitOutcome::Failed && failed.error.is_some());
+
+    std::os::unix::fs::symlink(PathBuf::from(real), &program).unwrap();
+    // The attempts so far were at 0, 0, 1, 3, 8, 18 and 48 s; the next one, at 108 s, is awaited in real time.
+    tokio::time::advance(Duration::from_secs(42)).await;
+    tokio::time::resume();
+    becomes(&late, |state| matches!(state, State::Ready(_))).await;
+    for upstream in upstreams.iter().chain([&late]) {
+        assert!(upstream.acquire(soon()).await.is_ok());
+    }
+    world.end().await;
+}
+
+/// POOL-2: acquiring one whose last attachment goes while it is waited for fails at once.
+#[tokio::test(start_paused = true)]
+async fn acquire_during_shutdown_fails_at_once() {
+    let registry = Registry::new();
+    let upstream = registry.attach(missing_program(), surroundings());
+    let waiting = tokio::spawn({
+        let upstream = upstream.clone();
+        async move { upstream.acquire(soon()).await.map(drop) }
+    });
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let began = Instant::now();
+    upstream.release();
+    assert_eq!(waiting.await.unwrap(), Err(Unavailable::Stopped));
+    upstream.remove();
+    assert_eq!(upstream.acquire(soon()).await.map(drop), Err(Unavailable::Removed));
+    assert_eq!(Instant::now(), began);
+    assert!(upstream.own(1).is_err());
+}
+
+/// POOL-8: the time, outcome and tool count of the last initialisation are kept.
+#[tokio::test]
+async fn initialisations_are_recorded() {
+    let world = World::new();
+    let upstream = world.attach(&world.server("s", &mock()));
+    assert_eq!(upstream.record().facts().last_init, None);
+    becomes(&upstream, |state| matches!(state, State::Ready(_))).await;
+    let first = upstream.record().facts().last_init.unwrap();
+    assert_eq!((first.outcome, first.tools, &first.error), (InitOutcome::Ready, 1, &None));
+    upstream.restart();
+    becomes(&upstream, |state| matches!(state, State::Ready(ready) if ready.restarts == 1)).await;
+    let second = upstream.record().facts().last_init.unwrap();
+    assert!(second.time > first.time && second.outcome == InitOutcome::Ready);
+    let missing = world.attach(&missing_program());
+    becomes(&missing, |state| matches!(state, State::Restarting(_))).await;
+    let failed = missing.record().facts().last_init.unwrap();
+    assert_eq!((failed.outcome, failed.tools), (InitOutcome::Failed, 0));
+    assert!(failed.error.unwrap().contains("no-such-program"));
+    world.end().await;
+}
+
+/// POOL-1: a session has a process of its own, which ends when it leaves, or when the server itself goes.
+#[tokio::test]
+async fn a_session_has_its_own() {
+    let world = World::new();
+    let shared = world.attach(&world.server("s", &mock()));
+    let [mine, same, theirs] = [1, 1, 2].map(|session| shared.own(session).unwrap());
+    let pids = [pid(&shared).await, pid(&mine).await, pid(&theirs).await];
+    assert_eq!(pid(&same).await, pids[1], "one session, one process");
+    assert!(pids[0] != pids[1] && pids[1] != pids[2] && pids[0] != pids[2]);
+    drop(same);
+    mine.stop().await;
+    assert!(is_gone(pids[1]) && !is_gone(pids[0]) && !is_gone(pids[2]));
+    shared.stop().await;
+    assert!(is_gone(pids[0]) && is_gone(pids[2]), "nothing outlives the server it belongs to");
+    assert!(matches!(theirs.acquire(soon()).await, Err(Unavailable::Stopped)));
+    world.end().await;
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// A server that no longer answers: its process is halted. Its clock is halted too until it is given up.
+async fn halted(world: &World, server: &Server) -> (Upstream, u32) {
+    let upstream = world.attach(server);
+    let pid = pid(&upstream).await;
+    signal(pid, rustix::process::Signal::STOP);
+    tokio::time::pause();
+    (upstream, pid)
+}
+
+async fn is_replaced(upstream: &Upstream, pid: u32) -> String {
+    let lost = becomes(upstream, |state| matches!(state, State::Restarting(_))).await;
+    tokio::time::resume();
+    becomes(upstream, |state| matches!(state, State::Ready(ready) if ready.pid != Some(pid))).await;
+    assert!(is_gone(pid));
+    let State::Restarting(outage) = lost else { unreachable!() };
+    outage.reason.clone()
+}
+
+/// POOL-5: a server that stops answering its periodic probe is restarted, after the three seconds of a probe.
+#[tokio::test]
+async fn a_server_that_fails_its_periodic_probe_is_restarted() {
+    for mock in [mock(), Mock::modern().tool("echo", Behaviour::Echo)] {
+        let world = World::new();
+        let mut server = world.server("s", &mock);
+        server.probe_interval = Duration::from_secs(7);
+        let began = Instant::now();
+        let (upstream, pid) = halted(&world, &server).await;
+        let reason = is_replaced(&upstream, pid).await;
+        assert!(reason.contains("health probe failed") && reason.contains("within 3 s"), "{reason}");
+        assert!(began.elapsed() >= Duration::from_secs(9), "{:?}", began.elapsed());
+        world.end().await;
+    }
+}
+
+/// POOL-5: one that is suspected, after a call's timeout, is looked at out of turn; if it is well, nothing
+/// happens.
+#[tokio::test]
+async fn a_suspected_server_is_probed_out_of_turn() {
+    let world = World::new();
+    let mut server = world.server("s", &mock());
+    server.probe_interval = Duration::from_secs(3_600);
+    let well = world.attach(&Server { name: "well".parse().unwrap(), ..server.clone() });
+    let before = pid(&well).await;
+    well.suspect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(pid(&well).await, before);
+    well.stop().await;
+    let (upstream, pid) = halted(&world, &server).await;
+    let began = Instant::now();
+    upstream.suspect();
+    let reason = is_replaced(&upstream, pid).await;
+    assert!(reason.contains("health probe failed"), "{reason}");
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    world.end().await;
+}

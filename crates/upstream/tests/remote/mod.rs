@@ -1,0 +1,158 @@
+//! What the tests of remote servers share: a started upstream, and the parts of MCP that a scripted peer plays.
+
+#![allow(dead_code, clippy::allow_attributes, reason = "each test program uses a part of it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_config::{GatewaySettings, Launch, Remote, Server};
+use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply, reply};
+use bridgehead_upstream::{Exchange, Purpose, Ready, State, Surroundings, Upstream};
+use bridgehead_wire::{Method, Raw, Revision, Spliced};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore};
+
+pub(crate) const LIMIT: usize = 16 << 20;
+
+pub(crate) struct Running {
+    pub(crate) upstream: Upstream,
+}
+
+impl Running {
+    /// Starts an upstream at the peer, configured further by `edit`.
+    pub(crate) fn start(peer: &Peer, edit: impl FnOnce(&mut Server, &mut Remote)) -> Self {
+        Self::at(&peer.url("/mcp?key=hunter2"), edit)
+    }
+
+    pub(crate) fn at(url: &str, edit: impl FnOnce(&mut Server, &mut Remote)) -> Self {
+        let mut remote = Remote::new(url.parse().unwrap());
+        let launch = Launch::Unusable { reason: String::new() };
+        let mut server = Server::new("far".parse().unwrap(), launch, &GatewaySettings::default());
+        edit(&mut server, &mut remote);
+        server.launch = Launch::Remote(remote);
+        let surroundings = Surroundings {
+            environment: Arc::default(),
+            limit: LIMIT,
+            changed: Arc::new(Notify::new()),
+            warm_up: Arc::new(Semaphore::new(8)),
+            bus: bridgehead_events::Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
+            records: bridgehead_upstream::Records::default(),
+            shelf: None,
+            policy: bridgehead_upstream::RestartPolicy::REGISTRY,
+        };
+        Self { upstream: Upstream::start(server, surroundings) }
+    }
+
+    pub(crate) async fn ready(&self) -> Arc<Ready> {
+        self.upstream.settled().await;
+        match self.upstream.state() {
+            State::Ready(ready) => ready,
+            other => panic!("not ready: {other:?}"),
+        }
+    }
+
+    /// Why it did not come up.
+    pub(crate) async fn outage(&self) -> String {
+        self.upstream.settled().await;
+        match self.upstream.state() {
+            State::Restarting(outage) => outage.reason.clone(),
+            other => panic!("not down: {other:?}"),
+        }
+    }
+
+    pub(crate) async fn end(self) {
+        tokio::time::timeout(Duration::from_secs(10), self.upstream.stop()).await.unwrap();
+    }
+}
+
+pub(crate) async fn open(ready: &Ready, tool: &str) -> Exchange {
+    let mut exchange = ready.link.open(Purpose::Ordinary);
+    let mut params = json!({"name": tool, "arguments": {}, "_meta": {"progressToken": exchange.id()}});
+    if ready.peer.revision == Revision::MODERN {
+        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
+        params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    }
+    exchange.send(&Method::ToolsCall, &Spliced::from(Raw::encode(&params))).await;
+    exchange
+}
+
+/// The text of the answer, or what went wrong.
+pub(crate) async fn call(ready: &Ready, tool: &str) -> Result<String, String> {
+    match open(ready, tool).await.answer().await {
+        Ok(Ok(result)) => {
+            let result: Value = result.decode().unwrap();
+            Ok(result["content"][0]["text"].as_str().unwrap_or_default().to_owned())
+        }
+        Ok(Err(error)) => Err(error.body().as_str().to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A tool result under the id of the request.
+pub(crate) fn result(asked: &Asked, text: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": {
+        "content": [{"type": "text", "text": text}], "resultType": "complete",
+    }})
+}
+
+fn answer(asked: &Asked, result: &Value) -> Vec<Part> {
+    json_reply(&json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": result}))
+}
+
+fn tools() -> Value {
+    let region = |kind: &str| json!({"type": "object", "properties": {"region": {"type": kind, "x-mcp-header": "Region"}}});
+    json!([
+        {"name": "echo", "inputSchema": region("string")},
+        {"name": "slow", "inputSchema": {"type": "object"}},
+        {"name": "odd", "inputSchema": region("number")},
+    ])
+}
+
+/// A modern server; `call` plays its tools.
+pub(crate) fn modern(asked: &Asked, call: impl FnOnce(&Asked) -> Vec<Part>) -> Vec<Part> {
+    match asked.rpc().as_str() {
+        "server/discover" => answer(
+            asked,
+            &json!({
+                "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
+                "ttlMs": 0, "cacheScope": "public",
+            }),
+        ),
+        "tools/list" => answer(
+            asked,
+            &json!({
+                "tools": tools(), "resultType": "complete", "ttlMs": 0, "cacheScope": "public",
+            }),
+        ),
+        "tools/call" => call(asked),
+        _ => reply("404 Not Found", &[], ""),
+    }
+}
+
+/// A streamable server of the legacy era with a session; `call` plays its tools.
+pub(crate) fn legacy(asked: &Asked, call: impl FnOnce(&Asked) -> Vec<Part>) -> Vec<Part> {
+    let method = asked.rpc();
+    if method == "initialize" {
+        let result = json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": {
+            "protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+            "serverInfo": {"name": "old", "version": "1"},
+        }});
+        return reply(
+            "200 OK",
+            &["content-type: application/json", "mcp-session-id: s1"],
+            &result.to_string(),
+        );
+    }
+    if asked.method == "GET" {
+        return reply("405 Method Not Allowed", &[], "");
+    }
+    if asked.header("mcp-session-id") != "s1" {
+        return reply("400 Bad Request", &["content-type: text/plain"], "no session");
+    }
+    match method.as_str() {
+        "tools/list" => answer(asked, &json!({"tools": tools()})),
+        "tools/call" => call(asked),
+        "ping" => answer(asked, &json!({})),
+        _ => reply("202 Accepted", &[], ""),
+    }
+}

@@ -1,0 +1,128 @@
+//! One scripted server, reached in every way: what holds for one transport holds for all.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod remote;
+
+use std::time::Duration;
+
+use bridgehead_config::{Secret, Transport};
+use bridgehead_testkit::{Behaviour, Carrier, Mock, Served, Tool};
+use bridgehead_upstream::{Event, LinkError, State};
+use bridgehead_wire::Revision;
+use remote::{Running, call, open};
+use serde_json::Value;
+use tokio::time::Instant;
+
+fn mock(mock: Mock) -> Mock {
+    mock.tool("echo", Behaviour::Text("hello".to_owned()))
+        .tool("slow", Behaviour::Text("done".to_owned()).with_progress(3))
+        .tool("hang", Behaviour::HangUntilCancelled)
+        .tool("cancelled", Behaviour::ReportCancelled)
+        .tool("wrong", Behaviour::WrongId)
+        .tool("double", Behaviour::DoubleAnswer)
+        .tool("ask", Behaviour::Ask { method: "ping".to_owned(), params: None })
+        .tool("add", Behaviour::AddTool(Box::new(Tool::new("added", Behaviour::Echo))))
+        .tool("crash", Behaviour::Crash(bridgehead_testkit::Crash::Exit { status: 3 }))
+}
+
+async fn every_behaviour(
+    served: &Served,
+    revision: Revision,
+    transport: &str,
+    configured: Option<Transport>,
+) {
+    let running = Running::at(&served.url(), |_, remote| {
+        remote.headers.insert("Authorization".to_owned(), Secret::new("Bearer hunter2"));
+        remote.transport = configured.unwrap_or(remote.transport);
+    });
+    let ready = running.ready().await;
+    assert_eq!((ready.peer.revision, ready.transport), (revision, transport));
+    let legacy = revision != Revision::MODERN;
+    for _ in 0..3 {
+        assert_eq!(call(&ready, "echo").await.unwrap(), "hello", "{transport}");
+        let mut exchange = open(&ready, "slow").await;
+        let mut progress = 0;
+        loop {
+            match exchange.next().await {
+                Event::Progress(_) => progress += 1,
+                Event::Answer(answer) => break assert!(answer.unwrap().as_str().contains("done")),
+                Event::Lost(error) => panic!("{transport}: {error}"),
+                Event::Asked(_) | Event::Withdrawn(_) => panic!("nobody can be asked here"),
+            }
+        }
+        assert_eq!(progress, 3, "{transport}");
+    }
+    assert!(call(&ready, "wrong").await.is_ok(), "{transport}: a foreign id is passed over");
+    assert!(call(&ready, "double").await.is_ok(), "{transport}: a second answer is passed over");
+    assert_eq!(call(&ready, "echo").await.unwrap(), "hello", "{transport}");
+    if legacy {
+        assert_eq!(call(&ready, "ask").await.unwrap(), r#"{"result":{}}"#, "{transport}");
+    }
+    let mut exchange = open(&ready, "hang").await;
+    let id = exchange.id();
+    assert!(tokio::time::timeout(Duration::from_millis(100), exchange.next()).await.is_err());
+    assert_eq!(ready.link.in_flight(), 1, "{transport}");
+    drop(exchange);
+    let told = async {
+        loop {
+            let text = call(&ready, "cancelled").await.unwrap();
+            let cancelled: Value = serde_json::from_str(&text).unwrap();
+            if cancelled["cancelled"].as_array().unwrap().contains(&id.into()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), told).await.unwrap();
+    if legacy {
+        call(&ready, "add").await.unwrap();
+        let mut states = running.upstream.watch();
+        let has = |state: &State| matches!(state, State::Ready(ready) if ready.tools.iter().any(|tool| tool.name == "added"));
+        tokio::time::timeout(Duration::from_secs(5), states.wait_for(has)).await.unwrap().unwrap();
+    }
+    running.end().await;
+}
+
+/// LINK-2, LINK-3, LINK-4, LINK-5: every transport, named or found out, in both eras, behaves alike.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_transport_behaves_alike() {
+    let (modern, legacy) = (mock(Mock::modern()), mock(Mock::legacy()));
+    let old = Revision::V2025_11_25;
+    let rounds = [
+        (&modern, Carrier::Http, Revision::MODERN, "http", None),
+        (&modern, Carrier::Http, Revision::MODERN, "http", Some(Transport::Http)),
+        (&legacy, Carrier::Http, old, "http", None),
+        (&legacy, Carrier::Sse, old, "sse", None),
+        (&legacy, Carrier::Sse, old, "sse", Some(Transport::Sse)),
+        (&modern, Carrier::WebSocket, Revision::MODERN, "websocket", None),
+        (&legacy, Carrier::WebSocket, old, "websocket", None),
+    ];
+    for (mock, carrier, revision, transport, configured) in rounds {
+        every_behaviour(&mock.serve(carrier), revision, transport, configured).await;
+    }
+}
+
+/// POOL-6: a server that dies in a call takes the call with it, and is found again when it is back.
+#[tokio::test]
+async fn a_crash_and_a_return() {
+    for carrier in [Carrier::Http, Carrier::Sse, Carrier::WebSocket] {
+        let mut served = mock(Mock::legacy()).serve(carrier);
+        let running = Running::at(&served.url(), |_, _| {});
+        let ready = running.ready().await;
+        let mut exchange = open(&ready, "crash").await;
+        let Err(LinkError::Closed(reason)) = exchange.answer().await else { panic!("{carrier:?}: no loss") };
+        assert!(exchange.was_sent(), "{carrier:?}: {reason}");
+        served.restart();
+        let back = async {
+            loop {
+                let ready = running.upstream.acquire(Instant::now() + Duration::from_secs(10)).await.unwrap();
+                if call(&ready, "echo").await.is_ok() {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), back).await.unwrap();
+        running.end().await;
+    }
+}

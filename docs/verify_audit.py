@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Checks audit segments (*.sqlite) and exports (*.jsonl) of Bridgehead; knows nothing but docs/audit.md.
+
+usage: verify_audit.py FILE... [--head SEGMENT:COUNT:HEAD]      exit code 1 when something is wrong
+"""
+import hashlib, json, sqlite3, sys
+
+KINDS = {b'{"head":"': ((b'","header":', "header"), (b'","row":', "row")),
+         b'{"digest":"': ((b'","checkpoint":', "checkpoint"),)}
+
+def sha(tag, *parts):
+    return hashlib.sha256(bytes([tag]) + b"".join(parts)).digest()
+
+def from_database(path):
+    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    read = lambda sql: database.execute(sql).fetchall()
+    for text, head in read("SELECT CAST(body AS BLOB), head FROM segment ORDER BY id"):
+        yield "header", None, text, head
+    points = read("SELECT count, CAST(body AS BLOB), digest FROM checkpoints ORDER BY count, rowid")
+    for at, (seq, text, head) in enumerate(read("SELECT seq, CAST(body AS BLOB), head FROM rows ORDER BY seq")):
+        yield "row", seq, text, head
+        while points and points[0][0] <= at + 1:
+            yield "checkpoint", *points.pop(0)
+    for point in points:
+        yield "checkpoint", *point
+
+def from_export(path):
+    for number, line in enumerate(open(path, "rb"), 1):
+        for start, kinds in KINDS.items():
+            for middle, kind in kinds:
+                end = len(start) + 64
+                if line.startswith(start) and line[end:].startswith(middle) and line.endswith(b"}\n"):
+                    text = line[end + len(middle):-2]
+                    seq = json.loads(text)["seq"] if kind == "row" else None
+                    digits = line[len(start):end].decode()
+                    hashed = bytes.fromhex(digits)
+                    yield kind, seq, text, hashed if hashed.hex() == digits else b""
+                    break
+            else:
+                continue
+            break
+        else:
+            raise ValueError(f"line {number} is no record")
+
+def verify(path, expected, wrong):
+    name, head, count, number, tree, sealed, seen = "", b"", 0, 1, [], False, {}
+    for kind, seq, text, stored in (from_export if path.endswith(".jsonl") else from_database)(path):
+        body = json.loads(text)
+        if kind == "header":
+            name, head, count, number, tree, sealed = body["segment"], sha(3, text), 0, body["first"], [], False
+            if stored != head: wrong(name, "the header was changed")
+            if body["format"] != 1: wrong(name, "unknown format")
+        elif kind == "row":
+            leaf = sha(0, text)
+            head = sha(2, head, leaf)
+            if sealed: wrong(name, f"row {seq} was added after the seal")
+            if (seq, body["seq"], stored) != (number, number, head): wrong(name, f"row {number} was changed or removed")
+            number, head, count, node = seq + 1, stored, count + 1, leaf
+            for _ in range(((count - 1) ^ count).bit_length() - 1): node = sha(1, tree.pop(), node)
+            tree.append(node)
+            seen[name, count] = head.hex()
+        else:
+            root = tree[-1] if tree else hashlib.sha256().digest()
+            for left in tree[-2::-1]: root = sha(1, left, root)
+            stated = (body["segment"], body["count"], body["root"], body["head"])
+            if stored != sha(4, text) or seq not in (None, count) or stated != (name, count, root.hex(), head.hex()):
+                wrong(name, f"the checkpoint after {body['count']} rows does not fit")
+            sealed = sealed or body["sealed"]
+    if not name: wrong(path, "there is no header")
+    for segment, rows, kept in expected:
+        if segment == name and seen.get((segment, int(rows))) != kept: wrong(name, f"not the kept head after {rows} rows")
+
+if __name__ == "__main__":
+    found, files, heads = [], sys.argv[1:], []
+    while "--head" in files: heads.append(files.pop(files.index("--head") + 1).split(":")); files.remove("--head")
+    for file in files:
+        try: verify(file, heads, lambda *what: found.append(": ".join(what)))
+        except Exception as error: found.append(f"{file}: cannot be read as written: {error}")
+    print("\n".join(found) or "everything is as it was written")
+    sys.exit(1 if found else 0)

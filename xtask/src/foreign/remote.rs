@@ -1,0 +1,141 @@
+//! Foreign servers that the gateway reaches by their address, called in both eras.
+//!
+//! They are started here, because the gateway does not start them: over HTTP+SSE and over streamable HTTP. Each is
+//! configured twice, with its `type` and without, where the gateway finds out by itself what is spoken there.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value, json};
+
+use super::install::Installed;
+use super::outcome::{Outcome, Outcomes};
+use super::program::{Gateway, MARK, append, command, drive, leftovers, mark};
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A server that runs. It ends with this value.
+struct Remote {
+    process: Child,
+    /// As `foreign/remote.mjs` calls it.
+    kind: &'static str,
+    url: String,
+    /// What its entry says under `type`.
+    transport: &'static str,
+}
+
+impl Remote {
+    /// Starts a server on a free port, which `program` is told, and waits until it accepts connections.
+    fn start(
+        kind: &'static str,
+        (path, transport): (&str, &'static str),
+        program: impl FnOnce(u16) -> Command,
+        log: &Path,
+    ) -> Result<Self> {
+        // Free when it is looked for; these servers cannot choose one and say which.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let process = program(port).stdin(Stdio::null()).stdout(append(log)?).stderr(append(log)?).spawn();
+        let process = process.with_context(|| format!("the server `{kind}` could not be started"))?;
+        let mut remote = Self { process, kind, url: format!("http://127.0.0.1:{port}{path}"), transport };
+        let deadline = Instant::now() + START_LIMIT;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Some(status) = remote.process.try_wait()? {
+                bail!("the server `{kind}` ended with {status}; see {}", log.display());
+            }
+            if Instant::now() > deadline {
+                bail!("the server `{kind}` did not listen within {START_LIMIT:?}; see {}", log.display());
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(remote)
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // Both fail where it has ended already, and then there is nothing to do.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Starts the servers, calls them through one gateway, and ends everything.
+pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> {
+    let mark = mark("remote");
+    let log = installed.logs().join("remote.log");
+    let remotes = start(installed, &mark, &log)?;
+    let config = write_config(installed, &remotes)?;
+    let gateway = Gateway::start(&installed.gateway(), &config, &mark, &log)?;
+    let named = |remote: &Remote| names(remote).map(|(name, _)| json!({"name": name, "kind": remote.kind}));
+    for era in ["legacy", "modern"] {
+        let order = json!({
+            "transport": "http",
+            "era": era,
+            "url": gateway.url,
+            "servers": remotes.iter().flat_map(named).collect::<Vec<_>>(),
+            "direct": remotes.iter().map(|remote| json!({"kind": remote.kind, "url": remote.url})).collect::<Vec<_>>(),
+        });
+        let mut driver = command(installed.node());
+        driver.arg(installed.npm().join("remote.mjs"));
+        let told = drive(&format!("remote servers · {era} · http"), &mut driver, &order, &log)?;
+        outcomes.remote.told("servers", era, "http", told);
+    }
+    outcomes.processes.push(gateway.terminate()?);
+    drop(remotes);
+    outcomes.processes.push(Outcome::of("remote servers", "leave no process", &leftovers(&mark)));
+    Ok(())
+}
+
+fn start(installed: &Installed, mark: &str, log: &Path) -> Result<Vec<Remote>> {
+    let everything = |transport: &'static str| {
+        move |port: u16| {
+            let mut server = command(installed.node());
+            server.arg(installed.npm_program("mcp-server-everything")).arg(transport);
+            server.env("PORT", port.to_string()).env(MARK, mark);
+            server
+        }
+    };
+    let python = |port: u16| {
+        let mut server = command(installed.python("python"));
+        server.arg(installed.npm().join("python_server.py")).arg(port.to_string()).env(MARK, mark);
+        server
+    };
+    let rmcp = |port: u16| {
+        let mut server = command(installed.fixture());
+        server.args(["--http", &format!("127.0.0.1:{port}")]).env(MARK, mark);
+        server
+    };
+    Ok(vec![
+        Remote::start("sse", ("/sse", "sse"), everything("sse"), log)?,
+        Remote::start("streamable", ("/mcp", "http"), everything("streamableHttp"), log)?,
+        Remote::start("python", ("/mcp", "http"), python, log)?,
+        Remote::start("rmcp", ("/mcp", "http"), rmcp, log)?,
+    ])
+}
+
+/// The two entries of a server: told what it speaks, and left to find out.
+fn names(remote: &Remote) -> [(String, Option<&'static str>); 2] {
+    [(format!("{}-told", remote.kind), Some(remote.transport)), (format!("{}-probed", remote.kind), None)]
+}
+
+fn write_config(installed: &Installed, remotes: &[Remote]) -> Result<PathBuf> {
+    let mut servers = Map::new();
+    for remote in remotes {
+        for (name, transport) in names(remote) {
+            let mut entry = json!({"url": remote.url});
+            if let Some(transport) = transport {
+                entry["type"] = transport.into();
+            }
+            servers.insert(name, entry);
+        }
+    }
+    let file = installed.scratch().join("remote.json");
+    fs::write(&file, json!({"mcpServers": Value::Object(servers)}).to_string())
+        .with_context(|| format!("{} could not be written", file.display()))?;
+    Ok(file)
+}

