@@ -32,7 +32,7 @@ pub(crate) struct Where {
     #[arg(long, global = true, value_name = "URL", conflicts_with = "config")]
     pub(crate) url: Option<String>,
     /// The bearer token for --url [env: BRIDGEHEAD_HTTP_TOKEN]
-    #[arg(long, global = true, value_name = "TOKEN", requires = "url")]
+    #[arg(long, global = true, value_name = "TOKEN", requires = "url", allow_hyphen_values = true)]
     pub(crate) token: Option<String>,
 }
 

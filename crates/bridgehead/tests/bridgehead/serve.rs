@@ -335,6 +335,8 @@ async fn the_banner_and_the_token() {
     assert!(refused.stderr.contains("it wants a bearer token; pass --token"), "{}", refused.stderr);
     let by_option = place.run(&["tools", "--url", &url, "--token", secret.trim()]).await;
     assert_eq!((by_option.code, by_option.stdout.lines().count()), (Some(0), 6), "{}", by_option.stderr);
+    let wrong = place.run(&["tools", "--url", &url, "--token", "-not-the-token"]).await;
+    assert_eq!(wrong.code, Some(3), "a token may begin as an option does: {}", wrong.stderr);
     let variable = [("BRIDGEHEAD_HTTP_TOKEN", secret.trim())];
     let by_variable = place.run_with(&["call", "server_ping", "--url", &url], &variable, "").await;
     assert_eq!(by_variable.code, Some(0), "{}", by_variable.stderr);
