@@ -4,7 +4,6 @@
 //! open its file. Who may speak is decided before this is reached. Decides nothing about servers itself.
 
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,14 +16,12 @@ use http::{HeaderValue, Method, Request, StatusCode, header};
 use hyper::body::Incoming;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::net::UnixListener;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
-use super::connection::{ACCEPT_PAUSE, connection};
+use super::connection::{accept_all, connection};
 use super::reply::{self, Reply};
 use super::{body, sse};
 use crate::Token;
@@ -245,40 +242,27 @@ impl<'a> Query<'a> {
 /// Serves the API on a Unix socket until `shutdown`, and then until what is in progress is answered. Whoever may
 /// open the socket may ask.
 pub async fn serve_socket(listener: UnixListener, api: Api, shutdown: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = async {
-            let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
-            Ok::<_, io::Error>((listener.accept().await?.0, slot))
-        };
-        let (stream, slot) = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = accepted => match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    warn!(%error, "cannot accept a connection on the control socket");
-                    sleep(ACCEPT_PAUSE).await;
-                    continue;
+    let accept = async move || Ok(listener.accept().await?.0);
+    accept_all(
+        "the control socket",
+        MAX_CONNECTIONS,
+        accept,
+        &shutdown,
+        |connections, stream: UnixStream, slot| {
+            let (api, shutdown) = (api.clone(), shutdown.clone());
+            connections.spawn(async move {
+                let _held = slot;
+                let answer = move |request: Request<Incoming>| {
+                    let api = api.clone();
+                    async move { api.answer(request.map(Body::new)).await }
+                };
+                if let Err(error) = connection(stream, answer, shutdown).await {
+                    debug!(%error, "a connection to the control socket ended early");
                 }
-            },
-        };
-        let (api, shutdown) = (api.clone(), shutdown.clone());
-        connections.spawn(async move {
-            let _held = slot;
-            let answer = move |request: Request<Incoming>| {
-                let api = api.clone();
-                async move { api.answer(request.map(Body::new)).await }
-            };
-            if let Err(error) = connection(stream, answer, shutdown).await {
-                debug!(%error, "a connection to the control socket ended early");
-            }
-        });
-    }
-    drop(listener);
-    while connections.join_next().await.is_some() {}
+            });
+        },
+    )
+    .await;
 }
 
 #[cfg(test)]

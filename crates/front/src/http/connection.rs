@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
@@ -41,7 +41,7 @@ const MAX_HEADERS: usize = 128;
 /// leave in one write.
 const BUFFER_BYTES: usize = 512 * 1024;
 /// How long to wait after a failed accept (no descriptors left, mostly).
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown`: then no more connections are accepted, idle ones are closed, and this returns
 /// when every request in progress is answered. The caller bounds that by dropping the future, which
@@ -52,56 +52,77 @@ pub async fn serve<B: Backend>(
     workers: &Workers,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let accept = async move || Ok(listener.accept().await?.0);
+    accept_all(
+        "the HTTP front",
+        MAX_CONNECTIONS,
+        accept,
+        &shutdown,
+        |connections, stream: TcpStream, slot| {
+            // Answers are written whole; waiting for more to send with them only costs time.
+            drop(stream.set_nodelay(true));
+            let (routes, shutdown) = (routes.clone(), shutdown.clone());
+            let place = workers.place();
+            match place.runtime.clone() {
+                None => {
+                    connections.spawn(async move {
+                        let _held = (slot, place);
+                        serve_one(stream, routes, shutdown).await;
+                    });
+                }
+                // The stream leaves this thread's reactor and is registered with the other's.
+                Some(runtime) => match stream.into_std() {
+                    Ok(stream) => {
+                        let serving = async move {
+                            let _held = (slot, place);
+                            match TcpStream::from_std(stream) {
+                                Ok(stream) => serve_one(stream, routes, shutdown).await,
+                                Err(error) => warn!(%error, "cannot hand a connection over"),
+                            }
+                        };
+                        connections.spawn_on(serving, &runtime);
+                    }
+                    Err(error) => warn!(%error, "cannot hand a connection over"),
+                },
+            }
+        },
+    )
+    .await;
+    Ok(())
+}
+
+/// Accepts until `shutdown`, so many at a time, and comes back when every connection has ended. A
+/// connection holds its slot for as long as it lives.
+pub(crate) async fn accept_all<S>(
+    front: &str,
+    at_once: usize,
+    accept: impl AsyncFn() -> io::Result<S>,
+    shutdown: &CancellationToken,
+    begin: impl Fn(&mut JoinSet<()>, S, OwnedSemaphorePermit),
+) {
+    let slots = Arc::new(Semaphore::new(at_once));
     let mut connections = JoinSet::new();
     loop {
         let accepted = async {
             let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
-            Ok::<_, io::Error>((listener.accept().await?.0, slot))
+            Ok::<_, io::Error>((accept().await?, slot))
         };
-        let (stream, slot) = tokio::select! {
+        tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
+            Some(_) = connections.join_next() => {}
             accepted = accepted => match accepted {
-                Ok(accepted) => accepted,
+                Ok((stream, slot)) => begin(&mut connections, stream, slot),
                 Err(error) => {
-                    warn!(%error, "cannot accept a connection");
+                    warn!(%error, "{front} cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
-                    continue;
                 }
-            },
-        };
-        // Answers are written whole; waiting for more to send with them only costs time.
-        drop(stream.set_nodelay(true));
-        let (routes, shutdown) = (routes.clone(), shutdown.clone());
-        let place = workers.place();
-        match place.runtime.clone() {
-            None => {
-                connections.spawn(async move {
-                    let _held = (slot, place);
-                    serve_one(stream, routes, shutdown).await;
-                });
-            }
-            // The stream leaves this thread's reactor and is registered with the other's.
-            Some(runtime) => match stream.into_std() {
-                Ok(stream) => {
-                    let serving = async move {
-                        let _held = (slot, place);
-                        match TcpStream::from_std(stream) {
-                            Ok(stream) => serve_one(stream, routes, shutdown).await,
-                            Err(error) => warn!(%error, "cannot hand a connection over"),
-                        }
-                    };
-                    connections.spawn_on(serving, &runtime);
-                }
-                Err(error) => warn!(%error, "cannot hand a connection over"),
             },
         }
     }
-    drop(listener);
+    // Whoever comes now is refused, not kept waiting for the last of those who were here before.
+    drop(accept);
     while connections.join_next().await.is_some() {}
-    Ok(())
 }
 
 async fn serve_one<B: Backend>(stream: TcpStream, routes: Routes<B>, shutdown: CancellationToken) {
