@@ -6,6 +6,7 @@ mod builtin;
 mod caller;
 mod catalog;
 mod chain;
+mod errand;
 mod error;
 mod fnv;
 mod gateway;

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use crate::catalog::Target;
-use crate::chain::dispatch::restart_own;
+use crate::errand::restart_own;
 use crate::gateway::{Gateway, Inner};
 use crate::session::Session;
 

@@ -6,19 +6,33 @@ use bridgehead_upstream::stamp_modern;
 use bridgehead_wire::{Era, Method, Object, Raw, RequestMeta, Revision, Spliced, key, notification};
 use bytes::{Bytes, BytesMut};
 
-/// The params for the next hop: the server's own tool name, and a `_meta` of our making around what the
+/// One member of the params that the server knows under another value.
+#[derive(Debug)]
+pub(crate) struct Rewrite {
+    pub(crate) member: &'static str,
+    pub(crate) value: Spliced,
+}
+
+impl Rewrite {
+    /// The server's own name of a tool or prompt.
+    pub(crate) fn name(own: &str) -> Self {
+        Self { member: "name", value: Raw::string(own).into() }
+    }
+}
+
+/// The params for the next hop: the server's own name of what is asked for, and a `_meta` of our making around what the
 /// client put there for others. `client` and `server` are the eras of the two sides.
 pub(crate) fn params_for(
     params: &Object,
     meta: &RequestMeta,
-    tool: Option<&str>,
+    rewrite: Option<&Rewrite>,
     client: Era,
     server: Era,
     progress_token: Option<u64>,
 ) -> Spliced {
     let mut edit = params.edit();
-    if let Some(tool) = tool {
-        edit.set("name", Raw::string(tool));
+    if let Some(Rewrite { member, value }) = rewrite {
+        edit.set(member, value.clone());
     }
     if server == Era::Modern || progress_token.is_some() || !meta.is_empty() {
         // What a client declares for this request holds for this request: who is asked by the result of it is
@@ -65,8 +79,8 @@ pub(crate) fn progress_for(params: &Raw, token: &Raw, revision: Revision) -> Opt
     Some(out.freeze())
 }
 
-/// A tool result, read as far as we must.
-pub(crate) struct ToolResult {
+/// A result, read as far as we must.
+pub(crate) struct Reply {
     object: Object,
     pub(crate) is_error: bool,
     /// Whether it is no result yet: the server wants to know something first, and the client calls again.
@@ -82,7 +96,7 @@ pub(crate) enum Input {
     Refused,
 }
 
-impl ToolResult {
+impl Reply {
     /// Fails with words where the result cannot be passed on.
     pub(crate) fn read(result: &Raw, input: Input) -> Result<Self, &'static str> {
         let object = Object::parse(result).map_err(|_| "the result is not an object")?;
@@ -147,7 +161,9 @@ mod tests {
     ) {
         let params = object(params);
         let meta = RequestMeta::read(Some(&params)).unwrap();
-        assert_eq!(params_for(&params, &meta, tool, client, server, token).to_raw().as_str(), expected);
+        let tool = tool.map(Rewrite::name);
+        let sent = params_for(&params, &meta, tool.as_ref(), client, server, token);
+        assert_eq!(sent.to_raw().as_str(), expected);
     }
 
     #[test]
@@ -194,7 +210,7 @@ mod tests {
     #[test]
     fn a_question_stays_one() {
         let text = r#"{ "resultType" : "input_required","requestState":"\u0041=/\/","inputRequests":{"k":{"method":"roots/list","params":{}}}}"#;
-        let asked = ToolResult::read(&Raw::literal(text), Input::Relayed).unwrap();
+        let asked = Reply::read(&Raw::literal(text), Input::Relayed).unwrap();
         let id = CorrelationId::mint();
         let told = asked.finish(Era::Modern, &Raw::literal(r#"{"name":"b"}"#), id).to_raw();
         let marks = format!(
@@ -202,7 +218,7 @@ mod tests {
         );
         assert_eq!(told.as_str(), format!("{marks}{}", &text[2..]));
         let task = Raw::literal(r#"{"resultType":"task"}"#);
-        assert!(ToolResult::read(&task, Input::Relayed).is_err());
+        assert!(Reply::read(&task, Input::Relayed).is_err());
     }
 
     /// PIPE-8: the correlation id is in the result's `_meta`, whatever the era.
@@ -211,7 +227,7 @@ mod tests {
         let id = CorrelationId::mint();
         let info = Raw::literal(r#"{"name":"b"}"#);
         let result = Raw::literal(r#"{"content":[{"type":"future_block"}],"x":1.50}"#);
-        let result = ToolResult::read(&result, Input::Refused).unwrap();
+        let result = Reply::read(&result, Input::Refused).unwrap();
         assert_eq!(
             result.finish(Era::Legacy, &info, id).to_raw().as_str(),
             format!(
@@ -225,7 +241,7 @@ mod tests {
         let from_modern = Raw::literal(
             r#"{"resultType":"complete","content":[],"isError":true,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"u"},"v/k":1}}"#,
         );
-        let from_modern = ToolResult::read(&from_modern, Input::Relayed).unwrap();
+        let from_modern = Reply::read(&from_modern, Input::Relayed).unwrap();
         assert!(from_modern.is_error);
         assert_eq!(
             from_modern.finish(Era::Legacy, &info, id).to_raw().as_str(),
@@ -237,9 +253,9 @@ mod tests {
 
     #[test]
     fn results_that_cannot_be_passed_on() {
-        assert!(ToolResult::read(&Raw::literal("5"), Input::Relayed).is_err());
+        assert!(Reply::read(&Raw::literal("5"), Input::Relayed).is_err());
         let asks = Raw::literal(r#"{"resultType":"input_required"}"#);
-        assert!(ToolResult::read(&asks, Input::Refused).is_err());
+        assert!(Reply::read(&asks, Input::Refused).is_err());
     }
 
     #[test]

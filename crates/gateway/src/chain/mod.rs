@@ -1,6 +1,6 @@
 //! The five stages that every call passes, built-in or upstream, in one function.
 
-pub(crate) mod dispatch;
+mod dispatch;
 mod record;
 mod validate;
 
@@ -13,8 +13,9 @@ use bridgehead_wire::{Code, Raw, RpcError, Shape, Spliced};
 
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::Route;
+use crate::errand::Outcome;
 use crate::error::CallError;
-use crate::relay::{Input, ToolResult};
+use crate::relay::{Input, Reply};
 use record::Record;
 
 /// One tool invocation.
@@ -34,20 +35,6 @@ impl Call<'_> {
     pub(crate) fn server(&self) -> Option<&str> {
         self.route.as_ref().ok().and_then(|route| route.server.as_deref())
     }
-}
-
-/// How a call ended, if it was not dropped.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large one is the ordinary one; boxing it would cost every call"
-)]
-pub(crate) enum Outcome {
-    /// A tool result, of an upstream or of a Rust tool.
-    Result(Raw, ToolResult),
-    /// The upstream's own JSON-RPC error, passed on.
-    Relayed(RpcError),
-    /// Our own failure.
-    Failed(CallError),
 }
 
 /// What the chain needs besides the call.
@@ -103,7 +90,7 @@ impl Chain {
                 Shape::ToolResult | Shape::Internal => {
                     let structured = call.server().is_none();
                     let result = envelope_result(&error.envelope(), true, structured);
-                    let marked = ToolResult::read(&result, Input::Refused)
+                    let marked = Reply::read(&result, Input::Refused)
                         .map(|result| result.finish(era, &self.server_info, call.correlation));
                     Ok(marked.unwrap_or_else(|_| result.into()))
                 }

@@ -1,0 +1,273 @@
+//! One request carried to a server and its answer back, whatever it is about: a tool, a prompt, a resource.
+//!
+//! What all surfaces share is here: the queue, the server that may have to come up first, the clocks, progress,
+//! questions back to the client, and what each way to fail is called. What a surface does before and after is its
+//! own; dropping the future cancels the request.
+
+use std::time::Duration;
+
+use bridgehead_audit::CorrelationId;
+use bridgehead_config::{Isolation, Retry};
+use bridgehead_schema::HeaderParameter;
+use bridgehead_upstream::{Event, LinkError, Mirror, Purpose, Ready, Unavailable, Upstream};
+use bridgehead_wire::{Abilities, Code, Era, Raw, RpcError, code};
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::caller::{Ask, Caller, ProgressSink};
+use crate::error::CallError;
+use crate::questions::Questions;
+use crate::queue::Queue;
+use crate::relay::{Input, Reply, Rewrite, params_for, progress_for};
+
+/// How a request ended, if it was not dropped.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the ordinary one; boxing it would cost every call"
+)]
+pub(crate) enum Outcome {
+    /// A result, of an upstream or of a Rust tool.
+    Result(Raw, Reply),
+    /// The upstream's own JSON-RPC error, passed on.
+    Relayed(RpcError),
+    /// Our own failure.
+    Failed(CallError),
+}
+
+/// One request for a server.
+pub(crate) struct Errand<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) ask: &'a Ask,
+    pub(crate) subject: Subject<'a>,
+    pub(crate) correlation: CorrelationId,
+    pub(crate) progress: Option<&'a ProgressSink>,
+}
+
+/// What a request is about.
+pub(crate) struct Subject<'a> {
+    /// What it is called in messages.
+    pub(crate) kind: &'static str,
+    /// The name that the client used.
+    pub(crate) offered: &'a str,
+    /// The name that the server knows it by.
+    pub(crate) own: &'a str,
+    /// What in the params must become another for the server.
+    pub(crate) rewrite: Option<Rewrite>,
+    /// Arguments that travel as headers too.
+    pub(crate) headers: &'a [HeaderParameter],
+    /// Whether asking twice does no more than asking once.
+    pub(crate) repeatable: bool,
+}
+
+/// How often a call is sent at the most when its server is lost under it.
+const MOST_SENDS: usize = 3;
+
+impl Errand<'_> {
+    /// Sends the request, and sends it again where its server was lost and doing it twice is no question. `waited` is
+    /// told how long the queue was, if there was one.
+    pub(crate) async fn run(
+        &self,
+        upstream: &Upstream,
+        queue: &Queue,
+        waited: impl FnOnce(Duration),
+    ) -> Result<Outcome, CallError> {
+        let limits = upstream.config();
+        let began = Instant::now();
+        let mut last = began + limits.max_total;
+        let _place = match queue.try_enter() {
+            Some(place) => place,
+            None => {
+                let turn = queue.enter(last.min(began + limits.request_timeout)).await;
+                waited(began.elapsed());
+                turn.map_err(|error| {
+                    let message = format!("server `{}` cannot be called now: {error}", upstream.name());
+                    CallError::new(Code::ProviderUnavailable, message)
+                })?
+            }
+        };
+        let own = self.caller.session.uses(upstream, self.caller.era());
+        let own = own.map_err(|error| unavailable(upstream, &error))?;
+        let upstream = own.as_ref().unwrap_or(upstream);
+        let mut sends = 0;
+        let mut progress = Progress { errand: self, last: None };
+        loop {
+            let deadline = last.min(Instant::now() + limits.request_timeout);
+            let ready = upstream.acquire(deadline).await.map_err(|error| unavailable(upstream, &error))?;
+            sends += 1;
+            match self.send(upstream, &ready, &mut last, &mut progress).await {
+                Err(lost)
+                    if lost.code == Code::ProviderCrashed
+                        && sends < MOST_SENDS
+                        && self.may_repeat(upstream, &lost) =>
+                {
+                    debug!(correlationId = %self.correlation, name = self.subject.offered, "the server was lost; the request is sent again");
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Whether a call whose server was lost may be sent again.
+    fn may_repeat(&self, upstream: &Upstream, lost: &CallError) -> bool {
+        match upstream.config().retry {
+            Retry::Always => true,
+            Retry::Safe => !lost.may_have_run || self.subject.repeatable,
+            Retry::Never => false,
+        }
+    }
+
+    /// Sends the call and waits for its answer until `last`, which moves on while the client is asked something.
+    async fn send(
+        &self,
+        upstream: &Upstream,
+        ready: &Ready,
+        last: &mut Instant,
+        progress: &mut Progress<'_>,
+    ) -> Result<Outcome, CallError> {
+        let Self { subject, .. } = self;
+        let server = upstream.name();
+        let (client, peer) = (self.caller.era(), ready.peer.revision.era());
+        let abilities = if peer == Era::Legacy { self.caller.abilities() } else { Abilities::NONE };
+        let mut exchange = ready.link.open_for(Purpose::Ordinary, abilities);
+        let mut questions = Questions::default();
+        let wants_progress = self.progress.is_some() && self.ask.meta.progress_token.is_some();
+        let params = params_for(
+            &self.ask.params,
+            &self.ask.meta,
+            subject.rewrite.as_ref(),
+            client,
+            peer,
+            wants_progress.then(|| exchange.id()),
+        );
+        let mirror =
+            Mirror { name: Some(subject.own), parameters: subject.headers, params: Some(&self.ask.params) };
+        exchange.send_mirrored(&self.ask.method, &params, mirror).await;
+        loop {
+            let now = Instant::now();
+            let deadline = (*last).min(now + upstream.config().request_timeout);
+            let event = if questions.is_open() {
+                // PIPE-9: no clock of the call runs while its client is asked.
+                let event = questions.next(&mut exchange).await;
+                *last += now.elapsed();
+                let Some(event) = event else { continue };
+                Ok(event)
+            } else {
+                tokio::time::timeout_at(deadline, exchange.next()).await
+            };
+            let Ok(event) = event else {
+                // Leaving drops the exchange, which tells the server; whether it is well is looked into, unless
+                // only this client would miss what it does now.
+                if !restart_own(upstream) {
+                    upstream.suspect();
+                }
+                let message = format!(
+                    "server `{server}` did not answer {kind} `{}` in time ({kind} failed: timeout)",
+                    subject.own,
+                    kind = subject.kind,
+                );
+                return Err(CallError::new(Code::ProviderTimeout, message).after_sending());
+            };
+            match event {
+                Event::Progress(params) => progress.forward(&params),
+                Event::Asked(asked) => questions.put(&asked, self.caller, &mut exchange),
+                Event::Withdrawn(id) => questions.withdraw(&id),
+                Event::Answer(Ok(result)) => {
+                    let input = match (client, peer) {
+                        (Era::Modern, Era::Modern) => Input::Relayed,
+                        _ => Input::Refused,
+                    };
+                    return read(result, input).map_err(|error| CallError {
+                        message: format!("server `{server}`: {}", error.message),
+                        ..error
+                    });
+                }
+                // These two are about our own request to the server; a client would take them for its own.
+                Event::Answer(Err(error))
+                    if matches!(error.code(), code::HEADER_MISMATCH | code::UNSUPPORTED_PROTOCOL_VERSION) =>
+                {
+                    let message =
+                        format!("server `{server}` refused the gateway's request: {}", error.message());
+                    return Err(CallError::new(Code::ProviderUnavailable, message));
+                }
+                // A code that earlier revisions do not have; the words and the data still tell what was missing.
+                Event::Answer(Err(error))
+                    if error.code() == code::MISSING_CLIENT_CAPABILITY && client == Era::Legacy =>
+                {
+                    let data = error.data().and_then(|data| data.decode().ok()).unwrap_or(Value::Null);
+                    return Ok(Outcome::Relayed(RpcError::with_data(
+                        code::INVALID_PARAMS,
+                        &error.message(),
+                        &data,
+                    )));
+                }
+                Event::Answer(Err(error)) => return Ok(Outcome::Relayed(error)),
+                Event::Lost(error @ (LinkError::TooLarge { .. } | LinkError::Unusable(_))) => {
+                    let message = format!("server `{server}`: {error}");
+                    return Err(CallError::new(Code::ProviderInvalidOutput, message).after_sending());
+                }
+                Event::Lost(LinkError::Refused { reason, .. }) => {
+                    // Whether it turns everybody away is looked into.
+                    upstream.suspect();
+                    let message = format!("server `{server}` did not take the call: {reason}");
+                    let error = CallError::new(Code::ProviderUnavailable, message);
+                    return Err(if exchange.was_sent() { error.after_sending() } else { error });
+                }
+                Event::Lost(LinkError::Closed(reason)) => {
+                    let message = format!("server `{server}` was lost during the call: {reason}");
+                    let error = CallError::new(Code::ProviderCrashed, message);
+                    return Err(if exchange.was_sent() { error.after_sending() } else { error });
+                }
+            }
+        }
+    }
+}
+
+/// What the client has been told of a call's progress. A call that is sent again begins anew; its client
+/// must not see it go backwards.
+struct Progress<'c> {
+    errand: &'c Errand<'c>,
+    last: Option<f64>,
+}
+
+impl Progress<'_> {
+    fn forward(&mut self, params: &Raw) {
+        #[derive(serde::Deserialize)]
+        struct Reached {
+            progress: f64,
+        }
+        let Self { errand, last } = self;
+        let (Some(sink), Some(token)) = (errand.progress, &errand.ask.meta.progress_token) else { return };
+        let Ok(Reached { progress }) = params.decode() else { return };
+        if last.is_some_and(|last| progress <= last) {
+            return;
+        }
+        *last = Some(progress);
+        let told = progress_for(params, token, errand.caller.revision).is_some_and(|told| sink.send(told));
+        if !told {
+            debug!(correlationId = %errand.correlation, "the client does not read its progress; one was dropped");
+        }
+    }
+}
+
+/// POOL-10: a process that one session has for itself is started anew when it kept a call waiting for too long.
+pub(crate) fn restart_own(upstream: &Upstream) -> bool {
+    upstream.config().isolation == Isolation::Session && upstream.is_process() && upstream.restart()
+}
+
+/// Reads a result as far as we must.
+pub(crate) fn read(result: Raw, input: Input) -> Result<Outcome, CallError> {
+    match Reply::read(&result, input) {
+        Ok(read) => Ok(Outcome::Result(result, read)),
+        Err(reason) => Err(CallError::new(Code::ProviderInvalidOutput, reason).after_sending()),
+    }
+}
+
+fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
+    let code = match error {
+        Unavailable::StillRestarting(_) => Code::RestartInProgress,
+        Unavailable::Down { .. } | Unavailable::Stopped => Code::ProviderUnavailable,
+        Unavailable::Failed(_) | Unavailable::Removed => Code::RestartFailed,
+    };
+    CallError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()))
+}
