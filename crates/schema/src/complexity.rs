@@ -68,9 +68,7 @@ pub(crate) struct Bounds {
 
 /// Measures `schema` and refuses it if nothing could be checked against it safely.
 pub(crate) fn measure(schema: &Value) -> Result<Bounds, SchemaError> {
-    let mut document = Document { root: schema, anchors: HashMap::new(), objects: 0, patterns: 0 };
-    document.survey(schema, 0, false)?;
-    Graph::of(&document)?.bounds()
+    Graph::of(&Document::of(schema)?)?.bounds()
 }
 
 /// Levels of nesting in `instance`; a scalar has none.
@@ -89,14 +87,21 @@ pub(crate) fn depth(instance: &Value) -> usize {
 }
 
 /// A schema document and the names that references in it may use.
-struct Document<'a> {
+#[derive(Debug)]
+pub(crate) struct Document<'a> {
     root: &'a Value,
     anchors: HashMap<&'a str, Vec<&'a Value>>,
-    objects: usize,
+    pub(crate) objects: usize,
     patterns: usize,
 }
 
 impl<'a> Document<'a> {
+    pub(crate) fn of(root: &'a Value) -> Result<Self, SchemaError> {
+        let mut document = Self { root, anchors: HashMap::new(), objects: 0, patterns: 0 };
+        document.survey(root, 0, false)?;
+        Ok(document)
+    }
+
     /// Counts what is bounded and collects the anchors, also in parts that nothing refers to.
     fn survey(&mut self, value: &'a Value, level: usize, data: bool) -> Result<(), SchemaError> {
         if level > DEEPEST {
@@ -159,7 +164,7 @@ impl<'a> Document<'a> {
     }
 
     /// What `reference` stands for. Nothing for the built-in schemas of schemas, whose cost is their own.
-    fn resolve(&self, reference: &str) -> Result<Vec<&'a Value>, SchemaError> {
+    pub(crate) fn resolve(&self, reference: &str) -> Result<Vec<&'a Value>, SchemaError> {
         let (document, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let own = ["$id", "id"].iter().find_map(|key| self.root.get(key)?.as_str());
         if !document.is_empty() && own.is_none_or(|own| own.trim_end_matches('#') != document) {

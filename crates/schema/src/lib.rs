@@ -1,15 +1,23 @@
 //! JSON Schema, compiled once and asked often.
 //!
 //! [`Validator`] checks the arguments of calls, [`header_parameters`] reads which of them travel as HTTP
-//! headers. What to do with a schema that does not compile, and when to check what, is decided by the caller.
+//! headers. [`Envelope`] is what a program gets for a call, its [`Content`] blocks mapped, its data cast to the
+//! [`OutputSchema`]. What to do with a schema that does not compile, and when to check what, is decided by the
+//! caller.
 //!
 //! What must stay true: no `$ref` is ever fetched, and no schema, however hostile, makes a check run away:
 //! schemas come from upstreams and are bounded in size, nesting and in what their references expand to.
 
+mod cast;
 mod complexity;
+mod content;
+mod envelope;
 mod header;
 mod validator;
 
+pub use cast::{Cast, Change, OutputSchema, Source};
+pub use content::Content;
+pub use envelope::{Envelope, Flat, Meta, Origin};
 pub use header::{HeaderAnnotationError, HeaderKind, HeaderParameter, header_parameters};
 pub use validator::{Issue, Validator};
 

@@ -3,7 +3,7 @@
 //! offending value itself, which may be huge or secret.
 
 use jsonschema::error::ValidationErrorKind;
-use jsonschema::{PatternOptions, ReferencingError};
+use jsonschema::{PatternOptions, ReferencingError, ValidationOptions};
 use serde_json::Value;
 
 use crate::complexity::{self, Bounds};
@@ -46,19 +46,24 @@ impl Validator {
     /// # Errors
     /// When the text is not a schema, refers to something outside of itself, or exceeds a bound.
     pub fn compile(schema: &str) -> Result<Self, SchemaError> {
+        Self::compile_with_source(schema).map(|(_, validator)| validator)
+    }
+
+    /// The same, with the schema as it was read.
+    pub(crate) fn compile_with_source(schema: &str) -> Result<(Value, Self), SchemaError> {
         if schema.len() > LONGEST_TEXT {
             return Err(SchemaError::TooLarge { what: "bytes", limit: LONGEST_TEXT });
         }
         let schema: Value =
             serde_json::from_str(schema).map_err(|error| SchemaError::NotJson(error.to_string()))?;
         let bounds = complexity::measure(&schema)?;
-        let patterns = PatternOptions::regex().size_limit(LARGEST_PATTERN).dfa_size_limit(LARGEST_PATTERN);
-        let compiled = jsonschema::options()
-            .offline()
-            .with_pattern_options(patterns)
-            .build(&schema)
-            .map_err(|error| refused(&error))?;
-        Ok(Self { compiled, bounds })
+        let compiled = options().build(&schema).map_err(|error| refused(&error))?;
+        Ok((schema, Self { compiled, bounds }))
+    }
+
+    /// Whether `instance` can be checked at all.
+    pub(crate) fn can_check(&self, instance: &Value) -> bool {
+        self.bounds.checked.is_none_or(|bound| complexity::depth(instance) <= bound)
     }
 
     /// Checks `instance`.
@@ -86,6 +91,12 @@ impl Validator {
         }
         Err(issues)
     }
+}
+
+/// How every schema, and every part of one, is compiled: without a network, with bounded patterns.
+pub(crate) fn options<'i>() -> ValidationOptions<'i> {
+    let patterns = PatternOptions::regex().size_limit(LARGEST_PATTERN).dfa_size_limit(LARGEST_PATTERN);
+    jsonschema::options().offline().with_pattern_options(patterns)
 }
 
 /// An issue with the instance as a whole.

@@ -433,7 +433,7 @@ async fn the_gateway_answers_about_itself() {
     }
 }
 
-/// The relay is byte-faithful: unknown members, unknown blocks, number text and key order survive.
+/// ENV-7: the relay is byte-faithful: unknown members, unknown blocks, number text and key order survive.
 #[tokio::test]
 async fn results_pass_byte_for_byte() {
     let text = r#"{"z":1.0e0, "content":[{"type":"future_block","b":0.10,"a":"\u00e4"}],"structuredContent":{"big":123456789012345678901234567890}}"#;

@@ -1,0 +1,243 @@
+//! The way through a schema and a value at once, with what it may cost.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+
+use super::Change;
+use crate::complexity::Document;
+use crate::validator::options;
+
+/// Levels of a value that are looked into; what is deeper is taken or left as a whole.
+pub(super) const DEEPEST: usize = 48;
+/// Ways to read a schema with alternatives that are tried for one value.
+const MOST_VIEWS: usize = 16;
+/// Work that is always allowed, and how often each part of a value may be looked at on top of it.
+const WORK: u64 = 400_000;
+const WORK_PER_PART: u64 = 64;
+/// What compiling a part of a schema costs for each object in the whole schema.
+const WORK_TO_COMPILE: u64 = 10;
+
+/// A schema, as a place in the document.
+pub(super) type Node<'s> = &'s Value;
+
+/// The schemas that hold for one value together, under one choice of the alternatives.
+pub(super) type View<'s> = Vec<Node<'s>>;
+
+/// A value that was made to fit, or not.
+pub(super) struct Fitted {
+    pub(super) value: Value,
+    pub(super) changes: Vec<Change>,
+    pub(super) fits: bool,
+}
+
+pub(super) struct Walk<'s> {
+    pub(super) root: Node<'s>,
+    document: Document<'s>,
+    places: HashMap<*const Value, String>,
+    registry: jsonschema::Registry<'s>,
+    base: String,
+    parts: &'s Mutex<HashMap<String, Arc<jsonschema::Validator>>>,
+    /// What this walk has paid for. Whether somebody else has compiled it before must not change the outcome.
+    paid: HashMap<*const Value, Arc<jsonschema::Validator>>,
+    patterns: HashMap<&'s str, Option<jsonschema::Validator>>,
+    left: u64,
+    /// Schemas for which a value is being made: the smallest value of one does not contain itself.
+    pub(super) making: HashSet<*const Value>,
+}
+
+impl<'s> Walk<'s> {
+    pub(super) fn over(
+        root: Node<'s>,
+        parts: &'s Mutex<HashMap<String, Arc<jsonschema::Validator>>>,
+        value: &Value,
+    ) -> Option<Self> {
+        let own = ["$id", "id"].iter().find_map(|key| root.get(key)?.as_str());
+        // Without a scheme it would be relative to nothing.
+        let own = own.filter(|own| own.contains("://") || own.starts_with("urn:"));
+        let base = own.unwrap_or("urn:bridgehead:schema").trim_end_matches('#').to_owned();
+        let registry = jsonschema::Registry::new().add(base.as_str(), root).ok()?.prepare().ok()?;
+        let mut places = HashMap::new();
+        locate(root, &mut String::new(), &mut places);
+        Some(Self {
+            root,
+            document: Document::of(root).ok()?,
+            places,
+            registry,
+            base,
+            parts,
+            paid: HashMap::new(),
+            patterns: HashMap::new(),
+            left: WORK.saturating_add(WORK_PER_PART.saturating_mul(weight(value))),
+            making: HashSet::new(),
+        })
+    }
+
+    /// Takes so much work; false when there is none left.
+    pub(super) fn afford(&mut self, work: u64) -> bool {
+        let affordable = self.left >= work;
+        self.left = self.left.saturating_sub(work);
+        affordable
+    }
+
+    pub(super) const fn exhausted(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Whether `value` fits `node`. What cannot be found out does not.
+    pub(super) fn fits(&mut self, node: Node<'s>, value: &Value) -> bool {
+        if let Value::Bool(flag) = node {
+            return *flag;
+        }
+        if !self.afford(weight(value)) {
+            return false;
+        }
+        self.compiled(node).is_some_and(|compiled| compiled.is_valid(value))
+    }
+
+    fn compiled(&mut self, node: Node<'s>) -> Option<Arc<jsonschema::Validator>> {
+        let key = std::ptr::from_ref(node);
+        if let Some(paid) = self.paid.get(&key) {
+            return Some(Arc::clone(paid));
+        }
+        if !self.afford(WORK_TO_COMPILE * (self.document.objects as u64 + 1)) {
+            return None;
+        }
+        let place = self.places.get(&key)?;
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let compiled = match parts.get(place) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let built = Arc::new(self.build(place)?);
+                parts.insert(place.clone(), Arc::clone(&built));
+                built
+            }
+        };
+        self.paid.insert(key, Arc::clone(&compiled));
+        Some(compiled)
+    }
+
+    fn build(&self, place: &str) -> Option<jsonschema::Validator> {
+        let mut part = json!({"$ref": format!("{}#{}", self.base, fragment(place))});
+        if let Some(dialect) = self.root.get("$schema") {
+            part["$schema"] = dialect.clone();
+        }
+        options().with_registry(&self.registry).build(&part).ok()
+    }
+
+    /// Whether a pattern of `patternProperties` meets a name.
+    pub(super) fn meets(&mut self, pattern: &'s str, name: &str) -> bool {
+        if !self.afford(1) {
+            return false;
+        }
+        let build = || options().build(&json!({"pattern": pattern})).ok();
+        let compiled = self.patterns.entry(pattern).or_insert_with(build);
+        compiled.as_ref().is_some_and(|compiled| compiled.is_valid(&Value::from(name)))
+    }
+
+    /// The ways to read `node`: which schemas hold for its value, for each choice of the alternatives.
+    pub(super) fn views(&mut self, node: Node<'s>) -> Vec<View<'s>> {
+        self.extended(vec![View::new()], node)
+    }
+
+    fn extended(&mut self, mut views: Vec<View<'s>>, node: Node<'s>) -> Vec<View<'s>> {
+        if !node.is_object() || !self.afford(views.len() as u64) {
+            return views;
+        }
+        views.iter_mut().for_each(|view| view.push(node));
+        for keyword in ["$ref", "$dynamicRef", "$recursiveRef"] {
+            let Some(reference) = node.get(keyword).and_then(Value::as_str) else { continue };
+            for target in self.document.resolve(reference).unwrap_or_default() {
+                views = self.extended(views, target);
+            }
+        }
+        for part in list(node, "allOf") {
+            views = self.extended(views, part);
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            let branches = list(node, keyword);
+            if !branches.is_empty() {
+                views = self.branched(&views, branches.iter().map(|branch| vec![branch]));
+            }
+        }
+        if let Some(condition) = node.get("if") {
+            let then = std::iter::once(condition).chain(node.get("then")).collect();
+            views =
+                self.branched(&views, [then, node.get("else").into_iter().collect::<Vec<_>>()].into_iter());
+        }
+        views
+    }
+
+    fn branched(
+        &mut self,
+        views: &[View<'s>],
+        branches: impl Iterator<Item = Vec<Node<'s>>>,
+    ) -> Vec<View<'s>> {
+        let mut all = Vec::new();
+        for branch in branches {
+            let chosen = branch.into_iter().fold(views.to_vec(), |views, node| self.extended(views, node));
+            all.extend(chosen);
+            if all.len() >= MOST_VIEWS {
+                all.truncate(MOST_VIEWS);
+                break;
+            }
+        }
+        all
+    }
+}
+
+/// The schemas of a list under `keyword`.
+pub(super) fn list<'s>(node: Node<'s>, keyword: &str) -> &'s [Value] {
+    node.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// How many parts a value has, itself included.
+pub(super) fn weight(value: &Value) -> u64 {
+    let mut parts = 0;
+    let mut open = vec![value];
+    while let Some(value) = open.pop() {
+        parts += 1;
+        match value {
+            Value::Array(items) => open.extend(items),
+            Value::Object(members) => open.extend(members.values()),
+            // A long text takes its time too.
+            Value::String(text) => parts += text.len() as u64 / 64,
+            _ => {}
+        }
+    }
+    parts
+}
+
+/// The path one step further.
+pub(super) fn below(path: &str, step: &str) -> String {
+    format!("{path}/{}", step.replace('~', "~0").replace('/', "~1"))
+}
+
+fn locate(value: &Value, place: &mut String, places: &mut HashMap<*const Value, String>) {
+    places.insert(std::ptr::from_ref(value), place.clone());
+    let mut step = |name: &str, part: &Value| {
+        let here = place.len();
+        place.push_str(&below("", name));
+        locate(part, place, places);
+        place.truncate(here);
+    };
+    match value {
+        Value::Array(items) => items.iter().enumerate().for_each(|(at, item)| step(&at.to_string(), item)),
+        Value::Object(members) => members.iter().for_each(|(name, member)| step(name, member)),
+        _ => {}
+    }
+}
+
+/// A JSON pointer as the fragment of a URI.
+fn fragment(pointer: &str) -> String {
+    let mut encoded = String::with_capacity(pointer.len());
+    for byte in pointer.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
