@@ -81,6 +81,7 @@ fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
             .and_then(|count| usize::try_from(count).ok())
             .unwrap_or(default.init_concurrency),
         list_wait: duration(section, "list_wait_ms", default.list_wait),
+        question_timeout: duration(section, "question_timeout_ms", default.question_timeout),
         threads: section
             .integer("threads")
             .and_then(|threads| NonZeroUsize::new(usize::try_from(threads).ok()?)),
@@ -252,7 +253,7 @@ pub(crate) fn duration(section: &Section<'_>, key: &str, default: Duration) -> D
     section.integer(key).map_or(default, Duration::from_millis)
 }
 
-fn count(section: &Section<'_>, key: &str, default: usize) -> usize {
+pub(crate) fn count(section: &Section<'_>, key: &str, default: usize) -> usize {
     section.integer(key).and_then(|number| usize::try_from(number).ok()).unwrap_or(default)
 }
 

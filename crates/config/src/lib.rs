@@ -48,7 +48,7 @@ pub use reference::reference;
 pub use schema::json_schema;
 pub use secret::Secret;
 pub use settings::{
-    AuditPayloads, AuditSettings, AuditStore, Config, EraChoice, GatewaySettings, HttpSettings,
+    AuditPayloads, AuditSettings, AuditStore, Config, EraChoice, GatewaySettings, HttpSettings, Interactive,
     InvalidServerName, Isolation, Launch, LogLevel, Mode, Prefix, Queue, Remote, Retry, Server, ServerName,
     Source, Stdio, TokenSource, ToolOverride, Transport, UnknownWord,
 };

@@ -113,6 +113,8 @@ pub struct GatewaySettings {
     pub init_concurrency: usize,
     /// How long the first list of tools waits for servers that are still starting.
     pub list_wait: Duration,
+    /// How long a client has to answer what a server asks it.
+    pub question_timeout: Duration,
     /// Number of threads that serve HTTP clients, if it is not one per core.
     pub threads: Option<NonZeroUsize>,
     /// Whether errors carry backtraces.
@@ -269,6 +271,24 @@ pub struct Server {
     pub lazy: bool,
     /// Which protocol era is spoken with it.
     pub era: EraChoice,
+    /// Whether calls during which it may ask its user have a process or a session for themselves.
+    pub interactive: Interactive,
+    /// How many processes or sessions there are at most for such calls.
+    pub max_leases: usize,
+    /// How long a client has to answer what it asks.
+    pub question_timeout: Duration,
+}
+
+/// Whether calls of clients that can be asked something have a process or a session for themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Interactive {
+    /// Once a question came that could have been for more than one call.
+    #[default]
+    Auto,
+    /// Always.
+    Exclusive,
+    /// Never.
+    Shared,
 }
 
 /// Who shares one process of a server.
@@ -480,6 +500,7 @@ impl Default for GatewaySettings {
             startup_timeout: Duration::from_millis(30_000),
             init_concurrency: 8,
             list_wait: Duration::from_millis(5_000),
+            question_timeout: Duration::from_millis(600_000),
             threads: None,
             debug_errors: false,
             max_message_bytes: 16 * MEGABYTE,
@@ -574,6 +595,9 @@ impl Server {
             idle_timeout: None,
             lazy: false,
             era: EraChoice::Auto,
+            interactive: Interactive::Auto,
+            max_leases: 8,
+            question_timeout: gateway.question_timeout,
         }
     }
 }

@@ -125,7 +125,7 @@ cwd = "."
     6 | colour = …
       | ^^^^^^ not a key of `[gateway]`
       |
-      = help: the keys here are `mode`, `prefix`, `max_name_length`, `request_timeout_ms`, `max_total_ms`, `startup_timeout_ms`, `list_wait_ms`, `threads`, `debug_errors`, `max_message_mb`, `init_concurrency`
+      = help: the keys here are `mode`, `prefix`, `max_name_length`, `request_timeout_ms`, `max_total_ms`, `startup_timeout_ms`, `list_wait_ms`, `question_timeout_ms`, `threads`, `debug_errors`, `max_message_mb`, `init_concurrency`
 
     error: `listen` is not an address with a port
      --> bridgehead.toml:9:10
@@ -433,7 +433,7 @@ env = "hunter2"
     14 | pin = …
        | ^^^ not a key of `[servers.NAME]`
        |
-       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `shared`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`
+       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `shared`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`
 
     error: `env` must be a table of strings, found a string
       --> bridgehead.toml:15:7

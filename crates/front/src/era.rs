@@ -150,12 +150,12 @@ pub(crate) fn negotiate(params: Option<&Raw>) -> Result<Revision, RpcError> {
         .ok_or_else(|| RpcError::new(code::INVALID_PARAMS, "`params.protocolVersion` must be a string"))
 }
 
-/// What a legacy client declares at `initialize` that it can be asked.
-pub(crate) fn abilities(params: Option<&Raw>) -> Abilities {
+/// What a legacy client declares at `initialize` that it can be asked, as far as its revision has it.
+pub(crate) fn abilities(params: Option<&Raw>, revision: Revision) -> Abilities {
     params
         .and_then(|params| Object::parse(params).ok())
         .and_then(|params| params.get("capabilities"))
-        .map_or(Abilities::NONE, |capabilities| Abilities::declared(&capabilities))
+        .map_or(Abilities::NONE, |capabilities| Abilities::declared(&capabilities).as_of(revision))
 }
 
 /// The id that a `notifications/cancelled` names.

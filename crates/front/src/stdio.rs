@@ -366,7 +366,7 @@ impl<B: Backend> Connection<B> {
         let revision = era::negotiate(params)?;
         debug!(%revision, "legacy client");
         self.revision = Some(revision);
-        let abilities = era::abilities(params);
+        let abilities = era::abilities(params, revision);
         self.questioner = (!abilities.is_none())
             .then(|| Questioner::new(abilities, self.desk.clone(), Lines(Arc::clone(&self.outbox))));
         self.initialized.store(false, Ordering::Release);

@@ -3,6 +3,8 @@
 //! The front gives a [`Questioner`] with the calls of clients that declared what they can answer, and hands every
 //! response of such a client to its [`Desk`]. Ids towards a client are of our making, one space per desk. A
 //! question that is dropped before its answer is taken back at the client; one whose client is gone has failed.
+//!
+//! A modern client cannot be asked while it waits: what is put to it stands at its parked call ([`crate::park`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,6 +17,8 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tracing::debug;
 
+use crate::park::Park;
+
 /// Where messages to a client go.
 pub trait Outlet: Send + Sync + 'static {
     /// Sends one message, whole and encoded; says whether it was taken.
@@ -24,7 +28,8 @@ pub trait Outlet: Send + Sync + 'static {
     fn gone(&self) -> BoxFuture<'_, ()>;
 }
 
-type Answer = Result<Raw, RpcError>;
+/// What a client answers.
+pub(crate) type Answer = Result<Raw, RpcError>;
 
 /// The questions to one client that wait for an answer. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -60,7 +65,15 @@ impl Desk {
 
 /// The way to a client that can be asked. Clones are the same.
 #[derive(Clone)]
-pub struct Questioner(Arc<Inner>);
+pub struct Questioner(Way);
+
+#[derive(Clone)]
+enum Way {
+    /// The client answers while its call is open.
+    Open(Arc<Inner>),
+    /// The client is asked by the result of its request, and answers with the next.
+    Parked(Arc<Park>),
+}
 
 struct Inner {
     abilities: Abilities,
@@ -70,28 +83,54 @@ struct Inner {
 
 impl fmt::Debug for Questioner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Questioner").field("abilities", &self.0.abilities).finish_non_exhaustive()
+        f.debug_struct("Questioner").field("abilities", &self.abilities()).finish_non_exhaustive()
     }
 }
 
 impl Questioner {
     /// Asks by `outlet`; the answers come to `desk`.
     pub fn new(abilities: Abilities, desk: Desk, outlet: impl Outlet) -> Self {
-        Self(Arc::new(Inner { abilities, desk, outlet: Box::new(outlet) }))
+        Self(Way::Open(Arc::new(Inner { abilities, desk, outlet: Box::new(outlet) })))
+    }
+
+    /// Asks the client of a call that may be parked.
+    pub(crate) const fn parked(park: Arc<Park>) -> Self {
+        Self(Way::Parked(park))
     }
 
     /// What the client can be asked.
     pub fn abilities(&self) -> Abilities {
-        self.0.abilities
+        match &self.0 {
+            Way::Open(inner) => inner.abilities,
+            Way::Parked(park) => park.abilities(),
+        }
+    }
+
+    /// Tells the client something during its call; it may have gone.
+    pub(crate) fn tell(&self, method: &Method, params: &Spliced) {
+        if let Way::Open(inner) = &self.0 {
+            let mut message = BytesMut::new();
+            notification(&mut message, method.as_str(), Some(params));
+            inner.outlet.put(message.freeze());
+        }
     }
 
     /// Asks, and gives the client's answer. Dropping the future takes the question back.
     pub(crate) fn ask(&self, method: &Method, params: &Spliced) -> BoxFuture<'static, Answer> {
-        let (id, answer) = self.0.desk.open();
+        match &self.0 {
+            Way::Open(inner) => Inner::ask(inner, method, params),
+            Way::Parked(park) => park.put(method, params),
+        }
+    }
+}
+
+impl Inner {
+    fn ask(self: &Arc<Self>, method: &Method, params: &Spliced) -> BoxFuture<'static, Answer> {
+        let (id, answer) = self.desk.open();
         let mut message = BytesMut::new();
         request(&mut message, id, method.as_str(), params);
-        let sent = self.0.outlet.put(message.freeze());
-        let question = Question { way: self.clone(), id, open: sent };
+        let sent = self.outlet.put(message.freeze());
+        let question = Question { way: Arc::clone(self), id, open: sent };
         Box::pin(async move {
             if !sent {
                 return Err(unreachable_client());
@@ -99,7 +138,7 @@ impl Questioner {
             let answer = tokio::select! {
                 biased;
                 answer = answer => answer.ok(),
-                () = question.way.0.outlet.gone() => None,
+                () = question.way.outlet.gone() => None,
             };
             match answer {
                 Some(answer) => {
@@ -112,13 +151,13 @@ impl Questioner {
     }
 }
 
-fn unreachable_client() -> RpcError {
+pub(crate) fn unreachable_client() -> RpcError {
     RpcError::new(code::INTERNAL_ERROR, "the client can no longer be asked: it does not read")
 }
 
 /// One question that was put.
 struct Question {
-    way: Questioner,
+    way: Arc<Inner>,
     id: u64,
     /// Whether the client still has it.
     open: bool,
@@ -133,7 +172,7 @@ impl Question {
 
 impl Drop for Question {
     fn drop(&mut self) {
-        let inner = &self.way.0;
+        let inner = &self.way;
         inner.desk.0.lock().waiting.remove(&self.id);
         if self.open {
             let params = Raw::encode(&serde_json::json!({

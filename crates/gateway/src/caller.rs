@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bridgehead_wire::{Abilities, Era, Method, Object, RequestMeta, Revision};
+use bridgehead_wire::{Abilities, Era, Method, Object, Raw, RequestMeta, Revision};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::asking::Questioner;
+use crate::park::Park;
 use crate::session::Session;
 
 /// Who calls: `local` without authentication, else the name of the token.
@@ -106,22 +107,50 @@ pub struct Ask {
 ///
 /// Bounded: a client that does not read loses progress, never the answer.
 #[derive(Debug, Clone)]
-pub struct ProgressSink(mpsc::Sender<Bytes>);
+pub struct ProgressSink(Way);
+
+#[derive(Debug, Clone)]
+enum Way {
+    /// To the request itself.
+    Request(mpsc::Sender<Bytes>),
+    /// To whichever request of a parked call is there.
+    Park(Arc<Park>),
+}
 
 impl ProgressSink {
     /// A sink and the end to read from, holding at most `capacity` unread notifications.
     pub fn channel(capacity: usize) -> (Self, mpsc::Receiver<Bytes>) {
         let (sender, receiver) = mpsc::channel(capacity);
-        (Self(sender), receiver)
+        (Self(Way::Request(sender)), receiver)
+    }
+
+    /// A sink to the request of a parked call that is there when something comes.
+    pub(crate) const fn parked(park: Arc<Park>) -> Self {
+        Self(Way::Park(park))
+    }
+
+    /// The token that the client knows progress by: `first`, unless another request has taken up its call.
+    pub(crate) fn token(&self, first: &Raw) -> Option<Raw> {
+        match &self.0 {
+            Way::Request(_) => Some(first.clone()),
+            Way::Park(park) => park.way().map(|(_, token)| token),
+        }
     }
 
     /// Resolves when nobody reads any more.
     pub async fn closed(&self) {
-        self.0.closed().await;
+        match &self.0 {
+            Way::Request(sender) => sender.closed().await,
+            // Its next request may.
+            Way::Park(_) => std::future::pending().await,
+        }
     }
 
     /// Hands on one notification; says whether there was room.
     pub fn send(&self, notification: Bytes) -> bool {
-        self.0.try_send(notification).is_ok()
+        match &self.0 {
+            Way::Request(sender) => sender.try_send(notification).is_ok(),
+            Way::Park(park) => park.way().is_some_and(|(sink, _)| sink.send(notification)),
+        }
     }
 }

@@ -9,17 +9,19 @@ use std::time::Duration;
 use bridgehead_audit::CorrelationId;
 use bridgehead_config::{Isolation, Retry};
 use bridgehead_schema::HeaderParameter;
-use bridgehead_upstream::{Event, LinkError, Mirror, Purpose, Ready, Unavailable, Upstream};
-use bridgehead_wire::{Abilities, Code, Era, Raw, RpcError, code};
-use serde_json::Value;
+use bridgehead_upstream::{Event, Exchange, LinkError, Mirror, Purpose, Ready, Unavailable, Upstream};
+use bridgehead_wire::{Abilities, Code, Era, Method, Object, Raw, RpcError, Spliced, code};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::debug;
 
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::error::CallError;
-use crate::questions::Questions;
-use crate::queue::Queue;
+use crate::park::not_valid;
+use crate::questions::{Questions, undeclared};
+use crate::queue::{Place, Queue};
 use crate::relay::{Input, Reply, Rewrite, params_for, progress_for};
+use crate::rounds::{Next, Rounds, Stop};
 
 /// How a request ended, if it was not dropped.
 #[expect(
@@ -75,7 +77,7 @@ impl Errand<'_> {
         let limits = upstream.config();
         let began = Instant::now();
         let mut last = began + limits.max_total;
-        let _place = match queue.try_enter() {
+        let place = match queue.try_enter() {
             Some(place) => place,
             None => {
                 let turn = queue.enter(last.min(began + limits.request_timeout)).await;
@@ -86,6 +88,7 @@ impl Errand<'_> {
                 })?
             }
         };
+        let mut turn = Turn { queue, place: Some(place) };
         let own = self.caller.session.uses(upstream, self.caller.era());
         let own = own.map_err(|error| unavailable(upstream, &error))?;
         let upstream = own.as_ref().unwrap_or(upstream);
@@ -95,7 +98,7 @@ impl Errand<'_> {
             let deadline = last.min(Instant::now() + limits.request_timeout);
             let ready = upstream.acquire(deadline).await.map_err(|error| unavailable(upstream, &error))?;
             sends += 1;
-            match self.send(upstream, &ready, &mut last, &mut progress).await {
+            match self.send(upstream, &ready, &mut last, &mut turn, &mut progress).await {
                 Err(lost)
                     if lost.code == Code::ProviderCrashed
                         && sends < MOST_SENDS
@@ -104,6 +107,50 @@ impl Errand<'_> {
                     debug!(correlationId = %self.correlation, name = self.subject.offered, "the server was lost; the request is sent again");
                 }
                 outcome => return outcome,
+            }
+        }
+    }
+
+    /// Sends the request, or sends it again with what a round adds.
+    async fn begin(&self, exchange: &mut Exchange, ready: &Ready, cell: Cell, next: Option<&Next>) {
+        let Self { subject, .. } = self;
+        let wants_progress = self.progress.is_some() && self.ask.meta.progress_token.is_some();
+        let mut params = params_for(
+            &self.ask.params,
+            &self.ask.meta,
+            subject.rewrite.as_ref(),
+            self.caller,
+            ready.peer.revision.era(),
+            wants_progress.then(|| exchange.id()),
+        );
+        if let Some(next) = next {
+            params = next.params(&params);
+        } else if cell == Cell::PARKING && self.ask.params.get("inputResponses").is_some() {
+            params = without_answers(&params);
+        }
+        let mirror =
+            Mirror { name: Some(subject.own), parameters: subject.headers, params: Some(&self.ask.params) };
+        exchange.send_mirrored(&self.ask.method, &params, mirror).await;
+    }
+
+    /// How a request ends whose server asked and got no answer.
+    fn stopped(&self, server: &str, stop: Stop) -> Result<Outcome, CallError> {
+        match stop {
+            Stop::Unusable(reason) => {
+                let message = format!("server `{server}`: {reason}");
+                Err(CallError::new(Code::ProviderInvalidOutput, message).after_sending())
+            }
+            Stop::Unanswered(method, error) => {
+                let message = format!(
+                    "server `{server}` asked the client for `{method}`, which failed: {}",
+                    error.message()
+                );
+                if self.ask.method == Method::ToolsCall {
+                    let result = json!({"content": [{"type": "text", "text": message}], "isError": true});
+                    read(Raw::encode(&result), Input::Refused)
+                } else {
+                    Ok(Outcome::Relayed(RpcError::new(code::INTERNAL_ERROR, &message)))
+                }
             }
         }
     }
@@ -123,32 +170,36 @@ impl Errand<'_> {
         upstream: &Upstream,
         ready: &Ready,
         last: &mut Instant,
+        turn: &mut Turn<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<Outcome, CallError> {
         let Self { subject, .. } = self;
         let server = upstream.name();
-        let (client, peer) = (self.caller.era(), ready.peer.revision.era());
-        let abilities = if peer == Era::Legacy { self.caller.abilities() } else { Abilities::NONE };
+        let cell = Cell { client: self.caller.era(), server: ready.peer.revision.era() };
+        let abilities = match cell {
+            Cell::LEGACY => self.caller.abilities(),
+            // What its client did not declare ends the call of a modern client.
+            Cell::PARKING => self.caller.abilities().hearing_all(),
+            Cell::MODERN | Cell::ROUNDS => Abilities::NONE,
+        };
+        // No server of this era gave it away, and whatever we gave was taken up before.
+        if cell == Cell::PARKING && self.ask.params.get("requestState").is_some() {
+            return Ok(Outcome::Relayed(not_valid()));
+        }
         let mut exchange = ready.link.open_for(Purpose::Ordinary, abilities);
         let mut questions = Questions::default();
-        let wants_progress = self.progress.is_some() && self.ask.meta.progress_token.is_some();
-        let params = params_for(
-            &self.ask.params,
-            &self.ask.meta,
-            subject.rewrite.as_ref(),
-            client,
-            peer,
-            wants_progress.then(|| exchange.id()),
-        );
-        let mirror =
-            Mirror { name: Some(subject.own), parameters: subject.headers, params: Some(&self.ask.params) };
-        exchange.send_mirrored(&self.ask.method, &params, mirror).await;
+        let mut rounds = Rounds::default();
+        let mut next: Option<Next> = None;
+        let patience = upstream.config().question_timeout;
+        self.begin(&mut exchange, ready, cell, next.as_ref()).await;
         loop {
             let now = Instant::now();
             let deadline = (*last).min(now + upstream.config().request_timeout);
             let event = if questions.is_open() {
                 // PIPE-9: no clock of the call runs while its client is asked.
+                turn.pause();
                 let event = questions.next(&mut exchange).await;
+                turn.go_on();
                 *last += now.elapsed();
                 let Some(event) = event else { continue };
                 Ok(event)
@@ -170,17 +221,44 @@ impl Errand<'_> {
             };
             match event {
                 Event::Progress(params) => progress.forward(&params),
-                Event::Asked(asked) => questions.put(&asked, self.caller, &mut exchange),
+                Event::Asked(asked)
+                    if !self.caller.abilities().covers(&asked.method, asked.params.as_ref()) =>
+                {
+                    return Ok(Outcome::Relayed(undeclared(&asked)));
+                }
+                Event::Asked(asked) => questions.put(&asked, self.caller, &mut exchange, patience),
                 Event::Withdrawn(id) => questions.withdraw(&id),
                 Event::Answer(Ok(result)) => {
-                    let input = match (client, peer) {
-                        (Era::Modern, Era::Modern) => Input::Relayed,
+                    let input = match cell {
+                        Cell::MODERN | Cell::ROUNDS => Input::Relayed,
                         _ => Input::Refused,
                     };
-                    return read(result, input).map_err(|error| CallError {
+                    let outcome = read(result, input).map_err(|error| CallError {
                         message: format!("server `{server}`: {}", error.message),
                         ..error
-                    });
+                    })?;
+                    let asks = match &outcome {
+                        Outcome::Result(_, reply) if cell == Cell::ROUNDS => reply.asks(),
+                        _ => None,
+                    };
+                    let Some(asks) = asks else {
+                        rounds.done(self.caller);
+                        return Ok(outcome);
+                    };
+                    // PIPE-9 again: the server waits for nothing meanwhile.
+                    turn.pause();
+                    let round = rounds.answer(asks, self.caller, patience).await;
+                    turn.go_on();
+                    *last += now.elapsed();
+                    let round = match round {
+                        Ok(round) => next.insert(round),
+                        Err(stop) => return self.stopped(server.as_ref(), stop),
+                    };
+                    if let Some(pause) = round.pause {
+                        tokio::time::sleep(pause).await;
+                    }
+                    exchange = ready.link.open_for(Purpose::Ordinary, abilities);
+                    self.begin(&mut exchange, ready, cell, next.as_ref()).await;
                 }
                 // These two are about our own request to the server; a client would take them for its own.
                 Event::Answer(Err(error))
@@ -192,7 +270,7 @@ impl Errand<'_> {
                 }
                 // A code that earlier revisions do not have; the words and the data still tell what was missing.
                 Event::Answer(Err(error))
-                    if error.code() == code::MISSING_CLIENT_CAPABILITY && client == Era::Legacy =>
+                    if error.code() == code::MISSING_CLIENT_CAPABILITY && cell.client == Era::Legacy =>
                 {
                     let data = error.data().and_then(|data| data.decode().ok()).unwrap_or(Value::Null);
                     return Ok(Outcome::Relayed(RpcError::with_data(
@@ -223,6 +301,39 @@ impl Errand<'_> {
     }
 }
 
+/// A place in a queue. While a client is asked it belongs to others: the server works on nothing then.
+struct Turn<'q> {
+    queue: &'q Queue,
+    place: Option<Place<'q>>,
+}
+
+impl Turn<'_> {
+    fn pause(&mut self) {
+        self.place = None;
+    }
+
+    /// Takes a place again, if there is one; a call that has begun waits for nobody.
+    fn go_on(&mut self) {
+        self.place = self.queue.try_enter();
+    }
+}
+
+/// The eras of the two sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cell {
+    client: Era,
+    server: Era,
+}
+
+impl Cell {
+    const MODERN: Self = Self { client: Era::Modern, server: Era::Modern };
+    const LEGACY: Self = Self { client: Era::Legacy, server: Era::Legacy };
+    /// The server asks by its result, and the client is asked during its call.
+    const ROUNDS: Self = Self { client: Era::Legacy, server: Era::Modern };
+    /// The server asks during the call, and the client by its result.
+    const PARKING: Self = Self { client: Era::Modern, server: Era::Legacy };
+}
+
 /// What the client has been told of a call's progress. A call that is sent again begins anew; its client
 /// must not see it go backwards.
 struct Progress<'c> {
@@ -237,13 +348,14 @@ impl Progress<'_> {
             progress: f64,
         }
         let Self { errand, last } = self;
-        let (Some(sink), Some(token)) = (errand.progress, &errand.ask.meta.progress_token) else { return };
+        let (Some(sink), Some(first)) = (errand.progress, &errand.ask.meta.progress_token) else { return };
+        let Some(token) = sink.token(first) else { return };
         let Ok(Reached { progress }) = params.decode() else { return };
         if last.is_some_and(|last| progress <= last) {
             return;
         }
         *last = Some(progress);
-        let told = progress_for(params, token, errand.caller.revision).is_some_and(|told| sink.send(told));
+        let told = progress_for(params, &token, errand.caller.revision).is_some_and(|told| sink.send(told));
         if !told {
             debug!(correlationId = %errand.correlation, "the client does not read its progress; one was dropped");
         }
@@ -270,4 +382,12 @@ fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
         Unavailable::Failed(_) | Unavailable::Removed => Code::RestartFailed,
     };
     CallError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()))
+}
+
+/// The params for a server that never asked.
+fn without_answers(params: &Spliced) -> Spliced {
+    let Ok(object) = Object::parse(&params.to_raw()) else { return params.clone() };
+    let mut edit = object.edit();
+    edit.remove("inputResponses");
+    edit.finish()
 }

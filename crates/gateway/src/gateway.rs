@@ -10,13 +10,14 @@ use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_events::Bus;
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{LineSink, Records, Registry, State, Upstream};
-use bridgehead_wire::{Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key};
+use bridgehead_wire::{Abilities, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use crate::asking::Questioner;
 use crate::builtin::{server_health, server_ping};
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::{Catalog, Registered, Shape};
@@ -26,7 +27,9 @@ use crate::life::Run;
 use crate::names::is_under;
 use crate::native::{NativeTool, RegisterError};
 use crate::offers::{Offers, is_prefixed};
+use crate::park::{Park, Parks};
 use crate::queue::Queues;
+use crate::seal::{Seal, Subject};
 use crate::status::About;
 
 /// What a gateway is built from. Everything has a default; building reads and starts nothing.
@@ -115,6 +118,7 @@ pub(crate) struct Inner {
     natives: Vec<Arc<Registered>>,
     pub(crate) upstreams: RwLock<Vec<Upstream>>,
     pub(crate) queues: Queues,
+    pub(crate) parks: Arc<Parks>,
     pub(crate) catalog: ArcSwap<Catalog>,
     /// Ticks when the list that clients see has become another one.
     changes: watch::Sender<u64>,
@@ -178,6 +182,7 @@ impl Gateway {
                 natives,
                 upstreams: RwLock::default(),
                 queues: Queues::default(),
+                parks: Arc::default(),
                 catalog: ArcSwap::from_pointee(catalog),
                 changes: watch::Sender::new(0),
                 starting: watch::Sender::new(0),
@@ -208,6 +213,56 @@ impl Gateway {
 
     /// Answers one request of either era. Dropping the future cancels the request.
     pub async fn answer(
+        &self,
+        caller: &Caller,
+        ask: &Ask,
+        progress: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        if caller.era() == Era::Modern && ask.method.may_ask() {
+            let abilities = declared(ask);
+            if abilities.answers_any() || ask.params.get("requestState").is_some() {
+                return Box::pin(self.answer_parkable(caller, ask, progress, abilities)).await;
+            }
+        }
+        self.answer_here(caller, ask, progress).await
+    }
+
+    /// Answers a request whose client may be asked something, or has been asked and comes back.
+    async fn answer_parkable(
+        &self,
+        caller: &Caller,
+        ask: &Ask,
+        progress: Option<ProgressSink>,
+        abilities: Abilities,
+    ) -> Result<Spliced, RpcError> {
+        let Inner { parks, chain, settings, .. } = &*self.0;
+        let subject = || Subject::of(caller.principal.as_str(), ask.method.as_str(), &ask.params);
+        let way = progress.clone().zip(ask.meta.progress_token.clone());
+        let state = ask.params.get("requestState").and_then(|state| state.to_text());
+        if let Some(state) = state.filter(|state| Seal::is_marked(state)) {
+            let responses = ask.params.get("inputResponses");
+            let resumed = parks.resume(&state, &subject(), responses, way.clone(), &chain.server_info).await;
+            if let Some(outcome) = resumed {
+                return outcome;
+            }
+        }
+        if !abilities.answers_any() {
+            return self.answer_here(caller, ask, progress).await;
+        }
+        let correlation = correlation(ask);
+        let park = Arc::new(Park::new(abilities, correlation, settings.question_timeout, way));
+        let caller_here =
+            Caller { questioner: Some(Questioner::parked(Arc::clone(&park))), ..caller.clone() };
+        let mut ask_here = ask.clone();
+        ask_here.meta.correlation_id = Some(correlation.to_string());
+        let progress = progress.map(|_| ProgressSink::parked(Arc::clone(&park)));
+        let this = self.clone();
+        let work = Box::pin(async move { this.answer_here(&caller_here, &ask_here, progress).await });
+        parks.begin(park, work, subject, &chain.server_info).await
+    }
+
+    /// Answers one request, from its beginning to its end.
+    async fn answer_here(
         &self,
         caller: &Caller,
         ask: &Ask,
@@ -287,6 +342,11 @@ impl Gateway {
         self.0.catalog.load().renamed()
     }
 
+    /// How many calls wait for clients that were asked something and have to come back.
+    pub fn parked(&self) -> usize {
+        self.0.parks.count()
+    }
+
     /// Where everything that happens is told.
     pub fn events(&self) -> &Bus {
         &self.0.chain.bus
@@ -340,12 +400,7 @@ impl Gateway {
             route = self.0.catalog.load().route(&tool).cloned();
         }
         let route = route.ok_or_else(|| self.0.why_unknown(&tool));
-        let correlation = ask
-            .meta
-            .correlation_id
-            .as_deref()
-            .and_then(CorrelationId::parse)
-            .unwrap_or_else(CorrelationId::mint);
+        let correlation = correlation(ask);
         let call = Call {
             caller,
             ask,
@@ -445,6 +500,19 @@ impl Inner {
         if changed {
             self.changes.send_modify(|generation| *generation += 1);
         }
+    }
+}
+
+/// The id that the client gave its call, or a new one.
+fn correlation(ask: &Ask) -> CorrelationId {
+    ask.meta.correlation_id.as_deref().and_then(CorrelationId::parse).unwrap_or_else(CorrelationId::mint)
+}
+
+/// What a modern client can be asked: it says so with every request.
+fn declared(ask: &Ask) -> Abilities {
+    match &ask.meta.client_capabilities {
+        Some(capabilities) if capabilities.as_str().len() > 2 => Abilities::declared(capabilities),
+        _ => Abilities::NONE,
     }
 }
 

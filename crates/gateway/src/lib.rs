@@ -17,9 +17,12 @@ mod native;
 mod offers;
 mod pages;
 pub mod panics;
+mod park;
 mod questions;
 mod queue;
 mod relay;
+mod rounds;
+mod seal;
 mod session;
 mod status;
 

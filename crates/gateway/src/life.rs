@@ -89,6 +89,7 @@ impl Gateway {
             tasks: TaskTracker::new(),
         };
         *inner.list_deadline.lock() = None;
+        inner.parks.reopen();
         let servers = inner.servers.lock().clone();
         let attach = |server| inner.registry.attach(server, run.surroundings.clone());
         inner.replace(servers.into_iter().map(attach).collect());
@@ -115,6 +116,7 @@ impl Gateway {
         }
         // A reload under way sees the mark, and is over soon.
         let _alone = inner.changing.lock().await;
+        inner.parks.close();
         let upstreams = std::mem::take(&mut *inner.upstreams.write());
         futures_util::future::join_all(upstreams.iter().map(Upstream::stop)).await;
         if let Some(run) = run {

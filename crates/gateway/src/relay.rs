@@ -6,6 +6,8 @@ use bridgehead_upstream::stamp_modern;
 use bridgehead_wire::{Era, Method, Object, Raw, RequestMeta, Revision, Spliced, key, notification};
 use bytes::{Bytes, BytesMut};
 
+use crate::caller::Caller;
+
 /// One member of the params that the server knows under another value.
 #[derive(Debug)]
 pub(crate) struct Rewrite {
@@ -21,12 +23,12 @@ impl Rewrite {
 }
 
 /// The params for the next hop: the server's own name of what is asked for, and a `_meta` of our making around what the
-/// client put there for others. `client` and `server` are the eras of the two sides.
+/// client put there for others. A modern server is told what the client can be asked.
 pub(crate) fn params_for(
     params: &Object,
     meta: &RequestMeta,
     rewrite: Option<&Rewrite>,
-    client: Era,
+    caller: &Caller,
     server: Era,
     progress_token: Option<u64>,
 ) -> Spliced {
@@ -37,10 +39,12 @@ pub(crate) fn params_for(
     if server == Era::Modern || progress_token.is_some() || !meta.is_empty() {
         // What a client declares for this request holds for this request: who is asked by the result of it is
         // the same client.
-        let declared = meta.client_capabilities.as_ref().filter(|_| client == Era::Modern);
+        let declared = meta.client_capabilities.as_ref().filter(|_| caller.era() == Era::Modern);
         let meta = meta.for_next_hop(|meta| {
             if server == Era::Modern {
-                stamp_modern(meta, declared.map_or_else(|| Raw::literal("{}").into(), relayed_capabilities));
+                // What a legacy client declared at its handshake it can answer during its call.
+                let in_session = || caller.abilities().capabilities().into();
+                stamp_modern(meta, declared.map_or_else(in_session, relayed_capabilities));
             }
             if let Some(token) = progress_token {
                 meta.set(key::PROGRESS_TOKEN, Raw::encode(&token));
@@ -110,6 +114,11 @@ impl Reply {
         Ok(Self { object, is_error, asks })
     }
 
+    /// The result itself, if it is a question.
+    pub(crate) fn asks(&self) -> Option<&Object> {
+        self.asks.then_some(&self.object)
+    }
+
     /// The result for a client of `era`, with our marks in its `_meta`.
     pub(crate) fn finish(&self, era: Era, server_info: &Raw, correlation: CorrelationId) -> Spliced {
         let meta = self
@@ -140,6 +149,8 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::{Principal, Transport};
+    use crate::session::Session;
 
     fn object(text: &str) -> Object {
         Object::parse(&Raw::parse(text.to_owned()).unwrap()).unwrap()
@@ -162,7 +173,14 @@ mod tests {
         let params = object(params);
         let meta = RequestMeta::read(Some(&params)).unwrap();
         let tool = tool.map(Rewrite::name);
-        let sent = params_for(&params, &meta, tool.as_ref(), client, server, token);
+        let caller = Caller {
+            principal: Principal::local(),
+            revision: if client == Era::Modern { Revision::MODERN } else { Revision::LATEST_LEGACY },
+            transport: Transport::Memory,
+            session: Session::new(),
+            questioner: None,
+        };
+        let sent = params_for(&params, &meta, tool.as_ref(), &caller, server, token);
         assert_eq!(sent.to_raw().as_str(), expected);
     }
 

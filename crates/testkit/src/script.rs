@@ -185,6 +185,12 @@ pub enum Behaviour {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         params: Option<Verbatim>,
     },
+    /// Sends the client all requests of a round at once, each as a method and its parameters, round after round, and
+    /// answers with what came back, in the order it was asked.
+    AskInRounds(Vec<Vec<(String, Verbatim)>>),
+    /// Answers with one of these results, byte for byte: the first, or the one whose number stands behind the last
+    /// dash of the request's `requestState`; a request that brings a number beyond them is told its parameters.
+    InputRounds(Vec<Verbatim>),
     /// Answers with this result, byte for byte, as long as the request brings neither `inputResponses` nor a
     /// `requestState`; one that does is told its parameters, byte for byte.
     InputRequired(Verbatim),

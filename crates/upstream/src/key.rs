@@ -67,6 +67,9 @@ impl Key {
             filter: _,
             retry: _,
             queue: _,
+            interactive: _,
+            max_leases: _,
+            question_timeout: _,
         } = server;
         let mut kept = Fields::default();
         for flag in [*restart, *jitter, *lazy] {

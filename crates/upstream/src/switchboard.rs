@@ -261,6 +261,15 @@ impl Switchboard {
             }
             _ => {}
         }
+        // Nobody can answer it. If there is only one who may have caused it, its call ends with that; for their
+        // roots servers ask whenever they like.
+        let mut hear = table.slots.values().filter(|slot| slot.abilities().hears_all());
+        if let (Some(slot), None) = (hear.next(), hear.next())
+            && matches!(asked.method, Method::Elicit | Method::CreateMessage)
+        {
+            slot.push(Event::Asked(asked));
+            return None;
+        }
         let known = table.slots.values().fold(0, |known, slot| known | slot.abilities().bits());
         drop(table);
         Some(self.answer_alone(&asked, Abilities::from_bits(known)))

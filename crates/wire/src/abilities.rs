@@ -1,6 +1,6 @@
 //! What a client can be asked by a server while it waits for an answer of its own.
 
-use crate::{Method, Object, Raw};
+use crate::{Method, Object, Raw, Revision};
 
 /// What a client declared that it can answer. Small enough to go along with every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -10,18 +10,30 @@ const SAMPLING: u8 = 1;
 const FORM: u8 = 2;
 const URL: u8 = 4;
 const ROOTS: u8 = 8;
+const SAMPLING_TOOLS: u8 = 16;
+const SAMPLING_CONTEXT: u8 = 32;
+/// Not an ability: whoever has it wants to hear what it cannot answer.
+const HEARS_ALL: u8 = 128;
 
 impl Abilities {
     /// None: a client that is never asked anything.
     pub const NONE: Self = Self(0);
+
+    /// Everything that a client can be asked.
+    pub const ALL: Self = Self(SAMPLING | FORM | URL | ROOTS);
 
     /// What the capabilities of a client declare. Elicitation that names no mode is by form.
     pub fn declared(capabilities: &Raw) -> Self {
         let Ok(object) = Object::parse(capabilities) else { return Self::NONE };
         let member = |name: &str| object.get(name).and_then(|raw| Object::parse(&raw).ok());
         let mut found = 0;
-        if member("sampling").is_some() {
+        if let Some(more) = member("sampling") {
             found |= SAMPLING;
+            for (name, bit) in [("tools", SAMPLING_TOOLS), ("context", SAMPLING_CONTEXT)] {
+                if more.get(name).is_some() {
+                    found |= bit;
+                }
+            }
         }
         if member("roots").is_some() {
             found |= ROOTS;
@@ -38,9 +50,74 @@ impl Abilities {
         Self(found)
     }
 
-    /// Whether there is nothing to ask.
+    /// What of it a client of `revision` can be asked: the rest was not known then.
+    #[must_use]
+    pub fn as_of(self, revision: Revision) -> Self {
+        let mut kept = self.0;
+        if revision < Revision::V2025_11_25 {
+            kept &= !(URL | SAMPLING_TOOLS);
+        }
+        if revision < Revision::V2025_06_18 {
+            kept &= !FORM;
+        }
+        Self(kept)
+    }
+
+    /// The same, of somebody who also wants to hear of what it cannot answer: its call then ends with that.
+    #[must_use]
+    pub const fn hearing_all(self) -> Self {
+        Self(self.0 | HEARS_ALL)
+    }
+
+    /// Whether it wants to hear of what it cannot answer.
+    pub const fn hears_all(self) -> bool {
+        self.0 & HEARS_ALL != 0
+    }
+
+    /// As the capabilities that declare it.
+    pub fn capabilities(self) -> Raw {
+        let has = |bit: u8| self.0 & bit != 0;
+        let list = |members: &[(bool, &str)]| {
+            let declared: Vec<String> =
+                members.iter().filter(|(has, _)| *has).map(|(_, name)| format!(r#""{name}":{{}}"#)).collect();
+            format!("{{{}}}", declared.join(","))
+        };
+        let mut declared = Vec::new();
+        if has(SAMPLING) {
+            let more = list(&[(has(SAMPLING_TOOLS), "tools"), (has(SAMPLING_CONTEXT), "context")]);
+            declared.push(format!(r#""sampling":{more}"#));
+        }
+        if has(FORM | URL) {
+            let modes = list(&[(has(FORM), "form"), (has(URL), "url")]);
+            declared.push(format!(r#""elicitation":{modes}"#));
+        }
+        if has(ROOTS) {
+            declared.push(r#""roots":{}"#.to_owned());
+        }
+        Raw::parse(format!("{{{}}}", declared.join(","))).unwrap_or(Raw::literal("{}"))
+    }
+
+    /// The capability without which this cannot be asked; nothing for what nobody can be asked.
+    pub fn needed(method: &Method, params: Option<&Raw>) -> Option<Raw> {
+        Some(match method {
+            Method::CreateMessage => Raw::literal(r#"{"sampling":{}}"#),
+            Method::RootsList => Raw::literal(r#"{"roots":{}}"#),
+            Method::Elicit if mode(params).as_deref() == Some("url") => {
+                Raw::literal(r#"{"elicitation":{"url":{}}}"#)
+            }
+            Method::Elicit => Raw::literal(r#"{"elicitation":{}}"#),
+            _ => return None,
+        })
+    }
+
+    /// Whether there is nothing to ask, and nobody to hear of it.
     pub const fn is_none(self) -> bool {
         self.0 == 0
+    }
+
+    /// Whether there is something to ask.
+    pub const fn answers_any(self) -> bool {
+        self.0 & (SAMPLING | FORM | URL | ROOTS) != 0
     }
 
     /// Whether the client answers such requests at all, whatever is in them.
@@ -59,11 +136,7 @@ impl Abilities {
         if *method != Method::Elicit {
             return self.knows(method);
         }
-        let mode = params
-            .and_then(|params| Object::parse(params).ok())
-            .and_then(|params| params.get("mode"))
-            .and_then(|mode| mode.to_text());
-        match mode.as_deref() {
+        match mode(params).as_deref() {
             None | Some("form") => self.0 & FORM != 0,
             Some("url") => self.0 & URL != 0,
             Some(_) => false,
@@ -79,6 +152,11 @@ impl Abilities {
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
+}
+
+/// How a user is to be asked.
+fn mode(params: Option<&Raw>) -> Option<String> {
+    params.and_then(|params| Object::parse(params).ok())?.get("mode")?.to_text()
 }
 
 #[cfg(test)]
@@ -117,5 +195,46 @@ mod tests {
             r#"{"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true}}"#,
             [false, true, true, true],
         );
+    }
+
+    /// ERA-4: a client is not asked what its revision does not have.
+    #[test]
+    fn what_a_revision_can_be_asked() {
+        #[track_caller]
+        fn check(revision: Revision, expected: &str) {
+            let all =
+                r#"{"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
+            let abilities = Abilities::declared(&Raw::literal(all)).as_of(revision);
+            assert_eq!(abilities.capabilities().as_str(), expected);
+            assert_eq!(
+                Abilities::declared(&abilities.capabilities()),
+                abilities,
+                "it reads as it is written"
+            );
+        }
+        let all = r#"{"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
+        check(Revision::MODERN, all);
+        check(Revision::V2025_11_25, all);
+        check(Revision::V2025_06_18, r#"{"sampling":{"context":{}},"elicitation":{"form":{}},"roots":{}}"#);
+        check(Revision::V2025_03_26, r#"{"sampling":{"context":{}},"roots":{}}"#);
+        check(Revision::V2024_11_05, r#"{"sampling":{"context":{}},"roots":{}}"#);
+        assert_eq!(Abilities::NONE.capabilities().as_str(), "{}");
+        let hearing = Abilities::NONE.hearing_all();
+        assert!(!hearing.is_none() && !hearing.answers_any() && hearing.hears_all());
+        assert!(Abilities::ALL.answers_any() && !Abilities::ALL.hears_all());
+    }
+
+    #[test]
+    fn what_a_question_needs() {
+        #[track_caller]
+        fn check(method: &Method, params: &'static str, expected: Option<&str>) {
+            let needed = Abilities::needed(method, Some(&Raw::literal(params)));
+            assert_eq!(needed.as_ref().map(Raw::as_str), expected);
+        }
+        check(&Method::CreateMessage, "{}", Some(r#"{"sampling":{}}"#));
+        check(&Method::RootsList, "{}", Some(r#"{"roots":{}}"#));
+        check(&Method::Elicit, "{}", Some(r#"{"elicitation":{}}"#));
+        check(&Method::Elicit, r#"{"mode":"url"}"#, Some(r#"{"elicitation":{"url":{}}}"#));
+        check(&Method::Ping, "{}", None);
     }
 }

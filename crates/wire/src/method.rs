@@ -66,8 +66,17 @@ methods! {
     Progress = "notifications/progress",
     /// A log line.
     LogMessage = "notifications/message",
+    /// The user has finished what a URL asked for; 2025-11-25 only.
+    ElicitationComplete = "notifications/elicitation/complete",
     /// The set of tools is another one.
     ToolsListChanged = "notifications/tools/list_changed",
+}
+
+impl Method {
+    /// Whether a modern server may answer it with a question to the client.
+    pub const fn may_ask(&self) -> bool {
+        matches!(self, Self::ToolsCall | Self::PromptsGet | Self::ResourcesRead)
+    }
 }
 
 impl fmt::Display for Method {

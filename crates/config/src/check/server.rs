@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{World, duration, timeouts};
+use super::{World, count, duration, timeouts};
 use crate::env_file;
 use crate::filter::ToolFilter;
 use crate::interpolate::{self, Refusal};
@@ -14,8 +14,8 @@ use crate::keys::Place;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::settings::{
-    EraChoice, GatewaySettings, Isolation, Launch, Queue, Remote, Retry, Server, ServerName, Stdio,
-    ToolOverride, Transport,
+    EraChoice, GatewaySettings, Interactive, Isolation, Launch, Queue, Remote, Retry, Server, ServerName,
+    Stdio, ToolOverride, Transport,
 };
 use crate::tree::{Entry, Span, Value};
 use crate::url::Url;
@@ -69,6 +69,13 @@ pub(super) fn read(
             Some(("legacy", _)) => EraChoice::Legacy,
             _ => EraChoice::Auto,
         };
+        server.interactive = match section.text("interactive") {
+            Some(("exclusive", _)) => Interactive::Exclusive,
+            Some(("shared", _)) => Interactive::Shared,
+            _ => Interactive::Auto,
+        };
+        server.max_leases = count(&section, "max_leases", server.max_leases);
+        server.question_timeout = duration(&section, "question_timeout_ms", server.question_timeout);
         if !disabled {
             launch = Reader { world, interpolated, findings }.launch(&section, entry);
         }

@@ -41,7 +41,7 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
         Ok(revision) => revision,
         Err(error) => return Answer::new(id, Err(&error)).into_reply(),
     };
-    let abilities = era::abilities(request.params.as_ref());
+    let abilities = era::abilities(request.params.as_ref(), revision);
     let tick = *front.backend.catalog_changes().borrow();
     let Some(session) = front.sessions.open(principal, revision, abilities, tick) else {
         debug!("refused a session: there are too many");
@@ -111,7 +111,7 @@ pub(crate) async fn request<B: Backend>(
 ) -> Reply {
     let mut way = Way::default();
     let mut notes = None;
-    let can_be_asked = !lease.0.abilities.is_none() && request.method == Method::ToolsCall;
+    let can_be_asked = !lease.0.abilities.is_none() && request.method.may_ask();
     if can_be_asked || reading.wants_progress() {
         let (sink, unread) = ProgressSink::channel(PROGRESS_CAPACITY);
         notes = Some(unread);

@@ -113,7 +113,9 @@ async fn questions_to_nobody_are_refused() {
     let (fixture, _served) = fixture(Era::Modern);
     fixture.gateway.settled().await;
     for server in ["near", "far"] {
-        is_refused(&fixture.call(&format!("{server}__bare"), json!({})).await.unwrap_err());
+        let error = fixture.call(&format!("{server}__bare"), json!({})).await.unwrap_err();
+        assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "{error}");
+        assert!(error["message"].as_str().unwrap().contains("did not declare"), "{error}");
         let params = fixture.call(&format!("{server}__received"), json!({})).await.unwrap();
         let params = params["content"][0]["text"].as_str().unwrap();
         assert!(params.contains(r#"clientCapabilities":{}"#), "nothing is promised for it: {params}");

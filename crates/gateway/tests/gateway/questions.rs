@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use crate::support::Fixture;
 
 const LEGACY: Revision = Revision::V2025_11_25;
-const EVERYTHING: &str = r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
+pub(crate) const EVERYTHING: &str = r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
 
 /// A client's end: what it is sent, in order.
 struct Sent(mpsc::Sender<Value>);
@@ -32,29 +32,34 @@ impl Outlet for Sent {
     }
 }
 
-struct Client {
+pub(crate) struct Client {
+    revision: Revision,
     desk: Desk,
     questioner: Questioner,
-    told: mpsc::Receiver<Value>,
+    pub(crate) told: mpsc::Receiver<Value>,
 }
 
 impl Client {
-    fn new(capabilities: &'static str) -> Self {
-        let (sender, told) = mpsc::channel(64);
-        let desk = Desk::default();
-        let abilities = Abilities::declared(&Raw::literal(capabilities));
-        Self { questioner: Questioner::new(abilities, desk.clone(), Sent(sender)), desk, told }
+    pub(crate) fn new(capabilities: &'static str) -> Self {
+        Self::of(LEGACY, capabilities)
     }
 
-    fn call(&self, gateway: &Gateway, tool: &str) -> JoinHandle<Result<Value, Value>> {
-        let (gateway, questioner) = (gateway.clone(), Some(self.questioner.clone()));
+    pub(crate) fn of(revision: Revision, capabilities: &'static str) -> Self {
+        let (sender, told) = mpsc::channel(64);
+        let desk = Desk::default();
+        let abilities = Abilities::declared(&Raw::literal(capabilities)).as_of(revision);
+        Self { revision, questioner: Questioner::new(abilities, desk.clone(), Sent(sender)), desk, told }
+    }
+
+    pub(crate) fn call(&self, gateway: &Gateway, tool: &str) -> JoinHandle<Result<Value, Value>> {
+        let (gateway, questioner, revision) = (gateway.clone(), Some(self.questioner.clone()), self.revision);
         let params = Object::parse(&Raw::encode(&json!({"name": tool, "arguments": {}}))).unwrap();
         let meta = RequestMeta::read(Some(&params)).unwrap();
         let ask = Ask { method: "tools/call".into(), params, meta };
         tokio::spawn(async move {
             let caller = Caller {
                 principal: Principal::local(),
-                revision: LEGACY,
+                revision,
                 transport: Transport::Memory,
                 session: Session::new(),
                 questioner,
@@ -66,11 +71,11 @@ impl Client {
         })
     }
 
-    async fn next(&mut self) -> Value {
+    pub(crate) async fn next(&mut self) -> Value {
         tokio::time::timeout(Duration::from_secs(10), self.told.recv()).await.unwrap().unwrap()
     }
 
-    fn answer(&self, message: &Value) -> bool {
+    pub(crate) fn answer(&self, message: &Value) -> bool {
         match Message::parse(&Bytes::from(message.to_string())) {
             Ok(Message::Response(response)) => self.desk.answered(response),
             other => panic!("{other:?}"),

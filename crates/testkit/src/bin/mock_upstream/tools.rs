@@ -31,6 +31,8 @@ pub(crate) struct Call {
     capabilities: Value,
     /// Whether it brings what an earlier round asked for.
     retries: bool,
+    /// The number behind the last dash of the state that it brings.
+    round: usize,
     params: Option<String>,
 }
 
@@ -62,6 +64,10 @@ impl Call {
                 .and_then(|raw| serde_json::from_str(raw.get()).ok())
                 .unwrap_or_default(),
             retries: params.input_responses.is_some() || params.request_state.is_some(),
+            round: params
+                .request_state
+                .and_then(|state| state.get().trim_matches('"').rsplit('-').next()?.parse().ok())
+                .unwrap_or_default(),
             params: raw_params.map(str::to_owned),
         }
     }
@@ -136,6 +142,25 @@ impl Call {
                     self.text(&answer, Some(&answer), false);
                 }
             }
+            Behaviour::AskInRounds(rounds) => {
+                let mut answers = Vec::new();
+                for round in rounds {
+                    let asked: Vec<_> = round
+                        .iter()
+                        .map(|(method, params)| self.put(method, Some(params.as_str())))
+                        .collect();
+                    for answer in asked {
+                        let Ok(answer) = answer.recv() else { return };
+                        answers.push(answer);
+                    }
+                }
+                let answers = format!(r#"{{"answers":[{}]}}"#, answers.join(","));
+                self.text(&answers, Some(&answers), false);
+            }
+            Behaviour::InputRounds(rounds) => match rounds.get(self.round) {
+                Some(result) => output.result(&self.id, result.as_str()),
+                None => self.text(self.params.as_deref().unwrap_or_default(), None, false),
+            },
             Behaviour::InputRequired(_) if self.retries => {
                 self.text(self.params.as_deref().unwrap_or_default(), None, false);
             }
@@ -232,13 +257,17 @@ impl Call {
     }
 
     fn ask(&self, method: &str, params: Option<&str>) -> Option<String> {
+        self.put(method, params).recv().ok()
+    }
+
+    fn put(&self, method: &str, params: Option<&str>) -> mpsc::Receiver<String> {
         // Counted from 0, as clients count theirs, so that the two spaces meet.
         let id = self.server.next_question.fetch_add(1, Ordering::SeqCst);
         let (sender, receiver) = mpsc::channel();
         self.server.questions.lock().insert(id.to_string(), sender);
         let params = params.map_or_else(String::new, |params| format!(r#","params":{params}"#));
         self.output.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"{params}}}"#));
-        receiver.recv().ok()
+        receiver
     }
 }
 
@@ -247,7 +276,8 @@ fn waits(behaviour: &Behaviour) -> bool {
         Behaviour::Delay { .. }
         | Behaviour::Progress { .. }
         | Behaviour::Flood { .. }
-        | Behaviour::Ask { .. } => true,
+        | Behaviour::Ask { .. }
+        | Behaviour::AskInRounds(_) => true,
         Behaviour::Needs { then, .. } => waits(then),
         _ => false,
     }

@@ -503,7 +503,14 @@ impl HttpExchange {
                 self.remote.board.told(note);
                 None
             }
-            Ok(Message::Request(asked)) if self.abilities.covers(&asked.method, asked.params.as_ref()) => {
+            Ok(Message::Request(asked))
+                if self.abilities.covers(&asked.method, asked.params.as_ref())
+                    || (self.abilities.hears_all()
+                        && matches!(
+                            asked.method,
+                            Method::Elicit | Method::CreateMessage | Method::RootsList
+                        )) =>
+            {
                 Some(Event::Asked(asked))
             }
             Ok(Message::Request(asked)) => {

@@ -1,0 +1,232 @@
+//! Asks a legacy client what a modern server wants to know before it answers, inside the client's open call.
+//!
+//! Such a server keeps nothing: it answers with its questions and a state, and is called again with the answers and
+//! that state, byte for byte. The client sees requests on the stream of its call and then one result. Bounded: only so
+//! many rounds, only so many questions in each, and a person has only so long.
+
+use std::time::Duration;
+
+use bridgehead_wire::{Method, Object, Raw, Revision, RpcError, Spliced};
+use futures_util::future::join_all;
+use tracing::debug;
+
+use crate::asking::Questioner;
+use crate::caller::Caller;
+use crate::park::answers;
+use crate::questions::{self, MOST, in_time};
+
+/// How often a client is asked for one call.
+const MOST_ROUNDS: u32 = 10;
+/// How long to wait at first before a server is called again that asked nothing new; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// How long at the most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How often such a server is called again: for about ten minutes.
+const MOST_PAUSES: u32 = 120;
+
+/// The rounds of one call.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds {
+    asked: u32,
+    pauses: u32,
+    visits: Vec<Visit>,
+}
+
+/// A page that the user agreed to go to.
+#[derive(Debug)]
+struct Visit {
+    key: String,
+    url: String,
+    id: String,
+}
+
+/// What the server is called with next.
+#[derive(Debug)]
+pub(crate) struct Next {
+    responses: Option<Raw>,
+    state: Option<Raw>,
+    /// How long to wait before.
+    pub(crate) pause: Option<Duration>,
+}
+
+/// Why there is no next round.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The server asked for what it may not have.
+    Unusable(String),
+    /// The client gave no answer to what cannot go without one.
+    Unanswered(Method, RpcError),
+}
+
+/// One question of a round.
+struct Question {
+    key: String,
+    method: Method,
+    params: Option<Raw>,
+    /// Where the user is to go, for those who are sent somewhere.
+    url: Option<String>,
+}
+
+impl Rounds {
+    /// Asks what `result` wants to know.
+    pub(crate) async fn answer(
+        &mut self,
+        result: &Object,
+        caller: &Caller,
+        patience: Duration,
+    ) -> Result<Next, Stop> {
+        let questions = read(result)?;
+        // Detached: the result that they came in is over.
+        let state = result.get("requestState").filter(|state| !state.is_null()).map(|state| state.detached());
+        if questions.is_empty() {
+            if state.is_none() {
+                return Err(Stop::Unusable(
+                    "it asks for input and says neither what nor for which state".into(),
+                ));
+            }
+            return Ok(Next { responses: None, state, pause: Some(self.pause()?) });
+        }
+        let Some(questioner) = &caller.questioner else {
+            return Err(Stop::Unusable("it asks for input, which this client did not declare".into()));
+        };
+        let abilities = questioner.abilities();
+        if let Some(question) =
+            questions.iter().find(|question| !abilities.covers(&question.method, question.params.as_ref()))
+        {
+            let method = &question.method;
+            return Err(Stop::Unusable(format!("it asks for `{method}`, which this client did not declare")));
+        }
+        let (known, new): (Vec<_>, Vec<_>) = questions.into_iter().partition(|one| self.was_visited(one));
+        let mut responses: Vec<(String, Raw)> =
+            known.into_iter().map(|one| (one.key, Raw::literal(r#"{"action":"accept"}"#))).collect();
+        let pause = if new.is_empty() { Some(self.pause()?) } else { None };
+        if !new.is_empty() {
+            self.asked += 1;
+            if self.asked > MOST_ROUNDS {
+                return Err(Stop::Unusable(format!("it has asked {MOST_ROUNDS} times and asks again")));
+            }
+            self.ask(new, questioner, caller.revision, patience, &mut responses).await?;
+        }
+        let members: Vec<String> = responses
+            .iter()
+            .map(|(key, answer)| format!("{}:{}", Raw::string(key).as_str(), answer.as_str()))
+            .collect();
+        let responses = Raw::parse(format!("{{{}}}", members.join(",")))
+            .map_err(|_| Stop::Unusable("its questions have no usable keys".into()))?;
+        Ok(Next { responses: Some(responses), state, pause })
+    }
+
+    async fn ask(
+        &mut self,
+        questions: Vec<Question>,
+        questioner: &Questioner,
+        revision: Revision,
+        patience: Duration,
+        responses: &mut Vec<(String, Raw)>,
+    ) -> Result<(), Stop> {
+        debug!(questions = questions.len(), round = self.asked, "the client is asked for a modern server");
+        let asked = questions.into_iter().map(|question| {
+            let visit = question.url.as_ref().map(|_| uuid::Uuid::new_v4().to_string());
+            let params =
+                questions::params_for(&question.method, question.params.as_ref(), revision, visit.as_deref());
+            let answer = in_time(&question.method, questioner.ask(&question.method, &params), patience);
+            async move { (question, visit, answer.await) }
+        });
+        for (question, visit, answer) in join_all(asked).await {
+            let answer = match answer {
+                Ok(answer) if answers(&question.method, &answer) => answer,
+                // Nobody said yes; a server takes that for an answer.
+                _ if question.method == Method::Elicit => Raw::literal(r#"{"action":"cancel"}"#),
+                Ok(_) => {
+                    let reason = RpcError::new(
+                        bridgehead_wire::code::INTERNAL_ERROR,
+                        "what the client answered is no answer",
+                    );
+                    return Err(Stop::Unanswered(question.method, reason));
+                }
+                Err(error) => return Err(Stop::Unanswered(question.method, error)),
+            };
+            if let (Some(url), Some(id)) = (question.url, visit)
+                && answer.decode::<Action>().is_ok_and(|answer| answer.action == "accept")
+            {
+                self.visits.push(Visit { key: question.key.clone(), url, id });
+            }
+            responses.push((question.key, answer));
+        }
+        Ok(())
+    }
+
+    /// A page that was agreed to is not agreed to again: the server waits for what the user does there.
+    fn was_visited(&self, question: &Question) -> bool {
+        self.visits.iter().any(|visit| visit.key == question.key && Some(&visit.url) == question.url.as_ref())
+    }
+
+    fn pause(&mut self) -> Result<Duration, Stop> {
+        self.pauses += 1;
+        if self.pauses > MOST_PAUSES {
+            return Err(Stop::Unusable("it puts the call off again and again".into()));
+        }
+        Ok((FIRST_PAUSE * 2_u32.saturating_pow(self.pauses.min(16) - 1)).min(LONGEST_PAUSE))
+    }
+
+    /// Tells the client that what it was sent to pages for is done.
+    pub(crate) fn done(&mut self, caller: &Caller) {
+        let Some(questioner) = caller.questioner.as_ref().filter(|_| !self.visits.is_empty()) else { return };
+        for visit in std::mem::take(&mut self.visits) {
+            let params = Raw::encode(&serde_json::json!({"elicitationId": visit.id}));
+            questioner.tell(&Method::ElicitationComplete, &params.into());
+        }
+    }
+}
+
+impl Next {
+    /// The params of the call, with what this round adds to them.
+    pub(crate) fn params(&self, params: &Spliced) -> Spliced {
+        let Ok(object) = Object::parse(&params.to_raw()) else { return params.clone() };
+        let mut edit = object.edit();
+        match &self.responses {
+            Some(responses) => edit.set("inputResponses", responses.clone()),
+            None => edit.remove("inputResponses"),
+        };
+        match &self.state {
+            Some(state) => edit.set("requestState", state.clone()),
+            None => edit.remove("requestState"),
+        };
+        edit.finish()
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Action {
+    action: String,
+}
+
+/// The questions of a result, in its order.
+fn read(result: &Object) -> Result<Vec<Question>, Stop> {
+    let unusable = |reason: &str| Stop::Unusable(format!("it asks for input: {reason}"));
+    let Some(requests) = result.get("inputRequests").filter(|requests| !requests.is_null()) else {
+        return Ok(Vec::new());
+    };
+    let requests = Object::parse(&requests).map_err(|_| unusable("`inputRequests` is no object"))?;
+    let mut questions = Vec::new();
+    for (key, request) in requests.members() {
+        let request = Object::parse(&request).map_err(|_| unusable("one of `inputRequests` is no object"))?;
+        let method = request.get("method").and_then(|method| method.to_text()).unwrap_or_default();
+        let method = Method::from(method.as_str());
+        if !matches!(method, Method::Elicit | Method::CreateMessage | Method::RootsList) {
+            return Err(unusable("one of `inputRequests` is no question to a client"));
+        }
+        let params = request.get("params");
+        let url = params
+            .as_ref()
+            .filter(|_| method == Method::Elicit)
+            .and_then(|params| Object::parse(params).ok())
+            .filter(|params| params.get("mode").and_then(|mode| mode.to_text()).as_deref() == Some("url"))
+            .and_then(|params| params.get("url")?.to_text());
+        questions.push(Question { key, method, params, url });
+    }
+    if questions.len() > MOST {
+        return Err(Stop::Unusable(format!("it asks more than {MOST} things at once")));
+    }
+    Ok(questions)
+}

@@ -1,0 +1,521 @@
+//! A modern client on a legacy server: the call is parked while the client is away, and never made twice.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bridgehead_config::{EraChoice, GatewaySettings, Launch, Remote, Server};
+use bridgehead_gateway::{Ask, Caller, Gateway, Principal, ProgressSink, Session, Transport};
+use bridgehead_testkit::client::modern_params;
+use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, reply, stream_head};
+use bridgehead_testkit::{Behaviour, Carrier, Crash, Mock, Served};
+use bridgehead_wire::{Object, Raw, RequestMeta, Revision};
+use serde_json::{Value, json};
+
+use crate::support::Fixture;
+
+const TRANSPORTS: [&str; 4] = ["stdio", "http", "sse", "ws"];
+
+fn everything() -> Value {
+    json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {}})
+}
+
+fn form() -> Value {
+    json!({"message": "who?", "requestedSchema": {"type": "object", "properties": {"n": {"type": "number"}}}})
+}
+
+fn asking() -> Mock {
+    let url = json!({"mode": "url", "url": "https://x/", "elicitationId": "1", "message": "go"});
+    let question = |method: &str, params: Value| (method.to_owned(), params.into());
+    let round = |names: &[&str]| -> Vec<_> {
+        let one = |name: &&str| match *name {
+            "form" => question("elicitation/create", form()),
+            "sample" => question("sampling/createMessage", json!({"messages": [], "maxTokens": 1})),
+            _ => question("roots/list", json!({})),
+        };
+        names.iter().map(one).collect()
+    };
+    Mock::legacy()
+        .tool("form", Behaviour::ask("elicitation/create", form()))
+        .tool("url", Behaviour::ask("elicitation/create", url))
+        .tool("sample", Behaviour::ask("sampling/createMessage", json!({"messages": [], "maxTokens": 1})))
+        .tool("roots", Behaviour::Ask { method: "roots/list".to_owned(), params: None })
+        .tool("three", Behaviour::AskInRounds(vec![round(&["form", "sample", "roots"])]))
+        .tool("twice", Behaviour::AskInRounds(vec![round(&["form"]), round(&["form", "roots"])]))
+        .tool("reports", Behaviour::ask("elicitation/create", form()).with_progress(3))
+        .tool("die", Behaviour::Crash(Crash::Abort).after(1))
+        .tool("hang", Behaviour::HangUntilCancelled)
+        .tool("echo", Behaviour::Echo)
+}
+
+fn at(name: &str, url: &str) -> Server {
+    let launch = Launch::Remote(Remote::new(url.parse().unwrap()));
+    let mut server = Server::new(name.parse().unwrap(), launch, &GatewaySettings::default());
+    server.era = EraChoice::Legacy;
+    server
+}
+
+/// The mock on every transport.
+async fn everywhere() -> (Fixture, [Served; 3]) {
+    let served = [Carrier::Http, Carrier::Sse, Carrier::WebSocket].map(|carrier| asking().serve(carrier));
+    let fixture = Fixture::start(&[("stdio", asking())], |options| {
+        for (name, served) in ["http", "sse", "ws"].iter().zip(&served) {
+            let mut server = at(name, &served.url());
+            if let ("sse", Launch::Remote(remote)) = (*name, &mut server.launch) {
+                remote.transport = bridgehead_config::Transport::Sse;
+            }
+            options.servers.push(server);
+        }
+    });
+    fixture.gateway.settled().await;
+    (fixture, served)
+}
+
+/// One server as a process, which writes down what it is told.
+fn near(transcript: &Path, change: impl FnOnce(&mut bridgehead_gateway::Options)) -> Fixture {
+    Fixture::start(&[("near", asking().transcript(transcript))], change)
+}
+
+struct Client {
+    principal: Principal,
+    capabilities: Value,
+    progress: Option<ProgressSink>,
+}
+
+impl Client {
+    fn new() -> Self {
+        Self { principal: Principal::local(), capabilities: everything(), progress: None }
+    }
+
+    async fn call(&self, gateway: &Gateway, tool: &str, members: Value) -> Result<Value, Value> {
+        let mut params = json!({
+            "name": tool, "arguments": {},
+            "_meta": {"io.modelcontextprotocol/clientCapabilities": self.capabilities, "progressToken": "mine"},
+        });
+        if self.progress.is_none() {
+            params["_meta"].as_object_mut().unwrap().remove("progressToken");
+        }
+        params.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        let params = Object::parse(&Raw::encode(&modern_params(params))).unwrap();
+        let meta = RequestMeta::read(Some(&params)).unwrap();
+        let caller = Caller {
+            principal: self.principal.clone(),
+            revision: Revision::MODERN,
+            transport: Transport::Memory,
+            session: Session::new(),
+            questioner: None,
+        };
+        let ask = Ask { method: "tools/call".into(), params, meta };
+        let outcome = gateway.answer(&caller, &ask, self.progress.clone());
+        let outcome = tokio::time::timeout(Duration::from_secs(20), outcome).await.unwrap();
+        outcome
+            .map(|result| result.to_raw().decode().unwrap())
+            .map_err(|error| error.body().decode().unwrap())
+    }
+
+    /// Calls a tool that asks; what the client is asked.
+    async fn ask(&self, gateway: &Gateway, tool: &str) -> Value {
+        let asked = self.call(gateway, tool, json!({})).await.unwrap();
+        assert_eq!(asked["resultType"], "input_required", "{asked}");
+        asked
+    }
+
+    async fn answer(
+        &self,
+        gateway: &Gateway,
+        tool: &str,
+        asked: &Value,
+        answers: Value,
+    ) -> Result<Value, Value> {
+        let state = &asked["requestState"];
+        self.call(gateway, tool, json!({"inputResponses": answers, "requestState": state})).await
+    }
+}
+
+/// The keys of what is asked, in order.
+fn keys(asked: &Value) -> Vec<String> {
+    asked["inputRequests"].as_object().unwrap().keys().cloned().collect()
+}
+
+/// A fitting answer to each question.
+fn answers(asked: &Value) -> Value {
+    let answer = |question: &Value| match question["method"].as_str().unwrap() {
+        "elicitation/create" => json!({"action": "accept", "content": {"n": 1.50}}),
+        "sampling/createMessage" => {
+            json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": "s"}})
+        }
+        _ => json!({"roots": [{"uri": "file:///a"}]}),
+    };
+    let asked = asked["inputRequests"].as_object().unwrap();
+    asked.iter().map(|(key, question)| (key.clone(), answer(question))).collect()
+}
+
+#[track_caller]
+fn is_not_valid(outcome: &Result<Value, Value>) {
+    let error = outcome.as_ref().unwrap_err();
+    assert_eq!(error["code"], -32602, "{error}");
+    assert_eq!(error["message"], "invalid or expired requestState", "nothing is told about what is wrong");
+}
+
+async fn until(fits: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if fits() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never came about");
+}
+
+fn count(transcript: &Path, text: &str) -> usize {
+    std::fs::read_to_string(transcript).unwrap_or_default().matches(text).count()
+}
+
+fn transcript() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("said");
+    (folder, file)
+}
+
+/// ERA-1, modern on legacy: every kind of question reaches the client as a result, and its next request brings the
+/// answer to the same call, on every transport.
+#[tokio::test]
+async fn a_modern_client_answers_a_legacy_server() {
+    let (fixture, _served) = everywhere().await;
+    let client = Client::new();
+    for server in TRANSPORTS {
+        for (tool, method) in [
+            ("form", "elicitation/create"),
+            ("url", "elicitation/create"),
+            ("sample", "sampling/createMessage"),
+            ("roots", "roots/list"),
+        ] {
+            let tool = format!("{server}__{tool}");
+            let asked = client.ask(&fixture.gateway, &tool).await;
+            let [key] = &keys(&asked)[..] else { panic!("{asked}") };
+            let question = &asked["inputRequests"][key];
+            assert_eq!(question["method"], method, "{server}: {asked}");
+            assert!(
+                question.get("id").is_none() && question["params"].get("elicitationId").is_none(),
+                "{asked}"
+            );
+            if method == "elicitation/create" {
+                assert!(question["params"]["mode"].is_string(), "its mode is said: {asked}");
+            }
+            assert!(asked["_meta"]["io.modelcontextprotocol/serverInfo"]["name"].is_string(), "{asked}");
+            assert_eq!(fixture.gateway.parked(), 1);
+            let done = client.answer(&fixture.gateway, &tool, &asked, answers(&asked)).await.unwrap();
+            assert_eq!(done["resultType"], "complete", "{done}");
+            assert_eq!(done["structuredContent"]["result"], answers(&asked)[key], "{server}: {done}");
+            assert_eq!(done["_meta"]["bridgehead/correlationId"], asked["_meta"]["bridgehead/correlationId"]);
+            assert_eq!(fixture.gateway.parked(), 0);
+        }
+    }
+    let calls = fixture.recorder.enters().len();
+    assert_eq!(
+        (calls, fixture.recorder.exits().len()),
+        (16, 16),
+        "a call is one, however many requests it took"
+    );
+    fixture.end().await;
+}
+
+/// ERA-1: what a server asks at the same time is asked at the same time, and a later round has a state of its own.
+#[tokio::test]
+async fn questions_come_together_and_in_rounds() {
+    let (fixture, _served) = everywhere().await;
+    let client = Client::new();
+    for server in TRANSPORTS {
+        let tool = format!("{server}__three");
+        let asked = client.ask(&fixture.gateway, &tool).await;
+        assert_eq!(keys(&asked).len(), 3, "{server}: {asked}");
+        let done = client.answer(&fixture.gateway, &tool, &asked, answers(&asked)).await.unwrap();
+        assert_eq!(done["structuredContent"]["answers"].as_array().unwrap().len(), 3, "{done}");
+
+        let tool = format!("{server}__twice");
+        let first = client.ask(&fixture.gateway, &tool).await;
+        let second = client.answer(&fixture.gateway, &tool, &first, answers(&first)).await.unwrap();
+        assert_eq!(keys(&second).len(), 2, "{server}: {second}");
+        assert!(keys(&second).iter().all(|key| !keys(&first).contains(key)), "keys are not used again");
+        assert_ne!(first["requestState"], second["requestState"]);
+        is_not_valid(&client.answer(&fixture.gateway, &tool, &first, answers(&first)).await);
+        let done = client.answer(&fixture.gateway, &tool, &second, answers(&second)).await.unwrap();
+        assert_eq!(done["structuredContent"]["answers"].as_array().unwrap().len(), 3, "{done}");
+    }
+    fixture.end().await;
+}
+
+/// ERA-2: a state that was changed, used before, belongs to another or to another request opens nothing, and nothing
+/// is run by it.
+#[tokio::test]
+async fn a_state_is_good_for_one_request_of_one_client_once() {
+    let (_folder, said) = transcript();
+    let fixture = near(&said, |_| ());
+    fixture.gateway.settled().await;
+    let client = Client::new();
+    let gateway = &fixture.gateway;
+    let asked = client.ask(gateway, "form").await;
+    let state = asked["requestState"].as_str().unwrap();
+    let good = answers(&asked);
+    for tampered in [
+        format!("{state}-tampered"),
+        state[..state.len() - 2].to_owned(),
+        "bh1.AAAA".to_owned(),
+        "x".to_owned(),
+    ] {
+        let members = json!({"inputResponses": good, "requestState": tampered});
+        is_not_valid(&client.call(gateway, "form", members).await);
+    }
+    let foreign = Client { principal: Principal::named("somebody"), ..Client::new() };
+    is_not_valid(&foreign.answer(gateway, "form", &asked, good.clone()).await);
+    is_not_valid(&client.answer(gateway, "url", &asked, good.clone()).await);
+    let other = json!({"arguments": {"x": 1}, "inputResponses": good, "requestState": state});
+    is_not_valid(&client.call(gateway, "form", other).await);
+
+    let done = client.answer(gateway, "form", &asked, good.clone()).await.unwrap();
+    assert_eq!(done["resultType"], "complete");
+    is_not_valid(&client.answer(gateway, "form", &asked, good).await);
+    assert_eq!(count(&said, r#""method":"tools/call""#), 1, "it ran once");
+    fixture.end().await;
+}
+
+/// ERA-2: of two who answer the same question one is heard.
+#[tokio::test]
+async fn two_answer_one_question() {
+    let (_folder, said) = transcript();
+    let fixture = near(&said, |_| ());
+    fixture.gateway.settled().await;
+    let client = Client::new();
+    let asked = client.ask(&fixture.gateway, "form").await;
+    let answer = || client.answer(&fixture.gateway, "form", &asked, answers(&asked));
+    let (first, second) = tokio::join!(answer(), answer());
+    assert_eq!(first.unwrap()["resultType"], "complete");
+    is_not_valid(&second);
+    assert_eq!(count(&said, r#""method":"tools/call""#), 1);
+    fixture.end().await;
+}
+
+/// ERA-1, ERA-2: answers that were not asked for are ignored, missing ones are asked for again, and what is no answer
+/// is refused without spending the round.
+#[tokio::test]
+async fn answers_are_matched_with_questions() {
+    let (_folder, said) = transcript();
+    let fixture = near(&said, |_| ());
+    fixture.gateway.settled().await;
+    let client = Client::new();
+    let gateway = &fixture.gateway;
+    let asked = client.ask(gateway, "three").await;
+    let all = answers(&asked);
+    for malformed in [
+        json!(7),
+        json!([]),
+        json!({keys(&asked)[0].clone(): {"content": {}}}),
+        json!({keys(&asked)[2].clone(): 7}),
+    ] {
+        let error = client.answer(gateway, "three", &asked, malformed).await.unwrap_err();
+        assert_eq!(error["code"], -32602, "{error}");
+        assert!(error["message"].as_str().unwrap().contains("inputResponses"), "{error}");
+    }
+    let first = &keys(&asked)[0];
+    let some = json!({first.clone(): all[first], "nobody-asked": {"action": "accept"}});
+    let again = client.answer(gateway, "three", &asked, some).await.unwrap();
+    assert_eq!(again["resultType"], "input_required", "{again}");
+    assert_eq!(keys(&again), keys(&asked)[1..], "only what is missing");
+    let none = client.answer(gateway, "three", &again, json!({})).await.unwrap();
+    assert_eq!(keys(&none), keys(&again));
+    let bare = client.call(gateway, "three", json!({"requestState": none["requestState"]})).await.unwrap();
+    assert_eq!(keys(&bare), keys(&again), "no answers at all");
+    let done = client.answer(gateway, "three", &bare, answers(&bare)).await.unwrap();
+    assert_eq!(done["structuredContent"]["answers"].as_array().unwrap().len(), 3, "{done}");
+
+    // Without a state nothing is known of a question: this is a call like any other, and its answers are nobody's.
+    let fresh =
+        client.call(gateway, "form", json!({"inputResponses": {"q1": {"action": "accept"}}})).await.unwrap();
+    assert_eq!(fresh["resultType"], "input_required", "{fresh}");
+    assert_eq!(count(&said, "inputResponses"), 0, "a legacy server does not know such a thing");
+    fixture.end().await;
+}
+
+/// ERA-2: how a call ends while its client is away is kept for it: an answer, an error, a server that died.
+#[tokio::test]
+async fn the_end_of_a_parked_call_is_kept() {
+    let fixture = Fixture::start(&[("near", asking())], |_| ());
+    fixture.gateway.settled().await;
+    let client = Client::new();
+    let gateway = &fixture.gateway;
+    let asked = client.ask(gateway, "form").await;
+    let crash = client.call(gateway, "die", json!({})).await.unwrap_err();
+    assert_eq!(crash["data"]["code"], "PROVIDER_CRASHED", "{crash}");
+    until(|| fixture.recorder.exits().len() == 2).await;
+    assert_eq!(gateway.parked(), 1, "its end waits for the client");
+    let lost = client.answer(gateway, "form", &asked, answers(&asked)).await.unwrap_err();
+    assert_eq!(lost["data"]["code"], "PROVIDER_CRASHED", "{lost}");
+    assert_eq!(lost["data"]["mayHaveRun"], true, "{lost}");
+    is_not_valid(&client.answer(gateway, "form", &asked, answers(&asked)).await);
+    assert_eq!(gateway.parked(), 0);
+    fixture.end().await;
+
+    let peer = Peer::start(script).await;
+    let fixture = Fixture::start(&[], |options| options.servers.push(at("p", &peer.url("/mcp"))));
+    fixture.gateway.settled().await;
+    let asked = client.ask(&fixture.gateway, "hurries").await;
+    until(|| fixture.recorder.exits().len() == 1).await;
+    let done = client.answer(&fixture.gateway, "hurries", &asked, answers(&asked)).await.unwrap();
+    assert_eq!(done["content"][0]["text"], "done without you", "{done}");
+
+    let asked = client.ask(&fixture.gateway, "takes_back").await;
+    assert_eq!(keys(&asked), ["q2"], "what was taken back is not asked: {asked}");
+    fixture.end().await;
+}
+
+/// A server that answers before it has the answer, and one that takes its question back and asks another.
+fn script(asked: &Asked) -> Vec<Part> {
+    let body = asked.json();
+    let answer = |result: Value| json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+    let ask = |id: u64| event(&json!({"jsonrpc": "2.0", "id": id, "method": "roots/list"}));
+    let done = event(&answer(json!({"content": [{"type": "text", "text": "done without you"}]})));
+    let tools =
+        ["takes_back", "hurries"].map(|name| json!({"name": name, "inputSchema": {"type": "object"}}));
+    match asked.rpc().as_str() {
+        "initialize" => json_reply(&answer(
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "p", "version": "1"}}),
+        )),
+        "tools/list" => json_reply(&answer(json!({"tools": tools}))),
+        "ping" => json_reply(&answer(json!({}))),
+        "tools/call" => match body["params"]["name"].as_str().unwrap() {
+            "takes_back" => {
+                let back = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}});
+                vec![stream_head(&[]), ask(7), event(&back), ask(8), Part::Hang]
+            }
+            _ => vec![stream_head(&[]), ask(7), Part::Wait(Duration::from_millis(300)), done, last_chunk()],
+        },
+        _ => reply("202 Accepted", &[], ""),
+    }
+}
+
+/// ERA-2: a client that does not come back has its question cancelled, then its call; its state is of no use any more,
+/// and nothing is left.
+#[tokio::test]
+async fn a_client_that_never_comes_back() {
+    let (_folder, said) = transcript();
+    let patience = Duration::from_millis(300);
+    let fixture = near(&said, |options| {
+        options.settings.question_timeout = patience;
+        options.servers[0].question_timeout = patience;
+    });
+    fixture.gateway.settled().await;
+    // Each can be asked one thing only, so that it is clear whom a question is for.
+    let client = Client { capabilities: json!({"elicitation": {}}), ..Client::new() };
+    let other = Client { capabilities: json!({"sampling": {}}), ..Client::new() };
+    let gateway = &fixture.gateway;
+    let asked = client.ask(gateway, "form").await;
+    let sampled = other.ask(gateway, "sample").await;
+    until(|| gateway.parked() == 0).await;
+    let exits = fixture.recorder.exits();
+    assert_eq!(exits.len(), 2, "both ended");
+    let said = std::fs::read_to_string(&said).unwrap();
+    assert!(said.contains(r#""result":{"action":"cancel"}"#), "{said}");
+    assert!(said.contains("the client did not answer within"), "{said}");
+    is_not_valid(&client.answer(gateway, "form", &asked, answers(&asked)).await);
+    is_not_valid(&other.answer(gateway, "sample", &sampled, answers(&sampled)).await);
+    fixture.end().await;
+}
+
+/// ERA-1: a client that goes away while its answer is being worked on has cancelled its call; the server is told.
+#[tokio::test]
+async fn leaving_during_a_later_round_cancels() {
+    let peer = Peer::start(hanging).await;
+    let fixture = Fixture::start(&[], |options| options.servers.push(at("p", &peer.url("/mcp"))));
+    fixture.gateway.settled().await;
+    let client = Client::new();
+    let asked = client.ask(&fixture.gateway, "asks").await;
+    {
+        let retry = client.answer(&fixture.gateway, "asks", &asked, answers(&asked));
+        tokio::pin!(retry);
+        tokio::select! {
+            outcome = &mut retry => panic!("{outcome:?}"),
+            () = peer.until("the answer came", |peer| peer.asked().iter().any(|asked| asked.body.contains("roots")
+                && asked.body.contains("result"))) => {}
+        }
+    }
+    assert_eq!(fixture.gateway.parked(), 0);
+    until(|| fixture.recorder.exits().len() == 1).await;
+    peer.until("the server hears of it", |peer| {
+        peer.asked().iter().any(|asked| asked.body.contains("notifications/cancelled"))
+    })
+    .await;
+    is_not_valid(&client.answer(&fixture.gateway, "asks", &asked, answers(&asked)).await);
+    fixture.end().await;
+}
+
+/// A server that asks once and then never answers.
+fn hanging(asked: &Asked) -> Vec<Part> {
+    let body = asked.json();
+    let answer = |result: Value| json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+    match asked.rpc().as_str() {
+        "initialize" => json_reply(&answer(
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "p", "version": "1"}}),
+        )),
+        "tools/list" => {
+            json_reply(&answer(json!({"tools": [{"name": "asks", "inputSchema": {"type": "object"}}]})))
+        }
+        "ping" => json_reply(&answer(json!({}))),
+        "tools/call" => {
+            let ask = event(&json!({"jsonrpc": "2.0", "id": 7, "method": "roots/list"}));
+            vec![stream_head(&[]), ask, Part::Hang]
+        }
+        _ => reply("202 Accepted", &[], ""),
+    }
+}
+
+/// ERA-1, ERA-3: what a modern client did not declare is not asked: its call ends with what is missing, and the server
+/// is told that nobody waits.
+#[tokio::test]
+async fn a_capability_that_is_missing() {
+    let (fixture, _served) = everywhere().await;
+    for server in TRANSPORTS {
+        for (tool, capabilities, needed) in [
+            ("sample", json!({}), json!({"sampling": {}})),
+            ("form", json!({"sampling": {}}), json!({"elicitation": {}})),
+            ("url", json!({"elicitation": {}}), json!({"elicitation": {"url": {}}})),
+        ] {
+            let client = Client { capabilities, ..Client::new() };
+            let error =
+                client.call(&fixture.gateway, &format!("{server}__{tool}"), json!({})).await.unwrap_err();
+            assert_eq!(error["code"], -32021, "{server}: {error}");
+            assert_eq!(error["data"]["requiredCapabilities"], needed);
+        }
+        assert_eq!(fixture.gateway.parked(), 0);
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: progress goes to whichever request of the call is there, under that request's token.
+#[tokio::test]
+async fn progress_follows_the_requests() {
+    let fixture = Fixture::start(&[("near", asking())], |_| ());
+    fixture.gateway.settled().await;
+    let (sink, mut notes) = ProgressSink::channel(8);
+    let client = Client { progress: Some(sink), ..Client::new() };
+    let asked = client.ask(&fixture.gateway, "reports").await;
+    let note: Value = serde_json::from_slice(&notes.recv().await.unwrap()).unwrap();
+    assert_eq!(note["params"]["progressToken"], "mine", "{note}");
+    let done = client.answer(&fixture.gateway, "reports", &asked, answers(&asked)).await.unwrap();
+    assert_eq!(done["resultType"], "complete");
+    fixture.end().await;
+}
+
+/// ERA-2: a gateway that stops ends what is parked, and says so to who waits.
+#[tokio::test]
+async fn a_gateway_that_stops_leaves_nothing_parked() {
+    let fixture = Fixture::start(&[("near", asking())], |_| ());
+    fixture.gateway.settled().await;
+    Client { capabilities: json!({"elicitation": {}}), ..Client::new() }.ask(&fixture.gateway, "form").await;
+    Client { capabilities: json!({"roots": {}}), ..Client::new() }.ask(&fixture.gateway, "roots").await;
+    assert_eq!(fixture.gateway.parked(), 2);
+    let gateway = fixture.gateway.clone();
+    gateway.stop().await;
+    assert_eq!(gateway.parked(), 0);
+    until(|| fixture.recorder.exits().len() == 2).await;
+    drop(gateway);
+    fixture.end().await;
+}

@@ -1,0 +1,250 @@
+//! A legacy client on a modern server: the gateway asks the client during its call, and calls the server again.
+
+use std::time::Duration;
+
+use bridgehead_config::{GatewaySettings, Launch, Remote, Server};
+use bridgehead_testkit::{Behaviour, Carrier, Mock, Served};
+use bridgehead_wire::Revision;
+use serde_json::{Value, json};
+
+use crate::questions::{Client, EVERYTHING};
+use crate::support::Fixture;
+
+/// Escapes that a decoder would change.
+const STATE: &str = r#""v1.\u0041b\/c==-1""#;
+
+fn round(state: &str, requests: &str) -> String {
+    format!(r#"{{ "requestState" : {state},"inputRequests":{requests},"resultType":"input_required"}}"#)
+}
+
+fn asking() -> Mock {
+    let form = r#"{"method":"elicitation/create","params":{"mode":"form","message":"who?","requestedSchema":{"type":"object","properties":{"n":{"type":"number","minimum":1.0}}}}}"#;
+    let url = r#"{"method":"elicitation/create","params":{"mode":"url","message":"go","url":"https://x/"}}"#;
+    let sample = r#"{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}"#;
+    let roots = r#"{"method":"roots/list","params":{}}"#;
+    let done = r#"{"resultType":"complete","content":[]}"#;
+    let endless = |_| round(r#""again-1""#, &format!(r#"{{"k":{roots}}}"#)).into();
+    Mock::modern()
+        .tool(
+            "form",
+            Behaviour::InputRounds(vec![round(STATE, &format!(r#"{{"user name":{form}}}"#)).into()]),
+        )
+        .tool(
+            "three",
+            Behaviour::InputRounds(vec![
+                round(STATE, &format!(r#"{{"a":{form},"b":{sample},"c":{roots}}}"#)).into(),
+                round(r#""s-2""#, &format!(r#"{{"d":{roots}}}"#)).into(),
+            ]),
+        )
+        .tool(
+            "sample",
+            Behaviour::InputRounds(vec![round(STATE, &format!(r#"{{"k":{sample}}}"#)).into(), done.into()]),
+        )
+        .tool(
+            "url",
+            Behaviour::InputRounds(vec![
+                round(r#""s-1""#, &format!(r#"{{"k":{url}}}"#)).into(),
+                round(r#""s-2""#, &format!(r#"{{"k":{url}}}"#)).into(),
+            ]),
+        )
+        .tool(
+            "waits",
+            Behaviour::InputRounds(vec![r#"{"resultType":"input_required","requestState":"s-1"}"#.into()]),
+        )
+        .tool("endless", Behaviour::InputRounds((0..2).map(endless).collect()))
+        .tool("nothing", Behaviour::InputRounds(vec![r#"{"resultType":"input_required"}"#.into()]))
+        .tool(
+            "odd",
+            Behaviour::InputRounds(vec![round(STATE, r#"{"k":{"method":"tools/call","params":{}}}"#).into()]),
+        )
+        .tool("received", Behaviour::Received)
+}
+
+async fn fixture() -> (Fixture, Served) {
+    let served = asking().serve(Carrier::Http);
+    let launch = Launch::Remote(Remote::new(served.url().parse().unwrap()));
+    let fixture = Fixture::start(&[("near", asking())], |options| {
+        options.servers.push(Server::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
+    });
+    fixture.gateway.settled().await;
+    (fixture, served)
+}
+
+fn received(result: &Value) -> Value {
+    serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap()
+}
+
+/// ERA-1, legacy on modern: the client is asked on its call, and the server called again with the answers and the
+/// state, byte for byte, and with what the client declared.
+#[tokio::test]
+async fn a_legacy_client_answers_a_modern_server() {
+    let (fixture, _served) = fixture().await;
+    for server in ["near", "far"] {
+        let mut client = Client::new(EVERYTHING);
+        let call = client.call(&fixture.gateway, &format!("{server}__form"));
+        let asked = client.next().await;
+        assert_eq!(asked["method"], "elicitation/create", "{asked}");
+        assert_eq!(asked["params"]["requestedSchema"]["properties"]["n"]["minimum"], json!(1.0));
+        let answer = json!({"action": "accept", "content": {"n": 1.5}});
+        assert!(client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": answer})));
+        let result = call.await.unwrap().unwrap();
+        assert!(result.get("resultType").is_none(), "{result}");
+        let text = result["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains(&format!(r#""requestState":{STATE}"#)), "byte for byte: {text}");
+        let received = received(&result);
+        assert_eq!(received["inputResponses"], json!({"user name": answer}));
+        let declared = &received["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        assert_eq!(*declared, json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {}}));
+    }
+    assert_eq!(fixture.recorder.enters().len(), 2, "a call is one, however often the server was called");
+    fixture.end().await;
+}
+
+/// ERA-1: several questions of a round are asked at once, and there may be several rounds.
+#[tokio::test]
+async fn questions_of_a_round_are_asked_at_once() {
+    let (fixture, _served) = fixture().await;
+    for server in ["near", "far"] {
+        let mut client = Client::new(EVERYTHING);
+        let call = client.call(&fixture.gateway, &format!("{server}__three"));
+        let asked = [client.next().await, client.next().await, client.next().await];
+        for asked in asked.iter().rev() {
+            let answer = match asked["method"].as_str().unwrap() {
+                "elicitation/create" => json!({"action": "decline"}),
+                "roots/list" => json!({"roots": []}),
+                _ => json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": "s"}}),
+            };
+            client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": answer}));
+        }
+        let again = client.next().await;
+        client.answer(
+            &json!({"jsonrpc": "2.0", "id": again["id"], "result": {"roots": [{"uri": "file:///d"}]}}),
+        );
+        let received = received(&call.await.unwrap().unwrap());
+        assert_eq!(
+            received["inputResponses"],
+            json!({"d": {"roots": [{"uri": "file:///d"}]}}),
+            "only this round's"
+        );
+        assert_eq!(received["requestState"], "s-2");
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: a user who gives no answer has cancelled; a model that fails fails the call, and the model that called hears why.
+#[tokio::test]
+async fn a_client_that_fails_to_answer() {
+    let (fixture, _served) = fixture().await;
+    for server in ["near", "far"] {
+        let mut client = Client::new(EVERYTHING);
+        let error = json!({"code": -1, "message": "the user said no"});
+        let call = client.call(&fixture.gateway, &format!("{server}__form"));
+        let asked = client.next().await;
+        client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "error": error}));
+        let received = received(&call.await.unwrap().unwrap());
+        assert_eq!(received["inputResponses"]["user name"], json!({"action": "cancel"}));
+        for answer in [json!({"error": error}), json!({"result": {"no": "answer"}})] {
+            let call = client.call(&fixture.gateway, &format!("{server}__sample"));
+            let asked = client.next().await;
+            let mut message = json!({"jsonrpc": "2.0", "id": asked["id"]});
+            message.as_object_mut().unwrap().extend(answer.as_object().unwrap().clone());
+            client.answer(&message);
+            let result = call.await.unwrap().unwrap();
+            assert_eq!(result["isError"], true, "{result}");
+            assert!(
+                result["content"][0]["text"].as_str().unwrap().contains("sampling/createMessage"),
+                "{result}"
+            );
+        }
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: what the client did not declare it is not asked, and a server that asks without end or for nonsense is stopped.
+#[tokio::test]
+async fn servers_that_ask_too_much() {
+    let (fixture, _served) = fixture().await;
+    for server in ["near", "far"] {
+        for tool in ["sample", "nothing", "odd"] {
+            let mut client = Client::new(r#"{"roots":{}}"#);
+            let error =
+                client.call(&fixture.gateway, &format!("{server}__{tool}")).await.unwrap().unwrap_err();
+            assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "{tool}: {error}");
+            assert!(client.told.try_recv().is_err());
+        }
+        let error = fixture.call(&format!("{server}__form"), json!({})).await.unwrap_err();
+        assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "nobody to ask: {error}");
+        let mut client = Client::new(EVERYTHING);
+        let call = client.call(&fixture.gateway, &format!("{server}__endless"));
+        for _ in 0..10 {
+            let asked = client.next().await;
+            client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}));
+        }
+        let error = call.await.unwrap().unwrap_err();
+        assert!(error["message"].as_str().unwrap().contains("10 times"), "{error}");
+        assert!(client.told.try_recv().is_err());
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: a server that only puts off is called again with its state, and a page that the user agreed to is asked for
+/// once; when the call is done the client hears so.
+#[tokio::test]
+async fn servers_that_wait() {
+    let (fixture, _served) = fixture().await;
+    for server in ["near", "far"] {
+        let mut client = Client::new(EVERYTHING);
+        let result = client.call(&fixture.gateway, &format!("{server}__waits")).await.unwrap().unwrap();
+        let put_off = received(&result);
+        assert_eq!(put_off["requestState"], "s-1", "{put_off}");
+        assert!(put_off.get("inputResponses").is_none(), "{put_off}");
+
+        let call = client.call(&fixture.gateway, &format!("{server}__url"));
+        let asked = client.next().await;
+        let id = asked["params"]["elicitationId"].as_str().unwrap();
+        assert!(id.len() > 20, "{asked}");
+        client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}}));
+        let done = client.next().await;
+        assert_eq!(done["method"], "notifications/elicitation/complete", "{done}");
+        assert_eq!(done["params"]["elicitationId"], id);
+        let received = received(&call.await.unwrap().unwrap());
+        assert_eq!(received["inputResponses"], json!({"k": {"action": "accept"}}));
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: a call that is cancelled takes its questions back, and the server is not called again.
+#[tokio::test]
+async fn a_cancelled_call_asks_no_more() {
+    let (fixture, _served) = fixture().await;
+    for server in ["near", "far"] {
+        let mut client = Client::new(EVERYTHING);
+        let call = client.call(&fixture.gateway, &format!("{server}__form"));
+        let asked = client.next().await;
+        call.abort();
+        let withdrawn = client.next().await;
+        assert_eq!(withdrawn["method"], "notifications/cancelled");
+        assert_eq!(withdrawn["params"]["requestId"], asked["id"]);
+        assert!(
+            !client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}}))
+        );
+    }
+    fixture.end().await;
+}
+
+/// ERA-4: a client of an older revision is asked what its revision has, and the server is not told of more.
+#[tokio::test]
+async fn older_clients_are_asked_in_their_own_words() {
+    let (fixture, _served) = fixture().await;
+    let mut client = Client::of(Revision::V2025_06_18, EVERYTHING);
+    let call = client.call(&fixture.gateway, "near__form");
+    let asked = client.next().await;
+    assert!(asked["params"].get("mode").is_none(), "{asked}");
+    client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}));
+    let received = received(&call.await.unwrap().unwrap());
+    let declared = &received["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    assert_eq!(*declared, json!({"sampling": {}, "elicitation": {"form": {}}, "roots": {}}));
+    let error = client.call(&fixture.gateway, "near__url").await.unwrap().unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "it has no such mode: {error}");
+    tokio::time::timeout(Duration::from_secs(5), fixture.end()).await.unwrap();
+}
