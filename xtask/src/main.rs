@@ -40,7 +40,7 @@ Chores:
   foreign                clients and servers of other people through the gateway; also --full (five rounds of the
                          clients, the servers over stdio too), --only clients|servers|remote, --json FILE
   soak                   servers are killed in 50 cycles while calls run, and nothing may be left or grow; also
-                         --full (1000 cycles), --cycles N, --json FILE
+                         --full (1000 cycles, 50 kills), --cycles N, --kills N, --json FILE
   requirements           are all landed requirements named by a test, and is docs/requirements.md fresh?
   requirements --write   writes docs/requirements.md anew
   generate               writes every page that is made from code anew; --check only compares

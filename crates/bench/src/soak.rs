@@ -2,10 +2,12 @@
 //!
 //! In each cycle one server is harmed while calls to it are in flight. Every call in flight must get an answer, a
 //! result or an error; then the server must serve again. At the end the gateway must be as large as after the first
-//! cycles, no zombie may be left, and when it is ended, kindly or not, nothing of any server may run.
+//! cycles, no zombie may be left, and when it is ended, kindly or not, nothing of any server may run. At last it is
+//! killed while it serves as many calls as it can, and its record must have every call that was answered.
 //!
 //! Where the servers' programs are, and which are tried, is said by whoever starts this.
 
+mod crashes;
 mod gateway;
 mod report;
 
@@ -17,6 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::family::{self, Seen};
+pub use crashes::Crashes;
 use gateway::{Gateway, call_over_lines};
 pub use report::{Findings, Row};
 
@@ -115,6 +118,8 @@ pub struct Soak {
     pub victims: Vec<Victim>,
     /// How often one of them is harmed.
     pub cycles: usize,
+    /// How often the gateway itself is killed under load, and its record checked.
+    pub kills: usize,
 }
 
 /// What the gateway holds.
@@ -177,6 +182,15 @@ impl Soak {
         findings.left_after_kill = left(&mark, &keepers);
         // Their gateway is gone, so they end with an error.
         calls.into_iter().for_each(|call| drop(call.join()));
+
+        if self.kills > 0 {
+            tell("killing the gateway under load");
+            let folder = tempfile::tempdir()?;
+            let victims = &self.victims[..1];
+            let config = gateway::write_config(folder.path(), victims, &mark)?;
+            let crashed = crashes::run(&self.gateway, &config, folder.path(), &victims[0], self.kills, tell)?;
+            findings.crashes = Some(crashed);
+        }
         findings.elapsed = started.elapsed();
         Ok(findings)
     }

@@ -24,7 +24,8 @@ Options:
   --everything DIR  also `server-everything`, which is installed in this folder, by `npx`
   --node DIR        where the Node for it is, if not in the path
   --cycles N        how often a server is harmed; 50 without
-  --full            1000 cycles
+  --kills N         how often the gateway itself is killed under load, and its record checked; 5 without
+  --full            1000 cycles and 50 kills
   --json FILE       also writes the figures to this file
 ";
 
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
 /// Whether all went as it should.
 fn run() -> Result<bool> {
     let (mut gateway, mut mock, mut everything, mut node) = (None, None, None, None);
-    let (mut cycles, mut file) = (50, None);
+    let (mut cycles, mut kills, mut file) = (50, 5, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().with_context(|| format!("`{argument}` needs a value"));
@@ -52,7 +53,8 @@ fn run() -> Result<bool> {
             "--everything" => everything = Some(PathBuf::from(value()?)),
             "--node" => node = Some(value()?),
             "--cycles" => cycles = value()?.parse().context("`--cycles` needs a number")?,
-            "--full" => cycles = 1000,
+            "--kills" => kills = value()?.parse().context("`--kills` needs a number")?,
+            "--full" => (cycles, kills) = (1000, 50),
             "--json" => file = Some(PathBuf::from(value()?)),
             "--help" | "-h" => {
                 print!("{HELP}");
@@ -64,7 +66,7 @@ fn run() -> Result<bool> {
     let mock = mock.context("`--mock FILE` is needed")?;
     let mut victims = vec![Victim::mock(&mock, "modern"), Victim::mock(&mock, "legacy")];
     victims.extend(everything.map(|folder| server_everything(folder, node)));
-    let soak = Soak { gateway: gateway.context("`--gateway FILE` is needed")?, victims, cycles };
+    let soak = Soak { gateway: gateway.context("`--gateway FILE` is needed")?, victims, cycles, kills };
     let findings = soak.run(&mut |line| eprintln!("{line}"))?;
     println!("{}", findings.table());
     if let Some(file) = file {

@@ -63,6 +63,10 @@ impl Gateway {
         Ok(Self { program: program.to_owned(), process, address })
     }
 
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(super) fn pid(&self) -> u32 {
         self.process.pid()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Harm, Holdings, Victim};
+use super::{Crashes, Harm, Holdings, Victim};
 use crate::statistics::median;
 
 /// A connection may be closing while it is counted.
@@ -39,6 +39,8 @@ pub struct Findings {
     pub left_after_term: Vec<String>,
     /// What ran on after SIGKILL of the gateway.
     pub left_after_kill: Vec<String>,
+    /// How the record of a gateway fared that was killed under load.
+    pub crashes: Option<Crashes>,
     /// How long it all took.
     pub elapsed: Duration,
 }
@@ -56,6 +58,7 @@ impl Findings {
             zombies: 0,
             left_after_term: Vec::new(),
             left_after_kill: Vec::new(),
+            crashes: None,
             elapsed: Duration::ZERO,
         }
     }
@@ -140,6 +143,12 @@ impl Findings {
             self.cycles,
             self.elapsed.as_secs_f64()
         );
+        if let Some(Crashes { kills, answered, rows }) = self.crashes {
+            let _ = writeln!(
+                out,
+                "killed under load {kills} times: all {answered} answered calls are in the record, whose {rows} rows verify"
+            );
+        }
         out
     }
 
@@ -169,6 +178,9 @@ impl Findings {
             "early": held(self.early), "late": held(self.late), "zombies": self.zombies,
             "left_after_term": self.left_after_term, "left_after_kill": self.left_after_kill,
             "complaints": self.complaints(),
+            "kills": self.crashes.map(|crashes| {
+                json!({"kills": crashes.kills, "answered": crashes.answered, "rows": crashes.rows})
+            }),
         })
     }
 }
@@ -215,6 +227,9 @@ mod tests {
         let mut findings = findings(flat);
         findings.zombies = 1;
         findings.left_after_kill = vec!["7 (S) node".to_owned()];
+        findings.crashes = Some(Crashes { kills: 5, answered: 7, rows: 14 });
+        assert!(findings.table().contains("killed under load 5 times: all 7"), "{}", findings.table());
+        assert_eq!(findings.to_json()["kills"]["rows"], 14);
         assert_eq!(findings.complaints(), ["1 zombies", "outlived SIGKILL of the gateway: 7 (S) node"]);
         assert!(findings.table().contains("after SIGKILL 1"), "{}", findings.table());
         let json = findings.to_json();
