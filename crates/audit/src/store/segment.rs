@@ -166,11 +166,15 @@ impl Segment {
                     .map_err(|error| StoreError::database(&path, &error))?;
                 Ok(connection)
             })?;
-        Ok(Self {
+        Ok(Self::before_its_rows(connection, path, header, head))
+    }
+
+    fn before_its_rows(connection: Connection, path: PathBuf, header: Header, head: Hash) -> Self {
+        Self {
             connection,
             path,
+            next: header.first,
             header,
-            next: first,
             head,
             tree: Frontier::default(),
             before: Frontier::default(),
@@ -178,7 +182,7 @@ impl Segment {
             bytes: 0,
             logged: 0,
             text: Vec::new(),
-        })
+        }
     }
 
     /// Takes up a segment that another process left, behind its last row. Nothing is verified here beyond
@@ -194,19 +198,7 @@ impl Segment {
             path: path.to_owned(),
             what: format!("its header: {error}"),
         })?;
-        let mut segment = Self {
-            connection,
-            path: path.to_owned(),
-            next: header.first,
-            header,
-            head: Hash(head),
-            tree: Frontier::default(),
-            before: Frontier::default(),
-            checkpointed: 0,
-            bytes: 0,
-            logged: 0,
-            text: Vec::new(),
-        };
+        let mut segment = Self::before_its_rows(connection, path.to_owned(), header, Hash(head));
         let mut statement = segment
             .connection
             .prepare("SELECT seq, CAST(body AS BLOB), head FROM rows ORDER BY seq")

@@ -1,7 +1,10 @@
 //! What goes wrong: disks, locks, clocks, sizes.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +24,68 @@ fn a_folder_that_cannot_be_used_is_told() {
     let error = SqliteSink::open(StoreOptions::new(file.join("audit"))).unwrap_err();
     assert!(matches!(&error, StoreError::Folder { .. }));
     assert!(error.to_string().contains("audit.folder"), "{error}");
+}
+
+/// A folder that may be read but not written to is an error that names it and its cure, also for the superuser.
+#[test]
+fn a_read_only_folder_is_told() {
+    let error = SqliteSink::open(StoreOptions::new("/proc")).unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("/proc") && said.contains("audit.folder"), "{said}");
+}
+
+const DISK: &str = "BRIDGEHEAD_AUDIT_TEST_DISK";
+
+/// The child of the test below: fills the disk of its folder with rows, makes room, and goes on.
+#[test]
+fn child_that_fills_its_disk() {
+    let Ok(folder) = std::env::var(DISK) else { return };
+    let folder = Path::new(&folder);
+    let ballast = folder.join("ballast");
+    fs::write(&ballast, vec![0; 256 << 10]).unwrap();
+    let sink = SqliteSink::open(StoreOptions::new(folder.join("audit"))).unwrap();
+    let record = |number| block_on(call(&sink, number));
+    let mut answered: Vec<CorrelationId> = Vec::new();
+    let refused = loop {
+        match record(answered.len()) {
+            Ok(id) => answered.push(id),
+            Err(error) => break error.to_string(),
+        }
+        assert!(answered.len() < 1_000_000, "the disk never was full");
+    };
+    assert!(refused.contains("the disk is full"), "{refused}");
+    assert!(record(0).is_err(), "it stays full");
+    fs::remove_file(&ballast).unwrap();
+    eventually("calls are recorded again", || record(answered.len()).is_ok());
+    sink.close();
+    let file = segments(&folder.join("audit")).pop().unwrap();
+    assert_eq!(verify(std::slice::from_ref(&file)).1, []);
+    let rows = rows(&file);
+    let entered: HashSet<&str> =
+        rows.iter().filter(|row| row.kind == "enter").map(|row| row.correlation_id.as_str()).collect();
+    assert!(answered.iter().all(|id| entered.contains(id.to_string().as_str())), "a promised row is lost");
+    let exits = rows.iter().filter(|row| row.enter.is_some()).count();
+    assert_eq!(exits, entered.len(), "each call has its end");
+    println!("refused after {} calls", answered.len());
+}
+
+/// AUD-2, PIPE-4: a disk that is really full. Calls are refused, no row that was promised is lost, and with room again
+/// everything goes on. The disk is a small one in a name space of its own; where that is not allowed, a limit of the
+/// store itself has to do, as `a_full_disk_refuses_and_loses_nothing` shows it.
+#[test]
+fn a_full_disk_is_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = r#"mount -t tmpfs -o size=1m none "$1" || exit 77; exec "$0" --exact bad::child_that_fills_its_disk --nocapture"#;
+    let ran = Command::new("unshare")
+        .args(["-Urm", "sh", "-c", mount])
+        .arg(std::env::current_exe().unwrap())
+        .arg(folder.path())
+        .env(DISK, folder.path())
+        .output();
+    let Ok(ran) = ran else { return };
+    let said = String::from_utf8_lossy(&ran.stdout) + String::from_utf8_lossy(&ran.stderr);
+    let allowed = ran.status.code() != Some(77) && !said.contains("unshare failed");
+    assert!(!allowed || (ran.status.success() && said.contains("refused after")), "{said}");
 }
 
 /// AUD-2, PIPE-4: a file that another program holds locked is waited for; then calls are refused until it is
