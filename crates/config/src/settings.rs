@@ -261,6 +261,8 @@ pub struct Server {
     pub probe_interval: Duration,
     /// Whether a call whose server was lost is tried again.
     pub retry: Retry,
+    /// What is done with results that do not keep what their tool promises.
+    pub output: Output,
     /// What bounds its calls.
     pub queue: Queue,
     /// Who shares one process of it.
@@ -323,6 +325,18 @@ pub enum Retry {
     Safe,
     /// Never.
     Never,
+}
+
+/// What is done with results that do not keep what their tool promises of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Output {
+    /// Nobody looks.
+    #[default]
+    Off,
+    /// They pass, and are logged and counted.
+    Report,
+    /// They are an error.
+    Enforce,
 }
 
 /// How a server is reached.
@@ -590,6 +604,7 @@ impl Server {
             stable_after: Duration::from_secs(60),
             probe_interval: Duration::from_secs(30),
             retry: Retry::Safe,
+            output: Output::Off,
             queue: Queue::default(),
             isolation: Isolation::Shared,
             idle_timeout: None,

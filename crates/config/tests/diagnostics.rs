@@ -433,7 +433,7 @@ env = "hunter2"
     14 | pin = …
        | ^^^ not a key of `[servers.NAME]`
        |
-       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `shared`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`
+       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `shared`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`, `output`
 
     error: `env` must be a table of strings, found a string
       --> bridgehead.toml:15:7

@@ -13,15 +13,16 @@ use bridgehead_upstream::{Event, Exchange, LinkError, Mirror, Purpose, Ready, Un
 use bridgehead_wire::{Abilities, Code, Era, Method, Object, Raw, RpcError, Spliced, code};
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{Instrument, debug, debug_span};
 
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::error::CallError;
 use crate::park::not_valid;
 use crate::questions::{Questions, undeclared};
 use crate::queue::{Place, Queue};
-use crate::relay::{Input, Reply, Rewrite, params_for, progress_for};
+use crate::relay::{Hop, Input, Reply, Rewrite, params_for, progress_for};
 use crate::rounds::{Next, Rounds, Stop};
+use crate::trace::Trace;
 
 /// How a request ended, if it was not dropped.
 #[expect(
@@ -43,6 +44,7 @@ pub(crate) struct Errand<'a> {
     pub(crate) ask: &'a Ask,
     pub(crate) subject: Subject<'a>,
     pub(crate) correlation: CorrelationId,
+    pub(crate) trace: Option<Trace>,
     pub(crate) progress: Option<&'a ProgressSink>,
 }
 
@@ -80,7 +82,8 @@ impl Errand<'_> {
         let place = match queue.try_enter() {
             Some(place) => place,
             None => {
-                let turn = queue.enter(last.min(began + limits.request_timeout)).await;
+                let turn = queue.enter(last.min(began + limits.request_timeout));
+                let turn = turn.instrument(debug_span!("queue")).await;
                 waited(began.elapsed());
                 turn.map_err(|error| {
                     let message = format!("server `{}` cannot be called now: {error}", upstream.name());
@@ -96,9 +99,11 @@ impl Errand<'_> {
         let mut progress = Progress { errand: self, last: None };
         loop {
             let deadline = last.min(Instant::now() + limits.request_timeout);
-            let ready = upstream.acquire(deadline).await.map_err(|error| unavailable(upstream, &error))?;
+            let ready = upstream.acquire(deadline).instrument(debug_span!("acquire")).await;
+            let ready = ready.map_err(|error| unavailable(upstream, &error))?;
             sends += 1;
-            match self.send(upstream, &ready, &mut last, &mut turn, &mut progress).await {
+            let sending = self.send(upstream, &ready, &mut last, &mut turn, &mut progress);
+            match sending.instrument(debug_span!("send", attempt = sends)).await {
                 Err(lost)
                     if lost.code == Code::ProviderCrashed
                         && sends < MOST_SENDS
@@ -115,14 +120,14 @@ impl Errand<'_> {
     async fn begin(&self, exchange: &mut Exchange, ready: &Ready, cell: Cell, next: Option<&Next>) {
         let Self { subject, .. } = self;
         let wants_progress = self.progress.is_some() && self.ask.meta.progress_token.is_some();
-        let mut params = params_for(
-            &self.ask.params,
-            &self.ask.meta,
-            subject.rewrite.as_ref(),
-            self.caller,
-            ready.peer.revision.era(),
-            wants_progress.then(|| exchange.id()),
-        );
+        let hop = Hop {
+            caller: self.caller,
+            server: ready.peer.revision.era(),
+            progress_token: wants_progress.then(|| exchange.id()),
+            correlation: self.correlation,
+            trace: self.trace,
+        };
+        let mut params = params_for(&self.ask.params, &self.ask.meta, subject.rewrite.as_ref(), hop);
         if let Some(next) = next {
             params = next.params(&params);
         } else if cell == Cell::PARKING && self.ask.params.get("inputResponses").is_some() {

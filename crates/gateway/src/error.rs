@@ -1,7 +1,7 @@
 //! A call that failed in our name: one of the stable codes, with words, and what a client gets to see of it.
 
 use bridgehead_audit::CorrelationId;
-use bridgehead_wire::{Code, RpcError};
+use bridgehead_wire::{Code, Raw, Redactor, RpcError};
 use serde_json::{Value, json};
 
 /// Why a call has no result.
@@ -19,9 +19,10 @@ pub struct CallError {
 }
 
 impl CallError {
-    /// A failure before the tool could run.
+    /// A failure before the tool could run. The words may quote a server or a tool, so secrets are taken out of them.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), may_have_run: false, details: None }
+        let message = Redactor::default().text(&message.into()).into_owned();
+        Self { code, message, may_have_run: false, details: None }
     }
 
     /// A failure after the call was handed over.
@@ -30,10 +31,11 @@ impl CallError {
         Self { may_have_run: true, ..self }
     }
 
-    /// The same with details.
+    /// The same with details, without their secrets.
     #[must_use]
-    pub fn with_details(self, details: Value) -> Self {
-        Self { details: Some(details), ..self }
+    pub fn with_details(self, details: &Value) -> Self {
+        let details = Redactor::default().raw(&Raw::encode(details)).decode().ok();
+        Self { details, ..self }
     }
 
     /// `{ok: false, error}` for a client that gets it as a tool result; the hint stands in the details.

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
+use tracing::field::Empty;
 
 use crate::asking::Questioner;
 use crate::builtin::{server_health, server_ping};
@@ -31,6 +32,7 @@ use crate::park::{Park, Parks};
 use crate::queue::Queues;
 use crate::seal::{Seal, Subject};
 use crate::status::About;
+use crate::trace::Trace;
 
 /// What a gateway is built from. Everything has a default; building reads and starts nothing.
 pub struct Options {
@@ -401,6 +403,10 @@ impl Gateway {
         }
         let route = route.ok_or_else(|| self.0.why_unknown(&tool));
         let correlation = correlation(ask);
+        let span = tracing::debug_span!(
+            "call", correlationId = %correlation, %tool, principal = %caller.principal,
+            traceId = Empty, spanId = Empty, parentSpanId = Empty,
+        );
         let call = Call {
             caller,
             ask,
@@ -408,9 +414,9 @@ impl Gateway {
             route,
             arguments: ask.params.get("arguments").unwrap_or(Raw::literal("{}")),
             correlation,
+            trace: Trace::of(&span, &ask.meta, correlation),
             progress,
         };
-        let span = tracing::debug_span!("call", correlationId = %correlation, tool = %call.tool, principal = %caller.principal);
         let outcome = self.0.chain.run(&call).instrument(span).await;
         self.0.chain.answer(&call, outcome)
     }

@@ -25,6 +25,7 @@ mod rounds;
 mod seal;
 mod session;
 mod status;
+mod trace;
 
 pub use asking::{Desk, Outlet, Questioner};
 pub use bridgehead_events as events;

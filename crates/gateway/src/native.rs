@@ -239,7 +239,7 @@ impl NativeTool {
             Ok(Err(failure)) => {
                 let error = CallError::new(Code::HandlerError, failure.message).after_sending();
                 Err(match failure.details {
-                    Some(details) => error.with_details(details),
+                    Some(details) => error.with_details(&details),
                     None => error,
                 })
             }
@@ -253,7 +253,7 @@ impl NativeTool {
                 let error = CallError::new(Code::HandlerError, format!("tool `{}` panicked", self.name))
                     .after_sending();
                 Err(if debug {
-                    error.with_details(json!({"panic": words, "backtrace": crate::panics::last_backtrace()}))
+                    error.with_details(&json!({"panic": words, "backtrace": crate::panics::last_backtrace()}))
                 } else {
                     error
                 })

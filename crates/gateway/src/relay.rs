@@ -7,6 +7,7 @@ use bridgehead_wire::{Era, Method, Object, Raw, RequestMeta, Revision, Spliced, 
 use bytes::{Bytes, BytesMut};
 
 use crate::caller::Caller;
+use crate::trace::Trace;
 
 /// One member of the params that the server knows under another value.
 #[derive(Debug)]
@@ -22,36 +23,52 @@ impl Rewrite {
     }
 }
 
+/// One step of a request on its way: who it is between, and what it carries for us.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hop<'a> {
+    pub(crate) caller: &'a Caller,
+    /// The era of the server.
+    pub(crate) server: Era,
+    pub(crate) progress_token: Option<u64>,
+    pub(crate) correlation: CorrelationId,
+    /// Our place in the trace, if we have one.
+    pub(crate) trace: Option<Trace>,
+}
+
 /// The params for the next hop: the server's own name of what is asked for, and a `_meta` of our making around what the
 /// client put there for others. A modern server is told what the client can be asked.
 pub(crate) fn params_for(
     params: &Object,
     meta: &RequestMeta,
     rewrite: Option<&Rewrite>,
-    caller: &Caller,
-    server: Era,
-    progress_token: Option<u64>,
+    hop: Hop<'_>,
 ) -> Spliced {
+    let Hop { caller, server, progress_token, correlation, trace } = hop;
     let mut edit = params.edit();
     if let Some(Rewrite { member, value }) = rewrite {
         edit.set(member, value.clone());
     }
-    if server == Era::Modern || progress_token.is_some() || !meta.is_empty() {
-        // What a client declares for this request holds for this request: who is asked by the result of it is
-        // the same client.
-        let declared = meta.client_capabilities.as_ref().filter(|_| caller.era() == Era::Modern);
-        let meta = meta.for_next_hop(|meta| {
-            if server == Era::Modern {
-                // What a legacy client declared at its handshake it can answer during its call.
-                let in_session = || caller.abilities().capabilities().into();
-                stamp_modern(meta, declared.map_or_else(in_session, relayed_capabilities));
+    // What a client declares for this request holds for this request: who is asked by the result of it is
+    // the same client.
+    let declared = meta.client_capabilities.as_ref().filter(|_| caller.era() == Era::Modern);
+    let meta = meta.for_next_hop(|meta| {
+        if server == Era::Modern {
+            // What a legacy client declared at its handshake it can answer during its call.
+            let in_session = || caller.abilities().capabilities().into();
+            stamp_modern(meta, declared.map_or_else(in_session, relayed_capabilities));
+        }
+        if let Some(token) = progress_token {
+            meta.set(key::PROGRESS_TOKEN, Raw::encode(&token));
+        }
+        if let Some(trace) = trace {
+            if trace.began_here {
+                meta.remove(key::TRACESTATE);
             }
-            if let Some(token) = progress_token {
-                meta.set(key::PROGRESS_TOKEN, Raw::encode(&token));
-            }
-        });
-        edit.set(key::META, meta);
-    }
+            meta.set(key::TRACEPARENT, Raw::string(&trace.own.to_string()));
+        }
+        meta.set(key::CORRELATION_ID, Raw::string(&correlation.to_string()));
+    });
+    edit.set(key::META, meta);
     edit.finish()
 }
 
@@ -119,6 +136,11 @@ impl Reply {
         self.asks.then_some(&self.object)
     }
 
+    /// What it says, if it is a result already.
+    pub(crate) fn complete(&self) -> Option<&Object> {
+        (!self.asks).then_some(&self.object)
+    }
+
     /// The result for a client of `era`, with our marks in its `_meta`.
     pub(crate) fn finish(&self, era: Era, server_info: &Raw, correlation: CorrelationId) -> Spliced {
         let meta = self
@@ -180,26 +202,39 @@ mod tests {
             session: Session::new(),
             questioner: None,
         };
-        let sent = params_for(&params, &meta, tool.as_ref(), &caller, server, token);
-        assert_eq!(sent.to_raw().as_str(), expected);
+        let correlation = CorrelationId::mint();
+        let hop = Hop { caller: &caller, server, progress_token: token, correlation, trace: None };
+        let sent = params_for(&params, &meta, tool.as_ref(), hop).to_raw();
+        assert_eq!(sent.as_str().replace(&correlation.to_string(), "ID"), expected);
     }
 
     #[test]
     fn what_a_server_gets() {
         let call = r#"{"name":"s__t", "arguments":{"x": 1.0}}"#;
-        sent(call, None, Era::Legacy, None, call);
-        sent(call, Some("t"), Era::Legacy, None, r#"{"name":"t", "arguments":{"x": 1.0}}"#);
+        let with = |name: &str| {
+            format!(
+                r#"{{"_meta":{{"bridgehead/correlationId":"ID"}},"name":"{name}", "arguments":{{"x": 1.0}}}}"#
+            )
+        };
+        sent(call, None, Era::Legacy, None, &with("s__t"));
+        sent(call, Some("t"), Era::Legacy, None, &with("t"));
         sent(
             call,
             None,
             Era::Legacy,
             Some(7),
-            r#"{"_meta":{"progressToken":7},"name":"s__t", "arguments":{"x": 1.0}}"#,
+            r#"{"_meta":{"progressToken":7,"bridgehead/correlationId":"ID"},"name":"s__t", "arguments":{"x": 1.0}}"#,
         );
         let modern = r#"{"name":"t","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"traceparent":"00-1"}}"#;
-        sent(modern, None, Era::Legacy, None, r#"{"name":"t","_meta":{"traceparent":"00-1"}}"#);
+        sent(
+            modern,
+            None,
+            Era::Legacy,
+            None,
+            r#"{"name":"t","_meta":{"bridgehead/correlationId":"ID","traceparent":"00-1"}}"#,
+        );
         let to_modern = format!(
-            r#"{{"name":"t","_meta":{{"io.modelcontextprotocol/clientInfo":{{"name":"bridgehead","version":"{}"}},"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{{}},"traceparent":"00-1"}}}}"#,
+            r#"{{"name":"t","_meta":{{"io.modelcontextprotocol/clientInfo":{{"name":"bridgehead","version":"{}"}},"bridgehead/correlationId":"ID","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{{}},"traceparent":"00-1"}}}}"#,
             env!("CARGO_PKG_VERSION")
         );
         sent(modern, None, Era::Modern, None, &to_modern);

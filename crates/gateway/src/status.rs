@@ -285,6 +285,7 @@ impl Inner {
                 "failed": count(&counters.failed),
                 "cancelled": count(&counters.cancelled),
                 "auditExitFailures": count(&counters.audit_exit_failures),
+                "invalidOutputs": count(&counters.invalid_outputs),
                 "toolsHiddenByMode": self.catalog.load().hidden,
             }),
             capabilities: json!({"tools": {"listChanged": true}}),

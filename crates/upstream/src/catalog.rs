@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use bridgehead_schema::{HeaderParameter, Validator};
+use bridgehead_schema::{HeaderParameter, OutputSchema, Validator};
 use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Spliced, code};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tracing::warn;
 
 use crate::link::{Link, LinkError, Purpose, modern_params};
 use crate::negotiate::Peer;
@@ -35,8 +36,8 @@ pub struct Tool {
     /// What it tells the model beyond its description. The protocol has no place for that; taken is a text
     /// called `instructions` in the definition itself, else in its `_meta`.
     pub instructions: Option<String>,
-    /// Checks results, once somebody asked for it by [`Tool::output_validator`].
-    pub output: OnceLock<Option<Validator>>,
+    /// What it promises of its results, once somebody asked for it by [`Tool::output_schema`].
+    pub output: OnceLock<Option<OutputSchema>>,
 }
 
 /// What a server offers: its tools in its order, and what it tells the model about itself.
@@ -180,13 +181,37 @@ fn named(text: &str) -> Option<(Raw, Object, String)> {
 }
 
 impl Tool {
-    /// Checks structured results. None where the tool promises nothing, or nothing that compiles.
-    pub fn output_validator(&self) -> Option<&Validator> {
+    /// What its structured results are held against. None where the tool promises nothing, or nothing that
+    /// compiles, which is told once.
+    pub fn output_schema(&self) -> Option<&OutputSchema> {
         let compile = || {
-            let schema = Object::parse(&self.definition).ok()?.get("outputSchema")?;
-            Validator::compile(schema.as_str()).ok()
+            let schema = self.member("outputSchema")?;
+            let told = |error| {
+                warn!(tool = self.name, %error, "an output schema cannot be used, so results go through unchecked");
+            };
+            OutputSchema::compile(schema.as_str()).map_err(told).ok()
         };
         self.output.get_or_init(compile).as_ref()
+    }
+
+    /// Whether a result keeps what the tool promises. One that the tool calls an error has promised nothing.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words that do not quote it.
+    pub fn check_output(&self, result: &Object) -> Result<(), String> {
+        let Some(schema) = self.output_schema() else { return Ok(()) };
+        if result.get("isError").is_some_and(|raw| raw.as_str() == "true") {
+            return Ok(());
+        }
+        match result.get("structuredContent").map(|content| content.decode::<Value>()) {
+            None => Err("`structuredContent` is missing".to_owned()),
+            Some(Err(error)) => Err(error.to_string()),
+            Some(Ok(content)) => schema.check(&content).map_err(|issues| json!(issues).to_string()),
+        }
+    }
+
+    pub(crate) fn member(&self, name: &str) -> Option<Raw> {
+        Object::parse(&self.definition).ok()?.get(name)
     }
 
     /// Prepares one entry of a list. The definition is copied out of the page, which may then go. With

@@ -66,6 +66,7 @@ impl Key {
             tools: _,
             filter: _,
             retry: _,
+            output: _,
             queue: _,
             interactive: _,
             max_leases: _,

@@ -13,8 +13,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bridgehead_audit::CorrelationId;
 use bridgehead_schema::HeaderParameter;
-use bridgehead_wire::{Abilities, Id, Method, Object, Raw, Request, RpcError, Spliced, code, key};
+use bridgehead_wire::{Abilities, Era, Id, Method, Object, Raw, Request, RpcError, Spliced, code, key};
+use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::stream::{Stream, StreamExchange};
@@ -318,12 +320,33 @@ pub fn stamp_modern(edit: &mut bridgehead_wire::Edit<'_>, capabilities: impl Int
 /// Params of a request of our own to a modern peer, with `members` beside the `_meta`. Of ourselves we can do
 /// nothing for a server.
 pub(crate) fn modern_params(members: &Object) -> Spliced {
-    let empty = Object::empty();
-    let mut meta = empty.edit();
+    let meta = members.get(key::META).and_then(|meta| Object::parse(&meta).ok());
+    let meta = meta.unwrap_or_else(Object::empty);
+    let mut meta = meta.edit();
     stamp_modern(&mut meta, Raw::literal("{}"));
     let mut edit = members.edit();
     edit.set(key::META, meta.finish());
     edit.finish()
+}
+
+/// Params of a tool call of our own, and their members.
+pub(crate) fn call_params(
+    era: Era,
+    tool: &str,
+    arguments: &Value,
+    correlation: CorrelationId,
+) -> (Object, Spliced) {
+    let params = Raw::encode(&json!({
+        "name": tool,
+        "arguments": arguments,
+        key::META: {key::CORRELATION_ID: correlation.to_string()},
+    }));
+    let members = Object::parse(&params).unwrap_or_else(|_| Object::empty());
+    let sent = match era {
+        Era::Legacy => params.into(),
+        Era::Modern => modern_params(&members),
+    };
+    (members, sent)
 }
 
 /// Who we are to servers.

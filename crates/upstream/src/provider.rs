@@ -14,14 +14,15 @@ use std::time::Duration;
 use bridgehead_audit::CorrelationId;
 use bridgehead_config::{GatewaySettings, Launch, Server, ServerName};
 use bridgehead_events::{Bus, Detail, Excerpt};
-use bridgehead_wire::{Code, Era, Method, Object, Raw, Redactor, Spliced, code};
+use bridgehead_schema::{Envelope, Flat, Origin};
+use bridgehead_wire::{Code, Method, Object, Raw, Redactor, code};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::catalog::Tool;
-use crate::link::{LinkError, Mirror, Purpose, modern_params};
+use crate::link::{LinkError, Mirror, Purpose, call_params};
 use crate::policy::{Delays, RestartPolicy};
 use crate::record::Records;
 use crate::registry::Registry;
@@ -116,6 +117,27 @@ pub struct Execution {
     pub duration: Duration,
     /// The id that was given.
     pub correlation: CorrelationId,
+    /// The server.
+    pub namespace: ServerName,
+}
+
+impl Execution {
+    /// The result as data and what is known about it. It was checked, so there is nothing to cast.
+    pub fn envelope(&self) -> Envelope {
+        let origin = Origin {
+            server: self.namespace.to_string(),
+            tool: self.tool.clone(),
+            correlation_id: self.correlation.to_string(),
+            latency: self.duration,
+        };
+        // It was read as an object before.
+        Envelope::new(&self.result.decode().unwrap_or_default(), origin)
+    }
+
+    /// The result as agents take it: one text, and the rest beside it.
+    pub fn flat(&self) -> Flat {
+        self.envelope().flat()
+    }
 }
 
 /// Why a provider did not do what was asked.
@@ -223,12 +245,12 @@ impl McpProvider {
         correlation: CorrelationId,
     ) -> Result<Execution, ProviderError> {
         let began = Instant::now();
-        let outcome = self.call(invocation).await;
+        let outcome = self.call(invocation, correlation).await;
         let (tool, duration) = (Arc::<str>::from(invocation.tool.as_str()), began.elapsed());
         let namespace = self.active.lock().as_ref().map(|active| Arc::from(active.upstream.name().as_ref()));
         let redactor = Redactor::default();
         self.bus.tell(correlation, namespace.as_ref(), || match &outcome {
-            Ok(result) => Detail::ToolCompleted {
+            Ok((_, result)) => Detail::ToolCompleted {
                 tool,
                 summary: Excerpt::new(&redactor, result.as_str()),
                 duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
@@ -241,10 +263,14 @@ impl McpProvider {
             },
         });
         let tool = invocation.tool.clone();
-        outcome.map(|result| Execution { tool, result, duration, correlation })
+        outcome.map(|(namespace, result)| Execution { tool, result, duration, correlation, namespace })
     }
 
-    async fn call(&self, invocation: &Invocation) -> Result<Raw, ProviderError> {
+    async fn call(
+        &self,
+        invocation: &Invocation,
+        correlation: CorrelationId,
+    ) -> Result<(ServerName, Raw), ProviderError> {
         let Invocation { tool: name, arguments, timeout } = invocation;
         let active = self.active.lock().clone();
         let Some(Active { upstream, timeout: usual }) = active else {
@@ -264,9 +290,9 @@ impl McpProvider {
             let message = format!("the arguments do not fit the schema of tool `{name}`: {}", json!(issues));
             return Err(ProviderError::new(Code::ProviderInvalidInput, message));
         }
-        let result = ask(&upstream, &ready, tool, arguments, timeout).await?;
+        let result = ask(&upstream, &ready, tool, arguments, (timeout, correlation)).await?;
         fits_output(name, tool, &result)?;
-        Ok(result)
+        Ok((namespace.clone(), result))
     }
 
     async fn end(&self) {
@@ -321,15 +347,10 @@ async fn ask(
     ready: &Ready,
     tool: &Tool,
     arguments: &Value,
-    timeout: Duration,
+    (timeout, correlation): (Duration, CorrelationId),
 ) -> Result<Raw, ProviderError> {
     let (namespace, name) = (upstream.name(), &tool.name);
-    let params = Raw::encode(&json!({"name": name, "arguments": arguments}));
-    let members = Object::parse(&params).unwrap_or_else(|_| Object::empty());
-    let params = match ready.peer.revision.era() {
-        Era::Legacy => Spliced::from(params),
-        Era::Modern => modern_params(&members),
-    };
+    let (members, params) = call_params(ready.peer.revision.era(), name, arguments, correlation);
     let mut exchange = ready.link.open(Purpose::Ordinary);
     let asking = async {
         let mirror = Mirror { name: Some(name), parameters: &tool.headers, params: Some(&members) };
@@ -371,23 +392,11 @@ async fn ask(
 
 /// What a tool promises of its structured answers, it has to keep.
 fn fits_output(name: &str, tool: &Tool, result: &Raw) -> Result<(), ProviderError> {
-    let wrong = |why: String| {
+    let members = Object::parse(result).map_err(|_| "it is not an object".to_owned());
+    members.and_then(|members| tool.check_output(&members)).map_err(|why| {
         let message = format!("the result of tool `{name}` does not fit its output schema: {why}");
-        Err(ProviderError::new(Code::ProviderInvalidOutput, message))
-    };
-    let Ok(members) = Object::parse(result) else { return wrong("it is not an object".to_owned()) };
-    if members.get("isError").is_some_and(|raw| raw.as_str() == "true") {
-        return Ok(());
-    }
-    let Some(validator) = tool.output_validator() else { return Ok(()) };
-    match members.get("structuredContent").map(|content| content.decode::<Value>()) {
-        None => wrong("`structuredContent` is missing".to_owned()),
-        Some(Err(error)) => wrong(error.to_string()),
-        Some(Ok(content)) => match validator.check(&content) {
-            Ok(()) => Ok(()),
-            Err(issues) => wrong(json!(issues).to_string()),
-        },
-    }
+        ProviderError::new(Code::ProviderInvalidOutput, message)
+    })
 }
 
 fn exposed(namespace: &ServerName, tool: &str) -> String {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bridgehead_config::Retry;
 use bridgehead_upstream::bridge::{
     BACKOFF_BASE, Bridge, CallOptions, Cause, ConnectOptions, DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_MS, Sleep,
-    TIMEOUT_VARIABLE, TransportFactory, call_tool, connect_to_server, memory_transport,
+    TIMEOUT_VARIABLE, TransportFactory, call_tool, connect_to_server, memory_transport, operations,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -22,6 +22,10 @@ enum Turn {
     /// A tool that calls its own answer an error.
     ToolError,
     Fail(i64),
+    /// Data that does not fit what the tool promises.
+    Structured,
+    /// A result that is none.
+    Scalar,
     Silence,
     Close,
 }
@@ -77,8 +81,13 @@ impl World {
                     result(json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
                     "serverInfo": {"name": "scripted", "version": "1"}}))
                 }
-                "tools/list" => result(json!({"tools": [{"name": "add", "annotations": self.annotations,
-                    "inputSchema": {"type": "object"}}]})),
+                "tools/list" => result(json!({"tools": [
+                    {"name": "add", "annotations": self.annotations, "inputSchema": {"type": "object"}},
+                    {"name": "measure", "description": "Measures.", "inputSchema": {"type": "object", "title": "in"},
+                     "outputSchema": {"type": "object", "properties": {"n": {"type": "integer", "default": 7}},
+                                      "required": ["n"], "additionalProperties": false}},
+                    {"name": "broken", "outputSchema": {"type": 5}},
+                ]})),
                 "tools/call" => {
                     let turn = {
                         let mut seen = self.seen.lock();
@@ -88,6 +97,13 @@ impl World {
                     let text = json!([{"type": "text", "text": message["params"]["arguments"].to_string()}]);
                     match turn {
                         Turn::Answer => result(json!({"content": text})),
+                        Turn::Structured => {
+                            let sent = message["params"]["_meta"]["bridgehead/correlationId"].clone();
+                            result(
+                                json!({"content": text, "structuredContent": {"n": "x", "surplus": 1}, "_meta": {"got/id": sent}}),
+                            )
+                        }
+                        Turn::Scalar => result(json!(5)),
                         Turn::ToolError => result(json!({"content": text, "isError": true})),
                         Turn::Fail(code) => error(code),
                         Turn::Silence => continue,
@@ -300,4 +316,54 @@ async fn close() {
     assert_eq!((error.attempts, error.retryable()), (1, false));
     assert!(error.to_string().contains("the bridge is closed"), "{error}");
     assert_eq!(world.seen.lock().connections, 1);
+}
+
+/// ENV-9, ENV-4: every tool is an operation with its schemas as the server gave them, anything where it gave none or none
+/// that is one; a result comes with its data cast, and the id of the call went along.
+#[tokio::test(start_paused = true)]
+async fn tools_become_operations() {
+    let world = World::new(&[Turn::Structured, Turn::Answer]);
+    let bridge = world.bridge().await;
+    let operations = operations(&bridge).await.unwrap();
+    let names: Vec<&str> = operations.iter().map(|operation| operation.spec.name.as_str()).collect();
+    assert_eq!(names, ["add", "measure", "broken"]);
+    let [add, measure, broken] = &operations[..] else { unreachable!() };
+    assert_eq!(measure.spec.description.as_deref(), Some("Measures."));
+    assert_eq!(measure.spec.input_schema, json!({"type": "object", "title": "in"}));
+    assert_eq!(measure.spec.output_schema["properties"]["n"]["default"], 7);
+    assert_eq!((&add.spec.output_schema, &broken.spec.output_schema), (&json!(true), &json!(true)));
+    assert_eq!((&add.spec.description, &broken.spec.input_schema), (&None, &json!({"type": "object"})));
+
+    let envelope = measure.run(&json!({"of": "x"})).await.unwrap();
+    assert_eq!(envelope.data, json!({"n": 7}));
+    assert_eq!(envelope.meta.structured_content, Some(json!({"n": "x", "surplus": 1})));
+    assert_eq!(envelope.meta.cast.len(), 2);
+    assert_eq!((envelope.meta.server.as_str(), envelope.meta.tool.as_str()), ("memory:scripted", "measure"));
+    assert_eq!(envelope.meta.meta.unwrap()["got/id"], envelope.meta.correlation_id.as_str());
+    let plain = add.run(&json!({"a": 1})).await.unwrap();
+    assert_eq!(plain.data, json!([{"type": "text", "text": r#"{"a":1}"#}]));
+    bridge.close().await;
+}
+
+/// ENV-6: a tool's own error is data; only a call without a result is an error.
+#[tokio::test(start_paused = true)]
+async fn which_ends_are_errors() {
+    let world = World::new(&[Turn::ToolError, Turn::Fail(-32602), Turn::Scalar, Turn::Silence, Turn::Close]);
+    let bridge = world.bridge().await;
+    let operations = operations(&bridge).await.unwrap();
+    let options = world.options(Retry::Never);
+    let nothing = json!({});
+    let run = || operations[1].run_with(&nothing, &options);
+    let failed = run().await.unwrap();
+    assert!(failed.meta.is_error && !failed.flat().ok && failed.meta.cast.is_empty());
+    assert!(matches!(run().await.unwrap_err().cause, Cause::Rpc(_)), "an unknown tool");
+    assert!(run().await.unwrap_err().to_string().contains("not usable"));
+    assert!(matches!(run().await.unwrap_err().cause, Cause::Timeout(_)));
+    assert!(matches!(run().await.unwrap_err().cause, Cause::Link(_)), "a lost connection");
+    bridge.close().await;
+    assert!(matches!(run().await.unwrap_err().cause, Cause::Closed));
+    assert!(matches!(
+        bridgehead_upstream::bridge::operations(&bridge).await.unwrap_err().cause,
+        Cause::Closed
+    ));
 }

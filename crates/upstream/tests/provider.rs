@@ -205,6 +205,13 @@ async fn success(way: Way) {
     assert_eq!((executed.tool.as_str(), executed.correlation), ("far__echo", correlation));
     assert!(executed.result.as_str().contains(r#"\"n\":1"#), "{:?}", executed.result);
     assert!(executed.duration > Duration::ZERO);
+    let flat = json!(executed.flat());
+    assert_eq!(
+        (&flat["ok"], &flat["kind"], &flat["namespace"]),
+        (&json!(true), &json!("mcp"), &json!("far"))
+    );
+    assert!(flat["result"].as_str().unwrap().contains(r#""n":1"#), "{flat}");
+    assert_eq!(executed.envelope().meta.correlation_id, correlation.to_string());
     world.end().await;
 }
 

@@ -21,6 +21,7 @@ mod redact;
 mod revision;
 mod splice;
 mod sse;
+mod trace;
 
 pub use abilities::Abilities;
 pub use depth::{MAX_DEPTH, too_deep};
@@ -37,3 +38,4 @@ pub use redact::{Redactor, RuleError, Rules};
 pub use revision::{Era, Revision};
 pub use splice::{Edit, Object, Spliced};
 pub use sse::{EventBuffer, ServerEvent};
+pub use trace::Traceparent;

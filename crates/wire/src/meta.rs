@@ -26,6 +26,10 @@ pub mod key {
     pub const OWN_PREFIX: &str = "bridgehead/";
     /// The correlation id, in requests that bring one and on every result of a call.
     pub const CORRELATION_ID: &str = "bridgehead/correlationId";
+    /// Which trace a request belongs to, and which span in it asked.
+    pub const TRACEPARENT: &str = "traceparent";
+    /// What tracing systems add to it.
+    pub const TRACESTATE: &str = "tracestate";
     /// Marks a tool as its server described it the last time it ran; ours.
     pub const CACHED: &str = "bridgehead/cached";
 }
@@ -147,9 +151,9 @@ impl RequestMeta {
         edit.finish()
     }
 
-    /// Whether the request carries a `_meta` with anything in it.
-    pub fn is_empty(&self) -> bool {
-        self.object.is_empty()
+    /// Which trace it says it belongs to, not yet checked. Read on demand: hardly anybody wants to know.
+    pub fn traceparent(&self) -> Option<String> {
+        self.object.get(key::TRACEPARENT)?.to_text()
     }
 }
 

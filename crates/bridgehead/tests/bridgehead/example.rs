@@ -3,6 +3,12 @@
 #[path = "../../examples/bridge.rs"]
 #[expect(dead_code, reason = "the example's own `main` is not ours")]
 mod bridge;
+#[path = "../../examples/embedded.rs"]
+#[expect(dead_code, reason = "the example's own `main` is not ours")]
+mod embedded;
+#[path = "../../examples/operations.rs"]
+#[expect(dead_code, reason = "the example's own `main` is not ours")]
+mod operations;
 #[path = "../../examples/provider.rs"]
 #[expect(dead_code, reason = "the example's own `main` is not ours")]
 mod provider;
@@ -29,4 +35,21 @@ async fn the_bridge_measures() {
 async fn the_provider_adds() {
     let result = provider::run(env!("CARGO_BIN_EXE_bridgehead"), &["demo-server".to_owned()]).await.unwrap();
     assert_eq!(result["structuredContent"]["sum"], 3, "{result}");
+}
+
+/// ENV-9: the tools of the demo server as typed operations.
+#[tokio::test]
+async fn the_operation_adds() {
+    let sum = operations::run(env!("CARGO_BIN_EXE_bridgehead"), &["demo-server".to_owned()]).await.unwrap();
+    assert_eq!(json!(sum), json!({"sum": 3.0}));
+}
+
+/// AUD-1, BUS-2: a gateway within a program, with a tool, a record and a subscriber of its own, in less than 60 lines.
+#[tokio::test]
+async fn the_embedded_gateway_greets() {
+    let (answer, record, topic) = embedded::run().await.unwrap();
+    assert_eq!(answer, "\"hello, world\"");
+    assert_eq!(record, ["greet begins", "greet ended"]);
+    assert_eq!(topic, "provider.mcp.tool.completed");
+    assert!(include_str!("../../examples/embedded.rs").lines().count() < 60);
 }

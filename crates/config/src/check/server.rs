@@ -14,8 +14,8 @@ use crate::keys::Place;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::settings::{
-    EraChoice, GatewaySettings, Interactive, Isolation, Launch, Queue, Remote, Retry, Server, ServerName,
-    Stdio, ToolOverride, Transport,
+    EraChoice, GatewaySettings, Interactive, Isolation, Launch, Output, Queue, Remote, Retry, Server,
+    ServerName, Stdio, ToolOverride, Transport,
 };
 use crate::tree::{Entry, Span, Value};
 use crate::url::Url;
@@ -59,6 +59,11 @@ pub(super) fn read(
             Some(("always", _)) => Retry::Always,
             Some(("never", _)) => Retry::Never,
             _ => Retry::Safe,
+        };
+        server.output = match section.text("output") {
+            Some(("report", _)) => Output::Report,
+            Some(("enforce", _)) => Output::Enforce,
+            _ => Output::Off,
         };
         server.isolation = isolation(&section, findings);
         server.idle_timeout =

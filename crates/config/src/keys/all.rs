@@ -15,10 +15,6 @@ const LIMIT: Kind = Integer { least: 1, most: u32::MAX as u64 };
 const LATER: Status = Status::Later { accepts: &[], binding: false };
 const BINDING: Status = Status::Later { accepts: &[], binding: true };
 
-const fn later_but(accepts: &'static [&'static str]) -> Status {
-    Status::Later { accepts, binding: false }
-}
-
 const fn binding_but(accepts: &'static [&'static str]) -> Status {
     Status::Later { accepts, binding: true }
 }
@@ -124,7 +120,7 @@ pub const KEYS: &[Key] = &[
     works(Server, "interactive", Choice(&["auto", "exclusive", "shared"]), "\"auto\"", "Whether calls of clients that can be asked something have a process or session for themselves: once a question could not be attributed, always, or never."),
     works(Server, "max_leases", COUNT, "8", "How many processes or sessions there are at most for such calls; further calls wait."),
     works(Server, "question_timeout_ms", DURATION, "that of the gateway", "How long a client has to answer what this server asks."),
-    later(later_but(&["off"]), Server, "output", Choice(&["off", "report", "enforce"]), "\"off\"", "What is done with results that do not match their schema."),
+    works(Server, "output", Choice(&["off", "report", "enforce"]), "\"off\"", "What is done with results that do not fit their tool's output schema: nothing, they are logged and counted, or the call fails."),
     later(LATER, Server, "roots", List, "", "Folders announced to this server when it asks for roots."),
 
     works(Tool, "lock", Flag, "false", "Runs calls of this tool one at a time."),

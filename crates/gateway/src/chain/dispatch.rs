@@ -1,9 +1,11 @@
 //! Stage four: the tool runs, here or on its server.
 
+use bridgehead_config::Output;
 use bridgehead_upstream::{Tool, Upstream};
 use serde_json::{Value, json};
 use tracing::debug;
 
+use super::output::broken_promise;
 use super::record::Record;
 use super::validate::Checked;
 use super::{Call, Chain, Outcome, envelope_result};
@@ -22,7 +24,9 @@ pub(super) async fn run(
 ) -> Outcome {
     let outcome = match checked {
         Checked::Native(native, arguments) => run_native(chain, call, native, arguments).await,
-        Checked::Upstream(upstream, tool, queue) => run_upstream(call, upstream, tool, queue, record).await,
+        Checked::Upstream(upstream, tool, queue) => {
+            run_upstream(chain, call, upstream, tool, queue, record).await
+        }
     };
     outcome.unwrap_or_else(|error| {
         debug!(correlationId = %call.correlation, tool = %call.tool, code = %error.code, %error, "call failed");
@@ -42,6 +46,7 @@ async fn run_native(
 }
 
 async fn run_upstream(
+    chain: &Chain,
     call: &Call<'_>,
     upstream: &Upstream,
     tool: &Tool,
@@ -60,7 +65,16 @@ async fn run_upstream(
             repeatable: tool.read_only || tool.idempotent,
         },
         correlation: call.correlation,
+        trace: call.trace,
         progress: call.progress.as_ref(),
     };
-    errand.run(upstream, queue, |queued| record.waited(queued)).await
+    let outcome = errand.run(upstream, queue, |queued| record.waited(queued)).await?;
+    match upstream.config().output {
+        Output::Off => Ok(outcome),
+        Output::Report => {
+            let _told = broken_promise(chain, call, tool, &outcome);
+            Ok(outcome)
+        }
+        Output::Enforce => broken_promise(chain, call, tool, &outcome).map_or(Ok(outcome), Err),
+    }
 }

@@ -1,6 +1,7 @@
 //! The five stages that every call passes, built-in or upstream, in one function.
 
 mod dispatch;
+mod output;
 mod record;
 mod validate;
 
@@ -10,12 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bridgehead_audit::{AuditSink, Clock, CorrelationId};
 use bridgehead_events::Bus;
 use bridgehead_wire::{Code, Raw, RpcError, Shape, Spliced};
+use tracing::{Instrument, debug_span};
 
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::Route;
 use crate::errand::Outcome;
 use crate::error::CallError;
 use crate::relay::{Input, Reply};
+use crate::trace::Trace;
 use record::Record;
 
 /// One tool invocation.
@@ -28,6 +31,8 @@ pub(crate) struct Call<'a> {
     pub(crate) route: Result<Arc<Route>, CallError>,
     pub(crate) arguments: Raw,
     pub(crate) correlation: CorrelationId,
+    /// Its place in a trace, where somebody records spans.
+    pub(crate) trace: Option<Trace>,
     pub(crate) progress: Option<ProgressSink>,
 }
 
@@ -55,6 +60,7 @@ pub(crate) struct Counters {
     pub(crate) failed: AtomicU64,
     pub(crate) cancelled: AtomicU64,
     pub(crate) audit_exit_failures: AtomicU64,
+    pub(crate) invalid_outputs: AtomicU64,
 }
 
 impl Chain {
@@ -64,19 +70,22 @@ impl Chain {
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         let mut record = Record::open(self, call);
         let _turn = match call.route.as_ref().ok().and_then(|route| route.turn.as_ref()) {
-            Some(turn) => Some(turn.lock().await),
+            Some(turn) => Some(turn.lock().instrument(debug_span!("lock")).await),
             None => None,
         };
-        let checked = validate::check(call);
-        if let Err(error) = record.enter(checked.is_ok()).await {
+        let checked = debug_span!("validate").in_scope(|| validate::check(call));
+        if let Err(error) = record.enter(checked.is_ok()).instrument(debug_span!("audit_enter")).await {
             let error = CallError::new(Code::AuditEnterFailed, format!("the call was not made: {error}"));
             return record.exit(Outcome::Failed(error));
         }
         let outcome = match checked {
-            Ok(checked) => dispatch::run(self, call, checked, &mut record).await,
+            Ok(checked) => {
+                let dispatched = dispatch::run(self, call, checked, &mut record);
+                dispatched.instrument(debug_span!("dispatch", server = call.server())).await
+            }
             Err(error) => Outcome::Failed(error),
         };
-        record.exit(outcome)
+        debug_span!("audit_exit").in_scope(|| record.exit(outcome))
     }
 
     /// What the client gets for it.

@@ -59,5 +59,5 @@ fn refuse(route: &Route, issues: &Value) -> CallError {
         Code::InvalidParams,
         format!("the arguments do not fit the schema of tool `{}`", route.name),
     )
-    .with_details(json!({"issues": issues}))
+    .with_details(&json!({"issues": issues}))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::{Fixture, ask, ask_raw};
 use bridgehead_audit::{CorrelationId, Outcome};
-use bridgehead_config::Mode;
+use bridgehead_config::{Mode, Output};
 use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink, ToolFailure};
 use bridgehead_testkit::{Behaviour, Event, FakeClock, Mock, Recorder, Tool};
 use bridgehead_wire::{Raw, Revision};
@@ -307,7 +307,7 @@ async fn every_call_leaves_one_pair() {
 }
 
 /// PIPE-8: the correlation id is the caller's where it is a UUID, else ours; it is in the result, in the
-/// error and in both audit events; trace context goes on to the server, our own keys do not.
+/// error and in both audit events, and the server gets it; where nobody records spans, trace context goes on as it came.
 #[tokio::test]
 async fn one_id_through_everything() {
     let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("received", Behaviour::Received);
@@ -320,7 +320,7 @@ async fn one_id_through_everything() {
     let result: Value = fixture.ask(LEGACY, "tools/call", params.clone()).await.unwrap().decode().unwrap();
     assert_eq!(result["_meta"]["bridgehead/correlationId"], id.as_str());
     let seen = fixture.call("received", json!({})).await.unwrap()["content"].to_string();
-    assert!(seen.contains(traceparent) && seen.contains("acme/x") && !seen.contains("bridgehead/"), "{seen}");
+    assert!(seen.contains(traceparent) && seen.contains("acme/x") && seen.contains(&id), "{seen}");
     let mut unknown = params.clone();
     unknown["name"] = json!("nobody");
     let error = fixture.ask(LEGACY, "tools/call", unknown).await.unwrap_err();
@@ -457,5 +457,72 @@ async fn line_breaks_in_a_request_do_no_harm() {
     let result: Value =
         ask_raw(&fixture.gateway, LEGACY, "tools/call", &params, None).await.unwrap().decode().unwrap();
     assert_eq!(result["structuredContent"], json!({"a": [1, 2]}));
+    fixture.end().await;
+}
+
+/// ENV-9: what the gateway does with results that break their tool's promise: nothing, tell and count, or fail the
+/// call. What a tool calls an error has promised nothing, and a question is no result yet.
+#[tokio::test]
+async fn results_against_their_schema() {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    let promising = |name: &str, behaviour| Tool::new(name, behaviour).output_schema(schema.to_string());
+    let mock = || {
+        Mock::modern()
+            .full_tool(promising(
+                "good",
+                Behaviour::raw_result(r#"{"content":[],"structuredContent":{"n":1}}"#),
+            ))
+            .full_tool(promising(
+                "bad",
+                Behaviour::raw_result(r#"{"content":[],"structuredContent":{"n":"hunter2"}}"#),
+            ))
+            .full_tool(promising("none", Behaviour::Text("plain".to_owned())))
+            .full_tool(promising("failing", Behaviour::IsError("no".to_owned())))
+            .full_tool(promising("refusing", Behaviour::error(-32050, "no")))
+            .full_tool(promising(
+                "asking",
+                Behaviour::InputRequired(r#"{"resultType":"input_required","inputRequests":{}}"#.into()),
+            ))
+            .full_tool(Tool::new("broken", Behaviour::Echo).output_schema(r#"{"type":5}"#))
+            .tool("free", Behaviour::Echo)
+    };
+    let names = ["off", "report", "enforce"];
+    let servers: Vec<(&str, Mock)> = names.iter().map(|name| (*name, mock())).collect();
+    let fixture = Fixture::start(&servers, |options| {
+        options.servers[1].output = Output::Report;
+        options.servers[2].output = Output::Enforce;
+    });
+    fixture.gateway.settled().await;
+    let mut told = Vec::new();
+    for name in names {
+        for tool in ["good", "bad", "none", "failing", "refusing", "asking", "broken", "free"] {
+            let params = json!({"name": format!("{name}__{tool}"), "arguments": {}});
+            let params = bridgehead_testkit::client::modern_params(params);
+            let answer = fixture.ask(Revision::MODERN, "tools/call", params).await;
+            match answer {
+                Ok(_) => assert_ne!(tool, "refusing"),
+                Err(error) if tool == "refusing" => assert_eq!(error.code(), -32050),
+                Err(error) => {
+                    let data: Value = error.data().unwrap().decode().unwrap();
+                    assert_eq!(
+                        (&data["code"], &data["mayHaveRun"]),
+                        (&json!("PROVIDER_INVALID_OUTPUT"), &json!(true))
+                    );
+                    assert!(!error.body().as_str().contains("hunter2"), "the result itself is not quoted");
+                    told.push((name, tool));
+                }
+            }
+        }
+        let counted = fixture.gateway.health()["counters"]["invalidOutputs"].clone();
+        assert_eq!(
+            counted,
+            json!(match name {
+                "off" => 0,
+                "report" => 2,
+                _ => 4,
+            })
+        );
+    }
+    assert_eq!(told, [("enforce", "bad"), ("enforce", "none")]);
     fixture.end().await;
 }

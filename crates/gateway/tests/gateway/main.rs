@@ -14,6 +14,7 @@ mod queues;
 mod reload;
 mod remote;
 mod rounds;
+mod secrets;
 mod status;
 mod support;
 mod telemetry;

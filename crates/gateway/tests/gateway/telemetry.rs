@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, LazyLock};
 
-use bridgehead_config::ToolFilter;
+use bridgehead_config::{ToolFilter, ToolOverride};
 use bridgehead_testkit::{Behaviour, Crash, Mock};
 use bridgehead_wire::Revision;
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use crate::support::Fixture;
 
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Lines(pub(crate) Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -27,7 +27,26 @@ impl io::Write for Lines {
 }
 
 impl Lines {
-    fn listen(&self) -> tracing::subscriber::DefaultGuard {
+    pub(crate) fn listen(&self) -> tracing::subscriber::DefaultGuard {
+        self.listen_with(FmtSpan::NONE)
+    }
+
+    fn listen_to_spans(&self) -> tracing::subscriber::DefaultGuard {
+        self.listen_with(FmtSpan::CLOSE)
+    }
+
+    /// The lines that tell of the end of a span of this name.
+    fn closed(&self, span: &str) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().clone()).unwrap();
+        let closes = |line: &&str| {
+            let spans = line.split(" bridgehead_").next().unwrap_or_default().trim_end_matches(':');
+            let last = spans.rsplit(':').next().unwrap_or_default().trim().trim_start_matches("DEBUG ");
+            line.contains(": close") && last.split('{').next() == Some(span)
+        };
+        text.lines().filter(closes).map(str::to_owned).collect()
+    }
+
+    fn listen_with(&self, spans: FmtSpan) -> tracing::subscriber::DefaultGuard {
         // With a single dispatcher `tracing` remembers the first thread's "no" for all; a second one prevents it.
         static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
             tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish())
@@ -36,7 +55,7 @@ impl Lines {
         let lines = self.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::TRACE)
-            .with_span_events(FmtSpan::NONE)
+            .with_span_events(spans)
             .with_writer(move || lines.clone())
             .with_ansi(false)
             .without_time()
@@ -121,5 +140,57 @@ async fn a_failed_start_is_logged() {
     fixture.gateway.settled().await;
     assert_eq!(lines.levels("did not come up"), ["ERROR"]);
     assert!(lines.line("did not come up").contains("mcp:m"));
+    fixture.end().await;
+}
+
+/// PIPE-8: a span for the call and one for each stage, with the call's id; where spans are recorded the client's trace
+/// goes on under a span of ours, and a request without one begins a trace with the id of the call.
+#[tokio::test]
+async fn spans_and_traces() {
+    let lines = Lines::default();
+    let _listening = lines.listen_to_spans();
+    let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("received", Behaviour::Received);
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.servers[0]
+            .tools
+            .insert("echo".to_owned(), ToolOverride { lock: Some(true), ..ToolOverride::default() });
+    });
+    fixture.gateway.settled().await;
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let call = async |meta: serde_json::Value| {
+        let params = json!({"name": "echo", "arguments": {}, "_meta": meta});
+        fixture.ask(Revision::V2025_11_25, "tools/call", params).await.unwrap();
+        let received = fixture.call("received", json!({})).await.unwrap();
+        received["content"][0]["text"].as_str().unwrap().replace([' ', '\n'], "")
+    };
+    let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let continued = call(json!({"bridgehead/correlationId": id, "tracestate": "a=1", "baggage": "k=v",
+                                "traceparent": format!("00-{trace}-b7ad6b7169203331-00")}))
+    .await;
+    let begun =
+        call(json!({"bridgehead/correlationId": id, "tracestate": "a=1", "traceparent": "nonsense"})).await;
+    fixture.gateway.stop().await;
+
+    for stage in ["lock", "validate", "audit_enter", "acquire", "send", "dispatch", "audit_exit", "call"] {
+        let closed: Vec<String> = lines.closed(stage).into_iter().filter(|line| line.contains(id)).collect();
+        assert_eq!(closed.len(), 2, "{stage}: {closed:?}");
+    }
+    assert!(lines.closed("send")[0].contains("dispatch{server=\"m\"}"), "{}", lines.closed("send")[0]);
+    let called = &lines.closed("call")[0];
+    assert!(
+        called.contains(&format!("traceId=\"{trace}\""))
+            && called.contains("parentSpanId=\"b7ad6b7169203331\""),
+        "{called}"
+    );
+    let (_, own) = called.split_once(" spanId=\"").unwrap();
+    let own = &own[..16];
+    assert!(continued.contains(&format!(r#""traceparent":"00-{trace}-{own}-00""#)), "{own}: {continued}");
+    assert!(
+        continued.contains(r#""tracestate":"a=1""#) && continued.contains(r#""baggage":"k=v""#),
+        "{continued}"
+    );
+    assert!(begun.contains(&format!(r#""traceparent":"00-{}-"#, id.replace('-', ""))), "{begun}");
+    assert!(!begun.contains("tracestate"), "a trace that began here has no state of another's: {begun}");
+    assert!(continued.contains(id) && begun.contains(id));
     fixture.end().await;
 }

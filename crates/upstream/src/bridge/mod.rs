@@ -6,6 +6,7 @@
 
 mod attempts;
 mod error;
+mod operations;
 mod timeout;
 
 use std::collections::BTreeMap;
@@ -15,8 +16,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bridgehead_audit::CorrelationId;
 use bridgehead_config::{GatewaySettings, Launch, Remote, Retry, Secret, Server, ServerName, Transport, Url};
-use bridgehead_wire::{Era, Method, Object, Raw, Spliced};
+use bridgehead_wire::{Method, Raw};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::sync::{Mutex, OnceCell};
@@ -26,10 +28,11 @@ use tracing::warn;
 
 pub use attempts::{BACKOFF_BASE, DEFAULT_ATTEMPTS, Sleep};
 pub use error::{BridgeError, Cause};
+pub use operations::{Operation, OperationSpec, operations};
 pub use timeout::{DEFAULT_TIMEOUT_MS, InvalidTimeout, TIMEOUT_VARIABLE, resolve_timeout_ms};
 
-use crate::catalog::{Tool, list_tools};
-use crate::link::{Link, LinkError, Mirror, Purpose, modern_params};
+use crate::catalog::{ListError, Tool, list_tools};
+use crate::link::{Link, LinkError, Mirror, Purpose, call_params};
 use crate::negotiate::{Offer, Opening, Peer, negotiate};
 use crate::record::Records;
 use crate::transport;
@@ -107,6 +110,8 @@ pub struct CallOptions {
     pub retry: Retry,
     /// What lets time go by between attempts.
     pub sleep: Sleep,
+    /// The id of the call, which goes along to the server; a new one each time, if absent.
+    pub correlation: Option<CorrelationId>,
 }
 
 impl Default for CallOptions {
@@ -117,6 +122,7 @@ impl Default for CallOptions {
             backoff: BACKOFF_BASE,
             retry: Retry::Always,
             sleep: Sleep::default(),
+            correlation: None,
         }
     }
 }
@@ -217,10 +223,11 @@ pub async fn call_tool(
     let failed = |attempts, cause| BridgeError { what: format!("tool `{name}`"), attempts, cause };
     let timeout = timeout::resolve(&bridge.0.options.environment, options.timeout_ms)
         .map_err(|error| failed(0, Cause::Timing(error)))?;
+    let correlation = options.correlation.unwrap_or_else(CorrelationId::mint);
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let lost = match bridge.attempt(name, arguments, timeout).await {
+        let lost = match bridge.attempt(name, arguments, timeout, correlation).await {
             Ok(result) => return Ok(result),
             Err(lost) => lost,
         };
@@ -235,7 +242,7 @@ pub async fn call_tool(
             return Err(failed(attempts, lost.cause));
         }
         let pause = attempts::pause(attempts, options.backoff);
-        warn!(tool = name, attempt = attempts, delayMs = pause.as_millis(), cause = %lost.cause, "trying again");
+        warn!(correlationId = %correlation, tool = name, attempt = attempts, delayMs = pause.as_millis(), cause = %lost.cause, "trying again");
         options.sleep.for_a(pause).await;
     }
 }
@@ -281,13 +288,20 @@ impl Bridge {
         Ok(client)
     }
 
-    async fn attempt(&self, name: &str, arguments: &Value, timeout: Duration) -> Result<Raw, LostAttempt> {
+    async fn attempt(
+        &self,
+        name: &str,
+        arguments: &Value,
+        timeout: Duration,
+        correlation: CorrelationId,
+    ) -> Result<Raw, LostAttempt> {
         let before = |cause| LostAttempt { cause, may_have_run: false };
         let client = self.live_client().await.map_err(before)?;
         let mut exchange = client.link.open(Purpose::Ordinary);
         let answered = {
             let asking = async {
-                let (members, params) = client.call_params(name, arguments);
+                let era = client.peer.revision.era();
+                let (members, params) = call_params(era, name, arguments, correlation);
                 // Only such a peer wants to know more of the tool than its name.
                 let tool = if client.link.mirrors_headers() { client.tool(name).await } else { None };
                 let parameters = tool.map_or(&[][..], |tool| &tool.headers);
@@ -319,19 +333,13 @@ impl Client {
     }
 
     async fn tool(&self, name: &str) -> Option<&Tool> {
-        let read = || async { list_tools(&self.link, &self.peer).await.map(|(tools, _)| tools) };
-        let tools = self.tools.get_or_try_init(read).await.ok()?;
+        let tools = self.listed().await.ok()?;
         tools.iter().find(|tool| tool.name == name).map(|tool| &**tool)
     }
 
-    fn call_params(&self, name: &str, arguments: &Value) -> (Object, Spliced) {
-        let params = Raw::encode(&serde_json::json!({"name": name, "arguments": arguments}));
-        let members = Object::parse(&params).unwrap_or_else(|_| Object::empty());
-        let sent = match self.peer.revision.era() {
-            Era::Legacy => params.into(),
-            Era::Modern => modern_params(&members),
-        };
-        (members, sent)
+    async fn listed(&self) -> Result<&[Arc<Tool>], ListError> {
+        let read = || async { list_tools(&self.link, &self.peer).await.map(|(tools, _)| tools) };
+        self.tools.get_or_try_init(read).await.map(Vec::as_slice)
     }
 }
 

@@ -1,0 +1,58 @@
+//! A whole gateway in a program: a tool of its own, its own record of calls, an ear for what happens.
+//! `cargo run --example embedded`
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::{error::Error, io::ErrorKind, sync::Arc};
+
+use bridgehead::bridge::{ConnectOptions, TransportFactory, connect_to_server, memory_transport, operations};
+use bridgehead::events::Delivery;
+use bridgehead::{AuditError, AuditSink, Enter, EnterFuture, Exit, NativeTool, Server, Transport};
+use parking_lot::Mutex;
+use serde_json::json;
+
+/// Keeps the record of calls in memory, a line for each event.
+#[derive(Default)]
+struct Ledger(Mutex<Vec<String>>);
+
+impl AuditSink for Ledger {
+    fn enter<'a>(&'a self, event: &'a Enter) -> EnterFuture<'a> {
+        self.0.lock().push(format!("{} begins", event.tool()));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn exit(&self, event: Exit) -> Result<(), AuditError> {
+        self.0.lock().push(format!("{} ended", event.tool()));
+        Ok(())
+    }
+}
+
+/// Calls the tool once. Gives its answer, the record, and the topic under which it was told of.
+pub(crate) async fn run() -> Result<(String, Vec<String>, String), Box<dyn Error>> {
+    let ledger = Arc::new(Ledger::default());
+    let greet = NativeTool::new("greet", "Greets.", json!({"type": "object"}), |arguments, _| async move {
+        Ok(json!(format!("hello, {}", arguments["name"].as_str().unwrap_or("you"))))
+    });
+    let (client, theirs) = memory_transport();
+    let options = Server::builder().process_handlers(false).register(greet).audit(Arc::clone(&ledger) as _);
+    let server = options.transport(Transport::Memory(theirs)).build()?;
+    let mut happenings = server.gateway().events().subscribe(16);
+    let running = server.start().await?;
+    let client = Mutex::new(Some(client));
+    let taken = move |_: &str| std::future::ready(client.lock().take().ok_or(ErrorKind::NotConnected.into()));
+    let factory = Some(TransportFactory::new(taken));
+    let options = ConnectOptions { factory, ..ConnectOptions::default() };
+    let bridge = connect_to_server("memory:gateway", options).await?;
+    let tools = operations(&bridge).await?;
+    let greet = tools.iter().find(|tool| tool.spec.name == "greet").ok_or("there is no `greet`")?;
+    let answer = greet.run(&json!({"name": "world"})).await?.data["data"].to_string();
+    let Some(Delivery::Event(told)) = happenings.next().await else { return Err("nothing was told".into()) };
+    bridge.close().await;
+    running.stop().await;
+    Ok((answer, ledger.0.lock().clone(), told.topic().to_string()))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    println!("{:#?}", run().await?);
+    Ok(())
+}

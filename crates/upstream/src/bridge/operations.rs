@@ -1,0 +1,108 @@
+//! Every tool of a server as an operation: what it is, and a function that runs it.
+//!
+//! Specs are read once, when the operations are made. A result comes as an envelope, its data cast to what the tool
+//! promises; a tool that calls its own answer an error has answered.
+
+use std::sync::Arc;
+
+use bridgehead_audit::CorrelationId;
+use bridgehead_schema::{Envelope, Origin, OutputSchema};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::{Bridge, BridgeError, CallOptions, Cause, call_tool, shown, timeout};
+use crate::catalog::{ListError, Tool};
+use crate::link::LinkError;
+
+/// What an operation is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OperationSpec {
+    /// The tool's name.
+    pub name: String,
+    /// What it does, in words.
+    pub description: Option<String>,
+    /// What its arguments must be.
+    pub input_schema: Value,
+    /// What its data is; `true` where the tool does not say.
+    pub output_schema: Value,
+}
+
+/// A tool, ready to be run. Clones are the same operation.
+#[derive(Debug, Clone)]
+pub struct Operation {
+    /// What it is.
+    pub spec: OperationSpec,
+    bridge: Bridge,
+    tool: Arc<Tool>,
+}
+
+/// All tools that the server behind `bridge` offers now, in its order.
+///
+/// # Errors
+/// When the server cannot be reached, or does not list its tools.
+pub async fn operations(bridge: &Bridge) -> Result<Vec<Operation>, BridgeError> {
+    let failed = |cause| BridgeError { what: "listing the tools".to_owned(), attempts: 1, cause };
+    let options = &bridge.0.options;
+    let limit = timeout::resolve(&options.environment, options.timeout_ms)
+        .map_err(|error| failed(Cause::Timing(error)))?;
+    let client = bridge.live_client().await.map_err(failed)?;
+    let listed = tokio::time::timeout(limit, client.listed()).await;
+    let tools = listed.map_err(|_| failed(Cause::Timeout(limit)))?.map_err(|error| {
+        failed(match error {
+            ListError::Link(error) => Cause::Link(error),
+            ListError::Refused(error) => Cause::Rpc(error),
+            ListError::Unusable(reason) => Cause::Link(LinkError::Unusable(reason.into())),
+        })
+    })?;
+    let operation = |tool: &Arc<Tool>| {
+        let (bridge, tool) = (bridge.clone(), Arc::clone(tool));
+        Operation { spec: OperationSpec::of(&tool), bridge, tool }
+    };
+    Ok(tools.iter().map(operation).collect())
+}
+
+impl OperationSpec {
+    fn of(tool: &Tool) -> Self {
+        let schema = |name| tool.member(name).and_then(|schema| schema.decode().ok());
+        Self {
+            name: tool.name.clone(),
+            description: tool.member("description").and_then(|text| text.to_text()),
+            input_schema: schema("inputSchema").unwrap_or_else(|| json!({"type": "object"})),
+            output_schema: tool.output_schema().map_or(Value::Bool(true), |schema| schema.schema().clone()),
+        }
+    }
+}
+
+impl Operation {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Only where there is no result: the server cannot be reached, was lost, took too long, or does not know the tool.
+    pub async fn run(&self, arguments: &Value) -> Result<Envelope, BridgeError> {
+        self.run_with(arguments, &CallOptions::default()).await
+    }
+
+    /// Runs it as the options say.
+    ///
+    /// # Errors
+    /// As [`Operation::run`].
+    pub async fn run_with(&self, arguments: &Value, options: &CallOptions) -> Result<Envelope, BridgeError> {
+        let correlation = options.correlation.unwrap_or_else(CorrelationId::mint);
+        let options = CallOptions { correlation: Some(correlation), ..options.clone() };
+        let began = Instant::now();
+        let result = call_tool(&self.bridge, &self.spec.name, arguments, &options).await?;
+        let result: Map<String, Value> = result.decode().map_err(|error| BridgeError {
+            what: format!("tool `{}`", self.spec.name),
+            attempts: 1,
+            cause: Cause::Link(LinkError::Unusable(format!("the result is not usable: {error}").into())),
+        })?;
+        let origin = Origin {
+            server: shown(self.bridge.url()),
+            tool: self.spec.name.clone(),
+            correlation_id: correlation.to_string(),
+            latency: began.elapsed(),
+        };
+        let anything = OutputSchema::anything();
+        Ok(Envelope::new(&result, origin).cast(self.tool.output_schema().unwrap_or(&anything)))
+    }
+}
