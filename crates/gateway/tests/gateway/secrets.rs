@@ -150,7 +150,7 @@ fn a_planted_secret_is_nowhere() {
     let sinks = [
         ("the store", text(&stored)),
         ("the export", text(&exported)),
-        ("the log", Redactor::default().text(&text(&lines.0.lock())).into_owned()),
+        ("the log", text(&lines.0.lock())),
         ("the events", events.join("\n")),
     ];
     assert!(sinks.iter().all(|(_, text)| text.contains("[redacted]")));
