@@ -187,12 +187,16 @@ impl Stage<'_> {
         let one = self.gateway(1, 1)?.resident_kb()?;
         let many = self.gateway(MEMORY_SERVERS, 1)?;
         let gateway = (many.resident_kb()? - one) / (MEMORY_SERVERS - 1) as f64;
+        // The gateway's only child is what shims come from.
         let pid = many.process.pid();
+        let family = family::below(pid);
+        let nursery =
+            family.iter().find(|seen| seen.parent == pid).context("the gateway has no children")?.pid;
         let shims: Vec<u32> =
-            family::below(pid).iter().filter(|seen| seen.parent == pid).map(|seen| seen.pid).collect();
+            family.iter().filter(|seen| seen.parent == nursery).map(|seen| seen.pid).collect();
         ensure!(
             shims.len() == MEMORY_SERVERS,
-            "{} children where a shim for each server was expected",
+            "{} processes where a shim for each server was expected",
             shims.len()
         );
         let each = |name: &str| {
@@ -208,7 +212,7 @@ impl Stage<'_> {
     }
 
     fn restart(&self) -> Result<Restart> {
-        let own = self.runtime.block_on(first_byte(&self.plan.upstream, None))?;
+        let own = self.runtime.block_on(first_byte(&self.plan.upstream, false))?;
         let gateway = self.gateway(1, 1)?;
         let family = family::below(gateway.process.pid());
         let server = family.iter().find(|seen| family.iter().all(|other| other.parent != seen.pid));
@@ -262,9 +266,15 @@ impl Stage<'_> {
         let shim = self.plan.gateway.with_file_name("bridgehead-shim");
         ensure!(shim.is_file(), "no `bridgehead-shim` beside the gateway, where it is installed");
         let both = || {
-            let plain = self.runtime.block_on(first_byte(&self.plan.upstream, None))?;
-            let kept = self.runtime.block_on(first_byte(&self.plan.upstream, Some(&shim)))?;
+            let plain = self.runtime.block_on(first_byte(&self.plan.upstream, false))?;
+            let kept = self.runtime.block_on(first_byte(&self.plan.upstream, true))?;
             anyhow::Ok((plain, kept))
+        };
+        use_shim(Shim::Program(shim));
+        // As a gateway holds it while it has servers.
+        let _prepared = {
+            let _inside = self.runtime.enter();
+            bridgehead_process::prepare()
         };
         // The first start reads files that the others find in memory.
         both()?;
@@ -281,12 +291,12 @@ impl Gateway {
 }
 
 /// Starts the server, asks it something at once, and gives the time to the first byte of its answer.
-async fn first_byte(program: &Path, shim: Option<&Path>) -> Result<Duration> {
+async fn first_byte(program: &Path, kept: bool) -> Result<Duration> {
     const PING: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n";
     let mut answer = [0; 256];
     let begun = Instant::now();
-    match shim {
-        None => {
+    match kept {
+        false => {
             #[expect(clippy::disallowed_methods, reason = "what the shim is compared with")]
             let mut child = tokio::process::Command::new(program)
                 .arg("--stdio")
@@ -304,8 +314,7 @@ async fn first_byte(program: &Path, shim: Option<&Path>) -> Result<Duration> {
             child.wait().await?;
             Ok(took)
         }
-        Some(shim) => {
-            use_shim(Shim::Program(shim.to_owned()));
+        true => {
             let spec = Spec {
                 program: text(program)?.to_owned(),
                 args: vec!["--stdio".to_owned()],

@@ -16,6 +16,11 @@ pub(crate) struct Descendant {
 
 /// Every descendant of `root`, parents before their children, without `root` itself.
 pub(crate) fn below(root: u32) -> Vec<Descendant> {
+    below_except(root, &BTreeSet::new())
+}
+
+/// The same without those in `except`, and all that descends from them.
+pub(crate) fn below_except(root: u32, except: &BTreeSet<u32>) -> Vec<Descendant> {
     // Kernels may be built without the lists of children; then everybody is asked for their parent.
     let by_parent = if fs::exists(format!("/proc/{root}/task/{root}/children")).unwrap_or(false) {
         None
@@ -32,7 +37,7 @@ pub(crate) fn below(root: u32) -> Vec<Descendant> {
             Some(by_parent) => by_parent.get(&parent).cloned().unwrap_or_default(),
         };
         for pid in children {
-            if seen.insert(pid) {
+            if !except.contains(&pid) && seen.insert(pid) {
                 found.push(Descendant { pid, parent });
                 open.push_back(pid);
             }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::child::Pipes;
 use crate::group::Group;
 #[cfg(target_os = "linux")]
-use crate::tree::{Starting, Tree};
+use crate::tree::{NotStarted, Starting, Tree};
 use crate::view::ProcessView;
 use crate::{Exit, SpawnError, Spec};
 
@@ -102,6 +102,25 @@ fn beside() -> Option<PathBuf> {
     Some(FOUND.get_or_init(|| found).clone())
 }
 
+/// Holds ready what keepers of programs come from, so that the first start does not wait for it and later ones find
+/// it. Nothing is held where there is none.
+#[derive(Debug)]
+pub struct Prepared {
+    #[cfg(target_os = "linux")]
+    _nursery: Option<std::sync::Arc<crate::nursery::Nursery>>,
+}
+
+/// Prepares for programs to be started; see [`shim`](crate::shim). A failure is told by the start that meets it.
+///
+/// Must be called within a tokio runtime that has its I/O driver enabled.
+#[must_use]
+pub fn prepare() -> Prepared {
+    Prepared {
+        #[cfg(target_os = "linux")]
+        _nursery: chosen().and_then(|shim| crate::nursery::Nursery::of(&shim).ok()),
+    }
+}
+
 /// A running program, kept one way or the other.
 #[derive(Debug)]
 pub(crate) enum Keeper {
@@ -127,7 +146,11 @@ impl Keeper {
         let program = spec.resolve()?;
         #[cfg(target_os = "linux")]
         if let Some(shim) = chosen() {
-            let (tree, pipes) = Starting::begin(spec, program, shim)?.finish_blocking()?;
+            let attempt = || Starting::begin(spec, program.clone(), shim.clone())?.finish_blocking();
+            let (tree, pipes) = match attempt() {
+                Err(NotStarted::NoShim(_)) => attempt(),
+                settled => settled,
+            }?;
             return Ok((Self::Tree(tree), pipes));
         }
         let (group, pipes) = Group::start(spec, program)?;
@@ -137,7 +160,13 @@ impl Keeper {
     pub(crate) async fn start(spec: &Spec) -> Result<(Self, Pipes), SpawnError> {
         #[cfg(target_os = "linux")]
         if let Some(shim) = chosen() {
-            let (tree, pipes) = Starting::begin(spec, spec.resolve()?, shim)?.finish().await?;
+            let program = spec.resolve()?;
+            let attempt = async || Starting::begin(spec, program.clone(), shim.clone())?.finish().await;
+            // A nursery may have been killed; the next is a new one.
+            let (tree, pipes) = match attempt().await {
+                Err(NotStarted::NoShim(_)) => attempt().await,
+                settled => settled,
+            }?;
             return Ok((Self::Tree(tree), pipes));
         }
         Self::start_blocking(spec)
@@ -175,7 +204,7 @@ impl Keeper {
     pub(crate) fn view(&self) -> ProcessView {
         match self {
             #[cfg(target_os = "linux")]
-            Self::Tree(tree) => ProcessView::below_shim(tree.pid(), tree.born(), tree.shim_pid()),
+            Self::Tree(tree) => tree.view(),
             Self::Group(group) => ProcessView::of_group(group.pid()),
         }
     }

@@ -24,6 +24,8 @@ mod group;
 mod keeper;
 #[cfg(target_os = "linux")]
 mod message;
+#[cfg(target_os = "linux")]
+mod nursery;
 pub mod shim;
 mod spec;
 mod stderr;
@@ -36,7 +38,7 @@ mod view;
 pub use child::{Child, spawn, start};
 pub use code::release_code;
 pub use exit::Exit;
-pub use keeper::{Containment, Shim, use_shim};
+pub use keeper::{Containment, Prepared, Shim, prepare, use_shim};
 pub use spec::{SpawnError, Spec, base_environment};
 pub use stderr::{LineCallback, Stderr};
 pub use view::ProcessView;

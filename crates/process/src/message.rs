@@ -1,6 +1,7 @@
 //! What gateway and shim say to each other over the control socket.
 //!
-//! The gateway sends one [`Order`], together with the three descriptors of the program, and later perhaps a
+//! The nursery is sent one byte for each shim, with the shim's end of a control socket; it says nothing itself. On
+//! that socket the gateway sends one [`Order`], together with the three descriptors of the program, and later perhaps a
 //! grace: four bytes, milliseconds. The end of the stream means "kill everything now", whoever caused it. The
 //! shim sends [`Report`]s of a fixed size. Both ends are normally of one build; the version is there for a
 //! program that was replaced on disk while the gateway runs.
@@ -9,19 +10,19 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::Spec;
+use crate::{Spec, descent};
 
-/// The first argument that makes a program the shim.
-pub(crate) const ASKED: &str = "keep-process-tree";
+/// The first argument that makes a program the nursery of shims.
+pub(crate) const ASKED: &str = "keep-process-trees";
 /// Counts changes of what is said here.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes before the strings of an order: version, length of the strings, number of arguments, of variables, and
 /// whether there is a directory.
 pub(crate) const ORDER_HEAD: usize = 20;
 /// No order is longer; the system allows a program less.
 const LONGEST_ORDER: usize = 64 << 20;
 /// Bytes of a report.
-pub(crate) const REPORT: usize = 9;
+pub(crate) const REPORT: usize = 17;
 
 /// What to start.
 #[derive(Clone, PartialEq, Eq)]
@@ -112,11 +113,25 @@ pub(crate) enum Stage {
     Program,
 }
 
+/// A process, told from a later one with the same pid by when it began: the end of the number that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Birth {
+    pub(crate) pid: u32,
+    pub(crate) born: u32,
+}
+
+impl Birth {
+    /// Whether it is there, as a zombie at least.
+    pub(crate) fn is_there(self) -> bool {
+        descent::born(self.pid) == Some(self.born)
+    }
+}
+
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The program runs. `born` is the end of the number that says since when.
-    Started { pid: u32, born: u32 },
+    /// The program runs, kept by a shim that says who it is.
+    Started { program: Birth, shim: Birth },
     /// Nothing runs, and the shim ends.
     Failed { stage: Stage, errno: i32 },
     /// The program has ended; this is its wait status.
@@ -127,42 +142,44 @@ pub(crate) enum Report {
 
 impl Report {
     pub(crate) fn encode(self) -> [u8; REPORT] {
-        let (tag, first, second) = match self {
-            Self::Started { pid, born } => (b'S', pid.to_le_bytes(), born.to_le_bytes()),
+        let (tag, words) = match self {
+            Self::Started { program, shim } => (b'S', [program.pid, program.born, shim.pid, shim.born]),
             Self::Failed { stage, errno } => {
                 let stage: u32 = match stage {
                     Stage::Order => 0,
                     Stage::Keeping => 1,
                     Stage::Program => 2,
                 };
-                (b'F', stage.to_le_bytes(), errno.to_le_bytes())
+                (b'F', [stage, errno.cast_unsigned(), 0, 0])
             }
-            Self::Exited { status } => (b'E', status.to_le_bytes(), [0; 4]),
-            Self::Gone { killed, left } => (b'G', killed.to_le_bytes(), left.to_le_bytes()),
+            Self::Exited { status } => (b'E', [status.cast_unsigned(), 0, 0, 0]),
+            Self::Gone { killed, left } => (b'G', [killed, left, 0, 0]),
         };
-        let mut bytes = [0; REPORT];
-        bytes[0] = tag;
-        bytes[1..5].copy_from_slice(&first);
-        bytes[5..].copy_from_slice(&second);
+        let mut bytes = [tag; REPORT];
+        bytes[1..].copy_from_slice(words.map(u32::to_le_bytes).as_flattened());
         bytes
     }
 
     pub(crate) fn decode(bytes: [u8; REPORT]) -> Option<Self> {
-        let [tag, a, b, c, d, e, f, g, h] = bytes;
-        let (first, second) = ([a, b, c, d], [e, f, g, h]);
-        Some(match tag {
-            b'S' => Self::Started { pid: u32::from_le_bytes(first), born: u32::from_le_bytes(second) },
+        let (words, _) = bytes[1..].as_chunks::<4>();
+        let [first, second, third, fourth] = *words.first_chunk::<4>()?;
+        let [first, second, third, fourth] = [first, second, third, fourth].map(u32::from_le_bytes);
+        Some(match bytes[0] {
+            b'S' => Self::Started {
+                program: Birth { pid: first, born: second },
+                shim: Birth { pid: third, born: fourth },
+            },
             b'F' => {
-                let stage = match u32::from_le_bytes(first) {
+                let stage = match first {
                     0 => Stage::Order,
                     1 => Stage::Keeping,
                     2 => Stage::Program,
                     _ => return None,
                 };
-                Self::Failed { stage, errno: i32::from_le_bytes(second) }
+                Self::Failed { stage, errno: second.cast_signed() }
             }
-            b'E' => Self::Exited { status: i32::from_le_bytes(first) },
-            b'G' => Self::Gone { killed: u32::from_le_bytes(first), left: u32::from_le_bytes(second) },
+            b'E' => Self::Exited { status: first.cast_signed() },
+            b'G' => Self::Gone { killed: first, left: second },
             _ => return None,
         })
     }
@@ -224,7 +241,10 @@ mod tests {
     #[test]
     fn reports_survive_the_way() {
         for report in [
-            Report::Started { pid: 4_000_000, born: 77 },
+            Report::Started {
+                program: Birth { pid: 4_000_000, born: 77 },
+                shim: Birth { pid: 3_000_000, born: 76 },
+            },
             Report::Failed { stage: Stage::Order, errno: 0 },
             Report::Failed { stage: Stage::Keeping, errno: 1 },
             Report::Failed { stage: Stage::Program, errno: 2 },
@@ -233,7 +253,7 @@ mod tests {
         ] {
             assert_eq!(Report::decode(report.encode()), Some(report));
         }
-        assert_eq!(Report::decode(*b"X00000000"), None);
-        assert_eq!(Report::decode(*b"F99999999"), None);
+        assert_eq!(Report::decode(*b"X0000000000000000"), None);
+        assert_eq!(Report::decode(*b"F9999999999999999"), None);
     }
 }

@@ -1,5 +1,5 @@
-//! What no safe interface offers: three things that the shim needs at its start, before anything else in it has
-//! descriptors or signals of its own, and one about the memory of a process.
+//! What no safe interface offers: what a shim needs at its start, before anything else in it has descriptors or
+//! signals of its own; how it is made from the nursery; and one thing about the memory of a process.
 #![expect(unsafe_code, reason = "calls of the system that neither std nor rustix wraps")]
 
 use std::io;
@@ -36,14 +36,61 @@ pub(crate) fn ends_of_children() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Makes this thread deaf to every signal that can be blocked. Programs that are started afterwards inherit it.
-pub(crate) fn deafen() {
+/// The signals that a thread does not hear.
+#[derive(Clone, Copy)]
+pub(crate) struct SignalMask(libc::sigset_t);
+
+/// Makes this thread deaf to every signal that can be blocked, and gives what it was deaf to before. Programs that
+/// are started afterwards inherit it.
+pub(crate) fn deafen() -> SignalMask {
     let mut every = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is initialised by `sigfillset` before it is read, and outlives the call; a null pointer
-    // asks for no old value. With these arguments neither can fail.
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the set is initialised by `sigfillset` before it is read, and both outlive the calls. With these
+    // arguments neither can fail; and a set of zeroes, which is an empty one, would be valid too.
     unsafe {
         libc::sigfillset(every.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, every.as_ptr(), ptr::null_mut());
+        libc::sigprocmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
+        SignalMask(before.assume_init())
+    }
+}
+
+/// Hears again what it heard before.
+pub(crate) fn hear_again(before: &SignalMask) {
+    // SAFETY: the set came from the system and outlives the call; a null pointer asks for no old value.
+    unsafe {
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const before.0, ptr::null_mut());
+    }
+}
+
+/// Which of the two a process is after [`fork`].
+pub(crate) enum Fork {
+    Parent { child: u32 },
+    Child,
+}
+
+/// Shows that this process has one thread only, and is a program that starts no other.
+pub(crate) struct Alone(());
+
+impl Alone {
+    /// Asked by the nursery, which has no runtime and starts no thread.
+    pub(crate) fn check() -> io::Result<Self> {
+        match std::fs::read_dir("/proc/self/task")?.take(2).count() {
+            1 => Ok(Self(())),
+            _ => Err(io::Error::other("there is more than one thread")),
+        }
+    }
+}
+
+/// Doubles this process. With more than one thread the others would be missing in the child, and whatever locks
+/// they hold would stay locked there.
+pub(crate) fn fork(_: &Alone) -> io::Result<Fork> {
+    // SAFETY: this is the only thread, so that every lock is free or held by the code that goes on in the child as
+    // well, and everything that is valid here is valid there.
+    match unsafe { libc::fork() } {
+        0 => Ok(Fork::Child),
+        child => {
+            u32::try_from(child).map(|child| Fork::Parent { child }).map_err(|_| io::Error::last_os_error())
+        }
     }
 }
 

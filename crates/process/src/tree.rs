@@ -4,26 +4,29 @@
 //! told to end by closing the socket, which also happens when the gateway dies. The shim itself is never
 //! killed as long as it answers, because its tree would be free then.
 //!
-//! If a server kills its shim, the server's group and what still descends from the server is killed from here.
-//! What had left both before (a daemon that forked twice and leads a session of its own) escapes then.
+//! If a server kills its shim, the server's group and what still descends from the server is killed from here, and
+//! what had left both before by the nursery. Only a server that kills the nursery as well can leave something.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 use tracing::warn;
 
 use crate::child::{AFTER_KILL, AFTER_TERM, Pipes};
-use crate::message::{self, REPORT, Report, Stage};
+use crate::message::{self, Birth, REPORT, Report, Stage};
+use crate::nursery::Nursery;
+use crate::view::ProcessView;
 use crate::{Exit, SpawnError, Spec, descent};
 
 /// How long the shim may take to report the start. It takes a millisecond; longer means that it hangs.
@@ -35,11 +38,10 @@ const STRANGE: &str = "it is of another version than this program";
 /// A running program and its tree.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    pid: u32,
-    /// When the program was started, so that it is not taken for a later owner of its pid.
-    born: u32,
-    /// Is reaped in the background when it is dropped before its end was seen.
-    shim: tokio::process::Child,
+    program: Birth,
+    shim: Birth,
+    /// What the shim came from, kept for the next.
+    _nursery: Arc<Nursery>,
     control: tokio::net::UnixStream,
     /// A report that is not yet complete.
     report: [u8; REPORT],
@@ -54,15 +56,32 @@ pub(crate) struct Starting<'spec> {
     spec: &'spec Spec,
     program: PathBuf,
     shim_path: PathBuf,
-    shim: tokio::process::Child,
+    nursery: Arc<Nursery>,
     control: UnixStream,
     pipes: Pipes,
 }
 
+/// Why nothing was started.
+#[derive(Debug)]
+pub(crate) enum NotStarted {
+    /// The nursery is gone, or does not fork any more.
+    NoShim(SpawnError),
+    /// Another shim would not help.
+    Refused(SpawnError),
+}
+
+impl From<NotStarted> for SpawnError {
+    fn from(reason: NotStarted) -> Self {
+        match reason {
+            NotStarted::NoShim(error) | NotStarted::Refused(error) => error,
+        }
+    }
+}
+
 impl<'spec> Starting<'spec> {
-    /// Starts the shim and gives it the order.
-    pub(crate) fn begin(spec: &'spec Spec, program: PathBuf, shim_path: PathBuf) -> Result<Self, SpawnError> {
-        let other = |source| SpawnError::Other { program: spec.program.clone(), source };
+    /// Asks for a shim and gives it the order.
+    pub(crate) fn begin(spec: &'spec Spec, program: PathBuf, shim_path: PathBuf) -> Result<Self, NotStarted> {
+        let other = |source| NotStarted::Refused(SpawnError::Other { program: spec.program.clone(), source });
         let order = message::order(spec, &program).ok_or_else(|| {
             other(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -78,17 +97,21 @@ impl<'spec> Starting<'spec> {
             stderr: tokio::process::ChildStderr::from_std(OwnedFd::from(our_stderr).into()).map_err(other)?,
         };
         let (control, its_control) = UnixStream::pair().map_err(other)?;
-        let shim = start_shim(&shim_path, its_control, &spec.program)
-            .and_then(|shim| {
-                send_order(&control, &order, &[stdin.into(), stdout.into(), stderr.into()])?;
-                Ok(shim)
-            })
-            .map_err(|error| SpawnError::Shim { shim: shim_path.clone(), source: silence(error) })?;
-        Ok(Self { spec, program, shim_path, shim, control, pipes })
+        let failed = |source| SpawnError::Shim { shim: shim_path.clone(), source: silence(source) };
+        let nursery = Nursery::of(&shim_path).map_err(|error| NotStarted::Refused(failed(error)))?;
+        let asked = nursery.ask(&its_control.into()).and_then(|()| {
+            // It waits in the socket until the shim is there.
+            send_order(&control, &order, &[stdin.into(), stdout.into(), stderr.into()])
+        });
+        if let Err(error) = asked {
+            nursery.retire();
+            return Err(NotStarted::NoShim(failed(error)));
+        }
+        Ok(Self { spec, program, shim_path, nursery, control, pipes })
     }
 
     /// Waits for the answer, which takes a millisecond or two, with this thread blocked.
-    pub(crate) fn finish_blocking(mut self) -> Result<(Tree, Pipes), SpawnError> {
+    pub(crate) fn finish_blocking(mut self) -> Result<(Tree, Pipes), NotStarted> {
         let mut report = [0; REPORT];
         let read = self
             .control
@@ -100,13 +123,15 @@ impl<'spec> Starting<'spec> {
     }
 
     /// Waits for the answer.
-    pub(crate) async fn finish(self) -> Result<(Tree, Pipes), SpawnError> {
+    pub(crate) async fn finish(self) -> Result<(Tree, Pipes), NotStarted> {
         let mut report = [0; REPORT];
         let read = async {
             self.control.set_nonblocking(true)?;
             let mut control = tokio::net::UnixStream::from_std(self.control.try_clone()?)?;
-            control.read_exact(&mut report).await?;
-            Ok(control)
+            match timeout(STARTING, control.read_exact(&mut report)).await {
+                Ok(read) => read.map(|_| control),
+                Err(_) => Err(io::ErrorKind::WouldBlock.into()),
+            }
         };
         let read = read.await;
         self.settle(read, report)
@@ -116,45 +141,52 @@ impl<'spec> Starting<'spec> {
         self,
         read: io::Result<tokio::net::UnixStream>,
         report: [u8; REPORT],
-    ) -> Result<(Tree, Pipes), SpawnError> {
+    ) -> Result<(Tree, Pipes), NotStarted> {
         let shim_failed = |source| SpawnError::Shim { shim: self.shim_path, source: silence(source) };
         let control = match read {
             Ok(control) => control,
-            Err(error) => return Err(shim_failed(error)),
+            Err(error) => {
+                self.nursery.retire();
+                return Err(NotStarted::NoShim(shim_failed(error)));
+            }
         };
-        let (pid, born) = match Report::decode(report) {
-            Some(Report::Started { pid, born }) => (pid, born),
+        let (program, shim) = match Report::decode(report) {
+            Some(Report::Started { program, shim }) => (program, shim),
             Some(Report::Failed { stage, errno }) => {
                 let source = io::Error::from_raw_os_error(errno);
-                return Err(match stage {
+                return Err(NotStarted::Refused(match stage {
                     Stage::Program => self.spec.refused(self.program, source),
                     Stage::Keeping => shim_failed(source),
                     Stage::Order => shim_failed(io::Error::other(STRANGE)),
-                });
+                }));
             }
             Some(Report::Exited { .. } | Report::Gone { .. }) | None => {
-                return Err(shim_failed(io::Error::other(STRANGE)));
+                return Err(NotStarted::Refused(shim_failed(io::Error::other(STRANGE))));
             }
         };
-        let shim = self.shim;
-        let tree = Tree { pid, born, shim, control, report: [0; REPORT], filled: 0, exit: None, gone: false };
+        let _nursery = self.nursery;
+        let tree = Tree {
+            program,
+            shim,
+            _nursery,
+            control,
+            report: [0; REPORT],
+            filled: 0,
+            exit: None,
+            gone: false,
+        };
         Ok((tree, self.pipes))
     }
 }
 
 impl Tree {
     pub(crate) fn pid(&self) -> u32 {
-        self.pid
+        self.program.pid
     }
 
-    /// When the program was started.
-    pub(crate) fn born(&self) -> u32 {
-        self.born
-    }
-
-    /// The pid of the shim, until it is reaped.
-    pub(crate) fn shim_pid(&self) -> Option<u32> {
-        self.shim.id()
+    /// The program, as others may look at it.
+    pub(crate) fn view(&self) -> ProcessView {
+        ProcessView::below_shim(self.program, self.shim)
     }
 
     /// The exit of the program, once it and its tree are gone.
@@ -164,7 +196,8 @@ impl Tree {
 
     /// The pids of the program and of all below the shim, the shim itself not among them.
     pub(crate) fn members(&self) -> Vec<u32> {
-        self.shim.id().map(descent::below).unwrap_or_default().into_iter().map(|member| member.pid).collect()
+        let root = if self.shim.is_there() { self.shim.pid } else { self.program.pid };
+        descent::below(root).into_iter().map(|member| member.pid).collect()
     }
 
     /// Waits until the program has ended and nothing of its tree is left. May be dropped and called again.
@@ -189,8 +222,6 @@ impl Tree {
                 }
             }
         }
-        // It ends with its last report; failing to wait means that somebody else has.
-        let _ = self.shim.wait().await;
         *self.exit.get_or_insert(Exit::UNKNOWN)
     }
 
@@ -215,7 +246,7 @@ impl Tree {
             Ok(exit) => exit,
             Err(_) => {
                 self.kill_from_here();
-                let _ = self.shim.start_kill();
+                self.kill_shim();
                 Exit::KILLED
             }
         }
@@ -241,18 +272,30 @@ impl Tree {
     /// Kills what can be found of a tree whose shim does not do it.
     fn kill_from_here(&self) {
         // As long as the program has this pid, so has its group.
-        if descent::born(self.pid) != Some(self.born) {
+        if !self.program.is_there() {
             return;
         }
         let pid = |pid: u32| i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let root = self.shim.id().filter(|&shim| descent::parent(self.pid) == Some(shim)).unwrap_or(self.pid);
+        let below_shim = descent::parent(self.program.pid) == Some(self.shim.pid);
+        let root = if below_shim { self.shim.pid } else { self.program.pid };
         for member in descent::below(root) {
             if let Some(pid) = pid(member.pid) {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
         }
-        if let Some(pid) = pid(self.pid) {
+        if let Some(pid) = pid(self.program.pid) {
             let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        }
+    }
+
+    /// Kills a shim that does not answer any more. What is below it comes to the nursery, which does the rest.
+    fn kill_shim(&self) {
+        let Some(pid) = i32::try_from(self.shim.pid).ok().and_then(Pid::from_raw) else { return };
+        // The handle is of whoever has the pid first; if that is the shim, it is dead or the shim's.
+        if let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            && self.shim.is_there()
+        {
+            let _ = rustix::process::pidfd_send_signal(handle, Signal::KILL);
         }
     }
 }
@@ -270,21 +313,6 @@ impl Drop for Tree {
             }
         }
     }
-}
-
-/// Starts the shim with the control socket as its input. It gets no environment: what the server's variables
-/// might do to a program is not meant for its keeper.
-fn start_shim(path: &Path, control: UnixStream, server: &str) -> io::Result<tokio::process::Child> {
-    #[expect(clippy::disallowed_methods, reason = "this is one of the places that start programs")]
-    let mut command = std::process::Command::new(path);
-    // The program's name serves whoever looks at a list of processes; its arguments may be secret.
-    command.arg0("bridgehead-shim").arg(message::ASKED).arg(server);
-    command.env_clear().process_group(0);
-    // Only where coverage is measured: so that what runs in the shim is counted.
-    #[cfg(coverage)]
-    command.envs(std::env::vars_os().filter(|(name, _)| name == "LLVM_PROFILE_FILE"));
-    command.stdin(OwnedFd::from(control)).stdout(Stdio::null()).stderr(Stdio::null());
-    tokio::process::Command::from(command).kill_on_drop(false).spawn()
 }
 
 /// Sends the descriptors with the first bytes of the order.

@@ -5,6 +5,8 @@
 use crate::Containment;
 #[cfg(target_os = "linux")]
 use crate::descent;
+#[cfg(target_os = "linux")]
+use crate::message::Birth;
 
 /// A running program as others may look at it. It may have ended meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +22,9 @@ pub struct ProcessView {
 
 impl ProcessView {
     #[cfg(target_os = "linux")]
-    pub(crate) fn below_shim(pid: u32, born: u32, shim: Option<u32>) -> Self {
-        Self { pid, born: Some(born), shim, containment: Containment::Tree }
+    pub(crate) fn below_shim(program: Birth, shim: Birth) -> Self {
+        let (pid, born) = (program.pid, Some(program.born));
+        Self { pid, born, shim: Some(shim.pid), containment: Containment::Tree }
     }
 
     pub(crate) fn of_group(pid: u32) -> Self {

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use bridgehead_process::{Child, Containment, Exit, Shim, Spec, base_environment, spawn, use_shim};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::ChildStdout;
 
 /// Set in the environment of everything that a test starts, so that it is found wherever it went.
@@ -125,7 +125,8 @@ async fn launchers_and_shells_end_completely() {
         assert_eq!(child.stop(Duration::ZERO).await.to_string(), "signal 15 (SIGTERM)");
         assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
         assert_eq!(marked(&mark), [0; 0]);
-        assert_eq!(zombies(), [0; 0]);
+        // The nursery had nothing else to do.
+        until("no zombies", || zombies().is_empty()).await;
     }
 }
 
@@ -251,23 +252,78 @@ async fn the_shim_obeys_no_signals() {
 async fn a_tree_that_lost_its_shim_is_killed() {
     for way in ["wait", "drop"] {
         let mark = mark(way);
-        let (mut child, mut lines) =
-            start("setsid sleep 300 & sleep 300 & sleep 0.05; kill -9 $PPID; echo up; exec sleep 300", &mark);
+        let script = format!(
+            "{DAEMON} setsid sleep 300 & sleep 300 & read word; kill -9 $PPID; echo up; exec sleep 300"
+        );
+        let (mut child, mut lines) = start(&script, &mark);
+        let daemon: u32 = line(&mut lines).await.parse().unwrap();
+        let shim = state(child.pid()).unwrap().1;
+        until("the daemon has left its parents", || state(daemon).is_some_and(|(_, parent)| parent == shim))
+            .await;
+        let mut stdin = child.take_stdin().unwrap();
+        stdin.write_all(b"go\n").await.unwrap();
         assert_eq!(line(&mut lines).await, "up");
         if way == "wait" {
             assert_eq!(child.wait().await, Exit { code: None, signal: None });
             drop(child);
         } else {
-            // The kernel has closed the socket when the shim is a zombie.
-            until("the shim is dead", || !zombies().is_empty()).await;
+            until("the shim is dead", || state(shim).is_none_or(|(letter, _)| letter == 'Z')).await;
             drop(child);
         }
-        until("the tree is gone", || {
-            marked(&mark).iter().all(|&pid| state(pid).is_none_or(|(letter, _)| letter == 'Z'))
-        })
-        .await;
+        // The nursery has killed and reaped them all, the daemon too.
+        until("the tree is gone", || marked(&mark).is_empty() && state(daemon).is_none()).await;
         until("no zombies", || zombies().is_empty()).await;
     }
+}
+
+/// POOL-9: what shims come from may be killed: running trees go on and end as they should, and the next start has a
+/// new one.
+#[tokio::test]
+async fn a_killed_nursery_is_replaced() {
+    let mark = mark("nursery");
+    let script = format!("{DAEMON} echo up; read word; exit 3");
+    let (first, mut lines) = start(&script, &mark);
+    let daemon: u32 = line(&mut lines).await.parse().unwrap();
+    assert_eq!(line(&mut lines).await, "up");
+    let nursery = |child: &Child| state(state(child.pid()).unwrap().1).unwrap().1;
+    let killed = nursery(&first);
+    assert_eq!(state(killed).unwrap().1, std::process::id(), "the nursery is our only child");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(killed.cast_signed()).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    // At once, while the kernel may not even have closed its socket.
+    let (second, mut more) = start(&script, &mark);
+    assert_ne!(nursery(&second), killed);
+    line(&mut more).await;
+    assert_eq!(line(&mut more).await, "up");
+    assert_eq!(first.stop(Duration::from_secs(20)).await.to_string(), "exit status 3");
+    assert_eq!(state(daemon), None);
+    assert_eq!(second.stop(Duration::from_secs(20)).await.to_string(), "exit status 3");
+    until("nothing is left", || marked(&mark).is_empty()).await;
+    until("no child is left", || {
+        !pids().any(|pid| state(pid).is_some_and(|(_, parent)| parent == std::process::id()))
+    })
+    .await;
+}
+
+/// The nursery is there once, as long as somebody has a tree or may want one.
+#[tokio::test]
+async fn one_nursery_serves_many_and_ends_with_the_last() {
+    let mark = mark("many");
+    use_shim(Shim::Program(env!("CARGO_BIN_EXE_process-shim").into()));
+    let children =
+        || pids().filter(|&pid| state(pid).is_some_and(|(_, parent)| parent == std::process::id())).count();
+    let prepared = bridgehead_process::prepare();
+    let (first, _lines) = start("read word", &mark);
+    let (second, _more) = start("read word", &mark);
+    assert_eq!(children(), 1);
+    first.kill().await;
+    second.kill().await;
+    assert_eq!(children(), 1);
+    drop(prepared);
+    until("the nursery has ended", || children() == 0).await;
 }
 
 /// POOL-9: nothing is left when the gateway itself is killed.

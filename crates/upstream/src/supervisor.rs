@@ -67,6 +67,9 @@ impl Supervisor {
     /// Until stopped. Dropping what is under way ends its process with it.
     pub(crate) async fn run(self) {
         let stop = self.core.stop.clone();
+        // Kept over restarts, so that each finds it.
+        let starts_now = matches!(self.server.launch, Launch::Stdio(_)) && !self.core.lazy;
+        let _prepared = starts_now.then(bridgehead_process::prepare);
         let mut known = None;
         loop {
             let mut current = None;

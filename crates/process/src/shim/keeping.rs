@@ -1,0 +1,264 @@
+//! Keeps one tree: starts the server, waits for all that end below, and kills them all when it is time.
+
+use std::collections::BTreeSet;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+
+use crate::descent::{self, Descendant};
+use crate::message::{Birth, ORDER_HEAD, Order, OrderHead, Report, Stage};
+use crate::sys::{self, SignalMask};
+
+/// How long processes may take to die by SIGKILL. Those that do not hang in the kernel, or belong to
+/// another user and could not be signalled.
+pub(super) const DYING: Duration = Duration::from_secs(4);
+/// How long after a round of killing the tree is looked at again, if nobody was seen to end.
+pub(super) const ROUND: Duration = Duration::from_millis(2);
+
+/// Keeps one tree. `heard` is what a server may hear of signals.
+pub(super) fn main(heard: &SignalMask) -> i32 {
+    let stdin = io::stdin();
+    let control = stdin.as_fd();
+    let (server, children) = match start(control, heard) {
+        Ok(started) => started,
+        Err((stage, error)) => {
+            let errno = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
+            report(control, Report::Failed { stage, errno });
+            return 1;
+        }
+    };
+    // Nobody has reaped it yet, so it is there.
+    let birth = |pid: u32| Birth { pid, born: descent::born(pid).unwrap_or_default() };
+    let program = birth(server.as_raw_pid().unsigned_abs());
+    report(control, Report::Started { program, shim: birth(std::process::id()) });
+    let left = Keeper { control, children, server, phase: Phase::Running, killed: BTreeSet::new() }.keep();
+    i32::from(left > 0)
+}
+
+fn start(control: BorrowedFd<'_>, heard: &SignalMask) -> Result<(Pid, OwnedFd), (Stage, io::Error)> {
+    let keeping = |error: io::Error| (Stage::Keeping, error);
+    let children = sys::ends_of_children().map_err(keeping)?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|error| keeping(error.into()))?;
+    // For whoever looks at a list of processes; and what is meant for the nursery's group is not for us.
+    let _ = rustix::thread::set_name(c"bridgehead-shim");
+    let _ = rustix::process::setpgid(None, None);
+
+    let (order, [stdin, stdout, stderr]) = receive(control).map_err(|error| (Stage::Order, error))?;
+    #[expect(clippy::disallowed_methods, reason = "this is the place that starts servers")]
+    let mut command = std::process::Command::new(&order.program);
+    command.args(&order.args).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
+    command.process_group(0).stdin(stdin).stdout(stdout).stderr(stderr);
+    if let Some(cwd) = &order.cwd {
+        command.current_dir(cwd);
+    }
+    // The server inherits what we hear. Whoever ends before we are deaf again is found by the first look.
+    sys::hear_again(heard);
+    let child = command.spawn();
+    sys::deafen();
+    let child = child.map_err(|error| (Stage::Program, error))?;
+    // Dropping the command closes our ends of the pipes, so that they end with the server.
+    drop(command);
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.map(|pid| (pid, children)).ok_or_else(|| (Stage::Program, Errno::SRCH.into()))
+}
+
+fn receive(control: BorrowedFd<'_>) -> io::Result<(Order, [OwnedFd; 3])> {
+    let broken = || io::Error::from(Errno::PROTO);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut head = [0; ORDER_HEAD];
+    let received = rustix::net::recvmsg(
+        control,
+        &mut [IoSliceMut::new(&mut head)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let descriptors = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => {
+            <[OwnedFd; 3]>::try_from(descriptors.collect::<Vec<_>>()).ok()
+        }
+        _ => None,
+    });
+    read_exact(control, &mut head[received.bytes..])?;
+    let head = OrderHead::decode(&head).ok_or_else(broken)?;
+    let mut strings = vec![0; head.length];
+    read_exact(control, &mut strings)?;
+    head.order(&strings).zip(descriptors).ok_or_else(broken)
+}
+
+fn read_exact(from: BorrowedFd<'_>, mut buffer: &mut [u8]) -> io::Result<()> {
+    while !buffer.is_empty() {
+        match rustix::io::read(from, &mut *buffer)? {
+            0 => return Err(Errno::PIPE.into()),
+            count => buffer = &mut buffer[count..],
+        }
+    }
+    Ok(())
+}
+
+/// Fails only when the gateway is gone, which is noticed elsewhere.
+fn report(control: BorrowedFd<'_>, report: Report) {
+    let _ = rustix::net::send(control, &report.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Running,
+    /// All have got SIGTERM; who is there at this time is killed.
+    Terminating(Instant),
+    /// Killing until nobody is left, or until this time.
+    Killing(Instant),
+}
+
+struct Keeper<'control> {
+    control: BorrowedFd<'control>,
+    children: OwnedFd,
+    server: Pid,
+    phase: Phase,
+    killed: BTreeSet<u32>,
+}
+
+impl Keeper<'_> {
+    /// Returns when nothing of the tree is left, except as many as could not be killed.
+    fn keep(mut self) -> u32 {
+        // The gateway's last word is not waited for any more once it was heard.
+        let mut connected = true;
+        loop {
+            if !self.reap() {
+                return self.gone(0);
+            }
+            let now = Instant::now();
+            if let Phase::Terminating(deadline) = self.phase
+                && now >= deadline
+            {
+                self.kill();
+            }
+            let timeout = match self.phase {
+                Phase::Running => None,
+                Phase::Terminating(deadline) => Some(deadline - now),
+                Phase::Killing(deadline) if now >= deadline => {
+                    let left = descent::below(std::process::id()).len();
+                    return self.gone(u32::try_from(left).unwrap_or(u32::MAX));
+                }
+                Phase::Killing(_) => {
+                    self.signal(Signal::KILL);
+                    Some(ROUND)
+                }
+            };
+            if self.sleep(timeout, connected) {
+                connected = self.listen();
+            }
+        }
+    }
+
+    /// Sleeps until a child ends, the gateway speaks or the time is over. True if the gateway spoke.
+    fn sleep(&self, timeout: Option<Duration>, connected: bool) -> bool {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut sources = [
+            PollFd::new(&self.children, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.control, PollFlags::IN),
+        ];
+        let count = if connected { 2 } else { 1 };
+        // An interrupted sleep is a short one; all is looked at again anyway.
+        if poll(&mut sources[..count], timeout.as_ref()).is_err() {
+            return false;
+        }
+        let ready = |source: &PollFd<'_>| !source.revents().is_empty();
+        if ready(&sources[0]) {
+            // One signal may stand for many; all children are waited for after it.
+            let _ = rustix::io::read(&self.children, &mut [0_u8; 1024]);
+        }
+        ready(&sources[1])
+    }
+
+    /// Does what the gateway says. False if it has gone or says what we do not understand.
+    fn listen(&mut self) -> bool {
+        let mut grace = [0; 4];
+        if read_exact(self.control, &mut grace).is_err() {
+            self.kill();
+            return false;
+        }
+        if self.phase == Phase::Running {
+            self.signal(Signal::TERM);
+            let grace = Duration::from_millis(u32::from_le_bytes(grace).into());
+            self.phase = Phase::Terminating(Instant::now() + grace);
+        }
+        true
+    }
+
+    fn kill(&mut self) {
+        if !matches!(self.phase, Phase::Killing(_)) {
+            self.phase = Phase::Killing(Instant::now() + DYING);
+        }
+    }
+
+    /// Takes the statuses of all that have ended. False if nobody is left.
+    fn reap(&mut self) -> bool {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.server => {
+                    report(self.control, Report::Exited { status: status.as_raw() });
+                    // On request the others have the same grace; who outlives a server that went by itself
+                    // was forgotten.
+                    if self.phase == Phase::Running {
+                        self.kill();
+                    }
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Signals everybody in the tree.
+    fn signal(&mut self, signal: Signal) {
+        let signalled = signal_all(&descent::below(std::process::id()), signal);
+        if signal == Signal::KILL {
+            self.killed.extend(signalled);
+        }
+    }
+
+    fn gone(&self, left: u32) -> u32 {
+        let killed = u32::try_from(self.killed.len()).unwrap_or(u32::MAX);
+        report(self.control, Report::Gone { killed, left });
+        left
+    }
+}
+
+/// Signals descendants of this process; gives those that were.
+pub(super) fn signal_all(descendants: &[Descendant], signal: Signal) -> Vec<u32> {
+    let me = std::process::id();
+    let send = |descendant: &Descendant| {
+        let pid = i32::try_from(descendant.pid).ok().and_then(Pid::from_raw)?;
+        let sent = if descendant.parent == me {
+            // Nobody but us can free this pid.
+            rustix::process::kill_process(pid, signal)
+        } else {
+            signal_deeper(pid, descendant.parent, signal)
+        };
+        sent.ok().map(|()| descendant.pid)
+    };
+    descendants.iter().filter_map(send).collect()
+}
+
+/// Signals somebody whose pid its own parent may free at any time. The handle is of whoever has the pid
+/// first; if that still is a member of the tree afterwards, it is the same one or the handle is dead.
+/// Whoever is missed here becomes our child when its parent dies, and is found in the next round.
+fn signal_deeper(pid: Pid, parent: u32, signal: Signal) -> rustix::io::Result<()> {
+    let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    match descent::parent(pid.as_raw_pid().unsigned_abs()) {
+        Some(now) if now == parent || now == std::process::id() => {
+            rustix::process::pidfd_send_signal(handle, signal)
+        }
+        _ => Err(Errno::SRCH),
+    }
+}

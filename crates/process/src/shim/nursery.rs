@@ -1,0 +1,152 @@
+//! Forks shims, and waits for them. Ends when the gateway has closed its socket and all shims are gone.
+
+use std::collections::BTreeSet;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::{DumpableBehavior, Signal, WaitOptions};
+
+use super::keeping::{self, DYING, ROUND};
+use crate::descent;
+use crate::sys::{self, Alone, Fork, SignalMask};
+
+/// What a process that was the nursery goes on as.
+enum Role {
+    /// A shim; the server hears what the nursery once heard of signals.
+    Shim(SignalMask),
+    /// Nothing any more.
+    Done,
+}
+
+pub(super) fn main() -> i32 {
+    match Nursery::open().and_then(Nursery::run) {
+        Ok(Role::Shim(heard)) => keeping::main(&heard),
+        Ok(Role::Done) => 0,
+        Err(_) => 1,
+    }
+}
+
+struct Nursery {
+    alone: Alone,
+    children: OwnedFd,
+    heard: SignalMask,
+    /// The shims that have not ended.
+    shims: BTreeSet<u32>,
+    /// Until when what a shim left behind is killed.
+    sweeping: Option<Instant>,
+}
+
+impl Nursery {
+    fn open() -> io::Result<Self> {
+        let alone = Alone::check()?;
+        // Old kernels cannot do this; nothing is leaked on purpose, so it is only a second line.
+        let _ = sys::close_on_exec_from(3);
+        let children = sys::ends_of_children()?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        // So that a server cannot attach to its keeper and change its mind; shims inherit it.
+        let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        let _ = rustix::thread::set_name(c"shim-nursery");
+        Ok(Self { alone, children, heard: sys::deafen(), shims: BTreeSet::new(), sweeping: None })
+    }
+
+    fn run(mut self) -> io::Result<Role> {
+        let gateway = io::stdin();
+        let mut connected = true;
+        loop {
+            let anybody = self.reap();
+            if !connected && !anybody {
+                return Ok(Role::Done);
+            }
+            self.sweep();
+            let timeout = self.sweeping.and_then(|_| Timespec::try_from(ROUND).ok());
+            let mut sources =
+                [PollFd::new(&self.children, PollFlags::IN), PollFd::new(&gateway, PollFlags::IN)];
+            let count = if connected { 2 } else { 1 };
+            // An interrupted sleep is a short one; all is looked at again anyway.
+            if poll(&mut sources[..count], timeout.as_ref()).is_err() {
+                continue;
+            }
+            let [ended, asked] = [0, 1].map(|index: usize| !sources[index].revents().is_empty());
+            if ended {
+                // One signal may stand for many; all children are waited for after it.
+                let _ = rustix::io::read(&self.children, &mut [0_u8; 1024]);
+            }
+            if asked {
+                match receive(gateway.as_fd()) {
+                    Ok(Some(control)) => {
+                        if let Some(role) = self.fork(&control)? {
+                            return Ok(role);
+                        }
+                    }
+                    Ok(None) => {}
+                    Err(_) => connected = false,
+                }
+            }
+        }
+    }
+
+    /// Makes a shim whose control socket is given; tells if this is it. A fork that fails closes the socket, which
+    /// tells the gateway.
+    fn fork(&mut self, control: &OwnedFd) -> io::Result<Option<Role>> {
+        match sys::fork(&self.alone) {
+            Ok(Fork::Parent { child }) => {
+                self.shims.insert(child);
+                Ok(None)
+            }
+            Ok(Fork::Child) => {
+                // In place of the nursery's own socket. What else is open closes with the nursery.
+                rustix::stdio::dup2_stdin(control)?;
+                Ok(Some(Role::Shim(self.heard)))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Takes the statuses of all that have ended. False if nobody is left.
+    fn reap(&mut self) -> bool {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    let shim = self.shims.remove(&pid.as_raw_pid().unsigned_abs());
+                    if shim && status.exit_status() != Some(0) {
+                        self.sweeping = Some(Instant::now() + DYING);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Kills what shims that were killed have left behind: it is below us now, and no shim.
+    fn sweep(&mut self) {
+        let Some(until) = self.sweeping else { return };
+        let left = descent::below_except(std::process::id(), &self.shims);
+        if left.is_empty() || Instant::now() >= until {
+            self.sweeping = None;
+        }
+        keeping::signal_all(&left, Signal::KILL);
+    }
+}
+
+/// The control socket of a shim that is asked for. An error if nobody will ask any more.
+fn receive(gateway: std::os::fd::BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut asked = [0];
+    let buffers = &mut [IoSliceMut::new(&mut asked)];
+    let received = rustix::net::recvmsg(gateway, buffers, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes == 0 {
+        return Err(Errno::PIPE.into());
+    }
+    Ok(ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    }))
+}
