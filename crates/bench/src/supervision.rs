@@ -320,6 +320,7 @@ async fn first_byte(program: &Path, kept: bool) -> Result<Duration> {
                 args: vec!["--stdio".to_owned()],
                 env: base_environment(&Default::default()),
                 cwd: None,
+                limits: bridgehead_process::Limits::default(),
             };
             let mut child = bridgehead_process::start(&spec, Box::new(|_| {})).await?;
             let (mut input, output) = (child.take_stdin().context("no input")?, child.take_stdout());

@@ -49,7 +49,7 @@ pub use schema::json_schema;
 pub use secret::Secret;
 pub use settings::{
     AuditPayloads, AuditSettings, AuditStore, Config, EraChoice, GatewaySettings, HttpSettings, Interactive,
-    InvalidServerName, Isolation, Launch, LogLevel, Mode, Output, Prefix, Queue, Remote, Retry, Server,
-    ServerName, Source, Stdio, TokenSource, ToolOverride, Transport, UnknownWord,
+    InvalidServerName, Isolation, Launch, Limits, LogLevel, Mode, Output, Prefix, Queue, Remote, Requirement,
+    Retry, Server, ServerName, Source, Stdio, TokenSource, ToolOverride, Transport, UnknownWord,
 };
 pub use url::{InvalidUrl, Url};

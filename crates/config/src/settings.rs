@@ -279,6 +279,52 @@ pub struct Server {
     pub max_leases: usize,
     /// How long a client has to answer what it asks.
     pub question_timeout: Duration,
+    /// What its processes and calls may use.
+    pub limits: Limits,
+    /// Limits that must be kept by the system itself.
+    pub require: Vec<Requirement>,
+}
+
+/// What the processes and calls of a server may use; what is absent is not limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Memory of the whole tree, in bytes.
+    pub memory: Option<u64>,
+    /// How long one call may run.
+    pub execution: Option<Duration>,
+    /// Processes in the tree.
+    pub processes: Option<u32>,
+    /// Open files of each process.
+    pub open_files: Option<u32>,
+    /// Largest file a process may write, in bytes.
+    pub file_size: Option<u64>,
+    /// Largest answer to one call, in bytes.
+    pub output: Option<usize>,
+    /// How much of the end of its error output is kept, in bytes.
+    pub log: Option<usize>,
+}
+
+/// A limit that must be kept by the system itself, never by looking now and then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requirement {
+    /// That of memory.
+    MemoryHard,
+    /// That of processes.
+    ProcessesHard,
+}
+
+impl Requirement {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::MemoryHard, Self::ProcessesHard];
+
+    /// As it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MemoryHard => "memory:hard",
+            Self::ProcessesHard => "processes:hard",
+        }
+    }
 }
 
 /// Whether calls of clients that can be asked something have a process or a session for themselves.
@@ -613,6 +659,8 @@ impl Server {
             interactive: Interactive::Auto,
             max_leases: 8,
             question_timeout: gateway.question_timeout,
+            limits: Limits::default(),
+            require: Vec::new(),
         }
     }
 }

@@ -205,8 +205,8 @@ fn a_key_of_the_future_is_not_supported_yet() {
 command = "x"
 isolation = "call"
 
-[servers.a.limits]
-max_memory_mb = 256
+[servers.a.files]
+read = ["/usr"]
 "#;
     assert_snapshot!(toml(text), @r#"
     error: `isolation` is not supported yet
@@ -217,13 +217,41 @@ max_memory_mb = 256
       |
       = help: only `shared` and `session` work today (who shares a process of this server: everyone, one client session, or nobody)
 
-    error: `limits` is not supported yet
+    error: `files` is not supported yet
      --> bridgehead.toml:6:12
       |
-    6 | [servers.a.limits]
-      |            ^^^^^^
+    6 | [servers.a.files]
+      |            ^^^^^
       |
-      = help: remove it (what the server's processes may use)
+      = help: remove it (which files the server may use)
+    "#);
+}
+
+/// BOX-1: limits are of processes that we start, and what is required is something that can be.
+#[test]
+fn limits_that_cannot_be_are_refused() {
+    let text = r#"
+[servers.a]
+url = "https://example.com/mcp"
+require = ["memory:firm"]
+limits = { max_execution_ms = 5, max_memory_mb = 256 }
+"#;
+    assert_snapshot!(toml(text), @r#"
+    error: `memory:firm` is nothing that can be required
+     --> bridgehead.toml:4:12
+      |
+    4 | require = ["memory:firm"]
+      |            ^^^^^^^^^^^^^
+      |
+      = help: what can be required is `memory:hard`, `processes:hard`
+
+    error: what a remote server uses cannot be limited from here
+     --> bridgehead.toml:5:34
+      |
+    5 | limits = { max_execution_ms = 5, max_memory_mb = 256 }
+      |                                  ^^^^^^^^^^^^^
+      |
+      = help: only `max_execution_ms` and `max_output_mb` limit calls to a `url`
     "#);
 }
 
@@ -433,7 +461,7 @@ env = "hunter2"
     14 | pin = …
        | ^^^ not a key of `[servers.NAME]`
        |
-       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `shared`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`, `output`
+       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `shared`, `limits`, `require`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`, `output`
 
     error: `env` must be a table of strings, found a string
       --> bridgehead.toml:15:7

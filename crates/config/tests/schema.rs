@@ -73,7 +73,12 @@ fn slips_are_found_where_they_are() {
     check("[servers.a]\nenv = { A = 1 }", Some("/servers/a/env/A"));
     check("[servers.a.tools.t]\nlock = true", None);
     check("[servers.a.tools.t]\nlocked = true", Some("/servers/a/tools/t"));
-    check("[servers.a.limits]\nmax_memory_mb = 1", Some("/servers/a/limits"));
+    check(
+        "[servers.a]\ncommand = \"x\"\nrequire = [\"memory:hard\"]\n[servers.a.limits]\nmax_memory_mb = 1",
+        None,
+    );
+    check("[servers.a.limits]\nmax_memory_mb = 0", Some("/servers/a/limits/max_memory_mb"));
+    check("[servers.a.tools.t.limits]\nmax_memory_mb = 1", Some("/servers/a/tools/t/limits"));
     check("[servers.\"a b\"]\ncommand = \"x\"", Some("/servers"));
     check("[queues.q]\nconcurrency = 1\nmax_waiting = 0", None);
     check("[queues.q]\nconcurrency = 0", Some("/queues/q/concurrency"));

@@ -9,7 +9,9 @@ use std::time::Duration;
 use bridgehead_audit::CorrelationId;
 use bridgehead_config::{Isolation, Retry};
 use bridgehead_schema::HeaderParameter;
-use bridgehead_upstream::{Event, Exchange, LinkError, Mirror, Purpose, Ready, Unavailable, Upstream};
+use bridgehead_upstream::{
+    Event, Exchange, FailureStage, LinkError, Mirror, Purpose, Ready, Unavailable, Upstream,
+};
 use bridgehead_wire::{Abilities, Code, Era, Method, Object, Raw, RpcError, Spliced, code};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -78,7 +80,8 @@ impl Errand<'_> {
     ) -> Result<Outcome, CallError> {
         let limits = upstream.config();
         let began = Instant::now();
-        let mut last = began + limits.max_total;
+        let mut last =
+            began + limits.limits.execution.map_or(limits.max_total, |most| most.min(limits.max_total));
         let place = match queue.try_enter() {
             Some(place) => place,
             None => {
@@ -162,6 +165,12 @@ impl Errand<'_> {
 
     /// Whether a call whose server was lost may be sent again.
     fn may_repeat(&self, upstream: &Upstream, lost: &CallError) -> bool {
+        // Whoever met a limit meets it again.
+        let limit =
+            |details: &Value| details["reason"].as_str().is_some_and(|reason| reason.ends_with("_limit"));
+        if lost.details.as_ref().is_some_and(limit) {
+            return false;
+        }
         match upstream.config().retry {
             Retry::Always => true,
             Retry::Safe => !lost.may_have_run || self.subject.repeatable,
@@ -296,9 +305,17 @@ impl Errand<'_> {
                     let error = CallError::new(Code::ProviderUnavailable, message);
                     return Err(if exchange.was_sent() { error.after_sending() } else { error });
                 }
-                Event::Lost(LinkError::Closed(reason)) => {
-                    let message = format!("server `{server}` was lost during the call: {reason}");
-                    let error = CallError::new(Code::ProviderCrashed, message);
+                Event::Lost(lost @ (LinkError::Closed(_) | LinkError::Crashed(_))) => {
+                    let message = format!("server `{server}` was lost during the call: {lost}");
+                    let mut error = CallError::new(Code::ProviderCrashed, message);
+                    if let LinkError::Crashed(crash) = lost {
+                        error = error.with_details(&json!({
+                            "reason": crash.reason.as_str(),
+                            "status": crash.status,
+                            "stderr": crash.stderr,
+                            "killed": crash.killed,
+                        }));
+                    }
                     return Err(if exchange.was_sent() { error.after_sending() } else { error });
                 }
             }
@@ -384,6 +401,7 @@ fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
     let code = match error {
         Unavailable::StillRestarting(_) => Code::RestartInProgress,
         Unavailable::Down { .. } | Unavailable::Stopped => Code::ProviderUnavailable,
+        Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
         Unavailable::Failed(_) | Unavailable::Removed => Code::RestartFailed,
     };
     CallError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()))

@@ -6,8 +6,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Launch, Transport};
-use bridgehead_upstream::{Containment, Initialisation, Listing, ProcessView, Record, State, Upstream};
+use bridgehead_config::{Launch, Limits, Transport};
+use bridgehead_upstream::{
+    Containment, Enforced, Initialisation, Listing, ProcessView, Record, State, Upstream,
+};
 use bridgehead_wire::Era;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -149,6 +151,9 @@ pub struct ServerStatus {
     /// What of its processes ends with it: the whole `tree`, or its process `group` (best effort).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub containment: Option<&'static str>,
+    /// Its limits: what is allowed, and how it is kept (`hard` or `sampled`) once it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Value>,
     /// Its queue: how many calls run and wait.
     pub queue: Value,
     /// How many requests wait for its answer.
@@ -328,6 +333,7 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
             Containment::Tree => "tree",
             Containment::Group => "group",
         }),
+        limits: limits(&upstream.config().limits, processes.first()),
         pids,
         queue: queues.of(upstream.name(), &upstream.config().queue).describe(),
         in_flight: None,
@@ -430,6 +436,27 @@ fn next_step(status: &ServerStatus, record: &Record) -> String {
         );
     }
     format!("read its own words with `bridgehead logs {name}`")
+}
+
+/// The limits of a server that has any, and how each is kept by the process that runs.
+fn limits(limits: &Limits, process: Option<&ProcessView>) -> Option<Value> {
+    let effective = process.map(ProcessView::effective).unwrap_or_default();
+    let kept = |name: &str, most: Option<u64>, enforced: Option<Enforced>| {
+        let how = enforced.map(|enforced| enforced.to_string());
+        most.map(|most| (name.to_owned(), json!({"most": most, "enforced": how})))
+    };
+    let of_a_call = |name: &str, most: Option<u64>| most.map(|most| (name.to_owned(), json!({"most": most})));
+    let each = [
+        kept("memoryBytes", limits.memory, effective.memory),
+        kept("processes", limits.processes.map(u64::from), effective.processes),
+        kept("openFiles", limits.open_files.map(u64::from), effective.open_files),
+        kept("fileBytes", limits.file_size, effective.file_size),
+        of_a_call("executionMs", limits.execution.map(milliseconds)),
+        of_a_call("outputBytes", limits.output.map(|bytes| bytes as u64)),
+        of_a_call("logBytes", limits.log.map(|bytes| bytes as u64)),
+    ];
+    let set: serde_json::Map<String, Value> = each.into_iter().flatten().collect();
+    (!set.is_empty()).then_some(Value::Object(set))
 }
 
 fn milliseconds(duration: Duration) -> u64 {

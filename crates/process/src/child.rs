@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use crate::keeper::{Containment, Keeper};
 use crate::stderr::{LineCallback, Stderr, collect};
 use crate::view::{self, ProcessView};
-use crate::{Exit, SpawnError, Spec};
+use crate::{Breach, Effective, Exit, SpawnError, Spec};
 
 /// How long a child may take to obey SIGTERM.
 pub(crate) const AFTER_TERM: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ struct Collector {
 /// # Errors
 /// When the program was not started; nothing is left behind then.
 pub async fn start(spec: &Spec, on_line: LineCallback) -> Result<Child, SpawnError> {
-    Ok(Child::new(Keeper::start(spec).await?, on_line))
+    Ok(Child::new(Keeper::start(spec).await?, on_line, spec))
 }
 
 /// Starts a program like [`start`], but blocks the thread until it runs: a millisecond or two.
@@ -61,12 +61,12 @@ pub async fn start(spec: &Spec, on_line: LineCallback) -> Result<Child, SpawnErr
 /// # Errors
 /// When the program was not started; nothing is left behind then.
 pub fn spawn(spec: &Spec, on_line: LineCallback) -> Result<Child, SpawnError> {
-    Ok(Child::new(Keeper::start_blocking(spec)?, on_line))
+    Ok(Child::new(Keeper::start_blocking(spec)?, on_line, spec))
 }
 
 impl Child {
-    fn new((keeper, pipes): (Keeper, Pipes), on_line: LineCallback) -> Self {
-        let stderr = Stderr::default();
+    fn new((keeper, pipes): (Keeper, Pipes), on_line: LineCallback, spec: &Spec) -> Self {
+        let stderr = Stderr::keeping(spec.limits.log);
         let (ended, gone) = oneshot::channel();
         let task = tokio::spawn(collect(pipes.stderr, stderr.clone(), on_line, gone));
         let collector = Some(Collector { ended: Some(ended), task });
@@ -83,6 +83,24 @@ impl Child {
     #[must_use]
     pub fn containment(&self) -> Containment {
         self.keeper.containment()
+    }
+
+    /// How its limits are kept, as its keeper says.
+    #[must_use]
+    pub fn effective(&self) -> Effective {
+        self.keeper.effective()
+    }
+
+    /// What it and its descendants had too much of, if that is why they are gone.
+    #[must_use]
+    pub fn breach(&self) -> Option<Breach> {
+        self.keeper.end().0
+    }
+
+    /// How many processes had to be killed at its end, where that is known.
+    #[must_use]
+    pub fn killed(&self) -> u32 {
+        self.keeper.end().1
     }
 
     /// The pids of the program and its descendants now; none once its end is known. Systems other than Linux
@@ -122,7 +140,7 @@ impl Child {
         self.stderr.clone()
     }
 
-    /// The last lines of standard error, at most 64 KiB.
+    /// The last lines of standard error, at most 64 KiB or what its limits say.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         self.stderr.tail()

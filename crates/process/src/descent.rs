@@ -64,6 +64,26 @@ pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
     Some(pages * rustix::param::page_size() as u64)
 }
 
+/// Memory of a process that is in RAM and not of a file. What several share is counted for each of them.
+pub(crate) fn own_bytes(pid: u32) -> Option<u64> {
+    lines_in_kilobytes(&format!("/proc/{pid}/status"), &["RssAnon:", "RssShmem:"])
+}
+
+/// The same with everybody's share of what is shared; takes longer to find out.
+pub(crate) fn fair_bytes(pid: u32) -> Option<u64> {
+    lines_in_kilobytes(&format!("/proc/{pid}/smaps_rollup"), &["Pss_Anon:", "Pss_Shmem:"])
+}
+
+/// The sum of these lines of a file.
+fn lines_in_kilobytes(path: &str, names: &[&str]) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let kilobytes = text.lines().filter_map(|line| {
+        let rest = names.iter().find_map(|name| line.strip_prefix(name))?;
+        rest.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    });
+    kilobytes.reduce(|sum, more| sum + more).map(|kilobytes| kilobytes << 10)
+}
+
 /// A field of `stat`, counted from the state letter. The name before it may contain anything.
 fn field<T: std::str::FromStr>(pid: u32, index: usize) -> Option<T> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
@@ -113,5 +133,8 @@ mod tests {
         assert!(born(me).unwrap() >= born(1).unwrap());
         assert!(resident_bytes(me).unwrap() > 100_000);
         assert_eq!((born(u32::MAX), resident_bytes(u32::MAX)), (None, None));
+        let (own, fair) = (own_bytes(me).unwrap(), fair_bytes(me).unwrap());
+        assert!(own > 50_000 && fair > 50_000, "{own} {fair}");
+        assert_eq!((own_bytes(u32::MAX), fair_bytes(u32::MAX)), (None, None));
     }
 }

@@ -14,7 +14,7 @@ use crate::group::Group;
 #[cfg(target_os = "linux")]
 use crate::tree::{NotStarted, Starting, Tree};
 use crate::view::ProcessView;
-use crate::{Exit, SpawnError, Spec};
+use crate::{Breach, Effective, Exit, SpawnError, Spec};
 
 /// Where the shim is, which keeps the tree of a program; see [`shim`](crate::shim).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +153,11 @@ impl Keeper {
             }?;
             return Ok((Self::Tree(tree), pipes));
         }
+        if spec.limits.is_bounding() {
+            let reason =
+                "they are kept by the shim, which is not installed or does not exist for this system";
+            return Err(SpawnError::Limits { program: spec.program.clone(), reason: reason.to_owned() });
+        }
         let (group, pipes) = Group::start(spec, program)?;
         Ok((Self::Group(group), pipes))
     }
@@ -177,6 +182,22 @@ impl Keeper {
             #[cfg(target_os = "linux")]
             Self::Tree(_) => Containment::Tree,
             Self::Group(_) => Containment::Group,
+        }
+    }
+
+    pub(crate) fn effective(&self) -> Effective {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Tree(tree) => tree.effective(),
+            Self::Group(_) => Effective::default(),
+        }
+    }
+
+    pub(crate) fn end(&self) -> (Option<Breach>, u32) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Tree(tree) => tree.end(),
+            Self::Group(_) => (None, 0),
         }
     }
 

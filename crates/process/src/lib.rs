@@ -22,6 +22,7 @@ mod descent;
 mod exit;
 mod group;
 mod keeper;
+mod limits;
 #[cfg(target_os = "linux")]
 mod message;
 #[cfg(target_os = "linux")]
@@ -39,6 +40,7 @@ pub use child::{Child, spawn, start};
 pub use code::release_code;
 pub use exit::Exit;
 pub use keeper::{Containment, Prepared, Shim, prepare, use_shim};
+pub use limits::{Breach, Effective, Enforced, Limits};
 pub use spec::{SpawnError, Spec, base_environment};
 pub use stderr::{LineCallback, Stderr};
 pub use view::ProcessView;

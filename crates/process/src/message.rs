@@ -10,19 +10,20 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::{Spec, descent};
+use crate::{Breach, Effective, Limits, Spec, descent};
 
 /// The first argument that makes a program the nursery of shims.
 pub(crate) const ASKED: &str = "keep-process-trees";
 /// Counts changes of what is said here.
-const VERSION: u32 = 2;
-/// Bytes before the strings of an order: version, length of the strings, number of arguments, of variables, and
-/// whether there is a directory.
-pub(crate) const ORDER_HEAD: usize = 20;
+const VERSION: u32 = 3;
+/// Bytes before the strings of an order: version, length of the strings, number of arguments, of variables,
+/// whether there is a directory; then the limits, where zero is none: memory in kilobytes, processes, open files, file
+/// size in kilobytes.
+pub(crate) const ORDER_HEAD: usize = 36;
 /// No order is longer; the system allows a program less.
 const LONGEST_ORDER: usize = 64 << 20;
 /// Bytes of a report.
-pub(crate) const REPORT: usize = 17;
+pub(crate) const REPORT: usize = 21;
 
 /// What to start.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,6 +32,7 @@ pub(crate) struct Order {
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) cwd: Option<PathBuf>,
+    pub(crate) limits: Limits,
 }
 
 /// What the head of an order says.
@@ -41,6 +43,7 @@ pub(crate) struct OrderHead {
     args: usize,
     env: usize,
     cwd: bool,
+    limits: Limits,
 }
 
 /// Encodes the order to start `program` as `spec` says; nothing if a string has a zero byte in it, which no
@@ -70,8 +73,17 @@ pub(crate) fn order(spec: &Spec, program: &Path) -> Option<Vec<u8>> {
         number(spec.args.len())?,
         number(spec.env.len())?,
         u32::from(spec.cwd.is_some()).to_le_bytes(),
+        kilobytes(spec.limits.memory).to_le_bytes(),
+        spec.limits.processes.unwrap_or(0).to_le_bytes(),
+        spec.limits.open_files.unwrap_or(0).to_le_bytes(),
+        kilobytes(spec.limits.file_size).to_le_bytes(),
     ];
     Some([head.as_flattened(), &strings].concat())
+}
+
+/// As many kilobytes; one at least, as zero is none. More than can be said is more than there is.
+fn kilobytes(bytes: Option<u64>) -> u32 {
+    bytes.map_or(0, |bytes| u32::try_from(bytes >> 10).unwrap_or(u32::MAX).max(1))
 }
 
 impl OrderHead {
@@ -81,7 +93,17 @@ impl OrderHead {
             let (numbers, _) = head.as_chunks::<4>();
             numbers.get(index).map(|&bytes| u32::from_le_bytes(bytes) as usize)
         };
-        let decoded = Self { length: number(1)?, args: number(2)?, env: number(3)?, cwd: number(4)? == 1 };
+        let bytes = |kilobytes: usize| Some((kilobytes as u64) << 10).filter(|&bytes| bytes > 0);
+        let count = |count: usize| u32::try_from(count).ok().filter(|&count| count > 0);
+        let limits = Limits {
+            memory: bytes(number(5)?),
+            processes: count(number(6)?),
+            open_files: count(number(7)?),
+            file_size: bytes(number(8)?),
+            log: None,
+        };
+        let decoded =
+            Self { length: number(1)?, args: number(2)?, env: number(3)?, cwd: number(4)? == 1, limits };
         (number(0)? == VERSION as usize && decoded.length <= LONGEST_ORDER).then_some(decoded)
     }
 
@@ -98,7 +120,7 @@ impl OrderHead {
             env.push((strings.next()?, strings.next()?));
         }
         let cwd = if self.cwd { Some(strings.next()?.into()) } else { None };
-        Some(Order { program, args, env, cwd })
+        Some(Order { program, args, env, cwd, limits: self.limits })
     }
 }
 
@@ -109,6 +131,8 @@ pub(crate) enum Stage {
     Order,
     /// The shim could not become keeper of a tree.
     Keeping,
+    /// The limits could not be set.
+    Limits,
     /// The system refused to start the program.
     Program,
 }
@@ -130,10 +154,12 @@ impl Birth {
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The program runs, kept by a shim that says who it is.
-    Started { program: Birth, shim: Birth },
+    /// The program runs, kept by a shim that says who it is, and its limits are kept like this.
+    Started { program: Birth, shim: Birth, effective: Effective },
     /// Nothing runs, and the shim ends.
     Failed { stage: Stage, errno: i32 },
+    /// The tree takes more than it may and is killed, or it has died from it.
+    Breached(Breach),
     /// The program has ended; this is its wait status.
     Exited { status: i32 },
     /// Nothing of the tree is left, except `left` processes that could not be killed. The shim ends.
@@ -143,17 +169,22 @@ pub(crate) enum Report {
 impl Report {
     pub(crate) fn encode(self) -> [u8; REPORT] {
         let (tag, words) = match self {
-            Self::Started { program, shim } => (b'S', [program.pid, program.born, shim.pid, shim.born]),
+            Self::Started { program, shim, effective } => {
+                (b'S', [program.pid, program.born, shim.pid, shim.born, effective.encode()])
+            }
             Self::Failed { stage, errno } => {
                 let stage: u32 = match stage {
                     Stage::Order => 0,
                     Stage::Keeping => 1,
                     Stage::Program => 2,
+                    Stage::Limits => 3,
                 };
-                (b'F', [stage, errno.cast_unsigned(), 0, 0])
+                (b'F', [stage, errno.cast_unsigned(), 0, 0, 0])
             }
-            Self::Exited { status } => (b'E', [status.cast_unsigned(), 0, 0, 0]),
-            Self::Gone { killed, left } => (b'G', [killed, left, 0, 0]),
+            Self::Breached(Breach::Memory { bytes }) => (b'M', [kilobytes(Some(bytes)), 0, 0, 0, 0]),
+            Self::Breached(Breach::Processes { count }) => (b'P', [count, 0, 0, 0, 0]),
+            Self::Exited { status } => (b'E', [status.cast_unsigned(), 0, 0, 0, 0]),
+            Self::Gone { killed, left } => (b'G', [killed, left, 0, 0, 0]),
         };
         let mut bytes = [tag; REPORT];
         bytes[1..].copy_from_slice(words.map(u32::to_le_bytes).as_flattened());
@@ -162,22 +193,25 @@ impl Report {
 
     pub(crate) fn decode(bytes: [u8; REPORT]) -> Option<Self> {
         let (words, _) = bytes[1..].as_chunks::<4>();
-        let [first, second, third, fourth] = *words.first_chunk::<4>()?;
-        let [first, second, third, fourth] = [first, second, third, fourth].map(u32::from_le_bytes);
+        let [first, second, third, fourth, fifth] = words.first_chunk::<5>()?.map(u32::from_le_bytes);
         Some(match bytes[0] {
             b'S' => Self::Started {
                 program: Birth { pid: first, born: second },
                 shim: Birth { pid: third, born: fourth },
+                effective: Effective::decode(fifth)?,
             },
             b'F' => {
                 let stage = match first {
                     0 => Stage::Order,
                     1 => Stage::Keeping,
                     2 => Stage::Program,
+                    3 => Stage::Limits,
                     _ => return None,
                 };
                 Self::Failed { stage, errno: second.cast_signed() }
             }
+            b'M' => Self::Breached(Breach::Memory { bytes: u64::from(first) << 10 }),
+            b'P' => Self::Breached(Breach::Processes { count: first }),
             b'E' => Self::Exited { status: first.cast_signed() },
             b'G' => Self::Gone { killed: first, left: second },
             _ => return None,
@@ -197,6 +231,7 @@ mod tests {
             args: vec!["one".to_owned(), String::new(), "ü".to_owned()],
             env: BTreeMap::from([("NAME".to_owned(), "a=b".to_owned()), ("EMPTY".to_owned(), String::new())]),
             cwd: Some("/tmp".into()),
+            limits: Limits { memory: Some(256 << 20), processes: Some(64), ..Limits::default() },
         }
     }
 
@@ -218,6 +253,7 @@ mod tests {
             let env: Vec<_> = spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
             assert_eq!(order.env, env);
             assert_eq!(order.cwd, spec.cwd);
+            assert_eq!(order.limits, spec.limits);
         }
     }
 
@@ -244,7 +280,11 @@ mod tests {
             Report::Started {
                 program: Birth { pid: 4_000_000, born: 77 },
                 shim: Birth { pid: 3_000_000, born: 76 },
+                effective: Effective { memory: Some(crate::Enforced::Sampled), ..Effective::default() },
             },
+            Report::Failed { stage: Stage::Limits, errno: 1 },
+            Report::Breached(Breach::Memory { bytes: 5 << 30 }),
+            Report::Breached(Breach::Processes { count: 65 }),
             Report::Failed { stage: Stage::Order, errno: 0 },
             Report::Failed { stage: Stage::Keeping, errno: 1 },
             Report::Failed { stage: Stage::Program, errno: 2 },
@@ -253,7 +293,7 @@ mod tests {
         ] {
             assert_eq!(Report::decode(report.encode()), Some(report));
         }
-        assert_eq!(Report::decode(*b"X0000000000000000"), None);
-        assert_eq!(Report::decode(*b"F9999999999999999"), None);
+        assert_eq!(Report::decode(*b"X00000000000000000000"), None);
+        assert_eq!(Report::decode(*b"F99999999999999999999"), None);
     }
 }

@@ -33,3 +33,5 @@ pub fn main_if_asked() {
 mod keeping;
 #[cfg(target_os = "linux")]
 mod nursery;
+#[cfg(target_os = "linux")]
+mod watch;

@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::Limits;
+
 /// What a child gets from the environment of the gateway; everything else has to be given on purpose.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"];
 
@@ -31,6 +33,8 @@ pub struct Spec {
     pub env: BTreeMap<String, String>,
     /// The working directory; the gateway's own if there is none.
     pub cwd: Option<PathBuf>,
+    /// What it and all below it may use.
+    pub limits: Limits,
 }
 
 impl fmt::Debug for Spec {
@@ -41,6 +45,7 @@ impl fmt::Debug for Spec {
             .field("args", &format_args!("<{}>", self.args.len()))
             .field("env", &self.env.keys())
             .field("cwd", &self.cwd)
+            .field("limits", &self.limits)
             .finish()
     }
 }
@@ -106,6 +111,17 @@ pub enum SpawnError {
         shim: PathBuf,
         /// What went wrong.
         source: io::Error,
+    },
+    /// The limits cannot be kept, so nothing was started.
+    #[error(
+        "program `{program}` was not started because its limits cannot be kept: {reason}; take the limits away, or \
+         run the gateway where they can be kept"
+    )]
+    Limits {
+        /// The program as written.
+        program: String,
+        /// What is missing.
+        reason: String,
     },
     /// The system refused for another reason.
     #[error("program `{program}` could not be started: {source}")]
@@ -248,6 +264,7 @@ mod tests {
                 args: Vec::new(),
                 env: path.map(|path| map(&[("PATH", path)])).unwrap_or_default(),
                 cwd: cwd.map(Path::to_owned),
+                limits: Limits::default(),
             };
             match (spec.resolve(), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected),
@@ -278,6 +295,7 @@ mod tests {
             args: vec!["--token=hunter2".to_owned()],
             env: map(&[("TOKEN", "hunter2")]),
             cwd: None,
+            limits: Limits::default(),
         };
         let shown = format!("{spec:?}");
         assert!(shown.contains("TOKEN") && !shown.contains("hunter2"), "{shown}");

@@ -36,14 +36,27 @@ pub struct Stderr {
     kept: Arc<Mutex<Kept>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Kept {
     lines: VecDeque<Box<str>>,
     bytes: usize,
+    most: usize,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { lines: VecDeque::new(), bytes: 0, most: TAIL }
+    }
 }
 
 impl Stderr {
-    /// The last lines, at most 64 KiB, without a final line break.
+    /// Keeps so many bytes of the end.
+    pub(crate) fn keeping(most: Option<usize>) -> Self {
+        let kept = Kept { most: most.unwrap_or(TAIL), ..Kept::default() };
+        Self { kept: Arc::new(Mutex::new(kept)) }
+    }
+
+    /// The last lines, as many bytes as are kept, without a final line break.
     #[must_use]
     pub fn tail(&self) -> String {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +75,7 @@ impl Stderr {
         // The line break counts, or empty lines would be kept without bound.
         kept.bytes += line.len() + 1;
         kept.lines.push_back(line.into());
-        while kept.bytes > TAIL {
+        while kept.bytes > kept.most {
             let Some(oldest) = kept.lines.pop_front() else { break };
             kept.bytes -= oldest.len() + 1;
         }

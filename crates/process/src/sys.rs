@@ -94,6 +94,26 @@ pub(crate) fn fork(_: &Alone) -> io::Result<Fork> {
     }
 }
 
+/// Makes writing past the largest allowed size of a file an error instead of a death, here and in programs that are
+/// started afterwards.
+pub(crate) fn survive_large_files() {
+    // SAFETY: ignoring a signal installs no code of ours.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
+/// The most memory that a process had which this one has waited for, or any below it that was waited for, in bytes.
+pub(crate) fn largest_of_ended() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure outlives the call and is valid as zeroes if the call should fail.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10
+}
+
 /// Lets go of the pages of a mapping, which must be code of a file. Says whether the system did it.
 pub(crate) fn let_go(code: std::ops::Range<usize>) -> bool {
     // SAFETY: the caller took the range from this process's own list of mappings, as one that is executable,

@@ -27,7 +27,7 @@ use crate::child::{AFTER_KILL, AFTER_TERM, Pipes};
 use crate::message::{self, Birth, REPORT, Report, Stage};
 use crate::nursery::Nursery;
 use crate::view::ProcessView;
-use crate::{Exit, SpawnError, Spec, descent};
+use crate::{Breach, Effective, Exit, SpawnError, Spec, descent};
 
 /// How long the shim may take to report the start. It takes a millisecond; longer means that it hangs.
 const STARTING: Duration = Duration::from_secs(10);
@@ -46,6 +46,9 @@ pub(crate) struct Tree {
     /// A report that is not yet complete.
     report: [u8; REPORT],
     filled: usize,
+    effective: Effective,
+    breach: Option<Breach>,
+    killed: u32,
     exit: Option<Exit>,
     gone: bool,
 }
@@ -150,17 +153,21 @@ impl<'spec> Starting<'spec> {
                 return Err(NotStarted::NoShim(shim_failed(error)));
             }
         };
-        let (program, shim) = match Report::decode(report) {
-            Some(Report::Started { program, shim }) => (program, shim),
+        let (program, shim, effective) = match Report::decode(report) {
+            Some(Report::Started { program, shim, effective }) => (program, shim, effective),
             Some(Report::Failed { stage, errno }) => {
                 let source = io::Error::from_raw_os_error(errno);
                 return Err(NotStarted::Refused(match stage {
                     Stage::Program => self.spec.refused(self.program, source),
+                    Stage::Limits => {
+                        let program = self.spec.program.clone();
+                        SpawnError::Limits { program, reason: source.to_string() }
+                    }
                     Stage::Keeping => shim_failed(source),
                     Stage::Order => shim_failed(io::Error::other(STRANGE)),
                 }));
             }
-            Some(Report::Exited { .. } | Report::Gone { .. }) | None => {
+            Some(Report::Breached(_) | Report::Exited { .. } | Report::Gone { .. }) | None => {
                 return Err(NotStarted::Refused(shim_failed(io::Error::other(STRANGE))));
             }
         };
@@ -172,6 +179,9 @@ impl<'spec> Starting<'spec> {
             control,
             report: [0; REPORT],
             filled: 0,
+            effective,
+            breach: None,
+            killed: 0,
             exit: None,
             gone: false,
         };
@@ -186,7 +196,17 @@ impl Tree {
 
     /// The program, as others may look at it.
     pub(crate) fn view(&self) -> ProcessView {
-        ProcessView::below_shim(self.program, self.shim)
+        ProcessView::below_shim(self.program, self.shim, self.effective)
+    }
+
+    /// How its limits are kept.
+    pub(crate) fn effective(&self) -> Effective {
+        self.effective
+    }
+
+    /// What it had too much of, once it is gone, and how many were killed.
+    pub(crate) fn end(&self) -> (Option<Breach>, u32) {
+        (self.breach, self.killed)
     }
 
     /// The exit of the program, once it and its tree are gone.
@@ -205,7 +225,9 @@ impl Tree {
         while !self.gone {
             match self.next_report().await {
                 Some(Report::Exited { status }) => self.exit = Some(ExitStatus::from_raw(status).into()),
-                Some(Report::Gone { left, .. }) => {
+                Some(Report::Breached(breach)) => self.breach = Some(breach),
+                Some(Report::Gone { left, killed }) => {
+                    self.killed = killed;
                     if left > 0 {
                         // Stuck in the kernel, or no longer ours to signal.
                         warn!(

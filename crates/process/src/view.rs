@@ -2,11 +2,11 @@
 //!
 //! Owns nothing and ends nothing. A pid that has become somebody else's is not looked at.
 
-use crate::Containment;
 #[cfg(target_os = "linux")]
 use crate::descent;
 #[cfg(target_os = "linux")]
 use crate::message::Birth;
+use crate::{Containment, Effective};
 
 /// A running program as others may look at it. It may have ended meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +18,14 @@ pub struct ProcessView {
     #[cfg(target_os = "linux")]
     shim: Option<u32>,
     containment: Containment,
+    effective: Effective,
 }
 
 impl ProcessView {
     #[cfg(target_os = "linux")]
-    pub(crate) fn below_shim(program: Birth, shim: Birth) -> Self {
+    pub(crate) fn below_shim(program: Birth, shim: Birth, effective: Effective) -> Self {
         let (pid, born) = (program.pid, Some(program.born));
-        Self { pid, born, shim: Some(shim.pid), containment: Containment::Tree }
+        Self { pid, born, shim: Some(shim.pid), containment: Containment::Tree, effective }
     }
 
     pub(crate) fn of_group(pid: u32) -> Self {
@@ -35,6 +36,7 @@ impl ProcessView {
             #[cfg(target_os = "linux")]
             shim: None,
             containment: Containment::Group,
+            effective: Effective::default(),
         }
     }
 
@@ -48,6 +50,12 @@ impl ProcessView {
     #[must_use]
     pub fn containment(&self) -> Containment {
         self.containment
+    }
+
+    /// How its limits are kept.
+    #[must_use]
+    pub fn effective(&self) -> Effective {
+        self.effective
     }
 
     /// The pids of the program and its descendants now, the program first; none once it has ended. Systems other

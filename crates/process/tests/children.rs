@@ -17,6 +17,7 @@ fn spec(script: &str) -> Spec {
         args: vec!["-c".to_owned(), script.to_owned()],
         env: base_environment(&parent),
         cwd: None,
+        limits: bridgehead_process::Limits::default(),
     }
 }
 

@@ -58,6 +58,8 @@ impl Key {
             idle_timeout,
             lazy,
             era,
+            limits,
+            require,
             // How calls are treated on their way is each gateway's own.
             name: _,
             prefix: _,
@@ -80,6 +82,8 @@ impl Key {
             kept.add(&time.as_nanos().to_le_bytes());
         }
         kept.add(format!("{era:?}").as_bytes());
+        // How long a call may run is the gateway's to see to, but two who differ in it are rare.
+        kept.add(format!("{limits:?}{require:?}").as_bytes());
         kept.add(format!("{:?}", surroundings.policy).as_bytes());
         let identity = Identity::of(launch, surroundings);
         Self { identity, kept: kept.finish(), scope, runtime: runtime.id() }

@@ -6,6 +6,7 @@
 pub mod bridge;
 mod catalog;
 mod core;
+mod crash;
 mod doorbell;
 mod health;
 mod key;
@@ -22,9 +23,10 @@ mod switchboard;
 mod transport;
 mod upstream;
 
-pub use bridgehead_process::{Containment, ProcessView};
+pub use bridgehead_process::{Containment, Effective, Enforced, ProcessView};
 pub use catalog::{Listing, Tool};
 pub use core::Hold;
+pub use crash::{Crash, CrashReason};
 pub use link::{Event, Exchange, Link, LinkError, Mirror, Purpose, stamp_modern};
 pub use negotiate::Peer;
 pub use policy::{Delays, RestartPolicy};

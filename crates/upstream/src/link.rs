@@ -19,15 +19,19 @@ use bridgehead_wire::{Abilities, Era, Id, Method, Object, Raw, Request, RpcError
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::crash::Crash;
 use crate::stream::{Stream, StreamExchange};
 use crate::transport::http::{HttpExchange, Remote};
 
 /// Why a link, or one request on it, gives no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// The connection ended; the text says how, with the end of the server's stderr where there is one.
+    /// The connection ended; the text says how.
     #[error("{0}")]
     Closed(Arc<str>),
+    /// The server's process ended, or had to be ended.
+    #[error("{0}")]
+    Crashed(Arc<Crash>),
     /// The server is there, but turned this request away; the text says why and what helps.
     #[error("{reason}")]
     Refused {
@@ -40,7 +44,9 @@ pub enum LinkError {
     #[error("{0}")]
     Unusable(Arc<str>),
     /// The answer came, but was larger than we take.
-    #[error("the answer has {bytes} bytes, more than the limit of {limit} (`max_message_mb`)")]
+    #[error(
+        "the answer has {bytes} bytes, more than the limit of {limit} (`max_message_mb`, `max_output_mb`)"
+    )]
     TooLarge {
         /// Its size, as far as it was read.
         bytes: u64,

@@ -367,7 +367,7 @@ async fn ask(
             };
             (code, format!("refused tool `{name}`: {} (code {})", error.message(), error.code()))
         }
-        Ok(Err(error @ LinkError::Closed(_))) => {
+        Ok(Err(error @ (LinkError::Closed(_) | LinkError::Crashed(_)))) => {
             // Over HTTP nothing else tells that the server is gone.
             upstream.suspect();
             (Code::ProviderCrashed, format!("was lost during the call: {error}"))

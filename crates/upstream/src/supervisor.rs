@@ -101,6 +101,9 @@ impl Supervisor {
         if let Launch::Unusable { reason } = &self.server.launch {
             return Failure { stage: FailureStage::Init, reason: reason.clone() };
         }
+        if let Some(reason) = unenforceable(&self.server) {
+            return Failure { stage: FailureStage::Sandbox, reason };
+        }
         if self.core.lazy && known.is_none() {
             *known = self.remembered().await;
             if let Some(listing) = known {
@@ -365,7 +368,7 @@ impl Supervisor {
                 biased;
                 () = process.ended() => {
                     return End::Lost(match link.ended() {
-                        Some(LinkError::Closed(reason)) => reason.to_string(),
+                        Some(error @ (LinkError::Closed(_) | LinkError::Crashed(_))) => error.to_string(),
                         _ => "the connection ended".to_owned(),
                     });
                 }
@@ -501,6 +504,16 @@ impl Supervisor {
     fn label(&self) -> String {
         format!("mcp:{}", self.server.name)
     }
+}
+
+/// What is required of its limits and cannot be kept. There is nothing yet that keeps the limits of a whole tree but
+/// looking at it.
+fn unenforceable(server: &Server) -> Option<String> {
+    let required = server.require.first()?.as_str();
+    Some(format!(
+        "`require` names `{required}`, but the limits of whole process trees can only be sampled here; \
+         take it out of `require`, or limit the gateway's own container or service"
+    ))
 }
 
 /// For ever, if there is no such time.

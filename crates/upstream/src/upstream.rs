@@ -101,6 +101,8 @@ pub enum FailureStage {
     Init,
     /// It served, and then ended by itself.
     Crashed,
+    /// It was not started, because it cannot be limited as required.
+    Sandbox,
 }
 
 /// Why there is no link to call on.

@@ -14,8 +14,8 @@ use crate::keys::Place;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::settings::{
-    EraChoice, GatewaySettings, Interactive, Isolation, Launch, Output, Queue, Remote, Retry, Server,
-    ServerName, Stdio, ToolOverride, Transport,
+    EraChoice, GatewaySettings, Interactive, Isolation, Launch, Limits, Output, Queue, Remote, Requirement,
+    Retry, Server, ServerName, Stdio, ToolOverride, Transport,
 };
 use crate::tree::{Entry, Span, Value};
 use crate::url::Url;
@@ -81,6 +81,8 @@ pub(super) fn read(
         };
         server.max_leases = count(&section, "max_leases", server.max_leases);
         server.question_timeout = duration(&section, "question_timeout_ms", server.question_timeout);
+        server.limits = limits(&section, findings);
+        server.require = require(&section, findings);
         if !disabled {
             launch = Reader { world, interpolated, findings }.launch(&section, entry);
         }
@@ -140,6 +142,50 @@ fn isolation(section: &Section<'_>, findings: &mut Findings) -> Isolation {
         findings.mistake(diagnostic);
     }
     by_word.or(by_flag).unwrap_or_default()
+}
+
+/// `limits`. Those of a process need one of ours.
+fn limits(section: &Section<'_>, findings: &mut Findings) -> Limits {
+    let written = Section::read(Place::Limits, section.table("limits"), findings);
+    let count = |name| written.integer(name).and_then(|count| u32::try_from(count).ok());
+    let megabytes = |name| written.integer(name).map(|megabytes| megabytes << 20);
+    let limits = Limits {
+        memory: megabytes("max_memory_mb"),
+        execution: written.integer("max_execution_ms").map(Duration::from_millis),
+        processes: count("max_processes"),
+        open_files: count("max_open_files"),
+        file_size: megabytes("max_file_mb"),
+        output: megabytes("max_output_mb").and_then(|bytes| usize::try_from(bytes).ok()),
+        log: written.integer("max_log_kb").and_then(|kilobytes| usize::try_from(kilobytes << 10).ok()),
+    };
+    if section.mentions("url") {
+        let of_processes = ["max_memory_mb", "max_processes", "max_open_files", "max_file_mb", "max_log_kb"];
+        for entry in of_processes.into_iter().filter_map(|name| written.entry(name)) {
+            let diagnostic = findings
+                .diagnostic("what a remote server uses cannot be limited from here", &entry.key_span)
+                .help("only `max_execution_ms` and `max_output_mb` limit calls to a `url`");
+            findings.mistake(diagnostic);
+        }
+    }
+    limits
+}
+
+/// `require`, and that what is required is asked for at all.
+fn require(section: &Section<'_>, findings: &mut Findings) -> Vec<Requirement> {
+    let mut required = Vec::new();
+    for (word, span) in section.list("require") {
+        match Requirement::ALL.into_iter().find(|known| known.as_str() == word) {
+            Some(known) => required.push(known),
+            None => {
+                let known = Requirement::ALL.map(|known| format!("`{}`", known.as_str())).join(", ");
+                let diagnostic = findings
+                    .diagnostic(format!("`{word}` is nothing that can be required"), span)
+                    .help(format!("what can be required is {known}"));
+                findings.mistake(diagnostic);
+            }
+        }
+    }
+    required
 }
 
 fn tools(section: &Section<'_>, queues: &[Queue], findings: &mut Findings) -> BTreeMap<String, ToolOverride> {

@@ -12,9 +12,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+use super::watch::{self, Watch};
 use crate::descent::{self, Descendant};
 use crate::message::{Birth, ORDER_HEAD, Order, OrderHead, Report, Stage};
 use crate::sys::{self, SignalMask};
+use crate::{Effective, Limits};
 
 /// How long processes may take to die by SIGKILL. Those that do not hang in the kernel, or belong to
 /// another user and could not be signalled.
@@ -26,7 +28,7 @@ pub(super) const ROUND: Duration = Duration::from_millis(2);
 pub(super) fn main(heard: &SignalMask) -> i32 {
     let stdin = io::stdin();
     let control = stdin.as_fd();
-    let (server, children) = match start(control, heard) {
+    let Started { server, children, limits, effective } = match start(control, heard) {
         Ok(started) => started,
         Err((stage, error)) => {
             let errno = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
@@ -37,12 +39,22 @@ pub(super) fn main(heard: &SignalMask) -> i32 {
     // Nobody has reaped it yet, so it is there.
     let birth = |pid: u32| Birth { pid, born: descent::born(pid).unwrap_or_default() };
     let program = birth(server.as_raw_pid().unsigned_abs());
-    report(control, Report::Started { program, shim: birth(std::process::id()) });
-    let left = Keeper { control, children, server, phase: Phase::Running, killed: BTreeSet::new() }.keep();
+    report(control, Report::Started { program, shim: birth(std::process::id()), effective });
+    let watch = Watch::new(limits);
+    let left =
+        Keeper { control, children, server, watch, phase: Phase::Running, killed: BTreeSet::new() }.keep();
     i32::from(left > 0)
 }
 
-fn start(control: BorrowedFd<'_>, heard: &SignalMask) -> Result<(Pid, OwnedFd), (Stage, io::Error)> {
+/// A server that runs.
+struct Started {
+    server: Pid,
+    children: OwnedFd,
+    limits: Limits,
+    effective: Effective,
+}
+
+fn start(control: BorrowedFd<'_>, heard: &SignalMask) -> Result<Started, (Stage, io::Error)> {
     let keeping = |error: io::Error| (Stage::Keeping, error);
     let children = sys::ends_of_children().map_err(keeping)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
@@ -59,6 +71,8 @@ fn start(control: BorrowedFd<'_>, heard: &SignalMask) -> Result<(Pid, OwnedFd), 
     if let Some(cwd) = &order.cwd {
         command.current_dir(cwd);
     }
+    // They hold for us as well, who need next to nothing.
+    let effective = watch::set(&order.limits).map_err(|error| (Stage::Limits, error.into()))?;
     // The server inherits what we hear. Whoever ends before we are deaf again is found by the first look.
     sys::hear_again(heard);
     let child = command.spawn();
@@ -67,7 +81,9 @@ fn start(control: BorrowedFd<'_>, heard: &SignalMask) -> Result<(Pid, OwnedFd), 
     // Dropping the command closes our ends of the pipes, so that they end with the server.
     drop(command);
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    pid.map(|pid| (pid, children)).ok_or_else(|| (Stage::Program, Errno::SRCH.into()))
+    let limits = order.limits;
+    pid.map(|server| Started { server, children, limits, effective })
+        .ok_or_else(|| (Stage::Program, Errno::SRCH.into()))
 }
 
 fn receive(control: BorrowedFd<'_>) -> io::Result<(Order, [OwnedFd; 3])> {
@@ -122,6 +138,7 @@ struct Keeper<'control> {
     control: BorrowedFd<'control>,
     children: OwnedFd,
     server: Pid,
+    watch: Watch,
     phase: Phase,
     killed: BTreeSet<u32>,
 }
@@ -141,8 +158,15 @@ impl Keeper<'_> {
             {
                 self.kill();
             }
+            if self.phase == Phase::Running
+                && self.watch.due().is_some_and(|due| now >= due)
+                && let Some(breach) = self.watch.look()
+            {
+                report(self.control, Report::Breached(breach));
+                self.kill();
+            }
             let timeout = match self.phase {
-                Phase::Running => None,
+                Phase::Running => self.watch.due().map(|due| due.saturating_duration_since(Instant::now())),
                 Phase::Terminating(deadline) => Some(deadline - now),
                 Phase::Killing(deadline) if now >= deadline => {
                     let left = descent::below(std::process::id()).len();
@@ -205,6 +229,10 @@ impl Keeper<'_> {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.server => {
+                    let failed = self.phase == Phase::Running && status.exit_status() != Some(0);
+                    if let Some(breach) = failed.then(|| self.watch.died_of()).flatten() {
+                        report(self.control, Report::Breached(breach));
+                    }
                     report(self.control, Report::Exited { status: status.as_raw() });
                     // On request the others have the same grace; who outlives a server that went by itself
                     // was forgotten.

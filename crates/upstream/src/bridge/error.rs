@@ -63,7 +63,7 @@ impl Cause {
         match self {
             Self::Timeout(_) => true,
             Self::Link(error) => match error {
-                LinkError::Closed(_) => true,
+                LinkError::Closed(_) | LinkError::Crashed(_) => true,
                 LinkError::Refused { transient, .. } => *transient,
                 LinkError::TooLarge { .. } | LinkError::Unusable(_) => false,
             },

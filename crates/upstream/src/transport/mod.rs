@@ -62,6 +62,7 @@ pub(crate) async fn connect(
     record: &Record,
     offer: Offer,
 ) -> Result<(Connection, Peer), ConnectError> {
+    let limit = server.limits.output.map_or(limit, |output| output.min(limit));
     match &server.launch {
         Launch::Unusable { reason } => Err(ConnectError::Unusable(reason.clone())),
         Launch::Stdio(stdio) => {

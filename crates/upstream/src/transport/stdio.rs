@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{Server, Stdio};
-use bridgehead_process::{Child, Exit, SpawnError, Spec};
+use bridgehead_config::{self as config, Server, Stdio};
+use bridgehead_process::{Child, Exit, Limits, SpawnError, Spec};
 use bridgehead_wire::Redactor;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
+use crate::crash::Crash;
 use crate::link::{Link, LinkError};
 use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate};
 use crate::record::{Counted, LineSource, Record};
@@ -75,8 +76,16 @@ impl Process {
     ) -> Result<Self, SpawnError> {
         let mut env = bridgehead_process::base_environment(environment);
         env.extend(stdio.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
-        let spec =
-            Spec { program: stdio.command.clone(), args: stdio.args.clone(), env, cwd: stdio.cwd.clone() };
+        let config::Limits { memory, processes, open_files, file_size, log, output: _, execution: _ } =
+            server.limits;
+        let limits = Limits { memory, processes, open_files, file_size, log };
+        let spec = Spec {
+            program: stdio.command.clone(),
+            args: stdio.args.clone(),
+            env,
+            cwd: stdio.cwd.clone(),
+            limits,
+        };
         let name: Arc<str> = Arc::from(server.name.as_ref());
         let redactor = Redactor::default();
         let log = {
@@ -139,18 +148,14 @@ impl Process {
             self.reader = None;
         }
         let exit = tokio::time::timeout(EXIT_GRACE, self.child.wait()).await.ok();
-        self.link.end(LinkError::Closed(self.reason(exit).into()));
+        self.link.end(LinkError::Crashed(Arc::new(self.crash(exit))));
     }
 
-    fn reason(&self, exit: Option<Exit>) -> String {
-        let how = match exit {
-            Some(exit) => format!("the server ended with {exit}"),
-            None => "the server closed its output".to_owned(),
-        };
+    fn crash(&self, exit: Option<Exit>) -> Crash {
         let tail = self.child.stderr_tail();
         let tail = Redactor::default().text(tail.trim()).into_owned();
         let skip = tail.char_indices().rev().nth(STDERR_SHOWN).map_or(0, |(at, _)| at);
-        if tail.is_empty() { how } else { format!("{how}; its stderr ends: {}", &tail[skip..]) }
+        Crash::new(exit, self.child.breach(), tail[skip..].to_owned(), self.child.killed())
     }
 
     /// Ends the server: stdin closes, then the group is asked, then killed. Nothing of it is left after.

@@ -1,0 +1,91 @@
+//! Sets the limits of a tree, and looks whether it keeps those that the system does not keep for it.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::descent::{self, Descendant};
+use crate::{Breach, Effective, Enforced, Limits, sys};
+
+/// How often a tree is looked at.
+const PACE: Duration = Duration::from_millis(50);
+/// How often one is looked at that has half of what it may.
+const FASTER: Duration = Duration::from_millis(10);
+
+/// Sets what the system keeps, for this process and all that it starts, and says how each limit is kept.
+///
+/// The number of processes is left to the watch: the system counts all of a user's, and none of root's.
+pub(super) fn set(limits: &Limits) -> rustix::io::Result<Effective> {
+    let Limits { memory, processes, open_files, file_size, log: _ } = *limits;
+    let most = |resource: Resource, value: u64| {
+        let ceiling = getrlimit(resource).maximum.unwrap_or(u64::MAX);
+        let value = Some(value.min(ceiling));
+        setrlimit(resource, Rlimit { current: value, maximum: value })
+    };
+    if limits.is_bounding() {
+        // What one that dies leaves behind is no file of anybody's.
+        most(Resource::Core, 0)?;
+    }
+    if let Some(bytes) = memory {
+        // Private memory that may be written to. Address space is not limited: much of it is only reserved.
+        most(Resource::Data, bytes)?;
+    }
+    if let Some(count) = open_files {
+        most(Resource::Nofile, count.into())?;
+    }
+    if let Some(bytes) = file_size {
+        sys::survive_large_files();
+        most(Resource::Fsize, bytes)?;
+    }
+    Ok(Effective {
+        memory: memory.map(|_| Enforced::Sampled),
+        processes: processes.map(|_| Enforced::Sampled),
+        open_files: open_files.map(|_| Enforced::Hard),
+        file_size: file_size.map(|_| Enforced::Hard),
+    })
+}
+
+/// Looks at a tree now and then.
+pub(super) struct Watch {
+    limits: Limits,
+    next: Instant,
+}
+
+impl Watch {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, next: Instant::now() + FASTER }
+    }
+
+    /// When it looks again; never, if there is nothing to look for.
+    pub(super) fn due(&self) -> Option<Instant> {
+        (self.limits.memory.is_some() || self.limits.processes.is_some()).then_some(self.next)
+    }
+
+    /// Looks at the tree below this process. Says what it has too much of.
+    pub(super) fn look(&mut self) -> Option<Breach> {
+        let tree = descent::below(std::process::id());
+        let count = u32::try_from(tree.len()).unwrap_or(u32::MAX);
+        let sum = |bytes: fn(u32) -> Option<u64>| {
+            tree.iter().filter_map(|member: &Descendant| bytes(member.pid)).sum::<u64>()
+        };
+        let own = self.limits.memory.map_or(0, |_| sum(descent::own_bytes));
+        let many = self.limits.processes.is_some_and(|most| count > most / 2);
+        let much = self.limits.memory.is_some_and(|most| own > most / 2);
+        self.next = Instant::now() + if many || much { FASTER } else { PACE };
+        if self.limits.processes.is_some_and(|most| count > most) {
+            return Some(Breach::Processes { count });
+        }
+        let most = self.limits.memory.filter(|&most| own > most)?;
+        // What they share was counted for each. Where that is not told, more than enough is enough.
+        let fair = sum(descent::fair_bytes);
+        let bytes = if fair > 0 { fair } else { own };
+        (bytes > most).then_some(Breach::Memory { bytes })
+    }
+
+    /// Whether memory is what ended somebody who died: the largest of them had nearly all of it.
+    pub(super) fn died_of(&self) -> Option<Breach> {
+        let most = self.limits.memory?;
+        let bytes = sys::largest_of_ended();
+        (bytes >= most / 10 * 9).then_some(Breach::Memory { bytes })
+    }
+}

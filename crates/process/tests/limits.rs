@@ -1,0 +1,214 @@
+//! What a program may use, and what becomes of one that takes more. Each test carries the number of the case it shows.
+//!
+//! Whoever is greedy here is bounded by more than the limit under test: it takes a little more than it may and stops.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use bridgehead_process::{
+    Breach, Child, Effective, Enforced, Limits, Shim, Spec, base_environment, spawn, use_shim,
+};
+use tokio::io::AsyncReadExt;
+
+/// Set in the environment of everything that a test starts, so that it is found wherever it went.
+const MARK: &str = "BRIDGEHEAD_LIMITS_TEST";
+/// Makes this file's program take so many megabytes, and wait.
+const TAKES: &str = "BRIDGEHEAD_LIMITS_MEGABYTES";
+/// Makes this file's program open so many files, and say how many it got.
+const OPENS: &str = "BRIDGEHEAD_LIMITS_FILES";
+/// The way to this file's program, for scripts.
+const PROGRAM: &str = "PROGRAM";
+
+fn mark(test: &str) -> String {
+    format!("{test}-{}-{:?}", std::process::id(), std::time::SystemTime::now())
+}
+
+fn spec(script: &str, mark: &str, limits: Limits) -> Spec {
+    let parent: BTreeMap<String, String> = std::env::vars().collect();
+    let mut env = base_environment(&parent);
+    env.insert(MARK.to_owned(), mark.to_owned());
+    env.insert(PROGRAM.to_owned(), std::env::current_exe().unwrap().to_str().unwrap().to_owned());
+    let args = vec!["-c".to_owned(), script.to_owned()];
+    Spec { program: "sh".to_owned(), args, env, cwd: None, limits }
+}
+
+fn start(script: &str, mark: &str, limits: Limits) -> Child {
+    use_shim(Shim::Program(env!("CARGO_BIN_EXE_process-shim").into()));
+    spawn(&spec(script, mark, limits), Box::new(|_| {})).unwrap()
+}
+
+/// Who carries the mark, zombies not among them.
+fn marked(mark: &str) -> Vec<u32> {
+    let wanted = format!("{MARK}={mark}");
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|variable| variable == wanted.as_bytes())
+    })
+    .collect()
+}
+
+/// The end of one that has to be ended by its limits, within a time that is generous on any machine.
+async fn ended(child: &mut Child, mark: &str) -> Option<Breach> {
+    tokio::time::timeout(Duration::from_secs(60), child.wait()).await.unwrap();
+    let begin = Instant::now();
+    while !marked(mark).is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "something is left: {:?}", marked(mark));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    child.breach()
+}
+
+const MEGABYTE: u64 = 1 << 20;
+
+/// A program of this file as one that takes memory, a megabyte after the other. Does nothing without being asked.
+#[test]
+fn taker() {
+    if let Ok(megabytes) = std::env::var(TAKES) {
+        let megabytes: usize = megabytes.parse().unwrap();
+        let mut taken = Vec::new();
+        for number in 0..megabytes {
+            taken.push(vec![number as u8 | 1; 1 << 20]);
+        }
+        println!("took {}", taken.len());
+        std::thread::sleep(Duration::from_secs(60));
+    }
+    if let Ok(count) = std::env::var(OPENS) {
+        let files: Vec<_> =
+            (0..count.parse().unwrap()).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
+        println!("opened {}", files.len());
+    }
+}
+
+/// BOX-3: one process that takes more memory than the tree may have dies, and it is said that memory was why.
+#[tokio::test]
+async fn box_19_private_memory_is_limited() {
+    let mark = mark("19");
+    let limits = Limits { memory: Some(96 * MEGABYTE), ..Limits::default() };
+    let script = format!("{TAKES}=300 exec \"${PROGRAM}\" --exact taker --nocapture");
+    let mut child = start(&script, &mark, limits);
+    let breach = ended(&mut child, &mark).await;
+    let Some(Breach::Memory { bytes }) = breach else { panic!("{breach:?}; {}", child.stderr_tail()) };
+    assert!((86 * MEGABYTE..200 * MEGABYTE).contains(&bytes), "{bytes}");
+}
+
+/// BOX-3: several processes share one limit, though each of them keeps within it.
+#[tokio::test]
+async fn box_21_children_share_one_memory_limit() {
+    let mark = mark("21");
+    let limits = Limits { memory: Some(96 * MEGABYTE), ..Limits::default() };
+    let taker = format!("{TAKES}=40 \"${PROGRAM}\" --exact taker --nocapture");
+    let mut child =
+        start(&format!("{taker} & {taker} & {taker} & {taker} & wait; echo survived"), &mark, limits);
+    let breach = ended(&mut child, &mark).await;
+    assert!(matches!(breach, Some(Breach::Memory { bytes }) if bytes > 96 * MEGABYTE), "{breach:?}");
+    assert!(child.killed() >= 4, "{}", child.killed());
+    let mut output = String::new();
+    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    assert!(!output.contains("survived"), "{output}");
+}
+
+/// Whoever stays below the limit is left alone, and what is shared by forking counts once.
+#[tokio::test]
+async fn box_23_those_who_keep_the_limit_are_left_alone() {
+    let mark = mark("23");
+    let limits = Limits {
+        memory: Some(256 * MEGABYTE),
+        processes: Some(16),
+        open_files: Some(256),
+        file_size: Some(MEGABYTE),
+        log: None,
+    };
+    let mut child = start("sleep 0.3 & sleep 0.3 & wait; echo well", &mark, limits);
+    assert_eq!(
+        child.effective(),
+        Effective {
+            memory: Some(Enforced::Sampled),
+            processes: Some(Enforced::Sampled),
+            open_files: Some(Enforced::Hard),
+            file_size: Some(Enforced::Hard),
+        }
+    );
+    assert_eq!(child.view().effective(), child.effective());
+    let mut output = String::new();
+    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    assert_eq!(output, "well\n");
+    assert!(child.wait().await.is_success());
+    assert_eq!((child.breach(), child.killed()), (None, 0));
+}
+
+/// BOX-3: a tree of too many processes is killed as a whole, whoever it runs for, root too.
+#[tokio::test]
+async fn box_24_processes_are_limited() {
+    let mark = mark("24");
+    let limits = Limits { processes: Some(8), ..Limits::default() };
+    let mut child =
+        start("for number in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 60 & done; wait", &mark, limits);
+    let breach = ended(&mut child, &mark).await;
+    assert!(matches!(breach, Some(Breach::Processes { count }) if count > 8), "{breach:?}");
+    assert!(child.killed() > 8, "{}", child.killed());
+}
+
+/// BOX-3, BOX-4: processes that start processes end with the rest. At most 127 of them, if nobody would stop them.
+#[tokio::test]
+async fn box_25_a_fork_bomb_is_ended() {
+    let mark = mark("25");
+    let limits = Limits { processes: Some(16), ..Limits::default() };
+    let bomb = "bomb() { if [ $1 -gt 0 ]; then bomb $(($1 - 1)) & bomb $(($1 - 1)) & fi; sleep 60; }; bomb 6";
+    let mut child = start(bomb, &mark, limits);
+    let breach = ended(&mut child, &mark).await;
+    assert!(matches!(breach, Some(Breach::Processes { count }) if count > 16), "{breach:?}");
+}
+
+/// BOX-1: a file that becomes too large is an error of whoever writes it.
+#[tokio::test]
+async fn box_42_files_are_limited() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("large");
+    let limits = Limits { file_size: Some(MEGABYTE), ..Limits::default() };
+    let script = format!("head -c 5000000 /dev/zero > {}; echo $?", file.display());
+    let mut child = start(&script, &mark("42"), limits);
+    let mut output = String::new();
+    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    child.wait().await;
+    assert_eq!(output.trim(), "1", "{}", child.stderr_tail());
+    assert!(child.stderr_tail().contains("too large"), "{}", child.stderr_tail());
+    assert_eq!(file.metadata().unwrap().len(), MEGABYTE);
+}
+
+/// BOX-1: nobody has more files open than is allowed.
+#[tokio::test]
+async fn box_43_open_files_are_limited() {
+    let limits = Limits { open_files: Some(64), ..Limits::default() };
+    let script = format!("{OPENS}=500 exec \"${PROGRAM}\" --exact taker --nocapture");
+    let mut child = start(&script, &mark("43"), limits);
+    let mut output = String::new();
+    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    child.wait().await;
+    let opened: u32 =
+        output.split("opened ").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    assert!((40..64).contains(&opened), "{output}");
+}
+
+/// BOX-2: of what a program says on its error output only as much is kept as is allowed.
+#[tokio::test]
+async fn box_17_error_output_is_bounded() {
+    let limits = Limits { log: Some(1024), ..Limits::default() };
+    let mut child =
+        start("i=0; while [ $i -lt 500 ]; do echo line $i >&2; i=$((i+1)); done", &mark("17"), limits);
+    child.wait().await;
+    let tail = child.stderr_tail();
+    assert!(tail.len() <= 1024 && tail.ends_with("line 499"), "{}", tail.len());
+}
+
+/// Limits that nobody can keep are refused, and nothing runs.
+#[tokio::test]
+async fn box_53_limits_without_a_keeper_are_refused() {
+    use_shim(Shim::Off);
+    let limits = Limits { memory: Some(MEGABYTE), ..Limits::default() };
+    let error = spawn(&spec("sleep 60", "none", limits), Box::new(|_| {})).unwrap_err().to_string();
+    assert!(error.contains("its limits cannot be kept") && error.contains("shim"), "{error}");
+}

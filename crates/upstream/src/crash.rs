@@ -1,0 +1,123 @@
+//! How a server's process came to its end, for people and for programs.
+
+use std::fmt;
+
+use bridgehead_process::{Breach, Exit};
+
+/// How a server's process ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Crash {
+    /// Why, as one of a few words.
+    pub reason: CrashReason,
+    /// How, in words.
+    pub status: String,
+    /// The end of its error output, without secrets and control characters.
+    pub stderr: String,
+    /// How many processes of its tree had to be killed.
+    pub killed: u32,
+}
+
+/// Why a server's process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CrashReason {
+    /// It ended with a status of its own.
+    Exit,
+    /// A signal ended it.
+    Signal,
+    /// Its tree had more memory than it may, or died with nearly all of it.
+    MemoryLimit,
+    /// Its tree had more processes than it may.
+    ProcessLimit,
+    /// It closed its output and went on running.
+    Protocol,
+}
+
+impl CrashReason {
+    /// As programs read it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exit => "exit",
+            Self::Signal => "signal",
+            Self::MemoryLimit => "memory_limit",
+            Self::ProcessLimit => "process_limit",
+            Self::Protocol => "protocol",
+        }
+    }
+
+    /// Whether the same call would meet the same limit again.
+    #[must_use]
+    pub const fn is_limit(self) -> bool {
+        matches!(self, Self::MemoryLimit | Self::ProcessLimit)
+    }
+}
+
+impl Crash {
+    /// What is known of a process that has ended, or, without an exit, has closed its output only.
+    pub(crate) fn new(exit: Option<Exit>, breach: Option<Breach>, stderr: String, killed: u32) -> Self {
+        let (reason, status) = match (breach, exit) {
+            (Some(breach), _) => {
+                let reason = match breach {
+                    Breach::Memory { .. } => CrashReason::MemoryLimit,
+                    Breach::Processes { .. } => CrashReason::ProcessLimit,
+                };
+                (reason, format!("the server was ended: {breach}"))
+            }
+            (None, Some(exit)) => {
+                let reason = if exit.code.is_some() { CrashReason::Exit } else { CrashReason::Signal };
+                (reason, format!("the server ended with {exit}"))
+            }
+            (None, None) => (CrashReason::Protocol, "the server closed its output".to_owned()),
+        };
+        Self { reason, status, stderr, killed }
+    }
+}
+
+impl fmt::Display for Crash {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.status)?;
+        if self.stderr.is_empty() { Ok(()) } else { write!(formatter, "; its stderr ends: {}", self.stderr) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_says_why_and_how() {
+        #[track_caller]
+        fn check(exit: Option<Exit>, breach: Option<Breach>, stderr: &str, reason: &str, text: &str) {
+            let crash = Crash::new(exit, breach, stderr.to_owned(), 0);
+            assert_eq!((crash.reason.as_str(), crash.to_string().as_str()), (reason, text));
+        }
+        let killed = Some(Exit { code: None, signal: Some(9) });
+        check(
+            Some(Exit { code: Some(3), signal: None }),
+            None,
+            "boom",
+            "exit",
+            "the server ended with exit status 3; its stderr ends: boom",
+        );
+        check(killed, None, "", "signal", "the server ended with signal 9 (SIGKILL)");
+        let memory = Some(Breach::Memory { bytes: 65 << 20 });
+        check(
+            killed,
+            memory,
+            "",
+            "memory_limit",
+            "the server was ended: it reached its memory limit (it had 65 MB)",
+        );
+        let processes = Some(Breach::Processes { count: 9 });
+        check(
+            killed,
+            processes,
+            "",
+            "process_limit",
+            "the server was ended: it exceeded its process limit (it had 9)",
+        );
+        check(None, None, "", "protocol", "the server closed its output");
+        assert!(CrashReason::MemoryLimit.is_limit() && !CrashReason::Signal.is_limit());
+    }
+}
