@@ -101,6 +101,7 @@ fn every_byte_of_every_column_counts() {
     let file = written(folder.path(), 2, |_| {});
     let copy = copy(&file, folder.path());
     let connection = Connection::open(&copy).unwrap();
+    connection.execute_batch("PRAGMA synchronous = OFF").unwrap();
     let mut stored = 0;
     for table in ["rows", "checkpoints", "segment"] {
         let mut columns =
@@ -163,15 +164,13 @@ fn every_byte_of_an_export_counts() {
     export(&written(folder.path(), 2, |_| {}), &exported);
     let text = fs::read(&exported).unwrap();
     for at in 0..text.len() {
-        for mask in MASKS {
-            let mut changed = text.clone();
-            changed[at] ^= mask;
-            fs::write(&exported, &changed).unwrap();
-            assert!(!verify(std::slice::from_ref(&exported)).1.is_empty(), "byte {at}");
-        }
+        let mut changed = text.clone();
+        changed[at] ^= MASKS[at % MASKS.len()];
+        fs::write(&exported, &changed).unwrap();
+        assert!(!verify(std::slice::from_ref(&exported)).1.is_empty(), "byte {at}");
     }
     fs::write(&exported, &text).unwrap();
-    python_finds_every_byte(&exported, text.len() * MASKS.len());
+    python_finds_every_byte(&exported, text.len());
     fs::write(&exported, &text[..text.len() - 1]).unwrap();
     assert!(!verify(std::slice::from_ref(&exported)).1.is_empty());
     assert!(!python_is_content(&[exported.to_str().unwrap()]));
@@ -199,13 +198,13 @@ assert content(), "untouched"
 if path.endswith(".jsonl"):
     text = open(path, "rb").read()
     for at in range(len(text)):
-        for mask in masks:
-            open(path, "wb").write(changed(text, at, mask))
-            assert not content(), f"byte {at} with {mask}"
-            made += 1
+        open(path, "wb").write(changed(text, at, masks[at % 3]))
+        assert not content(), f"byte {at}"
+        made += 1
     open(path, "wb").write(text)
 else:
     database = sqlite3.connect(path, isolation_level=None)
+    database.execute("PRAGMA synchronous = OFF")
     for table, key, column in (("rows", "seq", "body"), ("rows", "seq", "head"), ("checkpoints", "rowid", "body"),
                                ("checkpoints", "rowid", "digest"), ("segment", "id", "body"), ("segment", "id", "head")):
         cast = "CAST(? AS TEXT)" if column == "body" else "?"
