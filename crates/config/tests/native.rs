@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bridgehead_config::{
-    Config, ConfigError, Environment, EraChoice, Isolation, Launch, Mode, Prefix, Queue, Server, Source,
-    Stdio, TokenSource, Transport, load,
+    Config, ConfigError, Environment, EraChoice, Isolation, Launch, Mode, Output, Prefix, Queue, Server,
+    Source, Stdio, TokenSource, Transport, load,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -380,4 +380,18 @@ fn headers_of_remote_servers() {
     assert_eq!(server.era, EraChoice::Legacy);
     assert!(!format!("{config:?}").contains("hunter2"));
     assert!(config.interpolated.contains("KEY"));
+}
+
+/// ENV-9: what a gateway does with results against their schema is said for each server, and is nothing by default.
+#[test]
+fn output_has_three_values() {
+    #[track_caller]
+    fn check(keys: &str, expected: Output) {
+        let read = config(&format!("[servers.a]\ncommand = \"x\"\n{keys}\n"));
+        assert_eq!(read.servers[0].output, expected, "{keys}");
+    }
+    check("", Output::Off);
+    check("output = \"off\"", Output::Off);
+    check("output = \"report\"", Output::Report);
+    check("output = \"enforce\"", Output::Enforce);
 }
