@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use bridgehead_config::{Mode, Prefix};
 use bridgehead_schema::{HeaderParameter, Validator};
 use bridgehead_upstream::{Tool, Upstream};
-use bridgehead_wire::{Era, Object, Raw, Spliced, key};
+use bridgehead_wire::{Object, Raw, Revision, Spliced, key};
 use tracing::debug;
 
 use crate::fnv::Fnv;
@@ -177,10 +177,10 @@ impl Catalog {
         listed(&self.groups)
     }
 
-    /// The `tools/list` result for clients of an era, from `cursor` on; nothing for a cursor that is not one
+    /// The `tools/list` result for clients of a revision, from `cursor` on; nothing for a cursor that is not one
     /// of this list.
-    pub(crate) fn list(&self, era: Era, cursor: Option<&str>) -> Option<Spliced> {
-        self.lists.page(era, cursor, || self.listed().map(|route| &route.definition))
+    pub(crate) fn list(&self, revision: Revision, cursor: Option<&str>) -> Option<Spliced> {
+        self.lists.page(revision, cursor, || self.listed().map(|route| &route.definition))
     }
 
     /// Whether a client sees the same list in both.

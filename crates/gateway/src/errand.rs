@@ -10,9 +10,9 @@ use bridgehead_audit::CorrelationId;
 use bridgehead_config::{Isolation, Retry};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{
-    Event, Exchange, FailureStage, LinkError, Mirror, Purpose, Ready, Unavailable, Upstream,
+    Event, Exchange, FailureStage, Lease, LinkError, Mirror, Purpose, Ready, Unavailable, Upstream,
 };
-use bridgehead_wire::{Abilities, Code, Era, Method, Object, Raw, RpcError, Spliced, code};
+use bridgehead_wire::{Abilities, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, debug_span};
@@ -23,7 +23,7 @@ use crate::park::not_valid;
 use crate::questions::{Questions, undeclared};
 use crate::queue::{Place, Queue};
 use crate::relay::{Hop, Input, Reply, Rewrite, params_for, progress_for};
-use crate::rounds::{Next, Rounds, Stop};
+use crate::rounds::{Next, Rounds, Stop, visit};
 use crate::trace::Trace;
 
 /// How a request ended, if it was not dropped.
@@ -98,6 +98,15 @@ impl Errand<'_> {
         let own = self.caller.session.uses(upstream, self.caller.era());
         let own = own.map_err(|error| unavailable(upstream, &error))?;
         let upstream = own.as_ref().unwrap_or(upstream);
+        let abilities = self.caller.abilities();
+        let lease = if own.is_none() && abilities.answers_any() {
+            let whose = self.caller.session.remembered_by(self.caller.era());
+            let lease = upstream.lease(abilities, whose, last.min(began + limits.request_timeout)).await;
+            lease.map_err(|error| unavailable(upstream, &error))?
+        } else {
+            None
+        };
+        let upstream = lease.as_ref().map_or(upstream, Lease::upstream);
         let mut sends = 0;
         let mut progress = Progress { errand: self, last: None };
         loop {
@@ -141,6 +150,19 @@ impl Errand<'_> {
         exchange.send_mirrored(&self.ask.method, &params, mirror).await;
     }
 
+    /// An outcome that the client's revision has no code for, said to the model that called.
+    fn in_words(&self, message: &str, data: Option<Raw>) -> Result<Outcome, CallError> {
+        if self.ask.method != Method::ToolsCall {
+            return Ok(Outcome::Relayed(RpcError::new(code::INTERNAL_ERROR, message)));
+        }
+        let more = data.map(|data| format!("\n{}", data.as_str())).unwrap_or_default();
+        let text = format!("{message}{more}");
+        read(
+            Raw::encode(&json!({"content": [{"type": "text", "text": text}], "isError": true})),
+            Input::Refused,
+        )
+    }
+
     /// How a request ends whose server asked and got no answer.
     fn stopped(&self, server: &str, stop: Stop) -> Result<Outcome, CallError> {
         match stop {
@@ -153,12 +175,7 @@ impl Errand<'_> {
                     "server `{server}` asked the client for `{method}`, which failed: {}",
                     error.message()
                 );
-                if self.ask.method == Method::ToolsCall {
-                    let result = json!({"content": [{"type": "text", "text": message}], "isError": true});
-                    read(Raw::encode(&result), Input::Refused)
-                } else {
-                    Ok(Outcome::Relayed(RpcError::new(code::INTERNAL_ERROR, &message)))
-                }
+                self.in_words(&message, None)
             }
         }
     }
@@ -203,6 +220,7 @@ impl Errand<'_> {
         let mut exchange = ready.link.open_for(Purpose::Ordinary, abilities);
         let mut questions = Questions::default();
         let mut rounds = Rounds::default();
+        let mut visits = 0;
         let mut next: Option<Next> = None;
         let patience = upstream.config().question_timeout;
         self.begin(&mut exchange, ready, cell, next.as_ref()).await;
@@ -238,7 +256,7 @@ impl Errand<'_> {
                 Event::Asked(asked)
                     if !self.caller.abilities().covers(&asked.method, asked.params.as_ref()) =>
                 {
-                    return Ok(Outcome::Relayed(undeclared(&asked)));
+                    return Ok(Outcome::Relayed(undeclared(&asked.method, asked.params.as_ref())));
                 }
                 Event::Asked(asked) => questions.put(&asked, self.caller, &mut exchange, patience),
                 Event::Withdrawn(id) => questions.withdraw(&id),
@@ -281,6 +299,28 @@ impl Errand<'_> {
                     let message =
                         format!("server `{server}` refused the gateway's request: {}", error.message());
                     return Err(CallError::new(Code::ProviderUnavailable, message));
+                }
+                // The server has not run it: the user has to go somewhere first.
+                Event::Answer(Err(error))
+                    if error.code() == code::URL_ELICITATION_REQUIRED
+                        && self.caller.revision != Revision::V2025_11_25 =>
+                {
+                    visits += 1;
+                    turn.pause();
+                    let agreed = match cell.client {
+                        Era::Modern if visits <= MOST_SENDS => visit(&error, self.caller, patience).await,
+                        _ => Ok(false),
+                    };
+                    turn.go_on();
+                    *last += now.elapsed();
+                    match agreed {
+                        Ok(true) => {
+                            exchange = ready.link.open_for(Purpose::Ordinary, abilities);
+                            self.begin(&mut exchange, ready, cell, None).await;
+                        }
+                        Ok(false) => return self.in_words(&error.message(), error.data()),
+                        Err(error) => return Ok(Outcome::Relayed(error)),
+                    }
                 }
                 // A code that earlier revisions do not have; the words and the data still tell what was missing.
                 Event::Answer(Err(error))
@@ -400,7 +440,9 @@ pub(crate) fn read(result: Raw, input: Input) -> Result<Outcome, CallError> {
 fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
     let code = match error {
         Unavailable::StillRestarting(_) => Code::RestartInProgress,
-        Unavailable::Down { .. } | Unavailable::Stopped => Code::ProviderUnavailable,
+        Unavailable::Down { .. } | Unavailable::Stopped | Unavailable::AllLeased(_) => {
+            Code::ProviderUnavailable
+        }
         Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
         Unavailable::Failed(_) | Unavailable::Removed => Code::RestartFailed,
     };

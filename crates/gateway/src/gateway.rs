@@ -364,7 +364,7 @@ impl Gateway {
                 None
             }
         };
-        self.0.catalog.load().list(caller.era(), cursor.as_deref()).ok_or_else(refused)
+        self.0.catalog.load().list(caller.revision, cursor.as_deref()).ok_or_else(refused)
     }
 
     /// SRV-3: the first list waits for servers that are starting, for a while.

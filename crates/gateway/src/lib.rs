@@ -21,6 +21,7 @@ mod park;
 mod questions;
 mod queue;
 mod relay;
+mod revise;
 mod rounds;
 mod seal;
 mod session;

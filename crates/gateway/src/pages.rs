@@ -6,8 +6,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use bridgehead_wire::{Era, Object, Raw, Spliced, key};
+use bridgehead_wire::{Era, Object, Raw, Revision, Spliced, key};
 use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::revise::definition;
 
 /// How many tools stand on a page. Many clients never ask for a second one.
 pub(crate) const PAGE: usize = 1_000;
@@ -41,12 +43,12 @@ impl Pages {
     }
 }
 
-/// The results for clients, of each page and era.
+/// The results for clients, of each page and revision.
 #[derive(Debug)]
 pub(crate) struct Lists {
     pub(crate) pages: Arc<Pages>,
-    legacy: Box<[OnceLock<Spliced>]>,
-    modern: Box<[OnceLock<Spliced>]>,
+    /// By revision, oldest first.
+    results: [Box<[OnceLock<Spliced>]>; Revision::ALL.len()],
     ttl_ms: u32,
     server_info: Raw,
 }
@@ -54,27 +56,31 @@ pub(crate) struct Lists {
 impl Lists {
     /// Lists around `pages`; those that are not `complete` are not to be kept by anybody.
     pub(crate) fn new(pages: Arc<Pages>, complete: bool, server_info: Raw) -> Self {
-        let empty = || pages.bodies.iter().map(|_| OnceLock::new()).collect();
-        let (legacy, modern) = (empty(), empty());
-        Self { pages, legacy, modern, ttl_ms: if complete { LIST_TTL_MS } else { 0 }, server_info }
+        let results = Revision::ALL.map(|_| pages.bodies.iter().map(|_| OnceLock::new()).collect());
+        Self { pages, results, ttl_ms: if complete { LIST_TTL_MS } else { 0 }, server_info }
     }
 
     /// The page that `cursor` leads to, the first without one; nothing if the cursor is none of this list.
     /// `listed` are the definitions of the whole list.
     pub(crate) fn page<'a, I: Iterator<Item = &'a Raw>>(
         &self,
-        era: Era,
+        revision: Revision,
         cursor: Option<&str>,
         listed: impl FnOnce() -> I,
     ) -> Option<Spliced> {
         let number = cursor.map_or(Some(0), |cursor| self.pages.find(cursor))?;
-        let results = match era {
-            Era::Legacy => &self.legacy,
-            Era::Modern => &self.modern,
-        };
-        let result = results.get(number)?.get_or_init(|| {
-            let body = &self.pages.bodies[number];
-            self.around(era, number, body.get_or_init(|| joined(listed().skip(number * PAGE).take(PAGE))))
+        let results = Revision::ALL.iter().position(|known| *known == revision)?;
+        let result = self.results[results].get(number)?.get_or_init(|| {
+            let listed: Vec<&Raw> = listed().skip(number * PAGE).take(PAGE).collect();
+            let revised: Vec<Option<Raw>> =
+                listed.iter().map(|one| definition(one, revision).map(|one| one.to_raw())).collect();
+            let body = if revised.iter().any(Option::is_some) {
+                joined(revised.iter().zip(listed).map(|(revised, whole)| revised.as_ref().unwrap_or(whole)))
+            } else {
+                // The same bytes for all revisions that have all of it.
+                self.pages.bodies[number].get_or_init(|| joined(listed.into_iter())).clone()
+            };
+            self.around(revision.era(), number, &body)
         });
         Some(result.clone())
     }

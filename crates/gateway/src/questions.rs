@@ -169,10 +169,10 @@ fn plain_form(schema: &Raw) -> Option<Raw> {
 }
 
 /// The refusal of a call whose server asks what its client did not declare.
-pub(crate) fn undeclared(asked: &Request) -> RpcError {
-    let needed = bridgehead_wire::Abilities::needed(&asked.method, asked.params.as_ref());
+pub(crate) fn undeclared(method: &Method, params: Option<&Raw>) -> RpcError {
+    let needed = bridgehead_wire::Abilities::needed(method, params);
     let needed: Value = needed.and_then(|needed| needed.decode().ok()).unwrap_or_default();
-    let message = format!("the server asks for `{}`, which the request does not declare", asked.method);
+    let message = format!("the server asks for `{method}`, which the request does not declare");
     RpcError::with_data(code::MISSING_CLIENT_CAPABILITY, &message, &json!({"requiredCapabilities": needed}))
 }
 

@@ -7,6 +7,7 @@ use bridgehead_wire::{Era, Method, Object, Raw, RequestMeta, Revision, Spliced, 
 use bytes::{Bytes, BytesMut};
 
 use crate::caller::Caller;
+use crate::revise;
 use crate::trace::Trace;
 
 /// One member of the params that the server knows under another value.
@@ -141,8 +142,13 @@ impl Reply {
         (!self.asks).then_some(&self.object)
     }
 
-    /// The result for a client of `era`, with our marks in its `_meta`.
-    pub(crate) fn finish(&self, era: Era, server_info: &Raw, correlation: CorrelationId) -> Spliced {
+    /// The result for a client of `revision`, with our marks in its `_meta`.
+    pub(crate) fn finish(
+        &self,
+        revision: Revision,
+        server_info: &Raw,
+        correlation: CorrelationId,
+    ) -> Spliced {
         let meta = self
             .object
             .get(key::META)
@@ -151,9 +157,15 @@ impl Reply {
         let mut meta = meta.edit();
         meta.remove_if(|name| name.starts_with(key::HOP_PREFIX));
         let mut edit = self.object.edit();
-        match era {
+        match revision.era() {
             Era::Legacy => {
                 edit.remove("resultType");
+                for (member, change) in revise::result(&self.object, revision) {
+                    match change {
+                        Some(change) => edit.set(member, change),
+                        None => edit.remove(member),
+                    };
+                }
             }
             Era::Modern => {
                 if !self.asks {
@@ -265,7 +277,7 @@ mod tests {
         let text = r#"{ "resultType" : "input_required","requestState":"\u0041=/\/","inputRequests":{"k":{"method":"roots/list","params":{}}}}"#;
         let asked = Reply::read(&Raw::literal(text), Input::Relayed).unwrap();
         let id = CorrelationId::mint();
-        let told = asked.finish(Era::Modern, &Raw::literal(r#"{"name":"b"}"#), id).to_raw();
+        let told = asked.finish(Revision::MODERN, &Raw::literal(r#"{"name":"b"}"#), id).to_raw();
         let marks = format!(
             r#"{{ "_meta":{{"io.modelcontextprotocol/serverInfo":{{"name":"b"}},"bridgehead/correlationId":"{id}"}},"#
         );
@@ -282,12 +294,12 @@ mod tests {
         let result = Raw::literal(r#"{"content":[{"type":"future_block"}],"x":1.50}"#);
         let result = Reply::read(&result, Input::Refused).unwrap();
         assert_eq!(
-            result.finish(Era::Legacy, &info, id).to_raw().as_str(),
+            result.finish(Revision::LATEST_LEGACY, &info, id).to_raw().as_str(),
             format!(
                 r#"{{"_meta":{{"bridgehead/correlationId":"{id}"}},"content":[{{"type":"future_block"}}],"x":1.50}}"#
             )
         );
-        let modern = result.finish(Era::Modern, &info, id).to_raw();
+        let modern = result.finish(Revision::MODERN, &info, id).to_raw();
         assert!(modern.as_str().starts_with(
             r#"{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"b"},"#
         ));
@@ -297,7 +309,7 @@ mod tests {
         let from_modern = Reply::read(&from_modern, Input::Relayed).unwrap();
         assert!(from_modern.is_error);
         assert_eq!(
-            from_modern.finish(Era::Legacy, &info, id).to_raw().as_str(),
+            from_modern.finish(Revision::LATEST_LEGACY, &info, id).to_raw().as_str(),
             format!(
                 r#"{{"content":[],"isError":true,"_meta":{{"bridgehead/correlationId":"{id}","v/k":1}}}}"#
             )

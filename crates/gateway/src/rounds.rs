@@ -179,6 +179,33 @@ impl Rounds {
     }
 }
 
+/// Sends the user to the pages that a server of 2025-11-25 named in its refusal. Says whether the user agreed to all, so
+/// that the call may be made; fails with what the client is told where it cannot be asked.
+pub(crate) async fn visit(refusal: &RpcError, caller: &Caller, patience: Duration) -> Result<bool, RpcError> {
+    #[derive(serde::Deserialize)]
+    struct Pages {
+        elicitations: Vec<serde_json::Value>,
+    }
+    let pages = refusal.data().and_then(|data| data.decode::<Pages>().ok()).map(|pages| pages.elicitations);
+    let pages: Vec<Raw> = pages.unwrap_or_default().iter().map(Raw::encode).take(MOST).collect();
+    if pages.is_empty() {
+        return Err(RpcError::new(bridgehead_wire::code::INTERNAL_ERROR, &refusal.message()));
+    }
+    let url = Raw::literal(r#"{"mode":"url"}"#);
+    let questioner =
+        caller.questioner.as_ref().filter(|it| it.abilities().covers(&Method::Elicit, Some(&url)));
+    let Some(questioner) = questioner else {
+        return Err(questions::undeclared(&Method::Elicit, Some(&url)));
+    };
+    let asked = pages.iter().map(|page| {
+        let params = questions::params_for(&Method::Elicit, Some(page), caller.revision, None);
+        in_time(&Method::Elicit, questioner.ask(&Method::Elicit, &params), patience)
+    });
+    let answers = join_all(asked).await;
+    let accepted = |answer: &Raw| answer.decode::<Action>().is_ok_and(|answer| answer.action == "accept");
+    Ok(answers.iter().all(|answer| answer.as_ref().is_ok_and(accepted)))
+}
+
 impl Next {
     /// The params of the call, with what this round adds to them.
     pub(crate) fn params(&self, params: &Spliced) -> Spliced {

@@ -102,6 +102,11 @@ impl Session {
         Ok(used.own.clone())
     }
 
+    /// The number under which servers may remember it: only a legacy client is the same from call to call.
+    pub(crate) fn remembered_by(&self, era: Era) -> Option<u64> {
+        (era == Era::Legacy).then_some(self.0.number)
+    }
+
     /// The process of this server that is the session's own, if there is one.
     pub(crate) fn own(&self, server: &Upstream) -> Option<Upstream> {
         let kept = self.0.kept.lock();

@@ -56,6 +56,7 @@ pub(crate) struct Usage {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) key: Key,
+    pub(crate) scope: Scope,
     pub(crate) state: watch::Receiver<State>,
     pub(crate) orders: Orders,
     pub(crate) stop: CancellationToken,
@@ -86,6 +87,7 @@ impl Core {
         let (sender, state) = watch::channel(State::Starting { since: Instant::now(), known: None });
         let core = Arc::new(Self {
             key,
+            scope,
             state,
             orders: Orders::default(),
             stop: CancellationToken::new(),

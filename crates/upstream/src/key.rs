@@ -6,9 +6,11 @@
 use std::fmt;
 
 use bridgehead_config::{Launch, Remote, Server, Stdio};
+use bridgehead_wire::Abilities;
 use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, Id};
 
+use crate::negotiate::Offer;
 use crate::upstream::Surroundings;
 
 /// For whom a process runs.
@@ -18,6 +20,20 @@ pub(crate) enum Scope {
     Shared,
     /// One client session, by its number.
     Session(u64),
+    /// One call at a time of clients that declared this, by a number of its own.
+    Lease(u64, Abilities),
+    /// All clients that declared this.
+    Class(Abilities),
+}
+
+impl Scope {
+    /// What a legacy server is told that it may ask.
+    pub(crate) const fn offer(self) -> Offer {
+        match self {
+            Self::Shared | Self::Session(_) => Offer::Questions,
+            Self::Lease(_, abilities) | Self::Class(abilities) => Offer::Only(abilities),
+        }
+    }
 }
 
 /// The sharing key.

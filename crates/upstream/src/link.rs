@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::crash::Crash;
 use crate::stream::{Stream, StreamExchange};
+use crate::switchboard::Switchboard;
 use crate::transport::http::{HttpExchange, Remote};
 
 /// Why a link, or one request on it, gives no answer.
@@ -202,6 +203,36 @@ impl Link {
         match &self.0 {
             Kind::Stream(stream) => stream.board.tools_changed().await,
             Kind::Http(remote) => remote.board.tools_changed().await,
+        }
+    }
+
+    /// Whether a call is open for somebody who can be asked something.
+    pub fn has_askable(&self) -> bool {
+        self.board().has_askable()
+    }
+
+    /// Whether the server has asked during a call since the link is open.
+    pub fn has_asked(&self) -> bool {
+        self.board().has_asked()
+    }
+
+    /// Whether the server has asked what could have been for more than one call.
+    pub fn was_ambiguous(&self) -> bool {
+        self.board().was_ambiguous()
+    }
+
+    /// Whether what a server asks comes on the stream of the call that it is for.
+    pub fn has_own_streams(&self) -> bool {
+        match &self.0 {
+            Kind::Stream(_) => false,
+            Kind::Http(remote) => remote.has_own_streams(),
+        }
+    }
+
+    fn board(&self) -> &Switchboard {
+        match &self.0 {
+            Kind::Stream(stream) => &stream.board,
+            Kind::Http(remote) => &remote.board,
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use bridgehead_wire::{Era, Method, Object, Raw, Revision, RpcError, Spliced, code};
+use bridgehead_wire::{Abilities, Era, Method, Object, Raw, Revision, RpcError, Spliced, code};
 use serde::Deserialize;
 
 use crate::link::{CLIENT_INFO, Exchange, Link, LinkError, Purpose, modern_params};
@@ -214,15 +214,18 @@ fn legacy_or(
 pub(crate) enum Offer {
     /// Anything that a client can answer. Whether the client of a call does is said when it is asked.
     Questions,
+    /// What the clients declared for whom it is there.
+    Only(Abilities),
     /// Nothing: there is nobody behind us who could be asked.
     Nothing,
 }
 
 impl Offer {
-    const fn capabilities(self) -> &'static str {
+    fn capabilities(self) -> Raw {
         match self {
-            Self::Questions => r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{}}"#,
-            Self::Nothing => "{}",
+            Self::Questions => Abilities::ALL.capabilities(),
+            Self::Only(abilities) => abilities.capabilities(),
+            Self::Nothing => Raw::literal("{}"),
         }
     }
 }
@@ -231,7 +234,7 @@ pub(crate) fn initialize_params(offer: Offer) -> Spliced {
     let text = format!(
         r#"{{"protocolVersion":"{}","capabilities":{},"clientInfo":{CLIENT_INFO}}}"#,
         Revision::LATEST_LEGACY,
-        offer.capabilities()
+        offer.capabilities().as_str()
     );
     Spliced::from(Raw::parse(text).unwrap_or(Raw::literal("{}")))
 }
@@ -414,6 +417,8 @@ mod tests {
             offered(Offer::Questions),
             json!({"sampling": {}, "elicitation": elicitation, "roots": {}})
         );
+        let only = Abilities::declared(&Raw::literal(r#"{"elicitation":{}}"#));
+        assert_eq!(offered(Offer::Only(only)), json!({"elicitation": {"form": {}}}));
         assert_eq!(offered(Offer::Nothing), json!({}));
     }
 

@@ -19,7 +19,7 @@ use crate::catalog::{Listing, Tool, list_tools};
 use crate::core::Core;
 use crate::health::{self, probe};
 use crate::link::{Link, LinkError};
-use crate::negotiate::{Offer, Peer};
+use crate::negotiate::Peer;
 use crate::policy::RestartPolicy;
 use crate::record::Record;
 use crate::shelf;
@@ -300,7 +300,7 @@ impl Supervisor {
         let began = Instant::now();
         let starting = async {
             let (mut process, peer) =
-                connect(&self.server, environment, *limit, &self.record, Offer::Questions)
+                connect(&self.server, environment, *limit, &self.record, self.core.scope.offer())
                     .await
                     .map_err(|error| error.to_string())?;
             let link = process.link.clone();

@@ -39,6 +39,10 @@ pub(crate) struct Switchboard {
     open: AtomicBool,
     table: Mutex<Table>,
     tools_changed: Notify,
+    /// Whether the peer has asked during a request.
+    asked: AtomicBool,
+    /// Whether it has asked what could have been for more than one request.
+    ambiguous: AtomicBool,
     redactor: Redactor,
     on_noise: OnceLock<NoiseCallback>,
 }
@@ -84,6 +88,8 @@ impl Switchboard {
             open: AtomicBool::new(true),
             table: Mutex::default(),
             tools_changed: Notify::new(),
+            asked: AtomicBool::new(false),
+            ambiguous: AtomicBool::new(false),
             redactor: Redactor::default(),
             on_noise: OnceLock::new(),
         }
@@ -246,11 +252,13 @@ impl Switchboard {
         match (can.next(), can.next()) {
             (Some(slot), None) if slot.state.lock().queue.len() < QUEUED_EVENTS => {
                 debug!(server = %self.server, method = %asked.method, "the server asks a client");
+                self.note_question();
                 slot.push(Event::Asked(asked));
                 return None;
             }
             (Some(_), Some(_)) => {
                 drop(table);
+                self.ambiguous.store(true, Ordering::Relaxed);
                 return Some(self.refuse(
                     &asked,
                     &RpcError::new(
@@ -273,6 +281,26 @@ impl Switchboard {
         let known = table.slots.values().fold(0, |known, slot| known | slot.abilities().bits());
         drop(table);
         Some(self.answer_alone(&asked, Abilities::from_bits(known)))
+    }
+
+    /// Notes that the peer asks during requests.
+    pub(crate) fn note_question(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request is open for somebody who can be asked something.
+    pub(crate) fn has_askable(&self) -> bool {
+        self.table.lock().slots.values().any(|slot| slot.abilities().answers_any())
+    }
+
+    /// Whether the peer has asked during a request.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether the peer has asked what could have been for more than one request.
+    pub(crate) fn was_ambiguous(&self) -> bool {
+        self.ambiguous.load(Ordering::Relaxed)
     }
 
     /// The answer to a request of the server's own that goes to no client; `known` is what those can be asked

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::catalog::Listing;
 use crate::core::{Core, Hold, Listener};
 use crate::key::Scope;
+use crate::leases::Leases;
 use crate::link::Link;
 use crate::negotiate::Peer;
 use crate::policy::RestartPolicy;
@@ -125,6 +126,9 @@ pub enum Unavailable {
     /// It was stopped, or is being stopped.
     #[error("it was stopped")]
     Stopped,
+    /// All that there may be for calls that can be asked something are in use.
+    #[error("its {0} processes for calls that it may ask something in are all in use; raise `max_leases`")]
+    AllLeased(usize),
     /// It is no longer configured.
     #[error("it was removed from the configuration")]
     Removed,
@@ -168,6 +172,8 @@ struct Attachment {
     removed: AtomicBool,
     /// Processes of single sessions, which end with this.
     owned: Mutex<Vec<Owned>>,
+    /// Those for clients that can be asked something.
+    leases: Leases,
 }
 
 /// A session's own process: who is attached, if the session still is, and what is left of it.
@@ -207,8 +213,18 @@ impl Upstream {
         listener: Listener,
         runtime: Handle,
     ) -> Self {
-        let (removed, owned) = (AtomicBool::new(false), Mutex::default());
-        Self(Arc::new(Attachment { registry, core, server, surroundings, listener, runtime, removed, owned }))
+        let (removed, owned, leases) = (AtomicBool::new(false), Mutex::default(), Leases::new(&server));
+        Self(Arc::new(Attachment {
+            registry,
+            core,
+            server,
+            surroundings,
+            listener,
+            runtime,
+            removed,
+            owned,
+            leases,
+        }))
     }
 
     /// Starts the server in the background and keeps it running, in a registry of its own.
@@ -219,6 +235,11 @@ impl Upstream {
     /// The process of this server that one session has for itself, by the session's number; started if it is
     /// not there.
     pub fn own(&self, session: u64) -> Result<Self, Unavailable> {
+        self.beside(Scope::Session(session), Arc::clone(&self.0.server))
+    }
+
+    /// Another process or session of this server, for whom `scope` says.
+    pub(crate) fn beside(&self, scope: Scope, server: Arc<Server>) -> Result<Self, Unavailable> {
         let this = &*self.0;
         let mut owned = this.owned.lock();
         // Seen under the lock, so that whoever stops this finds the new one in the list.
@@ -228,11 +249,14 @@ impl Upstream {
         }
         // Who lists tools hears of the shared one only.
         let surroundings = Surroundings { changed: Arc::default(), ..this.surroundings.clone() };
-        let scope = Scope::Session(session);
-        let own = this.registry.join(Arc::clone(&this.server), surroundings, scope, this.runtime.clone());
+        let own = this.registry.join(server, surroundings, scope, this.runtime.clone());
         owned.retain(|other| !other.tasks.is_empty());
         owned.push(Owned { attachment: Arc::downgrade(&own.0), tasks: own.0.core.tasks.clone() });
         Ok(own)
+    }
+
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.0.leases
     }
 
     /// Its name.

@@ -3,7 +3,7 @@
 use crate::{Method, Object, Raw, Revision};
 
 /// What a client declared that it can answer. Small enough to go along with every call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Abilities(u8);
 
 const SAMPLING: u8 = 1;

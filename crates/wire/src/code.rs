@@ -20,3 +20,5 @@ pub const UNSUPPORTED_PROTOCOL_VERSION: i64 = -32022;
 pub const CONNECTION_CLOSED: i64 = -32000;
 /// Not of the protocol, but what widespread SDKs answer when a request took too long.
 pub const REQUEST_TIMEOUT: i64 = -32001;
+/// The user has to go to a page first (2025-11-25 only).
+pub const URL_ELICITATION_REQUIRED: i64 = -32042;

@@ -72,7 +72,7 @@ fn names(catalog: &Catalog) -> Vec<&str> {
 }
 
 /// All pages, as a client follows them.
-fn follow(catalog: &Catalog, era: Era) -> Vec<Value> {
+fn follow(catalog: &Catalog, era: Revision) -> Vec<Value> {
     let mut pages: Vec<Value> = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
@@ -90,7 +90,7 @@ fn check_pages(servers: usize, tools: usize, expected: &[usize]) {
     let shares: Vec<_> =
         (0..servers).map(|number| many(&upstream(&format!("s{number}")), tools, "")).collect();
     let catalog = merge(SHAPE, &offers(&shares), None);
-    for era in [Era::Legacy, Era::Modern] {
+    for era in [Revision::LATEST_LEGACY, Revision::MODERN] {
         let pages = follow(&catalog, era);
         let sizes: Vec<usize> = pages.iter().map(|page| page["tools"].as_array().unwrap().len()).collect();
         assert_eq!(sizes, expected);
@@ -120,20 +120,20 @@ async fn cursors_belong_to_a_list() {
     let (one, other) = (upstream("one"), upstream("other"));
     let shares = [many(&one, 900, ""), many(&other, 900, "")];
     let first = merge(SHAPE, &offers(&shares), None);
-    let page: Value = first.list(Era::Modern, None).unwrap().to_raw().decode().unwrap();
+    let page: Value = first.list(Revision::MODERN, None).unwrap().to_raw().decode().unwrap();
     let cursor = page["nextCursor"].as_str().unwrap();
-    assert!(first.list(Era::Legacy, Some(cursor)).is_some());
-    assert!(first.list(Era::Legacy, Some("")).is_none());
+    assert!(first.list(Revision::LATEST_LEGACY, Some(cursor)).is_some());
+    assert!(first.list(Revision::LATEST_LEGACY, Some("")).is_none());
     let still = Offers { starting: 1, ..offers(&shares) };
     let still = merge(SHAPE, &still, Some(&first));
-    assert!(still.lists_the_same(&first) && still.list(Era::Modern, Some(cursor)).is_some());
+    assert!(still.lists_the_same(&first) && still.list(Revision::MODERN, Some(cursor)).is_some());
     let again = merge(SHAPE, &offers(&shares), None);
-    assert!(again.list(Era::Modern, Some(cursor)).is_some(), "the same list in another process");
+    assert!(again.list(Revision::MODERN, Some(cursor)).is_some(), "the same list in another process");
     let changed = merge(SHAPE, &offers(&[many(&one, 900, ""), many(&other, 900, "new")]), Some(&first));
     assert!(!changed.lists_the_same(&first));
-    assert!(changed.list(Era::Modern, Some(cursor)).is_none());
+    assert!(changed.list(Revision::MODERN, Some(cursor)).is_none());
     let restored = merge(SHAPE, &offers(&[many(&one, 900, ""), many(&other, 900, "")]), Some(&changed));
-    assert!(restored.list(Era::Modern, Some(cursor)).is_some());
+    assert!(restored.list(Revision::MODERN, Some(cursor)).is_some());
 }
 
 /// CAT-6: 20 000 tools over 200 upstreams; a refresh of one leaves every route of the others what it was.
@@ -142,7 +142,7 @@ async fn a_refresh_touches_one_upstream() {
     let upstreams: Vec<Upstream> = (0..200).map(|number| upstream(&format!("s{number}"))).collect();
     let mut shares: Vec<_> = upstreams.iter().map(|upstream| many(upstream, 100, "")).collect();
     let before = merge(SHAPE, &offers(&shares), None);
-    assert_eq!((before.routes.len(), follow(&before, Era::Modern).len()), (20_000, 20));
+    assert_eq!((before.routes.len(), follow(&before, Revision::MODERN).len()), (20_000, 20));
     shares[77] = many(&upstreams[77], 101, "grown");
     let after = merge(SHAPE, &offers(&shares), Some(&before));
     assert_eq!(names(&after).len(), 20_001);

@@ -90,9 +90,9 @@ impl Chain {
 
     /// What the client gets for it.
     pub(crate) fn answer(&self, call: &Call<'_>, outcome: Outcome) -> Result<Spliced, RpcError> {
-        let era = call.caller.era();
+        let revision = call.caller.revision;
         match outcome {
-            Outcome::Result(_, result) => Ok(result.finish(era, &self.server_info, call.correlation)),
+            Outcome::Result(_, result) => Ok(result.finish(revision, &self.server_info, call.correlation)),
             Outcome::Relayed(error) => Err(error),
             Outcome::Failed(error) => match error.code.shape() {
                 Shape::Rpc(code) => Err(error.to_rpc(code, call.server(), &call.tool, call.correlation)),
@@ -100,7 +100,7 @@ impl Chain {
                     let structured = call.server().is_none();
                     let result = envelope_result(&error.envelope(), true, structured);
                     let marked = Reply::read(&result, Input::Refused)
-                        .map(|result| result.finish(era, &self.server_info, call.correlation));
+                        .map(|result| result.finish(revision, &self.server_info, call.correlation));
                     Ok(marked.unwrap_or_else(|_| result.into()))
                 }
             },

@@ -7,6 +7,7 @@ mod chain;
 mod edges;
 mod eras;
 mod events;
+mod leases;
 mod limits;
 mod parked;
 mod pool;

@@ -343,7 +343,9 @@ async fn the_end_of_a_parked_call_is_kept() {
     let client = Client::new();
     let gateway = &fixture.gateway;
     let asked = client.ask(gateway, "form").await;
-    let crash = client.call(gateway, "die", json!({})).await.unwrap_err();
+    // Who declares nothing shares the process with whom is asked.
+    let other = Client { capabilities: json!({}), ..Client::new() };
+    let crash = other.call(gateway, "die", json!({})).await.unwrap_err();
     assert_eq!(crash["data"]["code"], "PROVIDER_CRASHED", "{crash}");
     until(|| fixture.recorder.exits().len() == 2).await;
     assert_eq!(gateway.parked(), 1, "its end waits for the client");
@@ -517,5 +519,88 @@ async fn a_gateway_that_stops_leaves_nothing_parked() {
     assert_eq!(gateway.parked(), 0);
     until(|| fixture.recorder.exits().len() == 2).await;
     drop(gateway);
+    fixture.end().await;
+}
+
+/// ERA-4: the refusal of 2025-11-25 that sends a user to a page is a question to a modern client, and the call is made
+/// when it agrees; for older clients it is words. 2025-11-25 itself gets it as it is.
+#[tokio::test]
+async fn a_page_that_has_to_be_visited_first() {
+    let page = json!({"mode": "url", "elicitationId": "1", "url": "https://x/", "message": "sign in"});
+    let error =
+        bridgehead_testkit::RpcError::new(-32042, "sign in first").data(json!({"elicitations": [page]}));
+    let mock = Mock::legacy().tool("locked", Behaviour::Error(error));
+    let fixture = Fixture::start(&[("near", mock)], |_| ());
+    fixture.gateway.settled().await;
+    let client = Client::new();
+    let gateway = &fixture.gateway;
+    let asked = client.ask(gateway, "locked").await;
+    let [key] = &keys(&asked)[..] else { panic!("{asked}") };
+    let expected = json!({"mode": "url", "url": "https://x/", "message": "sign in"});
+    assert_eq!(asked["inputRequests"][key]["params"], expected);
+    let again =
+        client.answer(gateway, "locked", &asked, json!({key.clone(): {"action": "accept"}})).await.unwrap();
+    assert_eq!(again["resultType"], "input_required", "the call was made again, and refused again: {again}");
+    let [key] = &keys(&again)[..] else { panic!("{again}") };
+    let done =
+        client.answer(gateway, "locked", &again, json!({key.clone(): {"action": "decline"}})).await.unwrap();
+    assert_eq!((&done["isError"], &done["resultType"]), (&json!(true), &json!("complete")), "{done}");
+
+    let none = Client { capabilities: json!({"elicitation": {}}), ..Client::new() };
+    let error = none.call(gateway, "locked", json!({})).await.unwrap_err();
+    assert_eq!(error["code"], -32021, "{error}");
+    let error = fixture.call("locked", json!({})).await.unwrap_err();
+    assert_eq!(error["code"], -32042, "{error}");
+    let params = json!({"name": "locked", "arguments": {}});
+    let result = fixture.ask(Revision::V2025_06_18, "tools/call", params).await.unwrap();
+    assert!(
+        result.as_str().contains("https://x/") && result.as_str().contains(r#""isError":true"#),
+        "{}",
+        result.as_str()
+    );
+    fixture.end().await;
+}
+
+/// ERA-4: lists and results are those of the client's revision, whatever the server speaks.
+#[tokio::test]
+async fn what_older_clients_get() {
+    let tool = bridgehead_testkit::Tool::new(
+        "t",
+        Behaviour::raw_result(
+            r#"{"content":[{"type":"resource_link","uri":"file:///a","name":"n"}],"structuredContent":{"a":1.50}}"#,
+        ),
+    )
+    .output_schema(json!({"type": "object"}))
+    .annotations(json!({"readOnlyHint": true}))
+    .extra("title", "\"T\"")
+    .extra("icons", "[]")
+    .extra("execution", r#"{"taskSupport":"optional"}"#);
+    let fixture = Fixture::start(&[("near", Mock::legacy().full_tool(tool))], |_| ());
+    fixture.gateway.settled().await;
+    for (revision, members, structured) in [
+        (Revision::V2024_11_05, vec!["name", "inputSchema"], false),
+        (Revision::V2025_03_26, vec!["name", "inputSchema", "annotations"], false),
+        (Revision::V2025_06_18, vec!["name", "inputSchema", "outputSchema", "annotations", "title"], true),
+        (
+            Revision::V2025_11_25,
+            vec!["name", "inputSchema", "outputSchema", "annotations", "title", "icons"],
+            true,
+        ),
+    ] {
+        for _ in 0..2 {
+            let list = fixture.ask(revision, "tools/list", json!({})).await.unwrap();
+            let list: Value = list.decode().unwrap();
+            let listed = list["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "t").unwrap();
+            let mut names: Vec<&String> = listed.as_object().unwrap().keys().collect();
+            let mut expected: Vec<String> = members.iter().map(|name| (*name).to_owned()).collect();
+            names.sort();
+            expected.sort();
+            assert_eq!(names, expected.iter().collect::<Vec<_>>(), "{revision}");
+        }
+        let result = fixture.ask(revision, "tools/call", json!({"name": "t"})).await.unwrap();
+        assert_eq!(result.as_str().contains(r#""structuredContent":{"a":1.50}"#), structured, "{revision}");
+        assert_eq!(result.as_str().contains("resource_link"), structured, "{revision}");
+        assert!(result.as_str().contains("file:///a"), "{revision}");
+    }
     fixture.end().await;
 }

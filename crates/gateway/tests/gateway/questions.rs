@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bridgehead_config::{EraChoice, GatewaySettings, Launch, Remote, Server};
+use bridgehead_config::{EraChoice, GatewaySettings, Interactive, Launch, Remote, Server};
 use bridgehead_gateway::{Ask, Caller, Desk, Gateway, Outlet, Principal, Questioner, Session, Transport};
 use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, reply, stream_head};
 use bridgehead_testkit::{Behaviour, Carrier, Mock, Served};
@@ -34,6 +34,7 @@ impl Outlet for Sent {
 
 pub(crate) struct Client {
     revision: Revision,
+    session: Session,
     desk: Desk,
     questioner: Questioner,
     pub(crate) told: mpsc::Receiver<Value>,
@@ -48,11 +49,17 @@ impl Client {
         let (sender, told) = mpsc::channel(64);
         let desk = Desk::default();
         let abilities = Abilities::declared(&Raw::literal(capabilities)).as_of(revision);
-        Self { revision, questioner: Questioner::new(abilities, desk.clone(), Sent(sender)), desk, told }
+        let questioner = Questioner::new(abilities, desk.clone(), Sent(sender));
+        Self { revision, session: Session::new(), questioner, desk, told }
+    }
+
+    pub(crate) fn in_session(self, session: &Session) -> Self {
+        Self { session: session.clone(), ..self }
     }
 
     pub(crate) fn call(&self, gateway: &Gateway, tool: &str) -> JoinHandle<Result<Value, Value>> {
         let (gateway, questioner, revision) = (gateway.clone(), Some(self.questioner.clone()), self.revision);
+        let session = self.session.clone();
         let params = Object::parse(&Raw::encode(&json!({"name": tool, "arguments": {}}))).unwrap();
         let meta = RequestMeta::read(Some(&params)).unwrap();
         let ask = Ask { method: "tools/call".into(), params, meta };
@@ -61,7 +68,7 @@ impl Client {
                 principal: Principal::local(),
                 revision,
                 transport: Transport::Memory,
-                session: Session::new(),
+                session,
                 questioner,
             };
             let outcome = gateway.answer(&caller, &ask, None).await;
@@ -103,13 +110,15 @@ fn at(name: &str, url: &str) -> Server {
     let launch = Launch::Remote(Remote::new(url.parse().unwrap()));
     let mut server = Server::new(name.parse().unwrap(), launch, &GatewaySettings::default());
     server.era = EraChoice::Legacy;
+    server.interactive = Interactive::Shared;
     server
 }
 
-/// The mock on every transport.
+/// The mock on every transport, shared by all calls whatever it asks.
 async fn everywhere(change: impl FnOnce(&mut Server)) -> (Fixture, [Served; 3]) {
     let served = [Carrier::Http, Carrier::Sse, Carrier::WebSocket].map(|carrier| asking().serve(carrier));
     let fixture = Fixture::start(&[("stdio", asking())], |options| {
+        options.servers[0].interactive = Interactive::Shared;
         change(&mut options.servers[0]);
         for (name, served) in ["http", "sse", "ws"].iter().zip(&served) {
             let mut server = at(name, &served.url());

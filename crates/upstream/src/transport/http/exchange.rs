@@ -511,6 +511,7 @@ impl HttpExchange {
                             Method::Elicit | Method::CreateMessage | Method::RootsList
                         )) =>
             {
+                self.remote.board.note_question();
                 Some(Event::Asked(asked))
             }
             Ok(Message::Request(asked)) => {

@@ -183,6 +183,11 @@ impl Remote {
         self.dialect.load().speech == Speech::Modern
     }
 
+    /// Whether what the server asks comes on the stream of the request that it is for.
+    pub(crate) fn has_own_streams(&self) -> bool {
+        self.dialect.load().speech == Speech::Streamable
+    }
+
     /// Sends a notification. Where it cannot be delivered nobody waits for it.
     pub(crate) async fn notify(&self, method: &Method, params: Option<&Spliced>) {
         let mut body = BytesMut::new();

@@ -1,0 +1,221 @@
+//! Servers that ask while several calls are in progress: each such call then has one for itself.
+
+use std::time::Duration;
+
+use bridgehead_config::{Interactive, Server};
+use bridgehead_testkit::{Behaviour, Mock};
+use serde_json::{Value, json};
+
+use crate::questions::{Client, EVERYTHING};
+use crate::support::Fixture;
+
+fn asking() -> Mock {
+    let form = json!({"message": "who?", "requestedSchema": {"type": "object", "properties": {}}});
+    Mock::legacy()
+        .tool("form", Behaviour::ask("elicitation/create", form))
+        .tool("late", Behaviour::ask("roots/list", json!({})).after(300))
+        .tool("hang", Behaviour::HangUntilCancelled)
+        .tool("pid", Behaviour::ProcessId)
+}
+
+async fn fixture(change: impl FnOnce(&mut Server)) -> Fixture {
+    let fixture = Fixture::start(&[("near", asking())], |options| change(&mut options.servers[0]));
+    fixture.gateway.settled().await;
+    fixture
+}
+
+fn leased(fixture: &Fixture) -> usize {
+    fixture.gateway.upstreams()[0].leased()
+}
+
+async fn until(fits: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if fits() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never came about");
+}
+
+fn pid(result: &Value) -> u64 {
+    result["structuredContent"]["pid"].as_u64().unwrap()
+}
+
+/// ERA-3: a question that could be for two calls is refused and switches the server to exclusive leases: from then on
+/// both are answered at the same time, each on a process of its own, and who declared nothing needs none.
+#[tokio::test]
+async fn a_question_for_nobody_leads_to_leases() {
+    let fixture = fixture(|_| ()).await;
+    let (mut first, mut second) = (Client::new(EVERYTHING), Client::new(EVERYTHING));
+    let idle = second.call(&fixture.gateway, "hang");
+    until(|| fixture.recorder.enters().len() == 1).await;
+    let result = first.call(&fixture.gateway, "form").await.unwrap().unwrap();
+    assert_eq!(result["structuredContent"]["error"]["code"], -32603, "{result}");
+    assert!(first.told.try_recv().is_err() && second.told.try_recv().is_err(), "nobody is asked");
+    assert_eq!(leased(&fixture), 0);
+    idle.abort();
+
+    let calls = [first.call(&fixture.gateway, "form"), second.call(&fixture.gateway, "form")];
+    for (client, call) in [&mut first, &mut second].into_iter().zip(calls) {
+        let asked = client.next().await;
+        assert_eq!(asked["method"], "elicitation/create", "{asked}");
+        client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}}));
+        assert_eq!(call.await.unwrap().unwrap()["structuredContent"]["result"]["action"], "accept");
+    }
+    assert_eq!(leased(&fixture), 2);
+    let shared = pid(&fixture.call("pid", json!({})).await.unwrap());
+    let own = pid(&first.call(&fixture.gateway, "pid").await.unwrap().unwrap());
+    assert_ne!(shared, own, "a client that can be asked nothing uses the shared one");
+    assert_eq!(leased(&fixture), 2, "leases are used again");
+    fixture.end().await;
+}
+
+/// ERA-3: there are at most `max_leases`; whoever comes then waits for one.
+#[tokio::test]
+async fn leases_are_bounded_and_waited_for() {
+    let fixture = fixture(|server| {
+        server.interactive = Interactive::Exclusive;
+        server.max_leases = 2;
+        server.request_timeout = Duration::from_secs(30);
+    })
+    .await;
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::new(EVERYTHING)).collect();
+    let mut calls = Vec::new();
+    for client in &mut clients[..2] {
+        calls.push(client.call(&fixture.gateway, "form"));
+        client.next().await;
+    }
+    let waiting = clients[2].call(&fixture.gateway, "pid");
+    until(|| fixture.recorder.enters().len() == 3).await;
+    assert!(!waiting.is_finished());
+    assert_eq!(leased(&fixture), 2);
+    calls.remove(0).abort();
+    waiting.await.unwrap().unwrap();
+    assert_eq!(leased(&fixture), 2);
+    calls.remove(0).abort();
+    fixture.end().await;
+}
+
+/// ERA-3: a call that no lease comes free for in time says so.
+#[tokio::test]
+async fn no_lease_in_time() {
+    let fixture = fixture(|server| {
+        server.interactive = Interactive::Exclusive;
+        server.max_leases = 1;
+        server.request_timeout = Duration::from_millis(400);
+    })
+    .await;
+    let (mut first, second) = (Client::new(EVERYTHING), Client::new(r#"{"roots":{}}"#));
+    let call = first.call(&fixture.gateway, "form");
+    let asked = first.next().await;
+    let error = second.call(&fixture.gateway, "pid").await.unwrap().unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_UNAVAILABLE", "{error}");
+    assert!(error["message"].as_str().unwrap().contains("max_leases"), "{error}");
+    first.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}}));
+    call.await.unwrap().unwrap();
+    // One of another class takes its place.
+    second.call(&fixture.gateway, "pid").await.unwrap().unwrap();
+    assert_eq!(leased(&fixture), 1);
+    fixture.end().await;
+}
+
+/// ERA-3: a session finds the process again that it used before, and where sharing is wanted nobody has one for itself.
+#[tokio::test]
+async fn who_shares_what() {
+    let fixture = fixture(|server| server.interactive = Interactive::Exclusive).await;
+    let session = bridgehead_gateway::Session::new();
+    let mut client = Client::new(EVERYTHING).in_session(&session);
+    let other = Client::new(EVERYTHING);
+    let first = pid(&client.call(&fixture.gateway, "pid").await.unwrap().unwrap());
+    let second = pid(&other.call(&fixture.gateway, "pid").await.unwrap().unwrap());
+    assert_ne!(first, second);
+    assert_eq!(pid(&client.call(&fixture.gateway, "pid").await.unwrap().unwrap()), first);
+    assert!(client.told.try_recv().is_err());
+    fixture.end().await;
+
+    let fixture = self::fixture(|server| server.interactive = Interactive::Shared).await;
+    let shared = pid(&fixture.call("pid", json!({})).await.unwrap());
+    assert_eq!(pid(&client.call(&fixture.gateway, "pid").await.unwrap().unwrap()), shared);
+    assert_eq!(leased(&fixture), 0);
+    fixture.end().await;
+}
+
+/// ERA-3: a server that is known to ask is told exactly what its client declared, once; who declared all uses the
+/// shared one.
+#[tokio::test]
+async fn a_server_that_asks_is_told_what_its_clients_declared() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let fixture = Fixture::start(&[("near", asking().transcript(&said))], |_| ());
+    fixture.gateway.settled().await;
+    let mut client = Client::new(EVERYTHING);
+    let some = Client::new(r#"{"elicitation":{}}"#);
+    let shared = pid(&fixture.call("pid", json!({})).await.unwrap());
+    assert_eq!(
+        pid(&some.call(&fixture.gateway, "pid").await.unwrap().unwrap()),
+        shared,
+        "nothing was asked yet"
+    );
+    let call = client.call(&fixture.gateway, "form");
+    let asked = client.next().await;
+    client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}}));
+    call.await.unwrap().unwrap();
+    let class = pid(&some.call(&fixture.gateway, "pid").await.unwrap().unwrap());
+    assert_ne!(class, shared);
+    assert_eq!(
+        pid(&some.call(&fixture.gateway, "pid").await.unwrap().unwrap()),
+        class,
+        "all of a class share one"
+    );
+    assert_eq!(pid(&client.call(&fixture.gateway, "pid").await.unwrap().unwrap()), shared);
+    assert_eq!(leased(&fixture), 1);
+    let said = std::fs::read_to_string(&said).unwrap();
+    assert!(said.contains(r#""capabilities":{"elicitation":{"form":{}}}"#), "{said}");
+    fixture.end().await;
+}
+
+/// ERA-3: where a server is known to ask, a call does not go where another one waits for an answer: neither is refused.
+#[tokio::test]
+async fn a_call_keeps_clear_of_one_that_is_asked() {
+    let fixture = fixture(|_| ()).await;
+    for capabilities in [EVERYTHING, r#"{"elicitation":{}}"#] {
+        let (mut first, mut second) = (Client::new(capabilities), Client::new(capabilities));
+        let mut calls = Vec::new();
+        let mut asked = Vec::new();
+        for client in [&mut first, &mut second] {
+            calls.push(client.call(&fixture.gateway, "form"));
+            asked.push(client.next().await);
+        }
+        for ((client, asked), call) in [&first, &second].into_iter().zip(asked).zip(calls) {
+            client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}));
+            assert_eq!(call.await.unwrap().unwrap()["structuredContent"]["result"]["action"], "decline");
+        }
+    }
+    assert_eq!(leased(&fixture), 3, "one beside the shared one, one of the class, one beside that");
+    fixture.end().await;
+}
+
+/// ERA-1: what a server asks when its call has been cancelled, or outside any call, is refused at once.
+#[tokio::test]
+async fn questions_without_a_call_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let unasked =
+        r#"{"jsonrpc":"2.0","id":"early","method":"sampling/createMessage","params":{"messages":[]}}"#;
+    let mock = asking().after_initialized(unasked).transcript(&said);
+    let fixture = Fixture::start(&[("near", mock)], |_| ());
+    fixture.gateway.settled().await;
+    let answered = |id: &str| {
+        let said = std::fs::read_to_string(&said).unwrap();
+        said.lines().any(|line| line.contains(&format!(r#""id":{id}"#)) && line.contains(r#""code":-32601"#))
+    };
+    until(|| answered(r#""early""#)).await;
+    let mut client = Client::new(EVERYTHING);
+    let call = client.call(&fixture.gateway, "late");
+    until(|| std::fs::read_to_string(&said).unwrap().contains("tools/call")).await;
+    call.abort();
+    until(|| answered("0")).await;
+    assert!(client.told.try_recv().is_err(), "nobody is asked");
+    fixture.end().await;
+}
