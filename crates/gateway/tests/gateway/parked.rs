@@ -604,3 +604,43 @@ async fn what_older_clients_get() {
     }
     fixture.end().await;
 }
+
+/// What this process has in memory, in kilobytes.
+#[cfg(target_os = "linux")]
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// ERA-2: a thousand parked calls on one streamable HTTP server take less than 50 MB, and each gets its answer.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_thousand_parked_calls_take_little() {
+    const CALLS: usize = 1000;
+    let served = asking().serve(Carrier::Http);
+    let fixture = Fixture::start(&[], |options| options.servers.push(at("far", &served.url())));
+    fixture.gateway.settled().await;
+    let client = Client::new();
+    let gateway = &fixture.gateway;
+    let asked = client.ask(gateway, "form").await;
+    client.answer(gateway, "form", &asked, answers(&asked)).await.unwrap();
+
+    let before = resident();
+    let mut parked = Vec::with_capacity(CALLS);
+    while parked.len() < CALLS {
+        parked.extend(futures_util::future::join_all((0..50).map(|_| client.ask(gateway, "form"))).await);
+    }
+    assert_eq!(gateway.parked(), CALLS);
+    let grown = resident().saturating_sub(before);
+    println!("{CALLS} parked calls: {grown} kB more in memory");
+    assert!(grown < 50 * 1024, "{grown} kB");
+    for some in parked.chunks(50) {
+        let answers = some.iter().map(|asked| client.answer(gateway, "form", asked, answers(asked)));
+        for done in futures_util::future::join_all(answers).await {
+            assert_eq!(done.unwrap()["resultType"], "complete");
+        }
+    }
+    assert_eq!(gateway.parked(), 0);
+    fixture.end().await;
+}
