@@ -9,6 +9,7 @@
 //! and never from the difference of two wall times, [`NoopSink`] costs a call no allocation, and what the
 //! store wrote can be checked without it (`docs/audit.md`).
 
+mod ahead;
 mod calls;
 mod checkpoint;
 mod clock;

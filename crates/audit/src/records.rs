@@ -72,7 +72,7 @@ pub fn segments(folder: &Path) -> Vec<PathBuf> {
 /// When the file cannot be read, or when `take` fails.
 pub fn read_segment(
     path: &Path,
-    mut take: impl FnMut(Record) -> Result<(), ReadError>,
+    mut take: impl FnMut(&Record) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
     let broken = |error: rusqlite::Error| StoreError::database(path, &error);
     if let Err(error) = std::fs::metadata(path) {
@@ -86,7 +86,7 @@ pub fn read_segment(
         connection.prepare("SELECT CAST(body AS BLOB), head FROM segment ORDER BY id").map_err(broken)?;
     let mut headers = statement.query([]).map_err(broken)?;
     while let Some(row) = headers.next().map_err(broken)? {
-        take(record(RecordKind::Header, None, row, 0).map_err(broken)?)?;
+        take(&record(RecordKind::Header, None, row, 0).map_err(broken)?)?;
     }
     let mut statement = connection
         .prepare("SELECT count, CAST(body AS BLOB), digest FROM checkpoints ORDER BY count, rowid")
@@ -102,17 +102,20 @@ pub fn read_segment(
         connection.prepare("SELECT seq, CAST(body AS BLOB), head FROM rows ORDER BY seq").map_err(broken)?;
     let mut rows = statement.query([]).map_err(broken)?;
     let mut count = 0;
+    // One for all rows: a text of its own for each would cost more than reading it.
+    let mut found = Record { kind: RecordKind::Row, seq: None, text: Vec::new(), hash: None };
     while let Some(row) = rows.next().map_err(broken)? {
         // The numbers of SQLite have a sign; a negative one is nobody's.
         let seq = row.get::<_, i64>(0).map_err(broken)?;
-        let seq = u64::try_from(seq).unwrap_or(u64::MAX);
-        take(record(RecordKind::Row, Some(seq), row, 1).map_err(broken)?)?;
+        found.seq = Some(u64::try_from(seq).unwrap_or(u64::MAX));
+        fill(&mut found, row, 1).map_err(broken)?;
+        take(&found)?;
         count += 1;
         while let Some((_, checkpoint)) = checkpoints.next_if(|(covered, _)| *covered <= count) {
-            take(checkpoint)?;
+            take(&checkpoint)?;
         }
     }
-    checkpoints.try_for_each(|(_, checkpoint)| take(checkpoint))
+    checkpoints.try_for_each(|(_, checkpoint)| take(&checkpoint))
 }
 
 fn record(
@@ -121,8 +124,17 @@ fn record(
     row: &rusqlite::Row<'_>,
     text: usize,
 ) -> Result<Record, rusqlite::Error> {
-    let hash = row.get_ref(text + 1)?.as_blob().ok().and_then(|bytes| bytes.try_into().ok()).map(Hash);
-    Ok(Record { kind, seq, text: row.get_ref(text)?.as_bytes()?.to_vec(), hash })
+    let mut record = Record { kind, seq, text: Vec::new(), hash: None };
+    fill(&mut record, row, text)?;
+    Ok(record)
+}
+
+/// Takes text and hash over from two columns that stand side by side.
+fn fill(record: &mut Record, row: &rusqlite::Row<'_>, text: usize) -> Result<(), rusqlite::Error> {
+    record.text.clear();
+    record.text.extend_from_slice(row.get_ref(text)?.as_bytes()?);
+    record.hash = row.get_ref(text + 1)?.as_blob().ok().and_then(|bytes| bytes.try_into().ok()).map(Hash);
+    Ok(())
 }
 
 /// How the line of each kind of record begins, goes on behind the hash, and ends.
@@ -166,7 +178,7 @@ fn read_line(line: &[u8]) -> Option<Record> {
 /// When it cannot be read or a line is no record, or when `take` fails.
 pub fn read_export(
     path: &Path,
-    mut take: impl FnMut(Record) -> Result<(), ReadError>,
+    mut take: impl FnMut(&Record) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
     let failed = |error| ReadError::File { path: path.to_owned(), error };
     let mut file = io::BufReader::new(std::fs::File::open(path).map_err(failed)?);
@@ -176,7 +188,7 @@ pub fn read_export(
         if file.read_until(b'\n', &mut line).map_err(failed)? == 0 {
             break;
         }
-        take(read_line(&line).ok_or(ReadError::Line { line: number })?)?;
+        take(&read_line(&line).ok_or(ReadError::Line { line: number })?)?;
     }
     Ok(())
 }

@@ -7,14 +7,14 @@
 //! somebody who could write everything, the file of checkpoints too, wrote another history. Checkpoints that
 //! were kept elsewhere ([`Verifier::expect`]) or signed answer that.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::merkle::Frontier;
 use crate::records::{Record, RecordKind};
-use crate::row::Row;
 use crate::store::FORMAT;
 use crate::{Checkpoint, Hash, Header, PublicKey};
 
@@ -99,6 +99,54 @@ impl From<&Checkpoint> for Expected {
     }
 }
 
+/// A record, and all that can be told of it without its neighbours: the costly part, which needs no order.
+pub(crate) enum Seen {
+    Row(SeenRow),
+    /// A header or a checkpoint.
+    Other(Record),
+}
+
+/// What is left of a row.
+pub(crate) struct SeenRow {
+    /// As the database has it.
+    seq: Option<u64>,
+    /// As its text says; none if that cannot be read.
+    number: Option<u64>,
+    leaf: Hash,
+    /// As it is stored.
+    hash: Option<Hash>,
+}
+
+/// What every row's text must have. What else stands in it must be JSON, and is not looked at.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Needed<'a> {
+    seq: u64,
+    #[serde(borrow, rename = "kind")]
+    _kind: Cow<'a, str>,
+    #[serde(borrow, rename = "time")]
+    _time: Cow<'a, str>,
+    #[serde(borrow, rename = "correlationId")]
+    _correlation_id: Cow<'a, str>,
+    #[serde(borrow, rename = "tool")]
+    _tool: Cow<'a, str>,
+}
+
+impl Seen {
+    pub(crate) fn of(record: &Record) -> Self {
+        if record.kind != RecordKind::Row {
+            return Self::Other(record.clone());
+        }
+        let needed: Option<Needed<'_>> = serde_json::from_slice(&record.text).ok();
+        Self::Row(SeenRow {
+            seq: record.seq,
+            number: needed.map(|row| row.seq),
+            leaf: Hash::leaf(&record.text),
+            hash: record.hash,
+        })
+    }
+}
+
 /// Checks records as they come.
 #[derive(Default)]
 pub struct Verifier {
@@ -143,18 +191,23 @@ impl Verifier {
 
     /// Checks one record.
     pub fn take(&mut self, record: &Record) {
-        match record.kind {
-            RecordKind::Header => {
+        self.judge(&Seen::of(record));
+    }
+
+    /// Checks what was seen of the next record.
+    pub(crate) fn judge(&mut self, seen: &Seen) {
+        match seen {
+            Seen::Other(record) if record.kind == RecordKind::Header => {
                 self.end();
                 self.header(record);
             }
             _ if self.now.is_none() => {
                 self.report("", "the header of the segment is missing");
                 self.now = Some(Current::new(String::new(), None, Hash::default(), Vec::new()));
-                self.take(record);
+                self.judge(seen);
             }
-            RecordKind::Row => self.row(record),
-            RecordKind::Checkpoint => self.checkpoint(record),
+            Seen::Row(row) => self.row(row),
+            Seen::Other(record) => self.checkpoint(record),
         }
     }
 
@@ -211,29 +264,26 @@ impl Verifier {
         }
     }
 
-    fn row(&mut self, record: &Record) {
+    fn row(&mut self, row: &SeenRow) {
         let Some(now) = &mut self.now else { return };
-        let body: Option<Row> = serde_json::from_slice(&record.text).ok();
-        let number = record.seq.or(body.as_ref().map(|row| row.seq));
         let expected = now.next;
-        let leaf = Hash::leaf(&record.text);
-        let head = Hash::link(&now.head, &leaf);
+        let head = Hash::link(&now.head, &row.leaf);
         let sealed = now.sealed;
-        now.tree.push(leaf);
-        now.head = record.hash.unwrap_or(head);
-        let seq = number.unwrap_or(expected);
+        now.tree.push(row.leaf);
+        now.head = row.hash.unwrap_or(head);
+        let seq = row.seq.or(row.number).unwrap_or(expected);
         now.next = seq.saturating_add(1);
-        let what = match (&body, number) {
+        let what = match row.number {
             _ if seq > expected && seq == expected + 1 => Some((expected, "it is missing".to_owned())),
             _ if seq > expected => Some((expected, format!("it and those up to {} are missing", seq - 1))),
             _ if seq < expected => Some((seq, format!("it stands where row {expected} should"))),
-            (Some(row), _) if row.seq != seq => {
-                Some((seq, format!("its text says that it is row {}: it was moved or changed", row.seq)))
+            Some(number) if number != seq => {
+                Some((seq, format!("its text says that it is row {number}: it was moved or changed")))
             }
-            _ if record.hash != Some(head) => {
+            _ if row.hash != Some(head) => {
                 Some((seq, "it was changed, or does not follow from the row before it".to_owned()))
             }
-            (None, _) => Some((seq, "it cannot be read".to_owned())),
+            None => Some((seq, "it cannot be read".to_owned())),
             _ if sealed => Some((seq, "it was added after the segment was sealed".to_owned())),
             _ => None,
         };

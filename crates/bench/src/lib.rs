@@ -10,6 +10,7 @@ pub mod family;
 pub mod load;
 pub mod machine;
 pub mod plan;
+pub mod record;
 pub mod report;
 pub mod request;
 pub mod serve;

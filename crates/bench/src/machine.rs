@@ -80,6 +80,15 @@ impl Process {
         Ok(())
     }
 
+    /// Waits until it has done its work, which must succeed; gives the time since the start.
+    pub fn succeeds(&mut self) -> Result<Duration> {
+        let status = self.child.wait()?;
+        let elapsed = self.started.elapsed();
+        let words = || fs::read_to_string(&self.words).unwrap_or_default();
+        ensure!(status.success(), "it ended with {status}; it said:\n{}", words());
+        Ok(elapsed)
+    }
+
     /// A line of its status in kilobytes, such as `VmRSS` or `VmHWM`.
     pub fn memory_kb(&self, name: &str) -> Result<u64> {
         family::memory_kb(self.pid(), name).with_context(|| format!("the kernel does not tell `{name}`"))
@@ -144,6 +153,15 @@ mod tests {
         let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 9 0 0 0 17 5 3 2 20 0 1 0 100 1 1";
         assert_eq!(CpuTime::read(stat).map(|time| time.ticks), Some(22));
         assert!(CpuTime::read("42 (a) S 1").is_none());
+    }
+
+    #[test]
+    fn a_failure_is_no_success() {
+        let words = tempfile::NamedTempFile::new().unwrap();
+        let ends =
+            |program| Process::start(Path::new(program), &[], words.path().to_owned()).unwrap().succeeds();
+        ends("true").unwrap();
+        ends("false").unwrap_err();
     }
 
     #[test]

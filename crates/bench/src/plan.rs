@@ -15,6 +15,7 @@ use tokio::runtime::Builder;
 use crate::client;
 use crate::load::{Load, Round};
 use crate::machine::{Process, free_address, load_average};
+use crate::record::{self, Verification};
 use crate::request::{Ask, Era, Template};
 use crate::supervision::{self, Supervision};
 
@@ -86,7 +87,7 @@ pub struct Plan {
     pub form: Form,
     /// Worker threads of the gateway; its own default without.
     pub threads: Option<usize>,
-    /// Only loads and parts of supervision whose name holds this text.
+    /// Only loads and other parts whose name holds this text.
     pub only: Option<String>,
 }
 
@@ -99,6 +100,15 @@ pub enum Behind {
     Http,
     /// As a child process, by a gateway that records calls; one that does not stands for the direct path.
     Recorded,
+    /// The same with a server over HTTP.
+    RecordedHttp,
+}
+
+impl Behind {
+    /// Whether recording is compared with not recording, instead of the gateway with the direct path.
+    pub const fn is_recorded(self) -> bool {
+        matches!(self, Self::Recorded | Self::RecordedHttp)
+    }
 }
 
 /// The rounds of one kind of load.
@@ -119,7 +129,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    fn new(behind: Behind, era: Era, ask: Ask, connections: usize) -> Self {
+    pub(crate) fn new(behind: Behind, era: Era, ask: Ask, connections: usize) -> Self {
         Self { behind, era, ask, connections, direct: Vec::new(), through: Vec::new() }
     }
 
@@ -134,6 +144,7 @@ impl Cell {
             Behind::Stdio => "",
             Behind::Http => ", http",
             Behind::Recorded => ", audit",
+            Behind::RecordedHttp => ", audit http",
         };
         format!("{ask}, {}, {}{behind}", self.era.name(), self.connections)
     }
@@ -164,6 +175,8 @@ pub struct Findings {
     pub peak_list_kb: u64,
     /// What it costs to keep many servers.
     pub supervision: Supervision,
+    /// How fast a record is verified.
+    pub verification: Verification,
 }
 
 /// A process and where it is reached.
@@ -192,15 +205,12 @@ impl Plan {
         let direct_list = self.direct(&folder, LIST_TOOLS)?;
         let (gateway, ..) = self.gateway(&folder, 0)?;
         let (gateway_list, ..) = self.gateway(&folder, LIST_TOOLS)?;
-        let (gateway_http, ..) = self.gateway_of(
-            &folder,
-            "http",
-            NO_AUDIT,
-            &format!("url = \"http://{}/mcp\"\n", direct.address),
-        )?;
+        let over_http = format!("url = \"http://{}/mcp\"\n", direct.address);
+        let (gateway_http, ..) = self.gateway_of(&folder, "http", NO_AUDIT, &over_http)?;
         let record = serde_json::to_string(text(&folder.path().join("audit"))?)?;
-        let (recording, ..) =
-            self.gateway_of(&folder, "audit", &format!("audit.folder = {record}\n"), &self.echo(0)?)?;
+        let audit = format!("audit.folder = {record}\n");
+        let (recording, ..) = self.gateway_of(&folder, "audit", &audit, &self.echo(0)?)?;
+        let (recording_http, ..) = self.gateway_of(&folder, "audit-http", &audit, &over_http)?;
         for served in [&direct_list, &gateway_list] {
             for era in Era::ALL {
                 has_all_tools(served.address, era)?;
@@ -211,23 +221,25 @@ impl Plan {
         for era in Era::ALL {
             cells.extend(CONNECTIONS.map(|count| Cell::new(Behind::Stdio, era, Ask::Call, count)));
             cells.push(Cell::new(Behind::Stdio, era, Ask::List, 1));
-            for behind in [Behind::Http, Behind::Recorded] {
+            for behind in [Behind::Http, Behind::Recorded, Behind::RecordedHttp] {
                 cells.extend([1, 64].map(|count| Cell::new(behind, era, Ask::Call, count)));
             }
         }
-        cells.retain(|cell| self.only.as_ref().is_none_or(|only| cell.name().contains(only.as_str())));
-        let any = !cells.is_empty() || supervision::any(self.only.as_deref());
-        ensure!(any, "neither a load nor a part of supervision has a name like that");
+        cells.retain(|cell| self.wants(&cell.name()));
+        let verify = self.wants(record::PART);
+        let any = !cells.is_empty() || verify || supervision::any(self.only.as_deref());
+        ensure!(any, "neither a load nor another part has a name like that");
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let rounds = if cells.is_empty() { 0 } else { self.form.rounds() };
         for number in 0..rounds {
             tell(&format!("round {} of {}", number + 1, self.form.rounds()));
             for cell in &mut cells {
-                let (plain, bridged) = match cell.ask {
-                    Ask::List => (&direct_list, &gateway_list),
-                    Ask::Call | Ask::Greet if cell.behind == Behind::Http => (&direct, &gateway_http),
-                    Ask::Call | Ask::Greet if cell.behind == Behind::Recorded => (&gateway, &recording),
-                    Ask::Call | Ask::Greet => (&direct, &gateway),
+                let (plain, bridged) = match (cell.ask, cell.behind) {
+                    (Ask::List, _) => (&direct_list, &gateway_list),
+                    (_, Behind::Stdio) => (&direct, &gateway),
+                    (_, Behind::Http) => (&direct, &gateway_http),
+                    (_, Behind::Recorded) => (&gateway, &recording),
+                    (_, Behind::RecordedHttp) => (&gateway_http, &recording_http),
                 };
                 let (plain, bridged) = (self.load(cell, plain), self.load(cell, bridged));
                 let order = if number % 2 == 0 { [true, false] } else { [false, true] };
@@ -251,7 +263,11 @@ impl Plan {
         let (peak_kb, peak_list_kb) =
             (gateway.process.memory_kb("VmHWM")?, gateway_list.process.memory_kb("VmHWM")?);
         // What they would do besides is not to be measured.
-        drop((gateway_http, recording, direct, direct_list, gateway, gateway_list));
+        drop((gateway_http, recording, recording_http, direct, direct_list, gateway, gateway_list));
+        let verification = match verify {
+            true => Verification::measure(self, &folder, tell)?,
+            false => Verification::default(),
+        };
         let supervision = Supervision::measure(self, &folder, tell)?;
         Ok(Findings {
             form: self.form,
@@ -265,7 +281,13 @@ impl Plan {
             peak_kb,
             peak_list_kb,
             supervision,
+            verification,
         })
+    }
+
+    /// Whether what has this name is to be measured.
+    fn wants(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
     fn load(&self, cell: &Cell, served: &Served) -> Load {

@@ -7,14 +7,19 @@ use serde_json::{Value, json};
 
 use crate::load::Round;
 use crate::plan::{Behind, Cell, Findings};
+use crate::record::Verification;
 use crate::request::{Ask, Era};
 use crate::statistics::median;
 use crate::supervision::{MANY, Memory, Restart, START_SERVERS, Supervision};
 
 /// The most that a lone call may take while calls are recorded, as a multiple of without.
 const RECORDED_LATENCY_RATIO: f64 = 1.5;
+/// The same with a server over HTTP.
+const RECORDED_HTTP_LATENCY_RATIO: f64 = 1.6;
 /// The least throughput while calls are recorded, as a share of without.
 const RECORDED_THROUGHPUT_RATIO: f64 = 0.65;
+/// The least speed of verifying a record, as a share of reading and hashing its bytes.
+const VERIFY_RATIO: f64 = 0.5;
 /// Below this the direct path is no yardstick.
 const DIRECT_AT_LEAST: f64 = 60_000.0;
 const LATENCY_RATIO: f64 = 1.7;
@@ -109,17 +114,15 @@ impl Findings {
         for era in Era::ALL {
             let name = era.name();
             let all = || self.cells.iter().filter(move |cell| cell.era == era);
-            let cells = || all().filter(|cell| cell.behind != Behind::Recorded);
-            for cell in all().filter(|cell| cell.behind == Behind::Recorded) {
+            let cells = || all().filter(|cell| !cell.behind.is_recorded());
+            for cell in all().filter(|cell| cell.behind.is_recorded()) {
+                let (name, latency) = match cell.behind {
+                    Behind::RecordedHttp => (format!("{name}, http"), RECORDED_HTTP_LATENCY_RATIO),
+                    _ => (name.to_owned(), RECORDED_LATENCY_RATIO),
+                };
                 if cell.connections == 1 {
                     let ratio = cell.latency_ratio();
-                    bar(
-                        format!("p50 at 1 with audit, {name}"),
-                        ratio,
-                        true,
-                        RECORDED_LATENCY_RATIO,
-                        "× without",
-                    );
+                    bar(format!("p50 at 1 with audit, {name}"), ratio, true, latency, "× without");
                 } else {
                     let ratio = cell.throughput_ratio();
                     let name = format!("requests/s at {} with audit, {name}", cell.connections);
@@ -133,12 +136,10 @@ impl Findings {
             }
             for cell in cells() {
                 let (name, latency, throughput, most_cpu) = match cell.behind {
-                    Behind::Stdio | Behind::Recorded => {
-                        (name.to_owned(), LATENCY_RATIO, THROUGHPUT_RATIO, CPU_MICROS)
-                    }
                     Behind::Http => {
                         (format!("{name}, http"), HTTP_LATENCY_RATIO, HTTP_THROUGHPUT_RATIO, HTTP_CPU_MICROS)
                     }
+                    _ => (name.to_owned(), LATENCY_RATIO, THROUGHPUT_RATIO, CPU_MICROS),
                 };
                 match (cell.ask, cell.connections) {
                     (Ask::Call, 1) => {
@@ -177,6 +178,10 @@ impl Findings {
         bar("idle memory".to_owned(), self.idle_megabytes(), true, IDLE_MEGABYTES, "MB");
         let start = millis(&self.first_answer);
         bar("start to first answer".to_owned(), start, true, FIRST_ANSWER_MILLIS, "ms");
+        if let Some(ratio) = self.verification.speed_ratio() {
+            let name = format!("audit verify of {} rows", self.verification.rows);
+            bar(name, ratio, false, VERIFY_RATIO, "× reading and hashing");
+        }
         let kept = &self.supervision;
         if let Some(ratio) = kept.among_many_ratio() {
             bar(format!("p50 at 1 among {MANY} upstreams"), ratio, true, AMONG_MANY_RATIO, "× one upstream");
@@ -215,7 +220,7 @@ impl Findings {
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
-            "{:<29} {:<8} {:>9} {:>9} {:>9} {:>10} {:>9} {:>8} {:>8}",
+            "{:<34} {:<8} {:>9} {:>9} {:>9} {:>10} {:>9} {:>8} {:>8}",
             "load, era, connections",
             "way",
             "p50 µs",
@@ -231,7 +236,7 @@ impl Findings {
                 let Medians { p50, p95, p99, per_second, cpu_micros } = Medians::of(rounds);
                 let _ = write!(
                     out,
-                    "{:<29} {way:<8} {p50:>9.1} {p95:>9.1} {p99:>9.1} {per_second:>10.0} {cpu_micros:>9.1}",
+                    "{:<34} {way:<8} {p50:>9.1} {p95:>9.1} {p99:>9.1} {per_second:>10.0} {cpu_micros:>9.1}",
                     cell.name()
                 );
                 let _ = match way {
@@ -256,13 +261,14 @@ impl Findings {
             self.load_average[1],
             self.elapsed.as_secs_f64(),
         );
-        out.push_str(&self.supervision.words());
+        out.push_str(&words(self.verification.figures()));
+        out.push_str(&words(self.supervision.figures()));
         for bar in self.bars() {
             let verdict = if bar.holds() { "holds " } else { "MISSED" };
             let sign = if bar.at_most { "≤" } else { "≥" };
             let _ = writeln!(
                 out,
-                "{verdict} {:<38} {:>9.2} {sign} {} {}",
+                "{verdict} {:<41} {:>9.2} {sign} {} {}",
                 bar.name, bar.measured, bar.limit, bar.unit
             );
         }
@@ -290,7 +296,8 @@ impl Findings {
             "first_answer_ms": rounded(millis(&self.first_answer)), "first_list_ms": rounded(millis(&self.first_list)),
             "idle_mb": rounded(self.idle_megabytes()), "peak_mb": rounded(megabytes(self.peak_kb as f64)),
             "peak_1000_tools_mb": rounded(megabytes(self.peak_list_kb as f64)),
-            "supervision": self.supervision.to_json(),
+            "supervision": as_json(self.supervision.figures()),
+            "verification": as_json(self.verification.figures()),
         })
     }
 }
@@ -345,25 +352,39 @@ impl Supervision {
         }
         figures
     }
+}
 
-    fn words(&self) -> String {
-        let mut out = String::new();
-        for (name, value) in self.figures() {
-            // Writing to a string cannot fail.
-            let _ = writeln!(out, "{:<34} {value:>9.2}", name.replace('_', " "));
-        }
-        if !out.is_empty() {
-            out.push('\n');
-        }
-        out
+impl Verification {
+    fn speed_ratio(&self) -> Option<f64> {
+        let ratios =
+            self.rounds.iter().map(|(hashed, verified)| hashed.as_secs_f64() / verified.as_secs_f64());
+        (!self.rounds.is_empty()).then(|| median(ratios))
     }
 
-    fn to_json(&self) -> Value {
-        self.figures()
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), Value::from(rounded(value))))
-            .collect()
+    fn figures(&self) -> Vec<(&'static str, f64)> {
+        if self.rounds.is_empty() {
+            return Vec::new();
+        }
+        let (hashed, verified): (Vec<_>, Vec<_>) = self.rounds.iter().copied().unzip();
+        vec![("record_hashed_ms", millis(&hashed)), ("record_verified_ms", millis(&verified))]
     }
+}
+
+/// Figures by their names, a line each.
+fn words(figures: Vec<(&'static str, f64)>) -> String {
+    let mut out = String::new();
+    for (name, value) in figures {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "{:<34} {value:>9.2}", name.replace('_', " "));
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    out
+}
+
+fn as_json(figures: Vec<(&'static str, f64)>) -> Value {
+    figures.into_iter().map(|(name, value)| (name.to_owned(), Value::from(rounded(value)))).collect()
 }
 
 fn millis(durations: &[Duration]) -> f64 {
@@ -412,6 +433,7 @@ mod tests {
             peak_kb: 9000,
             peak_list_kb: 10_000,
             supervision: Supervision::default(),
+            verification: Verification::default(),
         }
     }
 
@@ -464,6 +486,37 @@ mod tests {
         assert_eq!(missed(&findings).len(), 5);
         assert_eq!(findings.to_json()["supervision"]["shim_start_ms"], 6.0);
         assert!(findings.table().contains("killed server back ms"), "{}", findings.table());
+    }
+
+    #[test]
+    fn recording_and_verifying_are_judged() {
+        let ms = Duration::from_millis;
+        let mut findings = findings(round(110.0, 50_000.0, 15.0));
+        let recorded = |behind, connections, through| Cell {
+            direct: vec![round(100.0, 80_000.0, 10.0)],
+            through: vec![through],
+            ..Cell::new(behind, Era::Modern, Ask::Call, connections)
+        };
+        let judged = |p50: f64, per_second| {
+            [Behind::Recorded, Behind::RecordedHttp].into_iter().flat_map(move |behind| {
+                [1, 64].map(|connections| recorded(behind, connections, round(p50, per_second, 20.0)))
+            })
+        };
+        findings.cells.extend(judged(149.0, 53_000.0));
+        findings.verification = Verification { rows: 10, rounds: vec![(ms(10), ms(20))] };
+        assert_eq!(missed(&findings), Vec::<String>::new());
+        findings.cells.extend(judged(155.0, 51_000.0));
+        findings.verification.rounds = vec![(ms(10), ms(21))];
+        assert_eq!(
+            missed(&findings),
+            [
+                "p50 at 1 with audit, modern",
+                "requests/s at 64 with audit, modern",
+                "requests/s at 64 with audit, modern, http",
+                "audit verify of 10 rows"
+            ]
+        );
+        assert_eq!(findings.to_json()["verification"]["record_verified_ms"], 21.0);
     }
 
     #[test]

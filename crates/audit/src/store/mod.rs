@@ -409,7 +409,7 @@ mod tests {
         let file = segment_files(folder.path()).remove(0);
         let (mut kinds, mut verifier) = (Vec::new(), Verifier::default());
         read_segment(&file, |record| {
-            verifier.take(&record);
+            verifier.take(record);
             if record.kind == RecordKind::Row {
                 kinds.push(serde_json::from_slice::<crate::Row>(&record.text).unwrap());
             }

@@ -58,8 +58,8 @@ pub(crate) fn written(folder: &Path, calls: usize, change: impl FnOnce(&mut Stor
 
 pub(crate) fn records(path: &Path) -> Vec<Record> {
     let mut all = Vec::new();
-    let take = |record| {
-        all.push(record);
+    let take = |record: &Record| {
+        all.push(record.clone());
         Ok(())
     };
     if path.extension().is_some_and(|ending| ending == "jsonl") {
@@ -77,22 +77,7 @@ pub(crate) fn rows(path: &Path) -> Vec<Row> {
 
 pub(crate) fn verify(paths: &[PathBuf]) -> (Vec<Verified>, Vec<Problem>) {
     let mut verifier = Verifier::default();
-    for path in paths {
-        let read = if path.extension().is_some_and(|ending| ending == "jsonl") {
-            read_export(path, |record| {
-                verifier.take(&record);
-                Ok(())
-            })
-        } else {
-            read_segment(path, |record| {
-                verifier.take(&record);
-                Ok(())
-            })
-        };
-        if let Err(error) = read {
-            verifier.report("", error.to_string());
-        }
-    }
+    verifier.read(paths);
     let (verified, problems, _) = verifier.finish();
     (verified, problems)
 }

@@ -258,7 +258,7 @@ fn a_kept_head_finds_a_cut_tail() {
         let mut verifier = Verifier::default();
         verifier.expect(expected);
         read_segment(path, |record| {
-            verifier.take(&record);
+            verifier.take(record);
             Ok(())
         })
         .unwrap();

@@ -144,7 +144,7 @@ fn a_planted_secret_is_nowhere() {
     }
     let mut exported = Vec::new();
     for segment in segments(folder.path()) {
-        read_segment(&segment, |record| Ok(write_line(&record, &mut exported)?)).unwrap();
+        read_segment(&segment, |record| Ok(write_line(record, &mut exported)?)).unwrap();
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let sinks = [

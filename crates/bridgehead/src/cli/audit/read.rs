@@ -233,7 +233,7 @@ fn write_to(export: &Export, files: &[PathBuf], out: &mut impl Write) -> Result<
     match export.format {
         Format::Jsonl => {
             for file in files {
-                read_segment(file, |record| Ok(write_line(&record, out)?))?;
+                read_segment(file, |record| Ok(write_line(record, out)?))?;
             }
         }
         Format::Csv => {

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bridgehead::audit::{
-    CHECKPOINT_FILE, Expected, Hash, Proof, PublicKey, Verifier, read_calls, read_checkpoints, read_export,
-    read_segment, segments,
+    CHECKPOINT_FILE, Expected, Hash, Proof, PublicKey, Verifier, read_calls, read_checkpoints, segments,
 };
 use bridgehead::config::AuditSettings;
 use clap::Args;
@@ -84,17 +83,7 @@ pub(super) fn verify(
         }
     }
     let files = if whole { segments(folder) } else { verify.files.clone() };
-    for file in &files {
-        let mut take = |record| {
-            verifier.take(&record);
-            Ok(())
-        };
-        let exported = file.extension().is_some_and(|ending| ending == "jsonl");
-        let read = if exported { read_export(file, &mut take) } else { read_segment(file, &mut take) };
-        if let Err(error) = read {
-            verifier.report(&file.display().to_string(), error.to_string());
-        }
-    }
+    verifier.read(&files);
     let (verified, mut problems, absent) = verifier.finish();
     let mut missing: Vec<&str> = absent.iter().map(|it| it.segment.as_str()).collect();
     missing.retain(|name| !removed.iter().any(|gone| gone == name));

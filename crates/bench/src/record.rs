@@ -1,0 +1,149 @@
+//! How fast a record of calls is verified, compared with reading and hashing the same bytes.
+//!
+//! The record is written by the store itself, here; verified by the program, as a user does it. Both are done in turns
+//! on files that the kernel has in memory: what the disk takes is the same for both.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bridgehead_audit::{
+    AuditSink, Call, Clock, CorrelationId, Enter, Era, Exit, Outcome, SqliteSink, StoreOptions, SystemClock,
+    segments,
+};
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use tokio::runtime::Builder;
+use tokio::task::JoinSet;
+
+use crate::machine::Process;
+use crate::plan::{Form, Plan, text};
+
+/// What `--only` calls it.
+pub(crate) const PART: &str = "audit verify";
+/// How many calls are recorded at once.
+const AT_ONCE: usize = 64;
+
+/// What was measured; empty if it was not asked for.
+#[derive(Debug, Default)]
+pub struct Verification {
+    /// How many rows the record has.
+    pub rows: usize,
+    /// Reading and hashing the bytes of the record, and verifying it.
+    pub rounds: Vec<(Duration, Duration)>,
+}
+
+impl Form {
+    const fn recorded_rows(self) -> usize {
+        match self {
+            Self::Short => 200_000,
+            Self::Full => 1_000_000,
+        }
+    }
+}
+
+impl Verification {
+    pub(crate) fn measure(plan: &Plan, folder: &TempDir, tell: &mut dyn FnMut(&str)) -> Result<Self> {
+        let rows = plan.form.recorded_rows();
+        tell(&format!("recording {rows} rows, then verifying them"));
+        let record = folder.path().join("record");
+        write(&record, rows)?;
+        let files = segments(&record);
+        let verify = || {
+            let arguments = ["audit", "verify", "--folder", text(&record)?];
+            let mut process = Process::start(&plan.gateway, &arguments, folder.path().join("verify.txt"))?;
+            process.succeeds().context("`audit verify`")
+        };
+        // The first time brings the files into memory.
+        hash(&files)?;
+        verify()?;
+        let rounds = (0..plan.form.rounds()).map(|_| Ok((hash(&files)?, verify()?)));
+        Ok(Self { rows, rounds: rounds.collect::<Result<_>>()? })
+    }
+}
+
+/// Records calls as a gateway does.
+fn write(folder: &Path, rows: usize) -> Result<()> {
+    let sink = Arc::new(SqliteSink::open(StoreOptions::new(folder))?);
+    let runtime = Builder::new_current_thread().build()?;
+    runtime.block_on(async {
+        let mut calls = JoinSet::new();
+        for number in 0..rows / 2 {
+            if calls.len() == AT_ONCE {
+                calls.join_next().await.context("nothing is recorded")???;
+            }
+            let sink = Arc::clone(&sink);
+            calls.spawn(async move { call(&sink, number).await });
+        }
+        while let Some(done) = calls.join_next().await {
+            done??;
+        }
+        anyhow::Ok(())
+    })?;
+    sink.close();
+    Ok(())
+}
+
+async fn call(sink: &SqliteSink, number: usize) -> Result<()> {
+    let clock = SystemClock::default();
+    let call = Call {
+        tool: "echo".into(),
+        server: Some("echo".into()),
+        principal: "local".into(),
+        correlation: CorrelationId::mint(),
+        era: Era::Modern,
+        transport: "http",
+    };
+    let arguments = Bytes::from(format!(r#"{{"text":"message {number:08}"}}"#));
+    let enter = Enter::new(call, arguments, true, clock.now());
+    sink.enter(&enter).await?;
+    let body = Bytes::from(format!(r#"{{"content":[{{"type":"text","text":"message {number:08}"}}]}}"#));
+    let outcome = Outcome::Result { body, is_error: false };
+    sink.exit(Exit::new(enter.call(), enter.moment(), clock.now(), outcome))?;
+    Ok(())
+}
+
+/// Reads the files and hashes their bytes; gives the time it took.
+fn hash(files: &[PathBuf]) -> Result<Duration> {
+    let begun = Instant::now();
+    let mut room = vec![0; 256 * 1024];
+    for path in files {
+        let (mut file, mut hasher) = (File::open(path)?, Sha256::new());
+        loop {
+            let count = file.read(&mut room)?;
+            if count == 0 {
+                break;
+            }
+            hasher.update(&room[..count]);
+        }
+        std::hint::black_box(hasher.finalize());
+    }
+    ensure!(!files.is_empty(), "nothing was recorded");
+    Ok(begun.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is measured is a whole record: two rows for each call.
+    #[test]
+    fn all_rows_are_written_and_hashed() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), 200).unwrap();
+        let files = segments(folder.path());
+        let mut rows = 0;
+        bridgehead_audit::read_segment(&files[0], |record| {
+            rows += usize::from(record.kind == bridgehead_audit::RecordKind::Row);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!((files.len(), rows), (1, 200));
+        assert!(hash(&files).unwrap() > Duration::ZERO);
+        hash(&[]).unwrap_err();
+    }
+}
