@@ -5,7 +5,7 @@
 //!
 //! What must stay true: where the stream is cut into pieces makes no difference, each byte is looked at once
 //! (an event that comes in many pieces costs no more than one that comes whole), what the stream has not
-//! ended with an empty line is never given out, and a large event is copied at most once.
+//! ended with an empty line is never given out, and a large event is copied at most twice.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,10 +13,11 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-/// Pieces of a line smaller than this are gathered: a reference to each would cost more than a copy.
-const SMALL: usize = 4 * 1024;
-/// Gathered pieces are kept in parts of this size, so that gathering never copies what it has gathered.
-const PART: usize = 64 * 1024;
+/// Pieces of a line smaller than this are gathered: a reference to each would cost more than a copy, in time or, where
+/// it holds on to a buffer that is hardly filled, in memory.
+const SMALL: usize = 256 * 1024;
+/// Gathered pieces are kept in parts of about this size, so that gathering never copies what it has gathered.
+const PART: usize = 256 * 1024;
 
 /// Collects a stream and gives back its events. The reader calls [`EventBuffer::push`] with what has come, then
 /// [`EventBuffer::next_event`] until there is none.

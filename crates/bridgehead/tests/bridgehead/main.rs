@@ -11,6 +11,7 @@ mod bootstrap;
 mod common;
 mod example;
 mod leaks;
+mod memory;
 mod operations;
 mod questions;
 mod record;

@@ -117,16 +117,35 @@ pub(super) fn media_name(headers: &HeaderMap) -> String {
 }
 
 /// The pieces of a body until it is whole. Joined once, and not at all if it came in one.
+///
+/// Where the length is known each piece is copied to its place as it comes: a piece holds on to the whole buffer that it
+/// was read into, and a long body would be in memory twice and more.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     parts: Vec<Bytes>,
+    whole: BytesMut,
+    /// How long the body is; nothing if that is not known.
+    expected: usize,
     size: usize,
 }
 
 impl Pieces {
+    /// For a body of this length, if it is known. It must have been found acceptable.
+    pub(super) fn expecting(length: Option<u64>) -> Self {
+        let expected = length.and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
+        Self { expected, ..Self::default() }
+    }
+
     pub(super) fn push(&mut self, part: Bytes) {
         self.size += part.len();
-        self.parts.push(part);
+        if part.len() >= self.expected {
+            self.parts.push(part);
+            return;
+        }
+        if self.whole.is_empty() {
+            self.whole.reserve(self.expected);
+        }
+        self.whole.extend_from_slice(&part);
     }
 
     pub(super) const fn size(&self) -> usize {
@@ -134,8 +153,10 @@ impl Pieces {
     }
 
     pub(super) fn join(&mut self) -> Bytes {
-        if let [_] = self.parts.as_slice() {
-            return self.parts.pop().unwrap_or_default();
+        match self.parts.as_slice() {
+            [] => return std::mem::take(&mut self.whole).freeze(),
+            [_] => return self.parts.pop().unwrap_or_default(),
+            _ => {}
         }
         let mut whole = BytesMut::with_capacity(self.size);
         for part in self.parts.drain(..) {

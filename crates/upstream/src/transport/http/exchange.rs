@@ -253,12 +253,11 @@ impl HttpExchange {
         }
         match Media::of(&head.headers) {
             Media::Json if head.status != StatusCode::ACCEPTED => {
-                if let Some(size) = body.size_hint().exact()
-                    && size > self.remote.limit as u64
-                {
+                let length = body.size_hint().exact();
+                if let Some(size) = length.filter(|size| *size > self.remote.limit as u64) {
                     return Some(self.too_large(size));
                 }
-                self.state = State::Whole { body, wire, pieces: Pieces::default() };
+                self.state = State::Whole { body, wire, pieces: Pieces::expecting(length) };
             }
             Media::Events => self.state = State::Events { body, wire, events: Box::default() },
             _ if self.speech() == Speech::Sse => {

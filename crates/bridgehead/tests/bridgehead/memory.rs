@@ -1,0 +1,77 @@
+//! What a large result takes in the gateway while it passes.
+
+use bridgehead_testkit::client::HttpClient;
+use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, stream_head};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::common::{Place, signal};
+
+const LARGE: usize = 10_000_000;
+
+/// A server over HTTP whose tools give back as many bytes as they are asked for: `whole` as one JSON text, `events` in
+/// an event stream.
+fn serve(asked: &Asked) -> Vec<Part> {
+    let message = asked.json();
+    let params = &message["params"];
+    let result = match asked.rpc().as_str() {
+        "server/discover" => json!({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}),
+        "tools/list" => {
+            let tool = |name| json!({"name": name, "inputSchema": {"type": "object"}});
+            json!({"tools": [tool("whole"), tool("events")]})
+        }
+        _ => {
+            let size = params["arguments"]["size"].as_u64().unwrap_or_default();
+            json!({"content": [{"type": "text", "text": "x".repeat(usize::try_from(size).unwrap())}]})
+        }
+    };
+    let mut answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+    for (name, value) in
+        [("resultType", json!("complete")), ("ttlMs", json!(0)), ("cacheScope", json!("private"))]
+    {
+        answer["result"][name] = value;
+    }
+    match params["name"].as_str() {
+        Some("events") => vec![stream_head(&[]), event(&answer), last_chunk()],
+        _ => json_reply(&answer),
+    }
+}
+
+async fn call(http: HttpClient, tool: &str, size: usize) {
+    let params = json!({"name": tool, "arguments": {"size": size}});
+    let answer: Value = http.post_modern("/mcp", "tools/call", params).await.json();
+    let text = answer["result"]["content"][0]["text"].as_str().map(str::len);
+    assert_eq!(text, Some(size), "{}", answer.to_string().chars().take(200).collect::<String>());
+}
+
+/// A line of the status of a process, in bytes.
+fn status(pid: u32, name: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// LINK-2: a result of 10 MB from a server over HTTP passes with no more than twice its size of memory. The peak is that
+/// of the whole process over what it had when it was idle; everything that a call needs for the first time was
+/// touched by a small call before.
+#[tokio::test]
+async fn a_large_result_passes_in_little_memory() {
+    let peer = Peer::start(serve).await;
+    let place = Place::new();
+    let config = place.file("bridgehead.toml", &format!("[servers.far]\nurl = {:?}\n", peer.url("/mcp")));
+    let config = config.display().to_string();
+    for tool in ["whole", "events"] {
+        // One for each: an allocator keeps what it was given for a while.
+        let (mut gateway, address) = place.serve_http(&["--config", &config], &[]).await;
+        let (http, pid) = (HttpClient::new(address), gateway.pid().unwrap());
+        call(http, tool, 100_000).await;
+        let idle = status(pid, "VmRSS");
+        // From here on the peak is counted anew.
+        std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+        call(http, tool, LARGE).await;
+        let grown = status(pid, "VmHWM").saturating_sub(idle);
+        assert!(grown <= 2 * LARGE, "`{tool}`: {grown} bytes for a result of {LARGE}");
+        signal(&gateway, Signal::TERM);
+        assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
+    }
+}
