@@ -4,10 +4,15 @@
 /// passes here can always be decoded later.
 pub const MAX_DEPTH: usize = 127;
 
-/// Whether `json` opens more than [`MAX_DEPTH`] arrays and objects at once.
-///
-/// One pass without a stack. On text that is not JSON the answer means nothing, and the parser says so.
+/// Whether `json` opens more than [`MAX_DEPTH`] arrays and objects at once. On text that is not JSON the answer means
+/// nothing, and the parser says so.
 pub fn too_deep(json: &[u8]) -> bool {
+    // Most messages have fewer brackets than that, wherever they stand; counting them is cheap.
+    memchr::memchr2_iter(b'[', b'{', json).nth(MAX_DEPTH).is_some() && nests_too_deep(json)
+}
+
+/// One pass without a stack.
+fn nests_too_deep(json: &[u8]) -> bool {
     let mut depth = 0_usize;
     let mut rest = json;
     while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'[' | b'{' | b']' | b'}')) {

@@ -167,7 +167,12 @@ impl Message {
     }
 
     fn read(text: &Bytes) -> Result<Self, Malformed> {
-        let members: Members<'_> = match serde_json::from_slice(text) {
+        // Text is checked once, as a whole; what is no text gets the decoder's verdict.
+        let members = match std::str::from_utf8(text) {
+            Ok(text) => serde_json::from_str(text),
+            Err(_) => serde_json::from_slice(text),
+        };
+        let members: Members<'_> = match members {
             Ok(members) => members,
             // `data` is well-formed JSON of another shape: not an object, or with a member twice.
             Err(error) if error.is_data() => {

@@ -68,7 +68,11 @@ impl Raw {
 
     /// The text of a JSON string, if this is one.
     pub fn to_text(&self) -> Option<String> {
-        if self.0.first() == Some(&b'"') { self.decode().ok() } else { None }
+        let inner = self.0.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+        if memchr::memchr(b'\\', inner).is_some() {
+            return self.decode().ok();
+        }
+        std::str::from_utf8(inner).ok().map(str::to_owned)
     }
 
     /// Whether this is an object.

@@ -1,11 +1,12 @@
 //! Changing members of a JSON object while every other byte stays the byte that came.
 
+mod skim;
+
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::de::{Error, IgnoredAny};
 use smallvec::SmallVec;
 
 use crate::{NotJson, Raw};
@@ -127,7 +128,7 @@ pub struct Object {
 
 /// Where a member's key and value stand in the source. Positions rather than slices: a slice counts its
 /// references, and most members are never taken out.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
     /// Where the key's text stands, without its quotes.
     key: Range<usize>,
@@ -159,19 +160,11 @@ impl Member {
 impl Object {
     /// Finds the members of `raw`, which must be an object.
     pub fn parse(raw: &Raw) -> Result<Self, NotJson> {
-        let found: Found<'_> = raw.decode()?;
         let source = raw.bytes();
-        let base = source.as_ptr() as usize;
-        let members = found.0.iter().map(|(key, value)| {
-            let at = |text: &str| text.as_ptr() as usize - base;
-            let (key, value) = (key.get(), value.get());
-            Member {
-                key: at(key) + 1..at(key) + key.len() - 1,
-                value: at(value)..at(value) + value.len(),
-                escaped: memchr::memchr(b'\\', key.as_bytes()).is_some(),
-            }
-        });
-        Ok(Self { members: members.collect(), source: source.clone() })
+        match skim::members(source) {
+            Some(members) => Ok(Self { members, source: source.clone() }),
+            None => Err(not_an_object(raw)),
+        }
     }
 
     /// An object without members.
@@ -324,29 +317,10 @@ impl Edit<'_> {
     }
 }
 
-/// Borrowed keys and values, in order.
-struct Found<'a>(SmallVec<[(&'a RawValue, &'a RawValue); 6]>);
-
-impl<'de> Deserialize<'de> for Found<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Found<'de>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut found = SmallVec::new();
-                while let Some(entry) = map.next_entry()? {
-                    found.push(entry);
-                }
-                Ok(Found(found))
-            }
-        }
-        deserializer.deserialize_map(Reader)
-    }
+/// What the decoder says about a value that is not an object.
+fn not_an_object(raw: &Raw) -> NotJson {
+    let decoded: Result<BTreeMap<String, IgnoredAny>, _> = raw.decode();
+    decoded.map_or_else(NotJson::from, |_| serde_json::Error::custom("an object that is not closed").into())
 }
 
 #[cfg(test)]

@@ -87,8 +87,6 @@ impl Guard {
         if self.any_host {
             return Ok(host);
         }
-        // A request target in absolute form names a host too; both must be ours.
-        let target = parts.uri.authority().map_or(host, http::uri::Authority::as_str);
         let served = |text: &str| {
             split_authority(text).is_some_and(|(name, port)| {
                 is_loopback(name)
@@ -98,7 +96,9 @@ impl Guard {
                     })
             })
         };
-        if more.is_none() && served(host) && served(target) { Ok(host) } else { Err(BAD_HOST) }
+        // A request target in absolute form names a host too; both must be ours.
+        let target_served = || parts.uri.authority().is_none_or(|target| served(target.as_str()));
+        if more.is_none() && served(host) && target_served() { Ok(host) } else { Err(BAD_HOST) }
     }
 
     fn origin(&self, headers: &HeaderMap, host: &str) -> Result<(), Refusal> {
