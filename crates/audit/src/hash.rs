@@ -97,11 +97,19 @@ pub(crate) fn unhex(text: &str, out: &mut [u8]) -> bool {
         })
 }
 
+impl Hash {
+    fn digits(&self) -> [u8; 64] {
+        let mut digits = [0; 64];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
+            pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+        digits
+    }
+}
+
 impl fmt::Display for Hash {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = Vec::with_capacity(64);
-        hex(&self.0, &mut text);
-        formatter.write_str(std::str::from_utf8(&text).unwrap_or_default())
+        formatter.write_str(std::str::from_utf8(&self.digits()).unwrap_or_default())
     }
 }
 
@@ -113,7 +121,7 @@ impl fmt::Debug for Hash {
 
 impl serde::Serialize for Hash {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(std::str::from_utf8(&self.digits()).unwrap_or_default())
     }
 }
 

@@ -185,7 +185,11 @@ impl<T: std::fmt::Display> Serialize for Text<T> {
 impl Keeping {
     fn keep(&self, tool: &str, payload: &Bytes) -> Kept {
         let short = payload.len() <= LONGEST_PAYLOAD;
-        let text = || String::from_utf8_lossy(&self.redactor.json(tool, payload)).into_owned();
+        let text = || {
+            let redacted = Vec::from(self.redactor.json(tool, payload));
+            String::from_utf8(redacted)
+                .unwrap_or_else(|other| String::from_utf8_lossy(other.as_bytes()).into_owned())
+        };
         Kept {
             bytes: payload.len(),
             digest: (self.payloads != Payloads::None).then(|| Hash::of(payload)),

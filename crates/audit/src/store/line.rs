@@ -1,8 +1,9 @@
 //! Where rows wait to be written, and how those who wait write them: the combining commit.
 //!
 //! There is no writer that calls hand their rows to. The first call that finds nobody writing lets the others
-//! that are ready join it (one turn of its runtime), writes for all of them, and tells them. Exits wait for
-//! nobody and ride along; the keeper comes by for those that no call takes with it.
+//! that are ready join it (one turn of its runtime), writes for all of them, and tells them. One that is alone, as
+//! far as it knows, writes at once. Exits wait for nobody and ride along; the keeper comes by for those that no
+//! call takes with it.
 //!
 //! What must stay true: the lock is held to move rows and flags, never while anything is written; one at a
 //! time writes (`busy`); an enter is told of its commit only after the commit; a caller that goes away does
@@ -37,6 +38,9 @@ pub(crate) struct Line {
     /// What the keeper prepares before it can be written.
     pub(crate) heavy: VecDeque<Heavy>,
     heavy_bytes: usize,
+    /// How many calls have entered and not left, about: what never leaves is counted for ever, and costs no more
+    /// than a turn.
+    open: usize,
     /// Somebody writes.
     pub(crate) busy: bool,
     /// Since when the file has been locked by another program; the keeper alone tries until it is not.
@@ -167,6 +171,7 @@ impl Counter {
         let heavy = event.payload_bytes() > HEAVY;
         let draft = if heavy { None } else { Some(shared.keeping.exit(&event)) };
         let mut line = self.line.lock();
+        line.open = line.open.saturating_sub(1);
         if line.closed {
             return Err(AuditError::Failed("the store is closed".to_owned()));
         }
@@ -271,8 +276,8 @@ impl<'a> Entering<'a> {
         Self { shared, event, state: Stage::New }
     }
 
-    /// Gets in line; the error is for a call that cannot.
-    fn queue(&mut self, context: &Context<'_>) -> Result<(), AuditError> {
+    /// Gets in line, and says whether nobody else seems to come; the error is for a call that cannot.
+    fn queue(&mut self, context: &Context<'_>) -> Result<bool, AuditError> {
         let shared = self.shared;
         let slot = Arc::new(Slot::default());
         let heavy = self.event.arguments().len() > HEAVY;
@@ -299,16 +304,18 @@ impl<'a> Entering<'a> {
         }
         // The keeper watches over those who wait for another's write.
         let ring = (heavy || !leads) && line.arm();
+        let alone = leads && !heavy && line.open == 0;
+        line.open += 1;
         drop(line);
         if ring {
             shared.counter.bell.notify_one();
         }
-        if leads && !heavy {
+        if leads && !heavy && !alone {
             // One turn for the others that are ready, then it writes for all.
             context.waker().wake_by_ref();
         }
         self.state = Stage::Queued(slot);
-        Ok(())
+        Ok(alone)
     }
 
     fn finish(&mut self, result: Result<(), AuditError>) -> Poll<Result<(), AuditError>> {
@@ -329,7 +336,8 @@ impl Future for Entering<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &self.state {
             Stage::New => match self.queue(context) {
-                Ok(()) => Poll::Pending,
+                Ok(true) => self.poll(context),
+                Ok(false) => Poll::Pending,
                 Err(error) => self.finish(Err(error)),
             },
             Stage::Queued(slot) => {

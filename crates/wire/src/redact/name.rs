@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 /// How the name of a secret ends.
-const SECRET: &[&str] = &[
+const SECRET: [&str; 41] = [
     "accesskey",
     "accesstokens",
     "accountkey",
@@ -51,8 +51,10 @@ const SECRET: &[&str] = &[
     "token",
 ];
 
+static SECRET_TAILS: [[u8; 3]; SECRET.len()] = tails(&SECRET);
+
 /// What may follow without changing whose value it is.
-const TRAILERS: &[&str] = &[
+const TRAILERS: [&str; 17] = [
     "b64",
     "base64",
     "confirm",
@@ -71,6 +73,8 @@ const TRAILERS: &[&str] = &[
     "text",
     "value",
 ];
+
+static TRAILER_TAILS: [[u8; 3]; TRAILERS.len()] = tails(&TRAILERS);
 
 /// What stands before `token` where it is no secret: cursors, progress and the vocabulary of models.
 const HARMLESS_TOKENS: &[&str] = &[
@@ -103,16 +107,37 @@ pub(super) fn is_secret(name: &[u8]) -> bool {
         if let Some(before) = folded.strip_suffix(b"token") {
             return !HARMLESS_TOKENS.iter().any(|word| before.ends_with(word.as_bytes()));
         }
-        if SECRET.iter().any(|ending| folded.ends_with(ending.as_bytes())) || folded == b"sig" {
+        if one_ends(&SECRET, &SECRET_TAILS, folded).is_some() || folded == b"sig" {
             return true;
         }
         let digits = folded.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-        let trailer = TRAILERS.iter().find(|word| folded.ends_with(word.as_bytes()));
+        let trailer = one_ends(&TRAILERS, &TRAILER_TAILS, folded);
         match trailer.map_or(digits, |word| word.len()) {
             0 => return ends_in_secret_word(name),
             surplus => folded = &folded[..folded.len() - surplus],
         }
     }
+}
+
+/// The word that `name` ends with. The last three letters tell most names from all words.
+fn one_ends<'w, const N: usize>(words: &[&'w str; N], tails: &[[u8; 3]; N], name: &[u8]) -> Option<&'w str> {
+    if !tails.contains(name.last_chunk()?) {
+        return None;
+    }
+    words.iter().find(|word| name.ends_with(word.as_bytes())).copied()
+}
+
+/// The last three letters of each word; none is shorter.
+const fn tails<const N: usize>(words: &[&str; N]) -> [[u8; 3]; N] {
+    let mut tails = [[0; 3]; N];
+    let mut at = 0;
+    while at < N {
+        if let Some(tail) = words[at].as_bytes().last_chunk() {
+            tails[at] = *tail;
+        }
+        at += 1;
+    }
+    tails
 }
 
 /// Whether the value called `name` runs to the end of its line where nothing quotes it.
@@ -145,13 +170,20 @@ fn ends_with_ignoring_case(name: &[u8], ending: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_secret;
+    use super::{SECRET, TRAILERS, is_secret};
 
     #[track_caller]
     fn check(secret: bool, names: &[&str]) {
         for name in names {
             assert_eq!(is_secret(name.as_bytes()), secret, "{name}");
         }
+    }
+
+    #[test]
+    fn every_word_passes_the_first_glance() {
+        assert!(SECRET.iter().chain(&TRAILERS).all(|word| word.len() >= 3));
+        assert!(SECRET.iter().all(|word| is_secret(word.as_bytes())));
+        assert!(TRAILERS.iter().all(|word| is_secret(format!("password_{word}").as_bytes())));
     }
 
     #[test]
