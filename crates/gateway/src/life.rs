@@ -116,7 +116,7 @@ impl Gateway {
         }
         // A reload under way sees the mark, and is over soon.
         let _alone = inner.changing.lock().await;
-        inner.parks.close();
+        inner.parks.close().await;
         let upstreams = std::mem::take(&mut *inner.upstreams.write());
         futures_util::future::join_all(upstreams.iter().map(Upstream::stop)).await;
         if let Some(run) = run {

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use crate::asking::{Answer, unreachable_client};
@@ -40,6 +41,7 @@ pub(crate) type Outcome = Result<Spliced, RpcError>;
 pub(crate) struct Parks {
     seal: Seal,
     table: Mutex<Table>,
+    tasks: TaskTracker,
 }
 
 #[derive(Debug, Default)]
@@ -123,7 +125,7 @@ impl Parks {
             }
             table.parked.insert(park.id, Arc::clone(&park));
             park.state.lock().deadline = Some(Instant::now() + park.patience + GRACE);
-            let task = tokio::spawn(Arc::clone(self).keep(Arc::clone(&park), work));
+            let task = self.tasks.spawn(Arc::clone(self).keep(Arc::clone(&park), work));
             park.state.lock().task = Some(task.abort_handle());
         }
         debug!(correlationId = %park.correlation, "the call is parked until its client comes back");
@@ -244,8 +246,8 @@ impl Parks {
         self.table.lock().parked.remove(&park.id);
     }
 
-    /// Ends every parked call, and parks no other.
-    pub(crate) fn close(&self) {
+    /// Ends every parked call, parks no other, and returns when nothing is left of them: each has left its record.
+    pub(crate) async fn close(&self) {
         let parked = {
             let mut table = self.table.lock();
             table.closed = true;
@@ -254,10 +256,14 @@ impl Parks {
         for park in parked.values() {
             self.end(park);
         }
+        drop(parked);
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Parks again.
     pub(crate) fn reopen(&self) {
+        self.tasks.reopen();
         self.table.lock().closed = false;
     }
 

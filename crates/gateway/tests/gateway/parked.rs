@@ -517,7 +517,7 @@ async fn a_gateway_that_stops_leaves_nothing_parked() {
     let gateway = fixture.gateway.clone();
     gateway.stop().await;
     assert_eq!(gateway.parked(), 0);
-    until(|| fixture.recorder.exits().len() == 2).await;
+    assert_eq!(fixture.recorder.exits().len(), 2, "each has left its record when the gateway has stopped");
     drop(gateway);
     fixture.end().await;
 }
