@@ -33,16 +33,34 @@ struct Leg {
     /// How the leg is called in tables and in the expectations.
     label: &'static str,
     revision: &'static str,
-    era: Era,
+    upstream: Upstream,
+}
+
+/// What stands behind the gateway.
+enum Upstream {
+    /// The fixture as a process of the gateway's, held to an era.
+    Stdio(Era),
+    /// The fixture of both eras, reached over HTTP.
+    Http,
 }
 
 /// Both sets with an upstream that knows both eras, then across the eras. What a scenario asks of an upstream of one
 /// era, the fixture does in that era's manner, so the direct run is the same measure.
-const LEGS: [Leg; 4] = [
-    Leg { label: "2025-11-25", revision: "2025-11-25", era: Era::Both },
-    Leg { label: "2026-07-28", revision: "2026-07-28", era: Era::Both },
-    Leg { label: "2025-11-25 over 2026-07-28", revision: "2025-11-25", era: Era::Modern },
-    Leg { label: "2026-07-28 over 2025-11-25", revision: "2026-07-28", era: Era::Legacy },
+const LEGS: [Leg; 6] = [
+    Leg { label: "2025-11-25", revision: "2025-11-25", upstream: Upstream::Stdio(Era::Both) },
+    Leg { label: "2026-07-28", revision: "2026-07-28", upstream: Upstream::Stdio(Era::Both) },
+    Leg { label: "2025-11-25 by HTTP", revision: "2025-11-25", upstream: Upstream::Http },
+    Leg { label: "2026-07-28 by HTTP", revision: "2026-07-28", upstream: Upstream::Http },
+    Leg {
+        label: "2025-11-25 over 2026-07-28",
+        revision: "2025-11-25",
+        upstream: Upstream::Stdio(Era::Modern),
+    },
+    Leg {
+        label: "2026-07-28 over 2025-11-25",
+        revision: "2026-07-28",
+        upstream: Upstream::Stdio(Era::Legacy),
+    },
 ];
 
 /// The gateway as the client, by set.
@@ -91,9 +109,13 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
             println!("round {round} of {rounds}: {revision}, directly");
             direct.insert(revision, suite.run(peers.direct(), revision, &format!("{revision} directly"))?);
         }
-        for Leg { label, revision, era } in &LEGS {
+        for Leg { label, revision, upstream } in &LEGS {
             println!("round {round} of {rounds}: {label}, through the gateway");
-            let through = suite.run(peers.through(*era), revision, label)?;
+            let address = match upstream {
+                Upstream::Stdio(era) => peers.through(*era),
+                Upstream::Http => peers.through_http(),
+            };
+            let through = suite.run(address, revision, label)?;
             let scenarios = suite.scenarios(Side::Server, revision)?;
             servers.add(label, Comparison::new(&scenarios, &direct[revision], &through));
         }

@@ -21,7 +21,7 @@ use crate::mask::is_variable_name;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::settings::{
-    Config, GatewaySettings, HttpSettings, Prefix, Queue, ServerName, Source, TokenSource,
+    Config, GatewaySettings, HttpSettings, Prefix, Queue, ResourceUris, ServerName, Source, TokenSource,
 };
 use crate::tree::{Node, Span, Value};
 
@@ -71,6 +71,10 @@ fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
             Some(true) => Prefix::Always,
             Some(false) => Prefix::Never,
             None => Prefix::Auto,
+        },
+        resource_uris: match section.text("resource_uris") {
+            Some(("rewrite", _)) => ResourceUris::Rewrite,
+            _ => ResourceUris::Keep,
         },
         max_name_length: count(section, "max_name_length", default.max_name_length),
         request_timeout,
@@ -123,6 +127,9 @@ fn http(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> Htt
         session_idle: duration(section, "session_idle_ms", default.session_idle),
         max_body_bytes: bytes(section, "max_body_mb", default.max_body_bytes),
         keep_alive: duration(section, "keep_alive_ms", default.keep_alive),
+        poll_after: section
+            .integer("poll_after_ms")
+            .map(|_| duration(section, "poll_after_ms", default.keep_alive)),
     }
 }
 

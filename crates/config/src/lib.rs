@@ -50,6 +50,7 @@ pub use secret::Secret;
 pub use settings::{
     AuditPayloads, AuditSettings, AuditStore, Config, EraChoice, GatewaySettings, HttpSettings, Interactive,
     InvalidServerName, Isolation, Launch, Limits, LogLevel, Mode, Output, Prefix, Queue, Remote, Requirement,
-    Retry, Server, ServerName, Source, Stdio, TokenSource, ToolOverride, Transport, UnknownWord,
+    ResourceUris, Retry, Server, ServerName, Source, Stdio, TokenSource, ToolOverride, Transport,
+    UnknownWord,
 };
 pub use url::{InvalidUrl, Url};

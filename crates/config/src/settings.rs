@@ -94,6 +94,16 @@ pub enum Prefix {
     Never,
 }
 
+/// How resources of several servers are addressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ResourceUris {
+    /// As their servers do; the first of two has what both list.
+    #[default]
+    Keep,
+    /// By server and URI.
+    Rewrite,
+}
+
 /// `[gateway]`
 #[derive(Debug, Clone)]
 pub struct GatewaySettings {
@@ -103,6 +113,8 @@ pub struct GatewaySettings {
     pub prefix: Prefix,
     /// The longest tool name shown to clients.
     pub max_name_length: usize,
+    /// How resources are addressed.
+    pub resource_uris: ResourceUris,
     /// How long a call may stay silent.
     pub request_timeout: Duration,
     /// How long a call may take altogether.
@@ -142,6 +154,8 @@ pub struct HttpSettings {
     pub max_body_bytes: usize,
     /// How often a comment is sent on a silent event stream.
     pub keep_alive: Duration,
+    /// After how much silence a legacy client is sent away from the stream of its call, to come back for the rest.
+    pub poll_after: Option<Duration>,
 }
 
 /// Where the bearer token of the HTTP front comes from.
@@ -555,6 +569,7 @@ impl Default for GatewaySettings {
             mode: Mode::Full,
             prefix: Prefix::Auto,
             max_name_length: 64,
+            resource_uris: ResourceUris::Keep,
             request_timeout: Duration::from_millis(300_000),
             max_total: Duration::from_millis(3_600_000),
             startup_timeout: Duration::from_millis(30_000),
@@ -579,6 +594,7 @@ impl Default for HttpSettings {
             session_idle: Duration::from_millis(1_800_000),
             max_body_bytes: 16 * MEGABYTE,
             keep_alive: Duration::from_millis(15_000),
+            poll_after: None,
         }
     }
 }

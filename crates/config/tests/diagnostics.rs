@@ -125,7 +125,7 @@ cwd = "."
     6 | colour = …
       | ^^^^^^ not a key of `[gateway]`
       |
-      = help: the keys here are `mode`, `prefix`, `max_name_length`, `request_timeout_ms`, `max_total_ms`, `startup_timeout_ms`, `list_wait_ms`, `question_timeout_ms`, `threads`, `debug_errors`, `max_message_mb`, `init_concurrency`
+      = help: the keys here are `mode`, `prefix`, `max_name_length`, `resource_uris`, `request_timeout_ms`, `max_total_ms`, `startup_timeout_ms`, `list_wait_ms`, `question_timeout_ms`, `threads`, `debug_errors`, `max_message_mb`, `init_concurrency`
 
     error: `listen` is not an address with a port
      --> bridgehead.toml:9:10
@@ -421,7 +421,7 @@ env = "hunter2"
     3 | token = …
       | ^^^^^ not a key of `[http]`
       |
-      = help: the keys here are `listen`, `allowed_hosts`, `allowed_origins`, `token_file`, `token_env`, `max_sessions`, `session_idle_ms`, `max_body_mb`, `keep_alive_ms`
+      = help: the keys here are `listen`, `allowed_hosts`, `allowed_origins`, `token_file`, `token_env`, `max_sessions`, `session_idle_ms`, `max_body_mb`, `keep_alive_ms`, `poll_after_ms`
 
     error: `token_env`: that variable is not set
      --> bridgehead.toml:4:13

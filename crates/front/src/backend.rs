@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use bridgehead_gateway::{Ask, Caller, Gateway, ProgressSink};
+use bridgehead_gateway::{Ask, Caller, Feed, Gateway, ProgressSink, Session};
 use bridgehead_schema::HeaderParameter;
-use bridgehead_wire::{Raw, Revision, RpcError, Spliced};
-use tokio::sync::watch;
+use bridgehead_wire::{Era, Method, Raw, Revision, RpcError, Spliced};
 
 /// The gateway as the front uses it.
 pub trait Backend: Clone + Send + Sync + 'static {
@@ -23,8 +22,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// The arguments of a tool that travel as `Mcp-Param-*` headers too; none for an unknown tool.
     fn header_parameters(&self, tool: &str) -> Arc<[HeaderParameter]>;
 
-    /// Ticks whenever the set of tools has become another one.
-    fn catalog_changes(&self) -> watch::Receiver<u64>;
+    /// Whether a method is there for clients of an era.
+    fn serves(&self, era: Era, method: &Method) -> bool;
+
+    /// What a legacy session is told of its own accord; the same feed whenever it is asked for.
+    fn feed(&self, session: &Session) -> Feed;
 }
 
 impl Backend for Gateway {
@@ -45,7 +47,11 @@ impl Backend for Gateway {
         Self::header_parameters(self, tool)
     }
 
-    fn catalog_changes(&self) -> watch::Receiver<u64> {
-        Self::catalog_changes(self)
+    fn serves(&self, era: Era, method: &Method) -> bool {
+        Self::serves(self, era, method)
+    }
+
+    fn feed(&self, session: &Session) -> Feed {
+        Self::feed(self, session)
     }
 }

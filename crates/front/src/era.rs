@@ -5,7 +5,7 @@
 
 use bridgehead_gateway::Ask;
 use bridgehead_wire::{
-    Abilities, Era, MetaError, Method, Object, Raw, RequestMeta, Revision, RpcError, code, key,
+    Abilities, Era, Id, MetaError, Method, Object, Raw, RequestMeta, Revision, RpcError, code, key,
 };
 
 /// How a message is to be served.
@@ -44,8 +44,14 @@ pub(crate) fn is_modern_version(version: &str) -> bool {
 /// Whether `method` is of the other era only. Methods that nobody serves are the gateway's to refuse.
 pub(crate) fn absent_in(era: Era, method: &Method) -> bool {
     match era {
-        Era::Modern => matches!(method, Method::Initialize | Method::Ping),
-        Era::Legacy => matches!(method, Method::Discover),
+        Era::Modern => matches!(
+            method,
+            Method::Initialize | Method::Ping | Method::SetLevel | Method::Subscribe | Method::Unsubscribe
+        ),
+        Era::Legacy => matches!(
+            method,
+            Method::Discover | Method::Listen | Method::TasksGet | Method::TasksUpdate | Method::TasksCancel
+        ),
     }
 }
 
@@ -115,10 +121,11 @@ impl Reading {
     }
 
     /// The request for the gateway, which judges the correlation id that came along.
-    pub(crate) fn into_ask(self, method: Method) -> Result<Ask, RpcError> {
+    pub(crate) fn into_ask(self, method: Method, id: &Id) -> Result<Ask, RpcError> {
         let params = self.params.map_err(invalid_params)?;
         let meta = self.meta.map_err(invalid_params)?;
-        Ok(Ask { method, params, meta })
+        let id = (method == Method::Listen).then(|| id.clone());
+        Ok(Ask { method, params, meta, id })
     }
 }
 
@@ -159,11 +166,11 @@ pub(crate) fn abilities(params: Option<&Raw>, revision: Revision) -> Abilities {
 }
 
 /// The id that a `notifications/cancelled` names.
-pub(crate) fn cancelled_id(params: Option<&Raw>) -> Option<bridgehead_wire::Id> {
+pub(crate) fn cancelled_id(params: Option<&Raw>) -> Option<Id> {
     params
         .and_then(|params| Object::parse(params).ok())
         .and_then(|params| params.get("requestId"))
-        .and_then(bridgehead_wire::Id::new)
+        .and_then(Id::new)
 }
 
 #[cfg(test)]
@@ -258,7 +265,7 @@ mod tests {
 
             // The rest of a reading must be as total.
             let _ = (reading.envelope().is_ok(), reading.wants_progress(), negotiate(raw.as_ref()), cancelled_id(raw.as_ref()));
-            if let Ok(ask) = reading.into_ask(Method::from(method.as_str())) {
+            if let Ok(ask) = reading.into_ask(Method::from(method.as_str()), &1.into()) {
                 prop_assert_eq!(ask.method.as_str(), method.as_str());
             }
         }

@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bridgehead_gateway::{
-    Ask, Caller, Desk, Outlet, Principal, ProgressSink, Questioner, Session, Transport,
+    Ask, Caller, Desk, Feed, Outlet, Principal, ProgressSink, Questioner, Session, Transport,
 };
 use bridgehead_lines::{LineReader, Outbox};
 use bridgehead_wire::{
     Era, Id, Incoming, Line, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError,
-    Spliced, code, error_response, notification, response,
+    Spliced, code, error_response, response,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::{AbortRegistration, BoxFuture, join_all};
@@ -82,15 +82,17 @@ where
         async move { outbox.write_to(writer).await }
     }));
     let initialized = Arc::new(AtomicBool::new(false));
+    let session = Session::new();
     let announcing = AbortOnDropHandle::new(tokio::spawn(announce(
-        backend.catalog_changes(),
+        backend.feed(&session),
         initialized.clone(),
         outbox.clone(),
     )));
     let mut connection = Connection {
         backend,
         options,
-        session: Session::new(),
+        session,
+        closing: CancellationToken::new(),
         outbox: outbox.clone(),
         in_flight: InFlight::default(),
         weight: Arc::new(Semaphore::new(IN_PROGRESS_BYTES)),
@@ -101,6 +103,7 @@ where
         initialized,
     };
     let ended = connection.read(reader, &shutdown).await;
+    connection.closing.cancel();
     debug!(?ended, in_progress = connection.tasks.len(), "no more lines are read");
     let finish = async {
         tokio::select! {
@@ -155,17 +158,14 @@ impl Outlet for Lines {
     }
 }
 
-/// Tells an initialized legacy client whenever the set of tools has become another one.
-async fn announce(
-    mut changes: tokio::sync::watch::Receiver<u64>,
-    initialized: Arc<AtomicBool>,
-    outbox: Arc<Outbox>,
-) {
-    while changes.changed().await.is_ok() {
+/// Tells an initialized legacy client what it is told of its own accord.
+async fn announce(feed: Feed, initialized: Arc<AtomicBool>, outbox: Arc<Outbox>) {
+    loop {
+        // Room first: what waits meanwhile becomes one.
         outbox.room().await;
-        changes.mark_unchanged();
+        let message = feed.next().await;
         if initialized.load(Ordering::Acquire) {
-            outbox.push(|out| notification(out, Method::ToolsListChanged.as_str(), None));
+            outbox.push(|out| out.put_slice(&message));
         }
     }
 }
@@ -175,6 +175,8 @@ struct Connection<B> {
     options: LineOptions,
     /// What the gateway knows this connection as.
     session: Session,
+    /// Cancelled when no more is read: what would never end by itself ends then.
+    closing: CancellationToken,
     outbox: Arc<Outbox>,
     in_flight: InFlight,
     weight: Arc<Semaphore>,
@@ -202,6 +204,7 @@ struct Work {
     registration: AbortRegistration,
     caller: Caller,
     ask: Ask,
+    closing: CancellationToken,
 }
 
 impl<B: Backend> Connection<B> {
@@ -331,9 +334,9 @@ impl<B: Backend> Connection<B> {
         let reading = Reading::of(params.as_ref());
         let outcome = match era::decide(reading.claims_version(), None, &method) {
             Kind::Initialize => self.initialize(params.as_ref()).map(Err),
-            Kind::Modern => modern(reading, method).map(|ask| Ok((Revision::V2026_07_28, ask))),
+            Kind::Modern => modern(reading, method, &id).map(|ask| Ok((Revision::V2026_07_28, ask))),
             Kind::Legacy if method == Method::Ping => Ok(Err(Raw::literal("{}"))),
-            Kind::Legacy => self.legacy(reading, method).map(Ok),
+            Kind::Legacy => self.legacy(reading, method, &id).map(Ok),
         };
         let (revision, ask) = match outcome {
             Ok(Ok(run)) => run,
@@ -352,7 +355,8 @@ impl<B: Backend> Connection<B> {
                     session: self.session.clone(),
                     questioner: self.questioner.clone().filter(|_| revision.era() == Era::Legacy),
                 };
-                Step::Run(Box::new(Work { entry, registration, caller, ask }))
+                let closing = self.closing.clone();
+                Step::Run(Box::new(Work { entry, registration, caller, ask, closing }))
             }
             Err(error) => {
                 debug!("refused a request whose id is in use");
@@ -373,7 +377,7 @@ impl<B: Backend> Connection<B> {
         Ok(self.backend.initialize(revision))
     }
 
-    fn legacy(&self, reading: Reading, method: Method) -> Result<(Revision, Ask), RpcError> {
+    fn legacy(&self, reading: Reading, method: Method, id: &Id) -> Result<(Revision, Ask), RpcError> {
         let Some(revision) = self.revision else {
             let reason = format!(
                 "`{}` came before `initialize`; initialize first, or send the `_meta` of {}",
@@ -385,7 +389,7 @@ impl<B: Backend> Connection<B> {
         if era::absent_in(Era::Legacy, &method) {
             return Err(era::no_such_method(&method, Era::Legacy));
         }
-        Ok((revision, reading.into_ask(method)?))
+        Ok((revision, reading.into_ask(method, id)?))
     }
 
     fn told(&mut self, told: &Notification) {
@@ -408,13 +412,13 @@ impl<B: Backend> Connection<B> {
 }
 
 /// The checks of a modern request on lines, where no headers repeat the envelope.
-fn modern(reading: Reading, method: Method) -> Result<Ask, RpcError> {
+fn modern(reading: Reading, method: Method, id: &Id) -> Result<Ask, RpcError> {
     let meta = reading.envelope()?;
     era::check_served(meta.protocol_version.as_deref().unwrap_or_default())?;
     if era::absent_in(Era::Modern, &method) {
         return Err(era::no_such_method(&method, Era::Modern));
     }
-    reading.into_ask(method)
+    reading.into_ask(method, id)
 }
 
 /// Runs one request, its progress first; nothing when it was cancelled.
@@ -423,17 +427,27 @@ async fn run<B: Backend>(
     work: Box<Work>,
     outbox: &Outbox,
 ) -> Option<(Id, Result<Spliced, RpcError>)> {
-    let Work { entry, registration, caller, ask } = *work;
+    let Work { entry, registration, caller, ask, closing } = *work;
     let answer = async {
-        if ask.meta.progress_token.is_none() {
+        if !caller.wants_notes(&ask) {
             return backend.answer(&caller, &ask, None).await;
         }
         let (sink, mut notes) = ProgressSink::channel(PROGRESS_CAPACITY);
         let mut answer = pin!(backend.answer(&caller, &ask, Some(sink)));
+        let listens = ask.method == Method::Listen;
         loop {
             tokio::select! {
                 biased;
-                Some(note) = notes.recv() => drop(outbox.push_if_room(&note)),
+                () = closing.cancelled(), if listens && !notes.is_closed() => notes.close(),
+                Some(note) = notes.recv() => {
+                    if listens {
+                        // Whoever tells waits for room; nothing of it is dropped.
+                        outbox.room().await;
+                        outbox.push(|out| out.put_slice(&note));
+                    } else {
+                        outbox.push_if_room(&note);
+                    }
+                }
                 outcome = &mut answer => {
                     while let Ok(note) = notes.try_recv() {
                         outbox.push_if_room(&note);

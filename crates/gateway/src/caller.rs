@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bridgehead_wire::{Abilities, Era, Method, Object, Raw, RequestMeta, Revision};
+use bridgehead_wire::{Abilities, Era, Id, Level, Method, Object, Raw, RequestMeta, Revision};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
@@ -86,6 +86,19 @@ impl Caller {
         self.revision.era()
     }
 
+    /// The least grave log lines that it wants with a request.
+    pub fn log_level(&self, ask: &Ask) -> Option<Level> {
+        match self.era() {
+            Era::Modern => ask.meta.log_level,
+            Era::Legacy => self.session.log_level(),
+        }
+    }
+
+    /// Whether something may be told before a request is answered.
+    pub fn wants_notes(&self, ask: &Ask) -> bool {
+        ask.meta.progress_token.is_some() || ask.method == Method::Listen || self.log_level(ask).is_some()
+    }
+
     /// What it can be asked during its call.
     pub fn abilities(&self) -> Abilities {
         self.questioner.as_ref().map_or(Abilities::NONE, Questioner::abilities)
@@ -101,9 +114,11 @@ pub struct Ask {
     pub params: Object,
     /// Their `_meta`, already checked for the era.
     pub meta: RequestMeta,
+    /// The request's own id, where the answer depends on it: a `subscriptions/listen`.
+    pub id: Option<Id>,
 }
 
-/// Where progress notifications of one request go, as whole encoded messages, in order.
+/// Where progress, log lines and other notifications of one request go, as whole encoded messages, in order.
 ///
 /// Bounded: a client that does not read loses progress, never the answer.
 #[derive(Debug, Clone)]
@@ -143,6 +158,14 @@ impl ProgressSink {
             Way::Request(sender) => sender.closed().await,
             // Its next request may.
             Way::Park(_) => std::future::pending().await,
+        }
+    }
+
+    /// Hands on one notification when there is room; says whether anybody still reads.
+    pub async fn deliver(&self, notification: Bytes) -> bool {
+        match &self.0 {
+            Way::Request(sender) => sender.send(notification).await.is_ok(),
+            Way::Park(_) => self.send(notification),
         }
     }
 

@@ -7,19 +7,22 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
-use bridgehead_config::{Mode, Prefix};
+use bridgehead_config::{Mode, Prefix, ResourceUris};
 use bridgehead_schema::{HeaderParameter, Validator};
-use bridgehead_upstream::{Tool, Upstream};
+use bridgehead_upstream::{Features, Lists as Changed, Tool, Upstream};
 use bridgehead_wire::{Object, Raw, Revision, Spliced, key};
 use tracing::debug;
 
 use crate::fnv::Fnv;
 use crate::instructions::section;
+use crate::items::{Kind, Merged, Place};
 use crate::names::{Wanted, expose};
 use crate::native::NativeTool;
 use crate::offers::{Offers, Share};
 use crate::pages::{Lists, Pages};
 use crate::queue::{Queue, Queues};
+use crate::template::matches;
+use crate::uris::inward;
 
 /// A fair turn: whoever asks first goes first.
 pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
@@ -81,7 +84,6 @@ struct Summary {
     fingerprint: u64,
     /// How many the mode hides.
     hidden: usize,
-    instructions: Option<String>,
 }
 
 /// The settings that shape names and lists.
@@ -90,6 +92,7 @@ pub(crate) struct Shape {
     pub(crate) mode: Mode,
     pub(crate) prefix: Prefix,
     pub(crate) name_limit: usize,
+    pub(crate) uris: ResourceUris,
 }
 
 /// What is offered at one time.
@@ -99,6 +102,12 @@ pub(crate) struct Catalog {
     /// In the order of the lists.
     groups: Vec<Group>,
     lists: Lists,
+    pub(crate) prompts: Arc<Merged>,
+    pub(crate) resources: Arc<Merged>,
+    pub(crate) templates: Arc<Merged>,
+    uris: ResourceUris,
+    /// What the servers have, taken together.
+    pub(crate) features: Features,
     instructions: OnceLock<Option<Raw>>,
     /// How many servers are still starting.
     pub(crate) starting: usize,
@@ -150,9 +159,18 @@ impl Catalog {
             Some(before) if same_list(&before.groups, &groups) => Arc::clone(&before.lists.pages),
             _ => Arc::new(Pages::new(generation(&groups), listed(&groups).count())),
         };
+        let merged = |kind: Kind, known: fn(&Self) -> &Arc<Merged>| {
+            Merged::merge(kind, offers, (shape.name_limit, shape.uris), server_info, before.map(known))
+        };
+        let listed_shares = offers.all.iter().filter(|offer| offer.listed).map(|offer| &offer.share);
         let catalog = Self {
             routes,
-            lists: Lists::new(pages, offers.starting == 0, server_info.clone()),
+            prompts: merged(Kind::Prompts, |before| &before.prompts),
+            resources: merged(Kind::Resources, |before| &before.resources),
+            templates: merged(Kind::Templates, |before| &before.templates),
+            uris: shape.uris,
+            features: listed_shares.fold(Features::default(), |all, share| all.or(share.features)),
+            lists: Lists::new("tools", pages, offers.starting == 0, server_info.clone()),
             instructions: OnceLock::new(),
             starting: offers.starting,
             hidden: groups.iter().map(|group| group.summary.hidden).sum(),
@@ -183,17 +201,69 @@ impl Catalog {
         self.lists.page(revision, cursor, || self.listed().map(|route| &route.definition))
     }
 
-    /// Whether a client sees the same list in both.
-    pub(crate) fn lists_the_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.lists.pages, &other.lists.pages)
+    /// Which lists a client sees otherwise than in `other`.
+    pub(crate) fn changed(&self, other: &Self) -> Changed {
+        let mut changed = Changed::NONE;
+        if !Arc::ptr_eq(&self.lists.pages, &other.lists.pages) {
+            changed = changed | Changed::TOOLS;
+        }
+        if !self.prompts.lists_the_same(&other.prompts) {
+            changed = changed | Changed::PROMPTS;
+        }
+        if !(self.resources.lists_the_same(&other.resources)
+            && self.templates.lists_the_same(&other.templates))
+        {
+            changed = changed | Changed::RESOURCES;
+        }
+        changed
+    }
+
+    /// A URI of a client as its server knows it.
+    pub(crate) fn own_uri<'u>(&self, uri: &'u str) -> &'u str {
+        match self.uris {
+            ResourceUris::Keep => uri,
+            ResourceUris::Rewrite => inward(uri).map_or(uri, |(_, own)| own),
+        }
+    }
+
+    /// Whom to ask for a resource, in this order: the one that lists it, alone; else the first whose template it
+    /// fits, alone; else all who have resources, those first that list others under the same scheme.
+    pub(crate) fn owners(&self, uri: &str) -> Vec<Place> {
+        let exact = self.resources.get(uri);
+        let owner = exact.or_else(|| self.templates.listed().find(|entry| matches(&entry.name, uri)));
+        if let Some(owner) = owner {
+            return vec![owner.place.clone()];
+        }
+        if let Some((server, _)) = inward(uri).filter(|_| self.uris == ResourceUris::Rewrite) {
+            let named = self.by_server().get(server).and_then(|group| group.share.as_ref());
+            return named.map(|share| Place::of(share)).into_iter().collect();
+        }
+        let scheme = uri.split(':').next().unwrap_or_default();
+        let is_of_scheme = |share: &Share| {
+            let all = share.resources.iter().chain(share.templates.iter());
+            all.map(|item| item.name.split(':').next().unwrap_or_default()).any(|other| other == scheme)
+        };
+        let shares = self.groups.iter().filter(|group| group.listed).filter_map(|group| group.share.as_ref());
+        let (first, then): (Vec<_>, Vec<_>) =
+            shares.filter(|share| share.features.resources).partition(|share| is_of_scheme(share));
+        first.into_iter().chain(then).map(|share| Place::of(share)).collect()
     }
 
     /// What servers and tools tell the model, as one JSON string; nothing if none of them says anything.
     pub(crate) fn instructions(&self) -> Option<&Raw> {
         let said = self.instructions.get_or_init(|| {
+            let mut prompts: HashMap<&str, Vec<&str>> = HashMap::new();
+            for entry in self.prompts.listed() {
+                prompts.entry(&entry.place.server).or_default().push(&entry.name);
+            }
             let shown = self.groups.iter().filter(|group| group.listed);
-            let sections: Vec<&str> =
-                shown.filter_map(|group| group.summary.instructions.as_deref()).collect();
+            let sections: Vec<String> = shown
+                .filter_map(|group| {
+                    let share = group.share.as_ref()?;
+                    let prompts = prompts.get(&*share.server).map_or(&[][..], Vec::as_slice);
+                    section(&share.server, share.instructions.as_deref(), prompts, group.said())
+                })
+                .collect();
             (!sections.is_empty()).then(|| Raw::string(&sections.join("\n\n")))
         });
         said.as_ref()
@@ -241,7 +311,7 @@ impl Group {
             .collect();
         let summary = match known.filter(|_| all_known) {
             Some(known) => Arc::clone(&known.summary),
-            None => Arc::new(Summary::new(&routes, Some(share))),
+            None => Arc::new(Summary::new(&routes)),
         };
         Self { share: Some(Arc::clone(share)), routes, listed, summary }
     }
@@ -260,8 +330,17 @@ impl Group {
                 })
             })
             .collect();
-        let summary = Arc::new(Summary::new(&routes, None));
+        let summary = Arc::new(Summary::new(&routes));
         Self { share: None, routes, listed: true, summary }
+    }
+
+    /// What its tools tell the model, by the names they are offered under.
+    fn said(&self) -> impl Iterator<Item = (&str, &str)> {
+        let shown = self.routes.iter().filter(|route| route.excluded_by.is_none());
+        shown.filter_map(|route| match &route.target {
+            Target::Native(_) => None,
+            Target::Upstream { tool, .. } => Some((&*route.name, tool.instructions.as_deref()?)),
+        })
     }
 
     fn is_of(&self, share: &Arc<Share>) -> bool {
@@ -296,22 +375,14 @@ impl Route {
 }
 
 impl Summary {
-    fn new(routes: &[Arc<Route>], share: Option<&Arc<Share>>) -> Self {
+    fn new(routes: &[Arc<Route>]) -> Self {
         let shown = || routes.iter().filter(|route| route.excluded_by.is_none());
         let mut fingerprint = Fnv::new();
         for route in shown() {
             fingerprint.add(route.definition.bytes());
             fingerprint.add(&[0]);
         }
-        let said = shown().filter_map(|route| match &route.target {
-            Target::Native(_) => None,
-            Target::Upstream { tool, .. } => Some((&*route.name, tool.instructions.as_deref()?)),
-        });
-        Self {
-            fingerprint: fingerprint.whole(),
-            hidden: routes.len() - shown().count(),
-            instructions: share.and_then(|share| section(&share.server, share.instructions.as_deref(), said)),
-        }
+        Self { fingerprint: fingerprint.whole(), hidden: routes.len() - shown().count() }
     }
 }
 

@@ -7,12 +7,15 @@
 use std::time::Duration;
 
 use bridgehead_audit::CorrelationId;
-use bridgehead_config::{Isolation, Retry};
+use bridgehead_config::{Isolation, ResourceUris, Retry};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{
     Event, Exchange, FailureStage, Lease, LinkError, Mirror, Purpose, Ready, Unavailable, Upstream,
 };
-use bridgehead_wire::{Abilities, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code};
+use bridgehead_wire::{
+    Abilities, Code, Era, Level, Method, Object, Raw, Revision, RpcError, Spliced, code, notification,
+};
+use bytes::BytesMut;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, debug_span};
@@ -22,9 +25,10 @@ use crate::error::CallError;
 use crate::park::not_valid;
 use crate::questions::{Questions, undeclared};
 use crate::queue::{Place, Queue};
-use crate::relay::{Hop, Input, Reply, Rewrite, params_for, progress_for};
+use crate::relay::{Hop, Input, Reply, Rewrite, log_for, params_for, progress_for};
 use crate::rounds::{Next, Rounds, Stop, visit};
 use crate::trace::Trace;
+use crate::uris::result_outward;
 
 /// How a request ended, if it was not dropped.
 #[expect(
@@ -68,6 +72,8 @@ pub(crate) struct Subject<'a> {
 
 /// How often a call is sent at the most when its server is lost under it.
 const MOST_SENDS: usize = 3;
+/// How long a server may take to be told which log lines are wanted.
+const LEVEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Errand<'_> {
     /// Sends the request, and sends it again where its server was lost and doing it twice is no question. `waited` is
@@ -131,6 +137,10 @@ impl Errand<'_> {
     /// Sends the request, or sends it again with what a round adds.
     async fn begin(&self, exchange: &mut Exchange, ready: &Ready, cell: Cell, next: Option<&Next>) {
         let Self { subject, .. } = self;
+        let level = self.progress.and_then(|_| self.caller.log_level(self.ask));
+        if level.is_some() {
+            exchange.want_logs();
+        }
         let wants_progress = self.progress.is_some() && self.ask.meta.progress_token.is_some();
         let hop = Hop {
             caller: self.caller,
@@ -138,6 +148,7 @@ impl Errand<'_> {
             progress_token: wants_progress.then(|| exchange.id()),
             correlation: self.correlation,
             trace: self.trace,
+            log_level: level,
         };
         let mut params = params_for(&self.ask.params, &self.ask.meta, subject.rewrite.as_ref(), hop);
         if let Some(next) = next {
@@ -180,6 +191,19 @@ impl Errand<'_> {
         }
     }
 
+    /// Tells the client a log line of its request.
+    fn log(&self, wanted: Option<Level>, server: &str, params: &Raw) {
+        // Where names are the server's own there is only one.
+        let several = self.subject.rewrite.is_some();
+        let (Some(sink), Some(wanted)) = (self.progress, wanted) else { return };
+        let Some((level, params)) = log_for(params, several.then_some(server)) else { return };
+        if level >= wanted {
+            let mut out = BytesMut::new();
+            notification(&mut out, Method::LogMessage.as_str(), Some(&params.into()));
+            sink.send(out.freeze());
+        }
+    }
+
     /// Whether a call whose server was lost may be sent again.
     fn may_repeat(&self, upstream: &Upstream, lost: &CallError) -> bool {
         // Whoever met a limit meets it again.
@@ -217,6 +241,11 @@ impl Errand<'_> {
         if cell == Cell::PARKING && self.ask.params.get("requestState").is_some() {
             return Ok(Outcome::Relayed(not_valid()));
         }
+        let level = self.progress.and_then(|_| self.caller.log_level(self.ask));
+        if let Some(level) = level.filter(|_| cell.server == Era::Legacy && ready.tools.features.logging) {
+            // Answered late or not at all it only costs lines.
+            let _ = tokio::time::timeout(LEVEL_TIMEOUT, ready.link.want_level(level)).await;
+        }
         let mut exchange = ready.link.open_for(Purpose::Ordinary, abilities);
         let mut questions = Questions::default();
         let mut rounds = Rounds::default();
@@ -253,6 +282,8 @@ impl Errand<'_> {
             };
             match event {
                 Event::Progress(params) => progress.forward(&params),
+                Event::Log(params) => self.log(level, server.as_ref(), &params),
+                Event::Acknowledged => {}
                 Event::Asked(asked)
                     if !self.caller.abilities().covers(&asked.method, asked.params.as_ref()) =>
                 {
@@ -427,6 +458,16 @@ impl Progress<'_> {
 /// POOL-10: a process that one session has for itself is started anew when it kept a call waiting for too long.
 pub(crate) fn restart_own(upstream: &Upstream) -> bool {
     upstream.config().isolation == Isolation::Session && upstream.is_process() && upstream.restart()
+}
+
+/// An outcome whose resources are addressed as clients know them.
+pub(crate) fn addressed(uris: ResourceUris, server: &str, outcome: Outcome) -> Result<Outcome, CallError> {
+    match outcome {
+        Outcome::Result(result, _) if uris == ResourceUris::Rewrite => {
+            read(result_outward(server, &result), Input::Relayed)
+        }
+        outcome => Ok(outcome),
+    }
 }
 
 /// Reads a result as far as we must.

@@ -49,12 +49,12 @@ impl CallError {
         json!({"ok": false, "error": {"code": self.code.as_str(), "message": self.message, "details": details}})
     }
 
-    /// The JSON-RPC error for a client that gets it as one.
+    /// The JSON-RPC error for a client that gets it as one; `kind` is what the call was about: a tool, a prompt.
     pub fn to_rpc(
         &self,
         rpc_code: i64,
         server: Option<&str>,
-        tool: &str,
+        (kind, name): (&'static str, &str),
         correlation: CorrelationId,
     ) -> RpcError {
         let mut data = json!({
@@ -62,7 +62,7 @@ impl CallError {
             "code": self.code.as_str(),
             "retryable": self.code.retryable(),
             "server": server,
-            "tool": tool,
+            kind: name,
             "correlationId": correlation.to_string(),
             "mayHaveRun": self.may_have_run,
             "hint": self.code.hint(),
@@ -83,7 +83,7 @@ mod tests {
     fn an_error_answers_what_whose_again_and_what_now() {
         let correlation = CorrelationId::mint();
         let error = CallError::new(Code::ProviderCrashed, "gone").after_sending();
-        let rpc = error.to_rpc(-32603, Some("files"), "files__read", correlation);
+        let rpc = error.to_rpc(-32603, Some("files"), ("tool", "files__read"), correlation);
         let body: Value = rpc.body().decode().unwrap();
         assert_eq!(
             body,

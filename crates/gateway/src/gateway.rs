@@ -5,11 +5,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bridgehead_audit::{AuditSink, Clock, CorrelationId, NoopSink, SystemClock};
+use bridgehead_audit::{AuditSink, Clock, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_events::Bus;
 use bridgehead_schema::HeaderParameter;
-use bridgehead_upstream::{LineSink, Records, Registry, State, Upstream};
+use bridgehead_upstream::{Features, LineSink, Lists, Records, Registry, State, Upstream};
 use bridgehead_wire::{Abilities, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use serde_json::{Value, json};
@@ -24,6 +24,7 @@ use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::{Catalog, Registered, Shape};
 use crate::chain::{Call, Chain, Counters};
 use crate::error::CallError;
+use crate::feed::Feeds;
 use crate::life::Run;
 use crate::names::is_under;
 use crate::native::{NativeTool, RegisterError};
@@ -32,7 +33,18 @@ use crate::park::{Park, Parks};
 use crate::queue::Queues;
 use crate::seal::{Seal, Subject};
 use crate::status::About;
+use crate::surfaces::{capabilities, correlation, foreign_cursor, is_served};
 use crate::trace::Trace;
+
+/// All that servers can have.
+const EVERYTHING: Features = Features {
+    prompts: true,
+    resources: true,
+    subscribe: true,
+    completions: true,
+    logging: true,
+    changes: Lists::ALL,
+};
 
 /// What a gateway is built from. Everything has a default; building reads and starts nothing.
 pub struct Options {
@@ -122,6 +134,8 @@ pub(crate) struct Inner {
     pub(crate) queues: Queues,
     pub(crate) parks: Arc<Parks>,
     pub(crate) catalog: ArcSwap<Catalog>,
+    /// What clients are told of their own accord.
+    pub(crate) feeds: Feeds,
     /// Ticks when the list that clients see has become another one.
     changes: watch::Sender<u64>,
     /// How many servers are still starting, as the catalog has it.
@@ -159,6 +173,7 @@ impl Gateway {
         let chain = Chain {
             audit,
             server_info,
+            uris: settings.resource_uris,
             debug_errors: settings.debug_errors || settings.mode == Mode::Test,
             counters: Arc::new(Counters::default()),
             bus: Bus::new(Arc::clone(&clock)),
@@ -186,6 +201,7 @@ impl Gateway {
                 queues: Queues::default(),
                 parks: Arc::default(),
                 catalog: ArcSwap::from_pointee(catalog),
+                feeds: Feeds::default(),
                 changes: watch::Sender::new(0),
                 starting: watch::Sender::new(0),
                 list_deadline: Mutex::default(),
@@ -273,20 +289,48 @@ impl Gateway {
         match (&ask.method, caller.era()) {
             (Method::ToolsCall, _) => self.call_tool(caller, ask, progress).await,
             (Method::ToolsList, _) => self.answer_list(caller, ask).await,
-            (Method::Discover, Era::Modern) => Ok(self.0.discover()),
-            (method, _) => {
-                let message = format!("method `{method}` is not offered");
-                Err(RpcError::new(code::METHOD_NOT_FOUND, &message))
+            (Method::Discover, Era::Modern) => {
+                // What servers have is known when they have come up.
+                self.wait_for_servers().await;
+                Ok(self.0.discover())
             }
+            (method, era) if !self.serves(era, method) => Err(not_offered(method)),
+            (Method::PromptsGet, _) => Box::pin(self.get_prompt(caller, ask, progress)).await,
+            (Method::ResourcesRead, _) => Box::pin(self.read_resource(caller, ask, progress)).await,
+            (Method::Complete, _) => Box::pin(self.complete(caller, ask, progress)).await,
+            (Method::Listen, Era::Modern) => Box::pin(self.listen(ask, progress)).await,
+            (Method::SetLevel, Era::Legacy) => Box::pin(self.set_level(caller, ask)).await,
+            (Method::Subscribe, Era::Legacy) => Box::pin(self.subscribe(caller, ask)).await,
+            (Method::Unsubscribe, Era::Legacy) => self.unsubscribe(caller, ask),
+            (Method::PromptsList, _) => self.list_merged(caller, ask, |catalog| &catalog.prompts).await,
+            (Method::ResourcesList, _) => self.list_merged(caller, ask, |catalog| &catalog.resources).await,
+            (Method::TemplatesList, _) => self.list_merged(caller, ask, |catalog| &catalog.templates).await,
+            (method, _) => Err(not_offered(method)),
         }
     }
 
+    /// Whether a method is there for clients of an era: what is declared is served, and nothing else. Older clients
+    /// were told once, perhaps while servers were still starting, so they are served all there can be.
+    pub fn serves(&self, era: Era, method: &Method) -> bool {
+        // Nothing to look up for what is always there.
+        if matches!(method, Method::ToolsCall | Method::ToolsList) {
+            return true;
+        }
+        let features = match era {
+            Era::Legacy => EVERYTHING,
+            Era::Modern => self.0.catalog.load().features,
+        };
+        is_served(method, features)
+    }
+
     /// The result of a legacy `initialize` that negotiated `revision`. Its instructions are those of the
-    /// servers that serve by now.
+    /// servers that serve by now. While some are starting, all is declared that there can be.
     pub fn initialize(&self, revision: Revision) -> Raw {
+        let catalog = self.0.catalog.load();
+        let features = if catalog.starting == 0 { catalog.features } else { EVERYTHING };
         let result = json!({
             "protocolVersion": revision.as_str(),
-            "capabilities": {"tools": {"listChanged": true}},
+            "capabilities": capabilities(features),
             "serverInfo": {"name": "bridgehead", "version": self.0.version},
         });
         self.0.with_instructions(&result).to_raw()
@@ -323,7 +367,7 @@ impl Gateway {
         self.0.catalog.load().route(tool).and_then(|route| route.headers()).unwrap_or(&NONE).clone()
     }
 
-    /// Ticks whenever the list of tools has become another one.
+    /// Ticks whenever one of the lists has become another one.
     pub fn catalog_changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
@@ -355,20 +399,23 @@ impl Gateway {
     }
 
     async fn answer_list(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
-        let refused =
-            || RpcError::new(code::INVALID_PARAMS, "the cursor is not one of this list; start without one");
-        let cursor = match ask.params.get("cursor").filter(|cursor| !cursor.is_null()) {
-            Some(cursor) => Some(cursor.to_text().ok_or_else(refused)?),
+        let cursor = self.cursor(ask).await?;
+        self.0.catalog.load().list(caller.revision, cursor.as_deref()).ok_or_else(foreign_cursor)
+    }
+
+    /// Where a list is to go on. One that begins waits for servers that are starting.
+    pub(crate) async fn cursor(&self, ask: &Ask) -> Result<Option<String>, RpcError> {
+        match ask.params.get("cursor").filter(|cursor| !cursor.is_null()) {
+            Some(cursor) => cursor.to_text().map(Some).ok_or_else(foreign_cursor),
             None => {
                 self.wait_for_servers().await;
-                None
+                Ok(None)
             }
-        };
-        self.0.catalog.load().list(caller.revision, cursor.as_deref()).ok_or_else(refused)
+        }
     }
 
     /// SRV-3: the first list waits for servers that are starting, for a while.
-    async fn wait_for_servers(&self) {
+    pub(crate) async fn wait_for_servers(&self) {
         let mut starting = self.0.starting.subscribe();
         if *starting.borrow() == 0 {
             return;
@@ -401,7 +448,7 @@ impl Gateway {
             self.wait_for_servers().await;
             route = self.0.catalog.load().route(&tool).cloned();
         }
-        let route = route.ok_or_else(|| self.0.why_unknown(&tool));
+        let route = route.ok_or_else(|| self.0.why_unknown("tool", &tool));
         let correlation = correlation(ask);
         let span = tracing::debug_span!(
             "call", correlationId = %correlation, %tool, principal = %caller.principal,
@@ -431,7 +478,7 @@ impl Inner {
     fn discover(&self) -> Spliced {
         self.with_instructions(&json!({
             "supportedVersions": [Revision::MODERN.as_str()],
-            "capabilities": {"tools": {}},
+            "capabilities": capabilities(self.catalog.load().features),
             "ttlMs": 0,
             "cacheScope": "private",
             "resultType": "complete",
@@ -453,32 +500,33 @@ impl Inner {
         }
     }
 
-    /// Why no tool of that name is offered: its server may be down, which is another thing to know and to do.
-    fn why_unknown(&self, tool: &str) -> CallError {
-        if let Some(server) = self.gone.lock().get(tool) {
+    /// Why no tool or prompt of that name is offered: its server may be down, which is another thing to know and
+    /// to do.
+    pub(crate) fn why_unknown(&self, kind: &str, name: &str) -> CallError {
+        if let Some(server) = self.gone.lock().get(name) {
             let message =
-                format!("tool `{tool}` is gone: server `{server}` was removed from the configuration");
+                format!("{kind} `{name}` is gone: server `{server}` was removed from the configuration");
             return CallError::new(Code::RestartFailed, message);
         }
         let upstreams = self.upstreams.read();
         let owner = match upstreams.as_slice() {
             [only] if !is_prefixed(self.settings.prefix, only.config().prefix, 1) => Some(only),
-            all => all.iter().find(|upstream| is_under(tool, upstream.name().as_ref())),
+            all => all.iter().find(|upstream| is_under(name, upstream.name().as_ref())),
         };
         match owner.map(|owner| (owner.name(), owner.state())) {
             Some((server, State::Restarting(outage))) => CallError::new(
                 if outage.last.is_some() { Code::ProviderUnavailable } else { Code::ProviderInitFailed },
-                format!("tool `{tool}` is not known: server `{server}` is down: {}", outage.reason),
+                format!("{kind} `{name}` is not known: server `{server}` is down: {}", outage.reason),
             ),
             Some((server, State::Failed(failure))) => CallError::new(
                 Code::ProviderInitFailed,
-                format!("tool `{tool}` is not known: server `{server}` does not serve: {}", failure.reason),
+                format!("{kind} `{name}` is not known: server `{server}` does not serve: {}", failure.reason),
             ),
             Some((server, State::Starting { .. })) => CallError::new(
                 Code::ProviderUnavailable,
-                format!("tool `{tool}` is not known yet: server `{server}` is still starting"),
+                format!("{kind} `{name}` is not known yet: server `{server}` is still starting"),
             ),
-            _ => CallError::new(Code::ProviderToolUnknown, format!("no server offers tool `{tool}`")),
+            _ => CallError::new(Code::ProviderToolUnknown, format!("no server offers {kind} `{name}`")),
         }
     }
 
@@ -499,21 +547,17 @@ impl Inner {
             info,
             &before,
         ));
-        let changed = !before.lists_the_same(&after);
+        let changed = after.changed(&before);
         let starting = after.starting;
         self.catalog.store(after);
         self.starting.send_replace(starting);
-        if changed {
+        if !changed.is_empty() {
             self.changes.send_modify(|generation| *generation += 1);
+            self.feeds.changed(changed);
         }
+        self.feeds.watch_again(|uri| self.watch(uri));
     }
 }
-
-/// The id that the client gave its call, or a new one.
-fn correlation(ask: &Ask) -> CorrelationId {
-    ask.meta.correlation_id.as_deref().and_then(CorrelationId::parse).unwrap_or_else(CorrelationId::mint)
-}
-
 /// What a modern client can be asked: it says so with every request.
 fn declared(ask: &Ask) -> Abilities {
     match &ask.meta.client_capabilities {
@@ -537,6 +581,15 @@ fn register(
     Ok(registered)
 }
 
+fn not_offered(method: &Method) -> RpcError {
+    RpcError::new(code::METHOD_NOT_FOUND, &format!("method `{method}` is not offered"))
+}
+
 fn shape(settings: &GatewaySettings) -> Shape {
-    Shape { mode: settings.mode, prefix: settings.prefix, name_limit: settings.max_name_length }
+    Shape {
+        mode: settings.mode,
+        prefix: settings.prefix,
+        name_limit: settings.max_name_length,
+        uris: settings.resource_uris,
+    }
 }

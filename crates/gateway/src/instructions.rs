@@ -1,20 +1,23 @@
 //! One text for the model out of what every server says about itself and its tools.
-//!
-//! The names of prompts belong here as well, once prompts are read.
 
 use std::fmt::Write;
 
-/// The part of one server: its own words, and those of its tools under the names they are offered by.
-/// Nothing where nobody says anything.
+/// The part of one server: its own words, the names of its prompts, and the words of its tools under the names they
+/// are offered by. Nothing where nobody says anything.
 pub(crate) fn section<'a>(
     server: &str,
     own: Option<&str>,
+    prompts: &[&str],
     tools: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Option<String> {
     let mut text = String::new();
     let own = own.map(str::trim).filter(|own| !own.is_empty());
     if let Some(own) = own {
         let _ = write!(text, "\n\n{own}");
+    }
+    if !prompts.is_empty() {
+        let names: Vec<String> = prompts.iter().map(|name| format!("`{name}`")).collect();
+        let _ = write!(text, "\n\nPrompts: {}", names.join(", "));
     }
     for (name, words) in tools {
         let words = words.trim();
@@ -31,7 +34,24 @@ mod tests {
 
     #[track_caller]
     fn check(own: Option<&str>, tools: &[(&str, &str)], expected: Option<&str>) {
-        assert_eq!(section("files", own, tools.iter().copied()).as_deref(), expected);
+        assert_eq!(section("files", own, &[], tools.iter().copied()).as_deref(), expected);
+    }
+
+    /// CAT-5: the names of prompts stand between the server's words and the tools'.
+    #[test]
+    fn prompts_are_named() {
+        let text = section(
+            "files",
+            Some("Be kind."),
+            &["files__a", "files__b"],
+            [("files__t", "Once.")].into_iter(),
+        );
+        assert_eq!(
+            text.as_deref(),
+            Some(
+                "#### MCP Server: files\n\nBe kind.\n\nPrompts: `files__a`, `files__b`\n\n##### Tool: files__t\n\nOnce."
+            )
+        );
     }
 
     /// CAT-5: headings, the server's words, then the tools'.

@@ -79,6 +79,7 @@ impl Gateway {
                 environment: Arc::clone(&inner.environment),
                 limit: inner.settings.max_message_bytes,
                 changed: Arc::clone(&inner.upstream_changed),
+                notices: Some(inner.notices()),
                 warm_up: Arc::new(Semaphore::new(inner.settings.init_concurrency)),
                 bus: self.events().clone(),
                 records: inner.records.clone(),

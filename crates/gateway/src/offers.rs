@@ -1,4 +1,5 @@
-//! What the upstreams bring to a merge: the tools that their filters admit, with the plain name of each.
+//! What the upstreams bring to a merge: the tools that their filters admit, with the plain name of each, and their
+//! prompts, resources and templates.
 //!
 //! A share is made once for each list that a server gave and is passed on from catalog to catalog, so that
 //! whoever did not change is recognised by its address.
@@ -7,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use bridgehead_config::Prefix;
-use bridgehead_upstream::{Listing, State, Tool, Upstream};
+use bridgehead_upstream::{Features, Items, Listing, State, Tool, Upstream};
 use tracing::debug;
 
 use crate::names::{Wanted, plain};
@@ -21,6 +22,10 @@ pub(crate) struct Share {
     pub(crate) tools: Vec<Arc<Tool>>,
     /// The name of each tool, if nobody else wants it.
     pub(crate) plain: Vec<Arc<str>>,
+    pub(crate) prompts: Items,
+    pub(crate) resources: Items,
+    pub(crate) templates: Items,
+    pub(crate) features: Features,
     queue: Arc<Queue>,
     /// Those of tools that have another.
     tool_queues: HashMap<String, Arc<Queue>>,
@@ -28,7 +33,7 @@ pub(crate) struct Share {
     pub(crate) instructions: Option<String>,
     /// Whether the server has not been asked yet: this is what it said the last time it ran.
     pub(crate) cached: bool,
-    prefixed: bool,
+    pub(crate) prefixed: bool,
     /// Where it was read from; weak, for only its address matters.
     source: Weak<Listing>,
 }
@@ -67,6 +72,10 @@ impl Share {
             upstream: upstream.clone(),
             server,
             tools,
+            prompts: Items::default(),
+            resources: Items::default(),
+            templates: Items::default(),
+            features: Features::default(),
             instructions,
             cached: false,
             prefixed,
@@ -90,12 +99,28 @@ impl Share {
         }
         let instructions = listing.instructions.clone();
         let (source, cached) = (Arc::downgrade(listing), listing.cached);
-        Self { source, cached, ..Self::new(upstream, tools, instructions, prefixed, taken, queues) }
+        Self {
+            source,
+            cached,
+            prompts: Arc::clone(&listing.prompts),
+            resources: Arc::clone(&listing.resources),
+            templates: Arc::clone(&listing.templates),
+            features: listing.features,
+            ..Self::new(upstream, tools, instructions, prefixed, taken, queues)
+        }
     }
 
     /// What bounds the calls of a tool.
     pub(crate) fn queue(&self, tool: &str) -> &Arc<Queue> {
         self.tool_queues.get(tool).unwrap_or(&self.queue)
+    }
+
+    /// Whether what both list is asked for at the same place, under the same names.
+    pub(crate) fn places_like(&self, other: &Self) -> bool {
+        self.upstream.is(&other.upstream)
+            && self.prefixed == other.prefixed
+            && self.features == other.features
+            && Arc::ptr_eq(&self.queue, &other.queue)
     }
 
     /// Handles to one server share its configuration, and no two servers do.

@@ -1,7 +1,7 @@
-//! The answers to `tools/list`: one page for most gateways, several for the largest.
+//! The answers to a list of any kind: one page for most gateways, several for the largest.
 //!
 //! A page is written when somebody first asks for it and is served as it is from then on; catalogs that list
-//! the same tools share their pages. A cursor names the list it belongs to by what stands in it, not by a
+//! the same share their pages. A cursor names the list it belongs to by what stands in it, not by a
 //! count, so it holds after a restart and on a replica exactly if the list is still the same.
 
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::revise::definition;
 
-/// How many tools stand on a page. Many clients never ask for a second one.
+/// How many entries stand on a page. Many clients never ask for a second one.
 pub(crate) const PAGE: usize = 1_000;
 /// How long a modern client may keep a complete list.
 const LIST_TTL_MS: u32 = 10_000;
@@ -25,9 +25,14 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// The pages of a list of `tools` tools.
-    pub(crate) fn new(generation: u64, tools: usize) -> Self {
-        Self { generation, bodies: (0..tools.div_ceil(PAGE).max(1)).map(|_| OnceLock::new()).collect() }
+    /// The pages of a list of so many entries.
+    pub(crate) fn new(generation: u64, entries: usize) -> Self {
+        Self { generation, bodies: (0..entries.div_ceil(PAGE).max(1)).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// Whether both are of the same list.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.generation == other.generation && self.bodies.len() == other.bodies.len()
     }
 
     /// What leads to the page of that number.
@@ -46,6 +51,8 @@ impl Pages {
 /// The results for clients, of each page and revision.
 #[derive(Debug)]
 pub(crate) struct Lists {
+    /// The member that holds the entries.
+    member: &'static str,
     pub(crate) pages: Arc<Pages>,
     /// By revision, oldest first.
     results: [Box<[OnceLock<Spliced>]>; Revision::ALL.len()],
@@ -55,9 +62,14 @@ pub(crate) struct Lists {
 
 impl Lists {
     /// Lists around `pages`; those that are not `complete` are not to be kept by anybody.
-    pub(crate) fn new(pages: Arc<Pages>, complete: bool, server_info: Raw) -> Self {
+    pub(crate) fn new(member: &'static str, pages: Arc<Pages>, complete: bool, server_info: Raw) -> Self {
         let results = Revision::ALL.map(|_| pages.bodies.iter().map(|_| OnceLock::new()).collect());
-        Self { pages, results, ttl_ms: if complete { LIST_TTL_MS } else { 0 }, server_info }
+        Self { member, pages, results, ttl_ms: if complete { LIST_TTL_MS } else { 0 }, server_info }
+    }
+
+    /// Whether nobody was still starting.
+    pub(crate) const fn is_complete(&self) -> bool {
+        self.ttl_ms != 0
     }
 
     /// The page that `cursor` leads to, the first without one; nothing if the cursor is none of this list.
@@ -102,7 +114,7 @@ impl Lists {
         };
         let rest = Raw::parse(rest).and_then(|rest| Object::parse(&rest)).unwrap_or_else(|_| Object::empty());
         let mut edit = rest.edit();
-        edit.set("tools", body.clone());
+        edit.set(self.member, body.clone());
         edit.finish()
     }
 }

@@ -3,7 +3,9 @@
 
 use bridgehead_audit::CorrelationId;
 use bridgehead_upstream::stamp_modern;
-use bridgehead_wire::{Era, Method, Object, Raw, RequestMeta, Revision, Spliced, key, notification};
+use bridgehead_wire::{
+    Edit, Era, Level, Method, Object, Raw, RequestMeta, Revision, Spliced, key, notification,
+};
 use bytes::{Bytes, BytesMut};
 
 use crate::caller::Caller;
@@ -34,6 +36,8 @@ pub(crate) struct Hop<'a> {
     pub(crate) correlation: CorrelationId,
     /// Our place in the trace, if we have one.
     pub(crate) trace: Option<Trace>,
+    /// The log lines that the client wants.
+    pub(crate) log_level: Option<Level>,
 }
 
 /// The params for the next hop: the server's own name of what is asked for, and a `_meta` of our making around what the
@@ -44,7 +48,7 @@ pub(crate) fn params_for(
     rewrite: Option<&Rewrite>,
     hop: Hop<'_>,
 ) -> Spliced {
-    let Hop { caller, server, progress_token, correlation, trace } = hop;
+    let Hop { caller, server, progress_token, correlation, trace, log_level } = hop;
     let mut edit = params.edit();
     if let Some(Rewrite { member, value }) = rewrite {
         edit.set(member, value.clone());
@@ -66,6 +70,9 @@ pub(crate) fn params_for(
                 meta.remove(key::TRACESTATE);
             }
             meta.set(key::TRACEPARENT, Raw::string(&trace.own.to_string()));
+        }
+        if let Some(level) = log_level.filter(|_| server == Era::Modern) {
+            meta.set(key::LOG_LEVEL, Raw::string(level.as_str()));
         }
         meta.set(key::CORRELATION_ID, Raw::string(&correlation.to_string()));
     });
@@ -99,6 +106,20 @@ pub(crate) fn progress_for(params: &Raw, token: &Raw, revision: Revision) -> Opt
     let mut out = BytesMut::new();
     notification(&mut out, Method::Progress.as_str(), Some(&edit.finish()));
     Some(out.freeze())
+}
+
+/// The level of a log line, and the line for clients; it names the server where there are several.
+pub(crate) fn log_for(params: &Raw, server: Option<&str>) -> Option<(Level, Raw)> {
+    let object = Object::parse(params).ok()?;
+    let level = object.get("level")?.to_text().and_then(|level| Level::named(&level))?;
+    let Some(server) = server else { return Some((level, params.clone())) };
+    let logger = match object.get("logger").and_then(|logger| logger.to_text()) {
+        Some(logger) => format!("{server}/{logger}"),
+        None => server.to_owned(),
+    };
+    let mut edit = object.edit();
+    edit.set("logger", Raw::string(&logger));
+    Some((level, edit.finish().to_raw()))
 }
 
 /// A result, read as far as we must.
@@ -149,6 +170,40 @@ impl Reply {
         server_info: &Raw,
         correlation: CorrelationId,
     ) -> Spliced {
+        self.edited(revision, server_info, correlation, |_| ())
+    }
+
+    /// The same for a result that modern clients may keep for as long as it says. One that says nothing is not to
+    /// be kept, and older clients are not told.
+    pub(crate) fn finish_kept(
+        &self,
+        revision: Revision,
+        server_info: &Raw,
+        correlation: CorrelationId,
+    ) -> Spliced {
+        self.edited(revision, server_info, correlation, |edit| match revision.era() {
+            Era::Legacy => {
+                edit.remove("ttlMs").remove("cacheScope");
+            }
+            Era::Modern if self.asks => {}
+            Era::Modern => {
+                if self.object.get("ttlMs").is_none() {
+                    edit.set("ttlMs", Raw::literal("0"));
+                }
+                if self.object.get("cacheScope").is_none() {
+                    edit.set("cacheScope", Raw::literal("\"private\""));
+                }
+            }
+        })
+    }
+
+    fn edited(
+        &self,
+        revision: Revision,
+        server_info: &Raw,
+        correlation: CorrelationId,
+        more: impl FnOnce(&mut Edit<'_>),
+    ) -> Spliced {
         let meta = self
             .object
             .get(key::META)
@@ -176,6 +231,7 @@ impl Reply {
         }
         meta.set(key::CORRELATION_ID, Raw::string(&correlation.to_string()));
         edit.set(key::META, meta.finish());
+        more(&mut edit);
         edit.finish()
     }
 }
@@ -215,7 +271,8 @@ mod tests {
             questioner: None,
         };
         let correlation = CorrelationId::mint();
-        let hop = Hop { caller: &caller, server, progress_token: token, correlation, trace: None };
+        let hop =
+            Hop { caller: &caller, server, progress_token: token, correlation, trace: None, log_level: None };
         let sent = params_for(&params, &meta, tool.as_ref(), hop).to_raw();
         assert_eq!(sent.as_str().replace(&correlation.to_string(), "ID"), expected);
     }

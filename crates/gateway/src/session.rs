@@ -4,13 +4,15 @@
 //! each principal of the modern ones there. Ending it, or dropping the last clone, ends the servers that were
 //! its own; a request costs a clone of a pointer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bridgehead_config::Isolation;
 use bridgehead_upstream::{Hold, Unavailable, Upstream};
-use bridgehead_wire::Era;
+use bridgehead_wire::{Era, Level};
 use parking_lot::Mutex;
+
+use crate::feed::Feed;
 
 /// One client, from its first request to its last. Clones are the same session.
 #[derive(Debug, Clone)]
@@ -20,6 +22,8 @@ pub struct Session(Arc<Inner>);
 struct Inner {
     number: u64,
     kept: Mutex<Kept>,
+    /// What a legacy client is told of its own accord.
+    feed: OnceLock<Feed>,
 }
 
 #[derive(Debug, Default)]
@@ -49,11 +53,14 @@ impl Session {
     pub fn new() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::new(Inner { number, kept: Mutex::default() }))
+        Self(Arc::new(Inner { number, kept: Mutex::default(), feed: OnceLock::new() }))
     }
 
     /// Ends it: the servers that were its own stop at once, and it gets no others.
     pub fn end(&self) {
+        if let Some(feed) = self.0.feed.get() {
+            feed.close();
+        }
         let kept = {
             let mut kept = self.0.kept.lock();
             kept.ended = true;
@@ -64,6 +71,16 @@ impl Session {
                 own.release();
             }
         }
+    }
+
+    /// The least grave log lines that its client asked for.
+    pub fn log_level(&self) -> Option<Level> {
+        self.0.feed.get().and_then(Feed::level)
+    }
+
+    /// Its feed; opened, by the session's number, the first time it is asked for.
+    pub fn feed_or(&self, open: impl FnOnce(u64) -> Feed) -> Feed {
+        self.0.feed.get_or_init(|| open(self.0.number)).clone()
     }
 
     /// Whether it has ended.

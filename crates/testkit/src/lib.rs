@@ -40,5 +40,5 @@ pub use mock::{Mock, Served, mock_path, shim_path};
 pub use recorder::{Event, Recorder};
 pub use script::{
     Behaviour, Carrier, Crash, Era, Initialize, LEGACY_REVISION, MODERN_REVISION, Probe, ProgressFault,
-    RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim,
+    Reply, RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim,
 };

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use crate::script::{
-    Behaviour, Carrier, Era, Initialize, Probe, RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim,
+    Behaviour, Carrier, Era, Initialize, Probe, Reply, RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim,
 };
 
 /// A mock upstream in the making.
@@ -65,6 +65,33 @@ impl Mock {
     pub fn server(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
         self.script.server_name = name.into();
         self.script.server_version = version.into();
+        self
+    }
+
+    /// Sets the capabilities it declares.
+    #[must_use]
+    pub fn capabilities(mut self, capabilities: impl Into<Verbatim>) -> Self {
+        self.script.capabilities = Some(capabilities.into());
+        self
+    }
+
+    /// Answers a method with this result; `$PARAMS` in it stands for the params as they came. The latest that fits
+    /// is taken.
+    #[must_use]
+    pub fn replies(mut self, method: impl Into<String>, result: impl Into<Verbatim>) -> Self {
+        self.script.replies.push(Reply { method: method.into(), about: None, outcome: Ok(result.into()) });
+        self
+    }
+
+    /// Answers a method about one name, URI or cursor.
+    #[must_use]
+    pub fn replies_about(
+        mut self,
+        method: impl Into<String>,
+        about: impl Into<String>,
+        outcome: Result<Verbatim, RpcError>,
+    ) -> Self {
+        self.script.replies.push(Reply { method: method.into(), about: Some(about.into()), outcome });
         self
     }
 

@@ -227,8 +227,34 @@ pub enum Behaviour {
         /// Made by the first call.
         marker: PathBuf,
     },
+    /// Sends a notification, on the stream of the call or, `aside`, where a server says things of its own accord: to
+    /// every open `subscriptions/listen` in the modern era. Then goes on.
+    Tell {
+        /// The method of the notification.
+        method: String,
+        /// Its parameters, an object.
+        params: Verbatim,
+        /// Whether it has nothing to do with the call.
+        #[serde(default)]
+        aside: bool,
+        /// What follows.
+        then: Box<Behaviour>,
+    },
     /// Starts a process of its own that outlives it, for a minute, and tells its id.
     Grandchild,
+}
+
+/// What a mock answers to a method other than those it knows by itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reply {
+    /// The method.
+    pub method: String,
+    /// The `name`, `uri` or `cursor` in the params that it is for; any, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<String>,
+    /// The result, or the error. `$PARAMS` in a result stands for the params as they came.
+    pub outcome: Result<Verbatim, RpcError>,
 }
 
 /// What is wrong with the progress of a tool.
@@ -297,6 +323,10 @@ pub struct Script {
     pub noise: Vec<String>,
     /// Lines written on standard error at start.
     pub stderr: Vec<String>,
+    /// The capabilities it declares, if not just tools whose list may change.
+    pub capabilities: Option<Verbatim>,
+    /// What it answers to other methods.
+    pub replies: Vec<Reply>,
     /// The tools.
     pub tools: Vec<Tool>,
     /// Over how many pages `tools/list` is split; 0 and 1 mean one.
@@ -483,6 +513,18 @@ impl Behaviour {
         Self::Needs { capability: capability.into(), then: Box::new(self) }
     }
 
+    /// Sends a notification on the stream of the call, then goes on.
+    #[must_use]
+    pub fn tell(method: impl Into<String>, params: impl Into<Verbatim>, then: Self) -> Self {
+        Self::Tell { method: method.into(), params: params.into(), aside: false, then: Box::new(then) }
+    }
+
+    /// Sends a notification of its own accord, then goes on.
+    #[must_use]
+    pub fn tell_aside(method: impl Into<String>, params: impl Into<Verbatim>, then: Self) -> Self {
+        Self::Tell { method: method.into(), params: params.into(), aside: true, then: Box::new(then) }
+    }
+
     /// Sends the client a request and answers with what came back.
     pub fn ask(method: impl Into<String>, params: impl Into<Verbatim>) -> Self {
         Self::Ask { method: method.into(), params: Some(params.into()) }
@@ -503,6 +545,8 @@ impl Default for Script {
             after_initialized: Vec::new(),
             noise: Vec::new(),
             stderr: Vec::new(),
+            capabilities: None,
+            replies: Vec::new(),
             tools: Vec::new(),
             pages: 1,
             endless_pages: false,

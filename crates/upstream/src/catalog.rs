@@ -1,4 +1,4 @@
-//! The tools of one upstream, read once and prepared for every later call.
+//! What one upstream offers, read once: tools, prepared for every later call, prompts, resources and templates.
 
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -8,15 +8,15 @@ use bridgehead_schema::{HeaderParameter, OutputSchema, Validator};
 use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Spliced, code};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::link::{Link, LinkError, Purpose, modern_params};
 use crate::negotiate::Peer;
 
 /// A list that goes on past this many pages never ends.
 const MAX_PAGES: usize = 1_000;
-/// More tools than this from one server are a fault of that server.
-const MAX_TOOLS: usize = 50_000;
+/// A longer list from one server is a fault of that server.
+const MAX_ENTRIES: usize = 50_000;
 
 /// One tool as its upstream describes it, with what a call needs prepared.
 #[derive(Debug)]
@@ -40,11 +40,167 @@ pub struct Tool {
     pub output: OnceLock<Option<OutputSchema>>,
 }
 
-/// What a server offers: its tools in its order, and what it tells the model about itself.
-#[derive(Debug, Default)]
+/// One prompt, resource or resource template as its upstream describes it.
+#[derive(Debug)]
+pub struct Item {
+    /// What it is asked for by: the name of a prompt, the URI of a resource, the pattern of a template.
+    pub name: String,
+    /// Its whole definition, byte for byte.
+    pub definition: Raw,
+}
+
+/// Items in the order of their server. Those that did not change are the same allocation.
+pub type Items = Arc<[Arc<Item>]>;
+
+/// What a server says that it has, as far as it matters here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Prompts.
+    pub prompts: bool,
+    /// Resources and templates of them.
+    pub resources: bool,
+    /// Resources whose changes it tells of.
+    pub subscribe: bool,
+    /// Suggestions for arguments.
+    pub completions: bool,
+    /// Log lines for clients.
+    pub logging: bool,
+    /// Whether it tells when one of its lists changes.
+    pub changes: Lists,
+}
+
+impl Features {
+    /// What a server's capabilities declare.
+    pub fn declared(capabilities: &Raw) -> Self {
+        let object = Object::parse(capabilities).unwrap_or_else(|_| Object::empty());
+        let member = |name: &str| object.get(name).and_then(|raw| Object::parse(&raw).ok());
+        let says = |member: &Option<Object>, name: &str| {
+            member.as_ref().and_then(|member| member.get(name)).is_some_and(|raw| raw.as_str() == "true")
+        };
+        let (tools, prompts, resources) = (member("tools"), member("prompts"), member("resources"));
+        let mut changes = Lists::NONE;
+        for (member, list) in
+            [(&tools, Lists::TOOLS), (&prompts, Lists::PROMPTS), (&resources, Lists::RESOURCES)]
+        {
+            if says(member, "listChanged") {
+                changes = changes | list;
+            }
+        }
+        Self {
+            subscribe: says(&resources, "subscribe"),
+            prompts: prompts.is_some(),
+            resources: resources.is_some(),
+            completions: member("completions").is_some(),
+            logging: member("logging").is_some(),
+            changes,
+        }
+    }
+
+    /// As they are written down.
+    pub(crate) const fn flags(self) -> [bool; 8] {
+        let Self { prompts, resources, subscribe, completions, logging, changes } = self;
+        [
+            prompts,
+            resources,
+            subscribe,
+            completions,
+            logging,
+            changes.has(Lists::TOOLS),
+            changes.has(Lists::PROMPTS),
+            changes.has(Lists::RESOURCES),
+        ]
+    }
+
+    pub(crate) fn from_flags(flags: [bool; 8]) -> Self {
+        let [prompts, resources, subscribe, completions, logging, changes @ ..] = flags;
+        let lists = [Lists::TOOLS, Lists::PROMPTS, Lists::RESOURCES];
+        let changes = lists.into_iter().zip(changes).filter(|(_, told)| *told);
+        let changes = changes.fold(Lists::NONE, |all, (list, _)| all | list);
+        Self { prompts, resources, subscribe, completions, logging, changes }
+    }
+
+    /// What either has.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            prompts: self.prompts || other.prompts,
+            resources: self.resources || other.resources,
+            subscribe: self.subscribe || other.subscribe,
+            completions: self.completions || other.completions,
+            logging: self.logging || other.logging,
+            changes: self.changes | other.changes,
+        }
+    }
+}
+
+/// Some of the lists of a server; the templates go with the resources.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lists(u8);
+
+impl Lists {
+    /// None of them.
+    pub const NONE: Self = Self(0);
+    /// The tools.
+    pub const TOOLS: Self = Self(1);
+    /// The prompts.
+    pub const PROMPTS: Self = Self(2);
+    /// The resources and their templates.
+    pub const RESOURCES: Self = Self(4);
+    /// All of them.
+    pub const ALL: Self = Self(7);
+
+    /// Whether `other` is among them.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Those that are in both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// These, but not `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub(crate) const fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+}
+
+impl std::ops::BitOr for Lists {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// What a server offers, each list in its order, and what it tells the model about itself.
+#[derive(Debug, Clone, Default)]
 pub struct Listing {
     /// The tools.
     pub tools: Vec<Arc<Tool>>,
+    /// The prompts.
+    pub prompts: Items,
+    /// The resources.
+    pub resources: Items,
+    /// The patterns of resources.
+    pub templates: Items,
+    /// What it says that it has.
+    pub features: Features,
     /// What it tells the model about itself.
     pub instructions: Option<String>,
     /// Whether this was read from disk, and the server has not been asked since.
@@ -54,9 +210,16 @@ pub struct Listing {
 impl Listing {
     /// Whether both say the same, wherever they were read from.
     pub(crate) fn offers_the_same(&self, other: &Self) -> bool {
-        let definitions =
-            |listing: &Self| listing.iter().map(|tool| tool.definition.clone()).collect::<Vec<_>>();
-        self.instructions == other.instructions && definitions(self) == definitions(other)
+        let same_items = |one: &Items, other: &Items| {
+            Arc::ptr_eq(one, other)
+                || one.iter().map(|item| &item.definition).eq(other.iter().map(|item| &item.definition))
+        };
+        self.instructions == other.instructions
+            && self.features == other.features
+            && self.iter().map(|tool| &tool.definition).eq(other.iter().map(|tool| &tool.definition))
+            && same_items(&self.prompts, &other.prompts)
+            && same_items(&self.resources, &other.resources)
+            && same_items(&self.templates, &other.templates)
     }
 }
 
@@ -68,60 +231,53 @@ impl Deref for Listing {
     }
 }
 
-/// Why a tool list could not be read.
+/// Why a list could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListError {
     #[error(transparent)]
     Link(#[from] LinkError),
-    #[error("the server refused `tools/list`: {} (code {})", .0.message(), .0.code())]
-    Refused(RpcError),
-    #[error("the server's answer to `tools/list` is not usable: {0}")]
-    Unusable(String),
+    #[error("the server refused `{}`: {} (code {})", .0, .1.message(), .1.code())]
+    Refused(Method, RpcError),
+    #[error("the server's answer to `{0}` is not usable: {1}")]
+    Unusable(Method, String),
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Page<'a> {
-    #[serde(borrow)]
-    tools: Vec<&'a serde_json::value::RawValue>,
-    next_cursor: Option<String>,
-}
-
-/// Reads all pages. Comes with what is wrong with single tools, in words.
-pub(crate) async fn list_tools(link: &Link, peer: &Peer) -> Result<(Vec<Arc<Tool>>, Vec<String>), ListError> {
-    let mut tools: Vec<Arc<Tool>> = Vec::new();
-    let mut findings = Findings::default();
-    let mut names = HashSet::new();
+/// Reads all pages of a list, each entry as its text. A server that has nothing of the kind need not know the method.
+async fn pages(
+    link: &Link,
+    peer: &Peer,
+    method: &Method,
+    member: &str,
+    mut take: impl FnMut(&str),
+) -> Result<(), ListError> {
+    let unusable = |reason: String| ListError::Unusable(method.clone(), reason);
+    let mut taken = 0;
     let mut cursors = HashSet::new();
     let mut cursor: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let params = list_params(peer, cursor.as_deref());
-        let result = match link.ask(&Method::ToolsList, &params, Purpose::Ordinary).await? {
+        let result = match link.ask(method, &params, Purpose::Ordinary).await? {
             Ok(result) => result,
-            // A server without tools need not know the method.
-            Err(error) if error.code() == code::METHOD_NOT_FOUND && tools.is_empty() => {
-                return Ok((tools, Vec::new()));
-            }
-            Err(error) => return Err(ListError::Refused(error)),
+            Err(error) if error.code() == code::METHOD_NOT_FOUND && taken == 0 => return Ok(()),
+            Err(error) => return Err(ListError::Refused(method.clone(), error)),
         };
-        let page: Page<'_> = result.decode().map_err(|error| ListError::Unusable(error.to_string()))?;
-        for definition in page.tools {
-            match Tool::read(definition.get(), link.mirrors_headers(), &mut findings) {
-                Some(tool) if names.insert(tool.name.clone()) => tools.push(Arc::new(tool)),
-                Some(tool) => {
-                    findings.add(&tool.name, "stands twice in the server's list; the first is used");
-                }
-                None => {}
-            }
+        let page = Object::parse(&result).map_err(|error| unusable(error.to_string()))?;
+        let entries = page.get(member).ok_or_else(|| unusable(format!("it has no `{member}`")))?;
+        let entries: Vec<&serde_json::value::RawValue> =
+            entries.decode().map_err(|error| unusable(error.to_string()))?;
+        taken += entries.len();
+        if taken > MAX_ENTRIES {
+            return Err(unusable(format!("more than {MAX_ENTRIES} entries")));
         }
-        if tools.len() > MAX_TOOLS {
-            return Err(ListError::Unusable(format!("more than {MAX_TOOLS} tools")));
+        for entry in entries {
+            take(entry.get());
         }
-        match page.next_cursor {
-            None => return Ok((tools, findings.finish())),
+        match page.get("nextCursor").filter(|next| !next.is_null()) {
+            None => return Ok(()),
             Some(next) => {
+                let next = next.to_text().ok_or_else(|| unusable("`nextCursor` is no text".to_owned()))?;
                 if !cursors.insert(next.clone()) {
-                    return Err(ListError::Unusable(
+                    return Err(unusable(
                         "a page names a cursor that came before: the list never ends".to_owned(),
                     ));
                 }
@@ -129,7 +285,61 @@ pub(crate) async fn list_tools(link: &Link, peer: &Peer) -> Result<(Vec<Arc<Tool
             }
         }
     }
-    Err(ListError::Unusable(format!("the list goes on past {MAX_PAGES} pages")))
+    Err(unusable(format!("the list goes on past {MAX_PAGES} pages")))
+}
+
+/// Reads the tools. Comes with what is wrong with single ones, in words.
+pub(crate) async fn list_tools(link: &Link, peer: &Peer) -> Result<(Vec<Arc<Tool>>, Vec<String>), ListError> {
+    let mut tools: Vec<Arc<Tool>> = Vec::new();
+    let mut findings = Findings::default();
+    let mut names = HashSet::new();
+    pages(link, peer, &Method::ToolsList, "tools", |text| {
+        match Tool::read(text, link.mirrors_headers(), &mut findings) {
+            Some(tool) if names.insert(tool.name.clone()) => tools.push(Arc::new(tool)),
+            Some(tool) => findings.add(&tool.name, "stands twice in the server's list; the first is used"),
+            None => {}
+        }
+    })
+    .await?;
+    Ok((tools, findings.finish()))
+}
+
+/// Which list of items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ItemList {
+    Prompts,
+    Resources,
+    Templates,
+}
+
+impl ItemList {
+    /// The method that reads it, the member that holds it, and the member that names an item.
+    const fn words(self) -> (Method, &'static str, &'static str) {
+        match self {
+            Self::Prompts => (Method::PromptsList, "prompts", "name"),
+            Self::Resources => (Method::ResourcesList, "resources", "uri"),
+            Self::Templates => (Method::TemplatesList, "resourceTemplates", "uriTemplate"),
+        }
+    }
+
+    /// Reads one entry. It is copied out of the page, which may then go.
+    pub(crate) fn read(self, text: &str) -> Option<Item> {
+        let (definition, _, name) = named(text, self.words().2)?;
+        Some(Item { name, definition })
+    }
+}
+
+/// Reads a list of items. One without a name, or that stands twice, is left out.
+pub(crate) async fn list_items(link: &Link, peer: &Peer, list: ItemList) -> Result<Items, ListError> {
+    let (method, member, _) = list.words();
+    let mut items: Vec<Arc<Item>> = Vec::new();
+    let mut names = HashSet::new();
+    pages(link, peer, &method, member, |text| match list.read(text) {
+        Some(item) if names.insert(item.name.clone()) => items.push(Arc::new(item)),
+        _ => debug!(%method, "left out an entry that has no name or stands twice"),
+    })
+    .await?;
+    Ok(items.into())
 }
 
 fn list_params(peer: &Peer, cursor: Option<&str>) -> Spliced {
@@ -173,10 +383,10 @@ impl Findings {
     }
 }
 
-fn named(text: &str) -> Option<(Raw, Object, String)> {
+fn named(text: &str, member: &str) -> Option<(Raw, Object, String)> {
     let definition = Raw::parse(text.to_owned()).ok()?;
     let members = Object::parse(&definition).ok()?;
-    let name = members.get("name")?.to_text().filter(|name| !name.is_empty())?;
+    let name = members.get(member)?.to_text().filter(|name| !name.is_empty())?;
     Some((definition, members, name))
 }
 
@@ -217,7 +427,7 @@ impl Tool {
     /// Prepares one entry of a list. The definition is copied out of the page, which may then go. With
     /// `mirrored`, a tool whose `x-mcp-header` annotations are invalid is none: no call to it could be written.
     pub(crate) fn read(text: &str, mirrored: bool, findings: &mut Findings) -> Option<Self> {
-        let Some((definition, members, name)) = named(text) else {
+        let Some((definition, members, name)) = named(text, "name") else {
             findings.add("", "has no name and is left out; the server must give it one");
             return None;
         };

@@ -3,6 +3,7 @@
 //! The supervisor is the only one who changes its state. Holds say that somebody uses it: while there is
 //! one, a server that may sleep does not.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::key::{Key, Scope};
+use crate::notice::{Notice, NoticeSink, Origin};
 use crate::record::Record;
 use crate::supervisor::Supervisor;
 use crate::upstream::{State, Surroundings};
@@ -30,6 +32,8 @@ pub(crate) struct Orders {
     pub(crate) suspect: Notify,
     /// Whether it is used has changed.
     pub(crate) usage: Notify,
+    /// Which resources are watched has changed.
+    pub(crate) watched: Notify,
 }
 
 /// One who is attached, and hears of what happens.
@@ -39,6 +43,10 @@ pub(crate) struct Listener {
     pub(crate) name: Arc<str>,
     pub(crate) bus: Bus,
     pub(crate) changed: Arc<Notify>,
+    /// Is told what the server says outside of any request.
+    pub(crate) notices: Option<NoticeSink>,
+    /// The session whose own process it is.
+    pub(crate) session: Option<u64>,
     /// Cancelled when it is no longer attached.
     pub(crate) left: CancellationToken,
 }
@@ -63,6 +71,8 @@ pub(crate) struct Core {
     pub(crate) tasks: TaskTracker,
     pub(crate) listeners: RwLock<Vec<Listener>>,
     pub(crate) usage: Mutex<Usage>,
+    /// The resources that somebody wants to hear of, and how many do.
+    watched: Mutex<BTreeMap<String, usize>>,
     /// Whether it sleeps when nobody uses it, so that its use is counted at all.
     pub(crate) sleeps: bool,
     /// Whether it waits for its first use.
@@ -93,6 +103,7 @@ impl Core {
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             listeners: RwLock::default(),
+            watched: Mutex::default(),
             usage: Mutex::new(Usage { holds: 0, since: Instant::now(), ever: false }),
             sleeps: lazy || server.idle_timeout.is_some(),
             lazy,
@@ -117,6 +128,34 @@ impl Core {
         }
     }
 
+    /// Tells everybody who is attached what the server said.
+    pub(crate) fn told(&self, notice: &Notice) {
+        for listener in &*self.listeners.read() {
+            if let Some(notices) = &listener.notices {
+                notices.give(Origin { server: &listener.name, session: listener.session }, notice);
+            }
+        }
+    }
+
+    /// The resources that somebody wants to hear of.
+    pub(crate) fn watched(&self) -> BTreeSet<String> {
+        self.watched.lock().keys().cloned().collect()
+    }
+
+    /// Changes of a resource are wanted, until the watch is dropped.
+    pub(crate) fn watch(self: &Arc<Self>, uri: &str, left: CancellationToken) -> Watch {
+        let hold = self.hold();
+        let mut watched = self.watched.lock();
+        let count = watched.entry(uri.to_owned()).or_default();
+        *count += 1;
+        let first = *count == 1;
+        drop(watched);
+        if first {
+            self.orders.watched.notify_one();
+        }
+        Watch { core: Arc::clone(self), uri: uri.to_owned(), left, _hold: hold }
+    }
+
     pub(crate) fn changed(&self) {
         for listener in &*self.listeners.read() {
             listener.changed.notify_one();
@@ -134,6 +173,37 @@ impl Core {
         drop(usage);
         self.orders.usage.notify_one();
         Some(Hold(Arc::clone(self)))
+    }
+}
+
+/// Somebody wants to hear of changes of a resource: its server stays awake and is asked to tell.
+#[derive(Debug)]
+pub struct Watch {
+    core: Arc<Core>,
+    uri: String,
+    left: CancellationToken,
+    _hold: Option<Hold>,
+}
+
+impl Watch {
+    /// Whether the attachment that it was taken by has ended.
+    pub fn is_over(&self) -> bool {
+        self.left.is_cancelled()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut watched = self.core.watched.lock();
+        let left = watched.get_mut(&self.uri).map(|count| {
+            *count -= 1;
+            *count
+        });
+        if left == Some(0) {
+            watched.remove(&self.uri);
+            drop(watched);
+            self.core.orders.watched.notify_one();
+        }
     }
 }
 

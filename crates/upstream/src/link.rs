@@ -15,11 +15,15 @@ use std::task::{Context, Poll};
 
 use bridgehead_audit::CorrelationId;
 use bridgehead_schema::HeaderParameter;
-use bridgehead_wire::{Abilities, Era, Id, Method, Object, Raw, Request, RpcError, Spliced, code, key};
+use bridgehead_wire::{
+    Abilities, Era, Id, Level, Method, Object, Raw, Request, RpcError, Spliced, code, key,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::catalog::Lists;
 use crate::crash::Crash;
+use crate::notice::Notice;
 use crate::stream::{Stream, StreamExchange};
 use crate::switchboard::Switchboard;
 use crate::transport::http::{HttpExchange, Remote};
@@ -61,6 +65,10 @@ pub enum LinkError {
 pub enum Event {
     /// The params of a progress notification.
     Progress(Raw),
+    /// The params of a log line, where they were asked for.
+    Log(Raw),
+    /// What was asked for by a standing request is told from now on.
+    Acknowledged,
     /// The server asks whom the request was opened for. Its id is the server's own.
     Asked(Request),
     /// The server no longer wants to know what it asked under this id.
@@ -83,6 +91,8 @@ impl Event {
 pub enum Purpose {
     /// An ordinary request; dropping it cancels it upstream.
     Ordinary,
+    /// One that stays open for as long as the peer serves, and is no work in progress.
+    Standing,
     /// Part of finding out what the peer is: never cancelled, and an error that names an id nobody used
     /// is taken as its answer (some servers answer what they do not know that way).
     Handshake,
@@ -154,6 +164,25 @@ impl Link {
         }
     }
 
+    /// Tells `take`, which must not block, what the peer says outside of any request. The first one who asks is served.
+    pub(crate) fn on_notice(&self, take: impl Fn(&Notice) + Send + Sync + 'static) {
+        self.board().on_notice(take);
+    }
+
+    /// These lists may have changed.
+    pub(crate) fn doubt(&self, lists: Lists) {
+        self.board().doubt(lists);
+    }
+
+    /// Asks a legacy peer for log lines of this level, unless it was asked for as much before.
+    pub async fn want_level(&self, level: Level) {
+        if self.board().wants_level(level) {
+            let params = Raw::encode(&serde_json::json!({"level": level.as_str()}));
+            // A peer that refuses gives what it gives.
+            let _ = self.ask(&Method::SetLevel, &params.into(), Purpose::Ordinary).await;
+        }
+    }
+
     /// Opens a request: it has an id from now on, and is sent by [`Exchange::send`].
     pub fn open(&self, purpose: Purpose) -> Exchange {
         self.open_for(purpose, Abilities::NONE)
@@ -198,11 +227,11 @@ impl Link {
         }
     }
 
-    /// Resolves when the peer has said that its tools changed since the last time this resolved.
-    pub async fn tools_changed(&self) {
+    /// Resolves when the peer has said that some of its lists changed since the last time this resolved.
+    pub async fn lists_changed(&self) -> Lists {
         match &self.0 {
-            Kind::Stream(stream) => stream.board.tools_changed().await,
-            Kind::Http(remote) => remote.board.tools_changed().await,
+            Kind::Stream(stream) => stream.board.lists_changed().await,
+            Kind::Http(remote) => remote.board.lists_changed().await,
         }
     }
 
@@ -292,6 +321,14 @@ impl Exchange {
         }
     }
 
+    /// Lets log lines of the request through, before it is sent.
+    pub fn want_logs(&mut self) {
+        match &mut self.0 {
+            ExchangeKind::Stream(exchange) => exchange.want_logs(),
+            ExchangeKind::Http(exchange) => exchange.want_logs(),
+        }
+    }
+
     /// Whether the request was handed to the writer: if not, it cannot have run.
     pub const fn was_sent(&self) -> bool {
         match &self.0 {
@@ -325,7 +362,11 @@ impl Exchange {
     pub async fn answer(&mut self) -> Result<Result<Raw, RpcError>, LinkError> {
         loop {
             match self.next().await {
-                Event::Progress(_) | Event::Asked(_) | Event::Withdrawn(_) => {}
+                Event::Progress(_)
+                | Event::Log(_)
+                | Event::Acknowledged
+                | Event::Asked(_)
+                | Event::Withdrawn(_) => {}
                 Event::Answer(outcome) => return Ok(outcome),
                 Event::Lost(error) => return Err(error),
             }

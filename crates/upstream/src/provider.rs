@@ -213,6 +213,7 @@ impl McpProvider {
             environment: Arc::new(config.environment),
             limit: config.limit,
             changed: Arc::new(Notify::new()),
+            notices: None,
             warm_up: Arc::new(Semaphore::new(1)),
             bus: self.bus.clone(),
             records: Records::default(),

@@ -56,6 +56,11 @@ impl Registry {
             name: Arc::from(server.name.as_ref()),
             bus: surroundings.bus.clone(),
             changed: Arc::clone(&surroundings.changed),
+            notices: surroundings.notices.clone(),
+            session: match scope {
+                Scope::Session(number) => Some(number),
+                Scope::Shared | Scope::Lease(..) | Scope::Class(_) => None,
+            },
             left: CancellationToken::new(),
         };
         let mut cores = self.0.cores.lock();

@@ -9,21 +9,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bridgehead_config::ServerName;
+use bridgehead_wire::Raw;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tracing::debug;
 
-use crate::catalog::{Findings, Listing, Tool};
+use crate::catalog::{Features, Findings, ItemList, Items, Listing, Tool};
 use crate::key::Identity;
 
 /// The form of the file; another one is not read.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Written<T> {
     format: u32,
     instructions: Option<String>,
+    /// As bits, for there is nothing to read in them.
+    features: [bool; 8],
     tools: Vec<T>,
+    prompts: Vec<T>,
+    resources: Vec<T>,
+    templates: Vec<T>,
 }
 
 /// What is kept of the server of this identity.
@@ -71,13 +77,33 @@ fn parse(text: &str) -> Result<Listing, String> {
     let mut findings = Findings::default();
     let tools = written.tools.iter().map(|tool| Tool::read(tool.get(), false, &mut findings).map(Arc::new));
     let tools = tools.collect::<Option<Vec<_>>>().ok_or("it lists a tool that is none")?;
-    Ok(Listing { tools, instructions: written.instructions, cached: true })
+    let items = |list: ItemList, written: &[&RawValue]| {
+        let items = written.iter().map(|item| list.read(item.get()).map(Arc::new));
+        items.collect::<Option<Vec<_>>>().map(Items::from).ok_or("it lists an entry that is none")
+    };
+    Ok(Listing {
+        tools,
+        prompts: items(ItemList::Prompts, &written.prompts)?,
+        resources: items(ItemList::Resources, &written.resources)?,
+        templates: items(ItemList::Templates, &written.templates)?,
+        features: Features::from_flags(written.features),
+        instructions: written.instructions,
+        cached: true,
+    })
 }
 
 fn render(listing: &Listing) -> io::Result<Vec<u8>> {
-    let tools: Result<Vec<&RawValue>, _> =
-        listing.iter().map(|tool| serde_json::from_str(tool.definition.as_str())).collect();
-    let written = Written { format: FORMAT, instructions: listing.instructions.clone(), tools: tools? };
+    let raw = |definition: &'_ Raw| serde_json::from_str::<Box<RawValue>>(definition.as_str());
+    let items = |items: &Items| items.iter().map(|item| raw(&item.definition)).collect::<Result<Vec<_>, _>>();
+    let written = Written {
+        format: FORMAT,
+        instructions: listing.instructions.clone(),
+        features: listing.features.flags(),
+        tools: listing.iter().map(|tool| raw(&tool.definition)).collect::<Result<Vec<_>, _>>()?,
+        prompts: items(&listing.prompts)?,
+        resources: items(&listing.resources)?,
+        templates: items(&listing.templates)?,
+    };
     Ok(serde_json::to_vec(&written)?)
 }
 
@@ -119,12 +145,22 @@ fn private_file(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::Lists;
 
     fn listing() -> Listing {
         let tools = [r#"{"name":"a","x": 1.50}"#, r#"{"name":"b"}"#];
         let tools =
             tools.map(|text| Arc::new(Tool::read(text, false, &mut Findings::default()).unwrap())).to_vec();
-        Listing { tools, instructions: Some("say".to_owned()), cached: false }
+        let item = |list: ItemList, text: &str| Items::from(vec![Arc::new(list.read(text).unwrap())]);
+        Listing {
+            tools,
+            prompts: item(ItemList::Prompts, r#"{"name":"p", "title":"P"}"#),
+            resources: item(ItemList::Resources, r#"{"uri":"a://b"}"#),
+            templates: item(ItemList::Templates, r#"{"uriTemplate":"a://{b}"}"#),
+            features: Features { prompts: true, changes: Lists::PROMPTS, ..Features::default() },
+            instructions: Some("say".to_owned()),
+            cached: false,
+        }
     }
 
     /// What is kept is what the server said, byte for byte, and is known to be kept.
@@ -145,9 +181,15 @@ mod tests {
         }
         check("", "EOF");
         check("[]", "invalid");
-        check(r#"{"format":2,"later":true}"#, "its form is 2");
-        check(r#"{"format":1}"#, "missing field");
-        check(r#"{"format":1,"tools":[{"title":"no name"}]}"#, "a tool that is none");
+        check(r#"{"format":3,"later":true}"#, "its form is 3");
+        check(r#"{"format":2}"#, "missing field");
+        let kept = |tools: &str, prompts: &str| {
+            format!(
+                r#"{{"format":2,"features":[true,false,false,false,false,false,false,false],"tools":[{tools}],"prompts":[{prompts}],"resources":[],"templates":[]}}"#
+            )
+        };
+        check(&kept(r#"{"title":"no name"}"#, ""), "a tool that is none");
+        check(&kept("", r#"{"title":"no name"}"#), "an entry that is none");
     }
 
     /// The folder and the file are for the owner only, and nothing else stays behind.

@@ -105,6 +105,10 @@ impl StreamExchange {
         self.sent = true;
     }
 
+    pub(crate) fn want_logs(&self) {
+        self.slot.want_logs();
+    }
+
     pub(crate) const fn was_sent(&self) -> bool {
         self.sent
     }
@@ -112,7 +116,7 @@ impl StreamExchange {
     pub(crate) fn poll_next(&mut self, context: &Context<'_>) -> Poll<Event> {
         let event = std::task::ready!(self.slot.poll(context));
         match &event {
-            Event::Progress(_) => {}
+            Event::Progress(_) | Event::Log(_) | Event::Acknowledged => {}
             Event::Asked(asked) => self.owed.push(asked.id.clone()),
             Event::Withdrawn(id) => self.owed.retain(|owed| owed != id),
             Event::Answer(_) | Event::Lost(_) => self.done = true,
@@ -137,7 +141,7 @@ impl Drop for StreamExchange {
                 self.stream.out.push(|out| response(out, &id, Err(&call_is_over())));
             }
         }
-        if open && self.sent && self.slot.purpose == Purpose::Ordinary {
+        if open && self.sent && self.slot.purpose != Purpose::Handshake {
             let params = cancelled_params(self.id);
             self.stream.out.push(|out| notification(out, Method::Cancelled.as_str(), Some(&params)));
         }

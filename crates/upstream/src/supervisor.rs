@@ -11,14 +11,16 @@ use bridgehead_audit::CorrelationId;
 use bridgehead_config::{Launch, Server};
 use bridgehead_events::{Detail, Excerpt, InitOutcome};
 use bridgehead_wire::Redactor;
+use futures_util::FutureExt;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, error, info, trace, warn};
 
-use crate::catalog::{Listing, Tool, list_tools};
+use crate::catalog::{Features, ItemList, Items, ListError, Listing, Lists, list_items, list_tools};
 use crate::core::Core;
 use crate::health::{self, probe};
 use crate::link::{Link, LinkError};
+use crate::listening::Listening;
 use crate::negotiate::Peer;
 use crate::policy::RestartPolicy;
 use crate::record::Record;
@@ -28,6 +30,8 @@ use crate::upstream::{Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, State,
 
 /// Changes of the tool list within this time are read as one.
 const CHANGE_DEBOUNCE: Duration = Duration::from_millis(50);
+/// How long a list of prompts or resources may take.
+const ITEMS_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the tools of a server that went down stay in the lists.
 pub(crate) const LISTED_FOR: Duration = Duration::from_secs(30);
 
@@ -304,11 +308,17 @@ impl Supervisor {
                     .await
                     .map_err(|error| error.to_string())?;
             let link = process.link.clone();
+            let core = Arc::downgrade(&self.core);
+            link.on_notice(move |notice| {
+                if let Some(core) = core.upgrade() {
+                    core.told(notice);
+                }
+            });
             let checked = {
                 let checking = async {
-                    let tools = self.list(&link, &peer).await?;
+                    let listing = self.list(&link, &peer, Lists::ALL, &Listing::default()).await?;
                     self.look(&link, &peer, cause).await?;
-                    Ok::<_, String>(tools)
+                    Ok::<_, String>(listing)
                 };
                 tokio::pin!(checking);
                 tokio::select! {
@@ -334,8 +344,7 @@ impl Supervisor {
                     None => late,
                 })
             })?;
-        let tools: Arc<Listing> =
-            Listing { tools, instructions: peer.instructions.clone(), cached: false }.into();
+        let tools = Arc::new(tools);
         let pid = process.pid();
         let transport = process.kind().as_str();
         info!(server = %self.label(), transport, pid, revision = %peer.revision, tools = tools.len(), restarts, took = ?began.elapsed(), "serves");
@@ -362,6 +371,7 @@ impl Supervisor {
         cause: CorrelationId,
     ) -> End {
         let link = process.link.clone();
+        let mut listening = last.as_ref().map(|last| Listening::new(&last.peer));
         let mut next_probe = Instant::now() + self.server.probe_interval;
         loop {
             tokio::select! {
@@ -374,10 +384,12 @@ impl Supervisor {
                 }
                 () = self.core.orders.restart.notified() => return End::Asked,
                 () = self.unused(last.as_ref().map(|last| &last.tools)) => return End::Unused,
-                () = link.tools_changed() => {
+                changed = link.lists_changed() => {
                     let reading = async {
                         tokio::time::sleep(CHANGE_DEBOUNCE).await;
-                        self.refresh(&link, last, cause).await;
+                        // What was said meanwhile is read now, not once more.
+                        let more = link.lists_changed().now_or_never().unwrap_or(Lists::NONE);
+                        self.refresh(&link, last, changed | more, cause).await;
                     };
                     tokio::select! {
                         // One that does not list its tools any more is looked at like any other that hangs.
@@ -388,6 +400,12 @@ impl Supervisor {
                         () = process.ended() => {}
                     }
                 }
+                () = async {
+                    match &mut listening {
+                        Some(listening) => listening.go_on(&link, &self.core).await,
+                        None => std::future::pending().await,
+                    }
+                } => {}
                 () = async {
                     tokio::select! {
                         () = tokio::time::sleep_until(next_probe) => {}
@@ -460,23 +478,67 @@ impl Supervisor {
         self.core.tell(cause, &detail);
     }
 
-    /// Its tools; what is wrong with some of them is told.
-    async fn list(&self, link: &Link, peer: &Peer) -> Result<Vec<Arc<Tool>>, String> {
-        let (tools, findings) = list_tools(link, peer).await.map_err(|error| error.to_string())?;
-        for finding in &findings {
-            warn!(server = %self.label(), "{finding}");
+    /// What it offers: `wanted` is read, the rest is as `before`. What is wrong with some of its tools is told.
+    async fn list(
+        &self,
+        link: &Link,
+        peer: &Peer,
+        wanted: Lists,
+        before: &Listing,
+    ) -> Result<Listing, String> {
+        let features = Features::declared(&peer.capabilities);
+        let mut listing =
+            Listing { features, instructions: peer.instructions.clone(), cached: false, ..before.clone() };
+        if wanted.has(Lists::TOOLS) {
+            let (tools, findings) = list_tools(link, peer).await.map_err(|error| error.to_string())?;
+            for finding in &findings {
+                warn!(server = %self.label(), "{finding}");
+            }
+            self.record.found(findings);
+            listing.tools = tools;
         }
-        self.record.found(findings);
-        Ok(tools)
+        if wanted.has(Lists::PROMPTS) && features.prompts {
+            self.replace(&mut listing.prompts, list_items(link, peer, ItemList::Prompts)).await?;
+        }
+        if wanted.has(Lists::RESOURCES) && features.resources {
+            let templates = list_items(link, peer, ItemList::Templates);
+            self.replace(&mut listing.resources, list_items(link, peer, ItemList::Resources)).await?;
+            self.replace(&mut listing.templates, templates).await?;
+        }
+        Ok(listing)
     }
 
-    async fn refresh(&self, link: &Link, last: &mut Option<Arc<Ready>>, cause: CorrelationId) {
+    /// Takes a list of items. One that cannot be had leaves what was there: a server is here for its tools first.
+    async fn replace(
+        &self,
+        items: &mut Items,
+        read: impl Future<Output = Result<Items, ListError>>,
+    ) -> Result<(), String> {
+        match tokio::time::timeout(ITEMS_TIMEOUT, read).await {
+            Ok(Ok(read)) => *items = read,
+            Ok(Err(ListError::Link(lost))) => return Err(lost.to_string()),
+            Ok(Err(error)) => warn!(server = %self.label(), %error, "a list could not be read"),
+            Err(_) => {
+                warn!(server = %self.label(), "a list of prompts or resources did not come in time");
+            }
+        }
+        Ok(())
+    }
+
+    async fn refresh(
+        &self,
+        link: &Link,
+        last: &mut Option<Arc<Ready>>,
+        changed: Lists,
+        cause: CorrelationId,
+    ) {
         let Some(now) = last.clone() else { return };
-        match self.list(link, &now.peer).await {
-            Ok(tools) => {
-                let instructions = now.peer.instructions.clone();
-                let tools = Arc::new(Listing { tools, instructions, cached: false });
-                self.tell_tools(cause, Some(&now.tools), &tools);
+        match self.list(link, &now.peer, changed, &now.tools).await {
+            Ok(listing) => {
+                let tools = Arc::new(listing);
+                if changed.has(Lists::TOOLS) {
+                    self.tell_tools(cause, Some(&now.tools), &tools);
+                }
                 self.remember(Some(&now.tools), &tools).await;
                 let ready = Arc::new(Ready {
                     link: link.clone(),
@@ -491,7 +553,7 @@ impl Supervisor {
                 self.become_state(State::Ready(ready));
             }
             Err(error) => {
-                warn!(server = %self.label(), %error, "the changed tool list could not be read; the old one stays");
+                warn!(server = %self.label(), %error, "a changed list could not be read; the old one stays");
             }
         }
     }

@@ -13,16 +13,18 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use bridgehead_wire::{
-    Abilities, Id, Message, Method, Notification, Object, Raw, Redactor, Request, Response, RpcError,
-    Spliced, code, response,
+    Abilities, Id, Level, Message, Method, Notification, Object, Raw, Redactor, Request, Response, RpcError,
+    Spliced, code, key, response,
 };
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tracing::debug;
 
+use crate::catalog::Lists;
 use crate::doorbell::Doorbell;
 use crate::link::{Event, LinkError, Purpose};
+use crate::notice::Notice;
 
 /// Progress that may wait for one slow receiver; beyond it the newest replaces the one before.
 const QUEUED_PROGRESS: usize = 256;
@@ -38,13 +40,18 @@ pub(crate) struct Switchboard {
     next_id: AtomicU64,
     open: AtomicBool,
     table: Mutex<Table>,
-    tools_changed: Notify,
     /// Whether the peer has asked during a request.
     asked: AtomicBool,
     /// Whether it has asked what could have been for more than one request.
     ambiguous: AtomicBool,
+    /// The lists that may have changed, and a bell.
+    changed: AtomicU8,
+    bell: Notify,
     redactor: Redactor,
     on_noise: OnceLock<NoiseCallback>,
+    on_notice: OnceLock<NoticeCallback>,
+    /// The level of log lines that a legacy peer was asked for, one above its number; 0 before.
+    level: AtomicU8,
 }
 
 /// Is shown each line that is no message.
@@ -53,6 +60,15 @@ struct NoiseCallback(Box<dyn Fn(&str) + Send + Sync>);
 impl std::fmt::Debug for NoiseCallback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("NoiseCallback")
+    }
+}
+
+/// Is told what the peer says outside of any request.
+struct NoticeCallback(Box<dyn Fn(&Notice) + Send + Sync>);
+
+impl std::fmt::Debug for NoticeCallback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NoticeCallback")
     }
 }
 
@@ -68,6 +84,8 @@ pub(crate) struct Slot {
     pub(crate) purpose: Purpose,
     /// The bits of what can be asked of whom the request is for, once it is sent.
     abilities: AtomicU8,
+    /// Whether log lines of the request are wanted.
+    logs: AtomicBool,
     state: Mutex<Waiting>,
 }
 
@@ -87,11 +105,14 @@ impl Switchboard {
             next_id: AtomicU64::new(1),
             open: AtomicBool::new(true),
             table: Mutex::default(),
-            tools_changed: Notify::new(),
             asked: AtomicBool::new(false),
             ambiguous: AtomicBool::new(false),
+            changed: AtomicU8::new(0),
+            bell: Notify::new(),
             redactor: Redactor::default(),
             on_noise: OnceLock::new(),
+            on_notice: OnceLock::new(),
+            level: AtomicU8::new(0),
         }
     }
 
@@ -101,6 +122,28 @@ impl Switchboard {
         drop(self.on_noise.set(NoiseCallback(Box::new(show))));
     }
 
+    /// Tells `take`, which must not block, what the peer says outside of any request. The first one who asks is served.
+    pub(crate) fn on_notice(&self, take: impl Fn(&Notice) + Send + Sync + 'static) {
+        drop(self.on_notice.set(NoticeCallback(Box::new(take))));
+    }
+
+    fn notice(&self, notice: &Notice) {
+        if let Some(NoticeCallback(take)) = self.on_notice.get() {
+            take(notice);
+        }
+    }
+
+    /// Whether the peer is to be asked for graver lines only than it was; notes that it is asked now.
+    pub(crate) fn wants_level(&self, level: Level) -> bool {
+        let wanted = level as u8 + 1;
+        let before = self.level.load(Ordering::Acquire);
+        let asks = before == 0 || wanted < before;
+        if asks {
+            self.level.store(wanted, Ordering::Release);
+        }
+        asks
+    }
+
     /// An id that nobody had before.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
@@ -108,7 +151,12 @@ impl Switchboard {
 
     /// A slot for the request `id`. On a link that has ended it holds the reason already.
     pub(crate) fn register(&self, id: u64, purpose: Purpose) -> Arc<Slot> {
-        let slot = Arc::new(Slot { purpose, abilities: AtomicU8::new(0), state: Mutex::default() });
+        let slot = Arc::new(Slot {
+            purpose,
+            abilities: AtomicU8::new(0),
+            logs: AtomicBool::new(false),
+            state: Mutex::default(),
+        });
         let mut table = self.table.lock();
         if let Some(error) = &table.ended {
             slot.push(Event::Lost(error.clone()));
@@ -160,17 +208,24 @@ impl Switchboard {
 
     /// How many requests wait for an answer.
     pub(crate) fn waiting(&self) -> usize {
-        self.table.lock().slots.len()
+        self.table.lock().slots.values().filter(|slot| slot.purpose != Purpose::Standing).count()
     }
 
-    /// Resolves when the peer has said that its tools changed since the last time this resolved.
-    pub(crate) async fn tools_changed(&self) {
-        self.tools_changed.notified().await;
+    /// Resolves when the peer has said that some of its lists changed since the last time this resolved.
+    pub(crate) async fn lists_changed(&self) -> Lists {
+        loop {
+            let changed = Lists::from_bits(self.changed.swap(0, Ordering::AcqRel));
+            if !changed.is_empty() {
+                return changed;
+            }
+            self.bell.notified().await;
+        }
     }
 
-    /// The tools may have changed.
-    pub(crate) fn doubt_tools(&self) {
-        self.tools_changed.notify_one();
+    /// These lists may have changed.
+    pub(crate) fn doubt(&self, lists: Lists) {
+        self.changed.fetch_or(lists.bits(), Ordering::AcqRel);
+        self.bell.notify_one();
     }
 
     /// Takes one message. A request of the peer's own gives what to answer it with.
@@ -202,8 +257,17 @@ impl Switchboard {
     pub(crate) fn told(&self, note: Notification) {
         match note.method {
             Method::Progress => self.progressed(note.params),
-            Method::ToolsListChanged => self.tools_changed.notify_one(),
+            Method::ToolsListChanged => self.doubt(Lists::TOOLS),
+            Method::PromptsListChanged => self.doubt(Lists::PROMPTS),
+            Method::ResourcesListChanged => self.doubt(Lists::RESOURCES),
             Method::Cancelled => self.withdrawn(note.params.as_ref()),
+            Method::ResourceUpdated => {
+                if let Some(params) = note.params {
+                    self.notice(&Notice::Updated(params));
+                }
+            }
+            Method::LogMessage => self.logged(note.params),
+            Method::Acknowledged => self.acknowledged(note.params.as_ref()),
             method => debug!(server = %self.server, %method, "notification not relayed"),
         }
     }
@@ -241,6 +305,34 @@ impl Switchboard {
             waiting.queue.pop_back();
         }
         waiting.push(Event::Progress(params));
+    }
+
+    /// A log line says nothing about the request it belongs to: it is for the only one that wants any, else for
+    /// nobody in particular.
+    fn logged(&self, params: Option<Raw>) {
+        let Some(params) = params else { return };
+        let table = self.table.lock();
+        let mut wanting = table.slots.values().filter(|slot| slot.logs.load(Ordering::Acquire));
+        if let (Some(slot), None) = (wanting.next(), wanting.next()) {
+            if slot.state.lock().queue.len() < QUEUED_EVENTS {
+                slot.push(Event::Log(params));
+            }
+            return;
+        }
+        drop(table);
+        self.notice(&Notice::Log(params));
+    }
+
+    fn acknowledged(&self, params: Option<&Raw>) {
+        let id = params
+            .and_then(|params| Object::parse(params).ok())
+            .and_then(|params| params.get(key::META))
+            .and_then(|meta| Object::parse(&meta).ok())
+            .and_then(|meta| meta.get(key::SUBSCRIPTION_ID))
+            .and_then(|id| id.decode::<u64>().ok());
+        if let Some(slot) = id.and_then(|id| self.table.lock().slots.get(&id).cloned()) {
+            slot.push(Event::Acknowledged);
+        }
     }
 
     /// A request of the server's own, on no request's stream: it is for the only one who can answer it. Gives
@@ -360,6 +452,11 @@ impl Slot {
     /// Lets the peer's questions in, as far as they can be answered.
     pub(crate) fn can_answer(&self, abilities: Abilities) {
         self.abilities.store(abilities.bits(), Ordering::Release);
+    }
+
+    /// Lets log lines in.
+    pub(crate) fn want_logs(&self) {
+        self.logs.store(true, Ordering::Release);
     }
 
     fn abilities(&self) -> Abilities {

@@ -17,11 +17,12 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::Listing;
-use crate::core::{Core, Hold, Listener};
+use crate::core::{Core, Hold, Listener, Watch};
 use crate::key::Scope;
 use crate::leases::Leases;
 use crate::link::Link;
 use crate::negotiate::Peer;
+use crate::notice::NoticeSink;
 use crate::policy::RestartPolicy;
 use crate::record::{Record, Records};
 use crate::registry::Registry;
@@ -143,6 +144,8 @@ pub struct Surroundings {
     pub limit: usize,
     /// Told of every change of state.
     pub changed: Arc<Notify>,
+    /// Is told what servers say outside of any request.
+    pub notices: Option<NoticeSink>,
     /// How many servers are started at the same time.
     pub warm_up: Arc<Semaphore>,
     /// Told of what happens to servers.
@@ -317,6 +320,11 @@ impl Upstream {
     /// Keeps it from going to sleep, and wakes it. None if it never sleeps.
     pub fn hold(&self) -> Option<Hold> {
         self.0.core.hold()
+    }
+
+    /// Has it tell of changes of a resource, for as long as the watch lives. Wakes it.
+    pub fn watch_resource(&self, uri: &str) -> Watch {
+        self.0.core.watch(uri, self.0.listener.left.clone())
     }
 
     /// The server, ready to be called. Waits for one that is coming up, at most until `deadline` and at most

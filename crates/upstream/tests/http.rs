@@ -151,6 +151,7 @@ async fn answers_among_events() {
                 }
                 Event::Answer(answer) => break assert!(answer.unwrap().as_str().contains("done\"")),
                 Event::Lost(error) => panic!("{error}"),
+                Event::Log(_) | Event::Acknowledged => panic!("nobody asked for that"),
                 Event::Asked(_) | Event::Withdrawn(_) => panic!("nobody can be asked here"),
             }
         }

@@ -50,6 +50,7 @@ fn surroundings() -> Surroundings {
         environment: Arc::default(),
         limit: 1 << 20,
         changed: Arc::new(Notify::new()),
+        notices: None,
         warm_up: Arc::new(Semaphore::new(8)),
         bus: Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
         records: bridgehead_upstream::Records::default(),

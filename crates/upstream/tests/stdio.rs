@@ -23,6 +23,7 @@ fn surroundings(environment: BTreeMap<String, String>) -> Surroundings {
         environment: Arc::new(environment),
         limit: LIMIT,
         changed: Arc::new(Notify::new()),
+        notices: None,
         warm_up: Arc::new(Semaphore::new(8)),
         bus: bridgehead_events::Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
         records: bridgehead_upstream::Records::default(),
@@ -199,6 +200,7 @@ async fn progress_comes_in_order_and_before_the_answer() {
                 }
                 Event::Answer(answer) => break assert!(answer.is_ok()),
                 Event::Lost(error) => panic!("{error}"),
+                Event::Log(_) | Event::Acknowledged => panic!("nobody asked for that"),
                 Event::Asked(_) | Event::Withdrawn(_) => panic!("nobody can be asked here"),
             }
         }

@@ -48,6 +48,7 @@ async fn every_behaviour(
                 Event::Progress(_) => progress += 1,
                 Event::Answer(answer) => break assert!(answer.unwrap().as_str().contains("done")),
                 Event::Lost(error) => panic!("{transport}: {error}"),
+                Event::Log(_) | Event::Acknowledged => panic!("nobody asked for that"),
                 Event::Asked(_) | Event::Withdrawn(_) => panic!("nobody can be asked here"),
             }
         }

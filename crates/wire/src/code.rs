@@ -10,6 +10,8 @@ pub const METHOD_NOT_FOUND: i64 = -32601;
 pub const INVALID_PARAMS: i64 = -32602;
 /// Our own failure, or one of an upstream that has no better code.
 pub const INTERNAL_ERROR: i64 = -32603;
+/// Legacy: no such resource.
+pub const RESOURCE_NOT_FOUND: i64 = -32002;
 /// Modern: a mirrored HTTP header and the body differ.
 pub const HEADER_MISMATCH: i64 = -32020;
 /// Modern: the request needs a client capability that it did not declare.

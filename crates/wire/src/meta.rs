@@ -1,6 +1,6 @@
 //! The `_meta` of a request: which keys are the hop's own, and what they say.
 
-use crate::{Edit, Object, Raw, Spliced};
+use crate::{Edit, Level, Object, Raw, Spliced};
 
 /// The keys, in one place.
 pub mod key {
@@ -16,6 +16,8 @@ pub mod key {
     pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
     /// Who the server says it is, on results.
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+    /// Which `subscriptions/listen` a notification belongs to.
+    pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
     /// The extension of calls that go on as tasks, in capabilities.
     pub const TASKS: &str = "io.modelcontextprotocol/tasks";
     /// What progress notifications refer to.
@@ -33,10 +35,6 @@ pub mod key {
     /// Marks a tool as its server described it the last time it ran; ours.
     pub const CACHED: &str = "bridgehead/cached";
 }
-
-/// The syslog levels, as the protocol names them.
-const LOG_LEVELS: [&str; 8] =
-    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
 /// Why a `_meta` is not acceptable; all are `-32602`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +69,8 @@ pub struct RequestMeta {
     pub progress_token: Option<Raw>,
     /// A correlation id brought along, not yet checked.
     pub correlation_id: Option<String>,
+    /// The least grave log lines that a modern client wants with this request.
+    pub log_level: Option<Level>,
 }
 
 impl RequestMeta {
@@ -109,6 +109,7 @@ impl RequestMeta {
             client_capabilities: object.get(key::CLIENT_CAPABILITIES),
             progress_token: object.get(key::PROGRESS_TOKEN),
             correlation_id: text(key::CORRELATION_ID),
+            log_level: text(key::LOG_LEVEL).and_then(|level| Level::named(&level)),
             object,
             present,
         }
@@ -131,10 +132,9 @@ impl RequestMeta {
         if self.object.get(key::CLIENT_INFO).is_some_and(|info| !info.is_object()) {
             return Err(MetaError::Unusable(key::CLIENT_INFO));
         }
-        match self.object.get(key::LOG_LEVEL).map(|raw| raw.to_text()) {
-            Some(Some(level)) if LOG_LEVELS.contains(&level.as_str()) => Ok(()),
-            Some(_) => Err(MetaError::Unusable(key::LOG_LEVEL)),
-            None => Ok(()),
+        match self.log_level.is_none() && self.object.get(key::LOG_LEVEL).is_some() {
+            true => Err(MetaError::Unusable(key::LOG_LEVEL)),
+            false => Ok(()),
         }
     }
 

@@ -52,6 +52,24 @@ methods! {
     ResourcesList = "resources/list",
     /// One resource.
     ResourcesRead = "resources/read",
+    /// The patterns of resources that no list can hold.
+    TemplatesList = "resources/templates/list",
+    /// What an argument might be.
+    Complete = "completion/complete",
+    /// Legacy: which log lines are wanted from now on.
+    SetLevel = "logging/setLevel",
+    /// Legacy: changes of a resource are to be told.
+    Subscribe = "resources/subscribe",
+    /// Legacy: and no longer.
+    Unsubscribe = "resources/unsubscribe",
+    /// Modern: changes are to be told for as long as this request is open.
+    Listen = "subscriptions/listen",
+    /// How a task is doing (an extension).
+    TasksGet = "tasks/get",
+    /// Answers for a task (an extension).
+    TasksUpdate = "tasks/update",
+    /// Nobody wants the task any more (an extension).
+    TasksCancel = "tasks/cancel",
     /// A legacy server's question to its client's model.
     CreateMessage = "sampling/createMessage",
     /// A legacy server's question to its client's user.
@@ -70,6 +88,14 @@ methods! {
     ElicitationComplete = "notifications/elicitation/complete",
     /// The set of tools is another one.
     ToolsListChanged = "notifications/tools/list_changed",
+    /// The set of prompts is another one.
+    PromptsListChanged = "notifications/prompts/list_changed",
+    /// The set of resources is another one.
+    ResourcesListChanged = "notifications/resources/list_changed",
+    /// A resource reads otherwise now.
+    ResourceUpdated = "notifications/resources/updated",
+    /// Modern: what of a `subscriptions/listen` is honoured.
+    Acknowledged = "notifications/subscriptions/acknowledged",
 }
 
 impl Method {

@@ -43,6 +43,8 @@ pub(crate) struct Peers {
     direct: Running,
     /// One for each era, in the order of [`Era::ALL`].
     through: [Running; 3],
+    /// One whose upstream is reached over HTTP.
+    remote: Running,
     gateway: PathBuf,
 }
 
@@ -59,8 +61,15 @@ impl Peers {
         let artifacts = cargo_output(root, &build)?;
         let fixture = executable(&artifacts, "conformance-fixture")?;
         let gateway = executable(&artifacts, "bridgehead")?;
-        let [both, legacy, modern] = Era::ALL.map(|era| start_gateway(&gateway, &fixture, era, folder));
-        Ok(Self { direct: start_fixture(&fixture)?, through: [both?, legacy?, modern?], gateway })
+        let command = Value::from(fixture.to_string_lossy());
+        let [both, legacy, modern] = Era::ALL.map(|era| {
+            let era = era.name();
+            let server = format!("command = {command}\nargs = [\"--stdio\", \"--era={era}\"]");
+            start_gateway(&gateway, era, &server, folder)
+        });
+        let direct = start_fixture(&fixture)?;
+        let remote = start_gateway(&gateway, "http", &format!("url = {:?}", direct.url), folder)?;
+        Ok(Self { direct, through: [both?, legacy?, modern?], remote, gateway })
     }
 
     /// The gateway's program.
@@ -71,6 +80,11 @@ impl Peers {
     /// The address of the fixture, which knows both eras.
     pub(crate) fn direct(&self) -> &str {
         &self.direct.url
+    }
+
+    /// The address of the gateway whose upstream is reached over HTTP.
+    pub(crate) fn through_http(&self) -> &str {
+        &self.remote.url
     }
 
     /// The address of the gateway before an upstream of an era.
@@ -111,13 +125,11 @@ fn start_fixture(fixture: &Path) -> Result<Running> {
     Ok(running)
 }
 
-fn start_gateway(gateway: &Path, fixture: &Path, era: Era, folder: &Path) -> Result<Running> {
-    let era = era.name();
-    let config = folder.join(format!("{era}.toml"));
-    let command = Value::from(fixture.to_string_lossy());
-    let server = format!("[servers.fixture]\ncommand = {command}\nargs = [\"--stdio\", \"--era={era}\"]\n");
-    std::fs::write(&config, server)?;
-    let log = folder.join(format!("{era}.log"));
+/// Starts a gateway with one server; clients of long calls are sent away soon, because the suite looks for that.
+fn start_gateway(gateway: &Path, name: &str, server: &str, folder: &Path) -> Result<Running> {
+    let config = folder.join(format!("{name}.toml"));
+    std::fs::write(&config, format!("[http]\npoll_after_ms = 30\n[servers.fixture]\n{server}\n"))?;
+    let log = folder.join(format!("{name}.log"));
     let process = program(gateway)
         .args(["serve", "--listen", "127.0.0.1:0", "--config"])
         .arg(&config)

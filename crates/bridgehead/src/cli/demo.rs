@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_front::{Backend, LineOptions, serve_lines};
-use bridgehead_gateway::{Ask, Caller, Principal, ProgressSink, Transport};
+use bridgehead_gateway::{Ask, Caller, Feed, Feeds, Principal, ProgressSink, Session, Transport};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::{Era, Method, Raw, Revision, RpcError, Spliced, code, key, notification};
 use bytes::BytesMut;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::exit::Exit;
@@ -35,7 +34,7 @@ pub(crate) fn run() -> Exit {
         transport: Transport::Stdio,
         max_message_bytes: MAX_MESSAGE_BYTES,
     };
-    let demo = Demo { changes: Arc::new(watch::Sender::new(0)) };
+    let demo = Demo::default();
     let serving =
         serve_lines(tokio::io::stdin(), tokio::io::stdout(), demo, options, CancellationToken::new());
     let served = runtime.block_on(serving);
@@ -44,10 +43,10 @@ pub(crate) fn run() -> Exit {
 }
 
 /// What stands behind the front.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Demo {
-    /// Never ticks: the tools stay the same. Held so that listeners know somebody is there.
-    changes: Arc<watch::Sender<u64>>,
+    /// Nothing is told by them: the tools stay the same.
+    feeds: Feeds,
 }
 
 impl Backend for Demo {
@@ -92,8 +91,12 @@ impl Backend for Demo {
         Arc::new([])
     }
 
-    fn catalog_changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
+    fn serves(&self, _era: Era, method: &Method) -> bool {
+        matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall)
+    }
+
+    fn feed(&self, session: &Session) -> Feed {
+        session.feed_or(|number| self.feeds.open_session(number))
     }
 }
 

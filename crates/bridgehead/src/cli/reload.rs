@@ -162,6 +162,7 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         mode = "gateway.mode",
         prefix = "gateway.prefix",
         max_name_length = "gateway.max_name_length",
+        resource_uris = "gateway.resource_uris",
         startup_timeout = "gateway.startup_timeout_ms",
         init_concurrency = "gateway.init_concurrency",
         list_wait = "gateway.list_wait_ms",
@@ -178,6 +179,7 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         session_idle = "http.session_idle_ms",
         max_body_bytes = "http.max_body_mb",
         keep_alive = "http.keep_alive_ms",
+        poll_after = "http.poll_after_ms",
     );
     compare("audit", &before.audit, &after.audit);
     different

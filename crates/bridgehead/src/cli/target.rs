@@ -250,7 +250,7 @@ async fn ask_here(
         questioner: None,
     };
     let (sink, mut progress) = ProgressSink::channel(PROGRESS_CAPACITY);
-    let asked = Ask { method, params, meta };
+    let asked = Ask { method, params, meta, id: None };
     let mut answering = std::pin::pin!(gateway.answer(&caller, &asked, Some(sink)));
     let mut show = |notification: bytes::Bytes| {
         if let Ok(notification) = serde_json::from_slice::<Value>(&notification) {

@@ -52,6 +52,7 @@ pub const KEYS: &[Key] = &[
     works(Gateway, "mode", Choice(&["full", "readonly", "minimal", "test"]), "\"full\"", "Which tools are offered: all, only those annotated read-only, only the built-in ones, or all with debug details."),
     works(Gateway, "prefix", FlagOr(&["auto"]), "\"auto\"", "Whether tools are named `server__tool`; `\"auto\"` leaves the prefix out if and only if one server is configured."),
     works(Gateway, "max_name_length", Integer { least: 16, most: 1024 }, "64", "Longest tool name shown to clients; a longer one gets a short form with a stable hash."),
+    works(Gateway, "resource_uris", Choice(&["keep", "rewrite"]), "\"keep\"", "How resources are addressed: `\"keep\"` passes their URIs unchanged, and where two servers have the same the first has it; `\"rewrite\"` tells them apart as `bridgehead+SERVER:URI`, wherever they stand."),
     works(Gateway, "request_timeout_ms", DURATION, "300000", "How long a call may stay silent; progress restarts the clock."),
     works(Gateway, "max_total_ms", DURATION, "3600000", "How long a call may take altogether, progress or not."),
     works(Gateway, "startup_timeout_ms", DURATION, "30000", "How long the gateway itself may take to start."),
@@ -72,6 +73,7 @@ pub const KEYS: &[Key] = &[
     works(Http, "session_idle_ms", DURATION, "1800000", "How long a session without a request is kept."),
     works(Http, "max_body_mb", MEGABYTES, "16", "Largest request body, in megabytes."),
     works(Http, "keep_alive_ms", DURATION, "15000", "How often a comment is sent on a silent event stream."),
+    works(Http, "poll_after_ms", DURATION, "never", "After how much silence the stream of a running call is closed, so that its client (2025-11-25) comes back later for the rest instead of holding a connection."),
 
     works(Audit, "store", Choice(&["sqlite", "none"]), "\"sqlite\"", "Whether calls are recorded, in SQLite files; the mode `test` records nothing."),
     works(Audit, "folder", Text, "`$XDG_STATE_HOME/bridgehead/audit`", "Folder of the record."),

@@ -13,6 +13,8 @@ use crate::Backend;
 pub(crate) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// `Mcp-Session-Id`.
 pub(crate) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+/// `Last-Event-ID`.
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// Integers beyond this have no exact form in every client; they are compared as text.
@@ -21,6 +23,15 @@ const LARGEST_EXACT: f64 = 9_007_199_254_740_991.0;
 /// Whether the client takes events.
 pub(crate) fn accepts_events(headers: &HeaderMap) -> bool {
     accepts(headers, "text/event-stream", "text/*")
+}
+
+/// Whether the client names events first: it would rather have a stream than a plain answer.
+pub(crate) fn prefers_events(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(',').next())
+        .is_some_and(|first| essence(first).eq_ignore_ascii_case("text/event-stream"))
 }
 
 /// Whether the client takes both a JSON answer and events, as it must.
@@ -117,9 +128,7 @@ fn named_by(method: &Method) -> Option<&'static str> {
     match method {
         Method::ToolsCall | Method::PromptsGet => Some("name"),
         Method::ResourcesRead => Some("uri"),
-        Method::Other(name) if matches!(&**name, "tasks/get" | "tasks/update" | "tasks/cancel") => {
-            Some("taskId")
-        }
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => Some("taskId"),
         _ => None,
     }
 }

@@ -9,22 +9,21 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use bridgehead_gateway::{Caller, Outlet, Principal, ProgressSink, Questioner, Transport};
+use bridgehead_gateway::{Caller, Feed, Outlet, Principal, ProgressSink, Questioner, Transport};
 use bridgehead_wire::{
     Era, Id, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError, Spliced, code,
-    notification as write_notification,
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::Front;
 use super::headers::{self, Version};
+use super::replay::{self, Manner, Reader};
 use super::reply::{self, Answer, Reply};
 use super::running::{OnDisconnect, Running};
 use super::session::{Lease, Session, StreamLease};
@@ -42,14 +41,15 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
         Err(error) => return Answer::new(id, Err(&error)).into_reply(),
     };
     let abilities = era::abilities(request.params.as_ref(), revision);
-    let tick = *front.backend.catalog_changes().borrow();
-    let Some(session) = front.sessions.open(principal, revision, abilities, tick) else {
+    let Some(session) = front.sessions.open(principal, revision, abilities) else {
         debug!("refused a session: there are too many");
         let reason = "too many sessions are open; end some, or raise `http.max_sessions`";
         let error = RpcError::new(code::INTERNAL_ERROR, reason);
         return reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), &error);
     };
     debug!(session = session.label(), principal = %session.principal, %revision, "session opened");
+    // What changes from now on is told, also before the client opens its stream.
+    drop(front.backend.feed(&session.identity));
     let mut reply = Answer::new(id, Ok(&front.backend.initialize(revision).into())).into_reply();
     if let Ok(value) = HeaderValue::try_from(session.id.to_string()) {
         reply.headers_mut().insert(headers::SESSION, value);
@@ -108,23 +108,32 @@ pub(crate) async fn request<B: Backend>(
     lease: Lease,
     request: Request,
     reading: Reading,
+    prefers_events: bool,
 ) -> Reply {
     let mut way = Way::default();
     let mut notes = None;
     let can_be_asked = !lease.0.abilities.is_none() && request.method.may_ask();
-    if can_be_asked || reading.wants_progress() {
+    let wants_logs = lease.0.identity.log_level().is_some();
+    if can_be_asked || wants_logs || reading.wants_progress() {
         let (sink, unread) = ProgressSink::channel(PROGRESS_CAPACITY);
         notes = Some(unread);
         if can_be_asked {
             let stream = CallStream(sink.clone());
             way.questioner = Some(Questioner::new(lease.0.abilities, lease.0.desk.clone(), stream));
         }
-        way.progress = Some(sink).filter(|_| reading.wants_progress());
+        way.progress = Some(sink).filter(|_| wants_logs || reading.wants_progress());
     }
+    let session = lease.0.clone();
     match call(front, &Arc::new(lease), request, reading, way) {
-        Ok(call) => sse::answer(call, notes, front.keep_alive).await,
+        Ok(call) => {
+            replay::answer(call, notes, &session.streams, manner(front, &session), prefers_events).await
+        }
         Err(done) => done.into_reply(),
     }
+}
+
+fn manner<B: Backend>(front: &Front<B>, session: &Session) -> Manner {
+    Manner { revision: session.revision, keep_alive: front.keep_alive, poll_after: front.poll_after }
 }
 
 /// The ways from a call to its client before the answer; none where there is no stream.
@@ -166,7 +175,7 @@ fn call<B: Backend>(
         debug!(code = error.code(), "refused a legacy request");
         Answer::new(&id, Err(&error))
     };
-    let ask = reading.into_ask(method).map_err(refused)?;
+    let ask = reading.into_ask(method, &id).map_err(refused)?;
     let session = &lease.0;
     let (entry, registration) = session.in_flight.enter(&id).map_err(refused)?;
     if session.ended.is_cancelled() {
@@ -263,12 +272,37 @@ pub(crate) fn open_stream<B: Backend>(front: &Front<B>, principal: &Principal, h
         let error = RpcError::new(code::INVALID_REQUEST, "`Accept` must list text/event-stream");
         return reply::error(StatusCode::NOT_ACCEPTABLE, None, &error);
     }
+    let last = headers.get(headers::LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().trim());
+    let resumed = match last.map(|id| session.streams.find(id)) {
+        Some(None) => {
+            let reason = "that stream is not kept any more, or never was; `Last-Event-ID` names nothing";
+            return reply::error(
+                StatusCode::BAD_REQUEST,
+                None,
+                &RpcError::new(code::INVALID_REQUEST, reason),
+            );
+        }
+        Some(Some((log, next))) if !log.is_own() => {
+            debug!(session = session.label(), "a stream is taken up again");
+            // Who has come back once is not sent away again.
+            let manner = Manner { poll_after: None, ..manner(front, &session) };
+            return replay::body(log, next, manner);
+        }
+        Some(Some((_, next))) => Some(next),
+        None => None,
+    };
     let Some(lease) = session.open_stream() else {
         let error = RpcError::new(code::INVALID_REQUEST, "this session's stream is open already");
         return reply::error(StatusCode::CONFLICT, None, &error);
     };
+    let log = session.streams.own();
+    let next = resumed.unwrap_or_else(|| log.end());
+    if resumed.is_none() && manner(front, &session).primes() {
+        log.prime();
+    }
     let announcements = Announcements {
-        changes: front.backend.catalog_changes(),
+        reader: Reader::new(Arc::clone(log), next),
+        feed: front.backend.feed(&session.identity),
         lease,
         shutdown: front.shutdown.clone(),
         keep_alive: front.keep_alive,
@@ -302,9 +336,10 @@ fn without_body<B: Backend>(
     session(front, principal, headers)
 }
 
-/// What goes out on a session's stream: changes of the catalog, comments in between.
+/// What goes out on a session's stream: what its client is told of its own accord, comments in between.
 struct Announcements {
-    changes: watch::Receiver<u64>,
+    reader: Reader,
+    feed: Feed,
     lease: StreamLease,
     shutdown: CancellationToken,
     keep_alive: std::time::Duration,
@@ -313,31 +348,22 @@ struct Announcements {
 impl Announcements {
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         let session = self.lease.0.clone();
-        let event = tokio::select! {
-            biased;
-            () = session.ended.cancelled() => return None,
-            () = self.shutdown.cancelled() => return None,
-            () = changed(&mut self.changes, &session) => {
-                let mut out = BytesMut::new();
-                write_notification(&mut out, Method::ToolsListChanged.as_str(), None);
-                sse::event(&out)
+        loop {
+            if let Some(event) = self.reader.ready() {
+                return Some((Ok(event), self));
             }
-            () = sleep(self.keep_alive) => sse::COMMENT,
-        };
-        Some((Ok(event), self))
-    }
-}
-
-/// Waits for a change that the client has not been told of, also one from before its stream was opened.
-async fn changed(changes: &mut watch::Receiver<u64>, session: &Session) {
-    loop {
-        let tick = *changes.borrow_and_update();
-        if session.announce(tick) {
-            return;
-        }
-        if changes.changed().await.is_err() {
-            // Nothing can change any more.
-            std::future::pending::<()>().await;
+            let event = tokio::select! {
+                biased;
+                () = session.ended.cancelled() => return None,
+                () = self.shutdown.cancelled() => return None,
+                // Written down first: whoever comes back is told again.
+                message = self.feed.next() => {
+                    session.streams.own().push(&message);
+                    continue;
+                }
+                () = sleep(self.keep_alive) => sse::COMMENT,
+            };
+            return Some((Ok(event), self));
         }
     }
 }

@@ -11,6 +11,7 @@ mod guard;
 mod headers;
 mod legacy;
 mod modern;
+mod replay;
 mod reply;
 mod running;
 mod session;
@@ -56,6 +57,7 @@ struct Front<B> {
     stateless: Session,
     max_body_bytes: usize,
     keep_alive: Duration,
+    poll_after: Option<Duration>,
     shutdown: CancellationToken,
     api: OnceLock<Api>,
 }
@@ -90,6 +92,7 @@ pub fn router<B: Backend>(
         stateless: Session::new(),
         max_body_bytes: settings.max_body_bytes,
         keep_alive: settings.keep_alive,
+        poll_after: settings.poll_after,
         shutdown,
         api: OnceLock::new(),
     };
@@ -239,8 +242,8 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
             let reading = Reading::of(request.params.as_ref());
             match era::decide(reading.claims_version(), version, &request.method) {
                 Kind::Modern => match modern::check(front, principal, headers, request, reading) {
-                    Ok(passed) if passed.wants_progress() => {
-                        Box::pin(modern::answer_with_progress(front, passed)).await
+                    Ok(passed) if passed.wants_notes() => {
+                        Box::pin(modern::answer_with_notes(front, passed)).await
                     }
                     Ok(passed) => {
                         let outcome = front.backend.answer(&passed.caller, &passed.ask, None).await;
@@ -250,7 +253,10 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
                 },
                 Kind::Initialize => legacy::initialize(front, principal, &request),
                 Kind::Legacy => match legacy::session(front, &principal, headers) {
-                    Ok(lease) => legacy::request(front, lease, request, reading).await,
+                    Ok(lease) => {
+                        let prefers = headers::prefers_events(headers);
+                        legacy::request(front, lease, request, reading, prefers).await
+                    }
                     Err(missing) => missing.reply(Some(&request.id)),
                 },
             }

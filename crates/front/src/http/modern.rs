@@ -24,8 +24,9 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    pub(crate) fn wants_progress(&self) -> bool {
-        self.ask.meta.progress_token.is_some()
+    /// Whether something may be told before the answer.
+    pub(crate) fn wants_notes(&self) -> bool {
+        self.caller.wants_notes(&self.ask)
     }
 }
 
@@ -42,7 +43,7 @@ pub(crate) fn check<B: Backend>(
         debug!(code = error.code(), reason = error.message(), "refused a modern request");
         return Err(Box::new(reply::error(status, Some(&id), &error)));
     }
-    let served = matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall);
+    let served = front.backend.serves(Era::Modern, &method);
     let caller = Caller {
         principal,
         revision: Revision::V2026_07_28,
@@ -50,7 +51,7 @@ pub(crate) fn check<B: Backend>(
         session: front.stateless.clone(),
         questioner: None,
     };
-    match reading.into_ask(method) {
+    match reading.into_ask(method, &id) {
         Ok(ask) => Ok(Passed { id, served, ask, caller }),
         Err(error) => Err(Box::new(reply::error(StatusCode::BAD_REQUEST, Some(&id), &error))),
     }
@@ -61,15 +62,17 @@ pub(crate) fn answer(passed: &Passed, outcome: &Result<Spliced, RpcError>) -> Re
     encode(&passed.id, outcome, passed.served).into_reply()
 }
 
-/// Answers a request that wants progress.
-pub(crate) async fn answer_with_progress<B: Backend>(front: &Front<B>, passed: Passed) -> Reply {
+/// Answers a request that wants to hear something before its answer. A listen ends with its result when the front
+/// does.
+pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Passed) -> Reply {
     let (sink, notes) = ProgressSink::channel(PROGRESS_CAPACITY);
+    let until = (passed.ask.method == Method::Listen).then(|| front.shutdown.clone());
     let backend = front.backend.clone();
     let call = Running::new(OnDisconnect::Cancel, async move {
         let Passed { id, served, ask, caller } = passed;
         Some(encode(&id, &backend.answer(&caller, &ask, Some(sink)).await, served))
     });
-    sse::answer(call, Some(notes), front.keep_alive).await
+    sse::answer(call, Some(notes), front.keep_alive, until).await
 }
 
 /// Everything that is checked before the gateway is asked, in the order that clients rely on.

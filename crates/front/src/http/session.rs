@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bridgehead_gateway::{Desk, Principal, Session as Identity};
@@ -17,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 use uuid::Uuid;
 
+use super::replay::Streams;
 use crate::inflight::InFlight;
 
 /// All sessions of an endpoint.
@@ -40,10 +40,10 @@ pub(crate) struct Session {
     /// What the gateway knows it as.
     pub(crate) identity: Identity,
     pub(crate) in_flight: InFlight,
+    /// What its streams told, to be told again.
+    pub(crate) streams: Streams,
     /// Cancelled when the session is over.
     pub(crate) ended: CancellationToken,
-    /// The tick of the catalog that the client knows about.
-    pub(crate) announced: AtomicU64,
     usage: Mutex<Usage>,
 }
 
@@ -65,7 +65,6 @@ impl Sessions {
         principal: Principal,
         revision: Revision,
         abilities: Abilities,
-        tick: u64,
     ) -> Option<Arc<Session>> {
         let mut table = self.table.lock();
         if table.len() >= self.cap {
@@ -82,8 +81,8 @@ impl Sessions {
             desk: Desk::default(),
             identity: Identity::new(),
             in_flight: InFlight::default(),
+            streams: Streams::default(),
             ended: CancellationToken::new(),
-            announced: AtomicU64::new(tick),
             usage: Mutex::new(Usage { leases: 0, stream: false, last: Instant::now() }),
         });
         table.insert(session.id, session.clone());
@@ -155,11 +154,6 @@ impl Session {
         usage.stream = true;
         Some(StreamLease(self.clone()))
     }
-
-    /// Notes that the client is being told of `tick`; says whether it did not know.
-    pub(crate) fn announce(&self, tick: u64) -> bool {
-        self.announced.swap(tick, Ordering::AcqRel) != tick
-    }
 }
 
 /// Keeps a session in use; using it resets its idle time.
@@ -198,7 +192,7 @@ mod tests {
     }
 
     fn open(sessions: &Sessions) -> Option<Arc<Session>> {
-        sessions.open(Principal::local(), Revision::V2025_06_18, Abilities::NONE, 0)
+        sessions.open(Principal::local(), Revision::V2025_06_18, Abilities::NONE)
     }
 
     fn known(sessions: &Sessions, session: &Session) -> bool {
@@ -273,6 +267,5 @@ mod tests {
         assert!(session.open_stream().is_none());
         drop(stream);
         assert!(session.open_stream().is_some());
-        assert!(session.announce(1) && !session.announce(1) && session.announce(2));
     }
 }

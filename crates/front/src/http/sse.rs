@@ -16,6 +16,7 @@ use futures_util::future::BoxFuture;
 use http_body::Frame;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::reply::{self, Answer, Reply};
 use super::running::Running;
@@ -35,11 +36,12 @@ pub(crate) fn event(message: &[u8]) -> Bytes {
 }
 
 /// Answers with what `call` gives: JSON, or events as soon as `notes` has one. A call that was cancelled
-/// gives no answer; its POST then ends as an event stream without events.
+/// gives no answer; its POST then ends as an event stream without events. No notification is taken after `until`.
 pub(crate) async fn answer(
     mut call: Running<Option<Answer>>,
     notes: Option<mpsc::Receiver<Bytes>>,
     keep_alive: Duration,
+    until: Option<CancellationToken>,
 ) -> Reply {
     let Some(mut notes) = notes else { return plain(call.await) };
     let first = tokio::select! {
@@ -65,6 +67,7 @@ pub(crate) async fn answer(
         answer: Some(call.into_task()),
         keep_alive,
         silence: Box::pin(sleep(keep_alive)),
+        until: until.map(|until| Box::pin(until.cancelled_owned())),
     };
     reply::events(Body::new(body))
 }
@@ -83,6 +86,8 @@ struct CallEvents {
     answer: Option<BoxFuture<'static, Option<Option<Answer>>>>,
     keep_alive: Duration,
     silence: Pin<Box<Sleep>>,
+    /// When no more notifications are taken: whoever sends them ends then.
+    until: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 impl CallEvents {
@@ -90,6 +95,10 @@ impl CallEvents {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Poll::Ready(Some(event));
+            }
+            if self.until.as_mut().is_some_and(|until| until.as_mut().poll(context).is_ready()) {
+                self.until = None;
+                self.notes.close();
             }
             let Some(answer) = &mut self.answer else { return Poll::Ready(None) };
             if let Poll::Ready(Some(note)) = self.notes.poll_recv(context) {
@@ -154,7 +163,7 @@ mod tests {
             sleep(Duration::from_secs(25)).await;
             done("2")
         });
-        let reply = answer(call, Some(notes), Duration::from_secs(10)).await;
+        let reply = answer(call, Some(notes), Duration::from_secs(10), None).await;
         assert_eq!(
             text(reply).await,
             "event: message\ndata: 1\n\n: keep-alive\n\n: keep-alive\n\nevent: message\ndata: 2\n\n"
@@ -166,7 +175,7 @@ mod tests {
     async fn plain_unless_a_notification_comes_first() {
         let (tell, notes) = mpsc::channel(4);
         let call = Running::new(OnDisconnect::Cancel, async { done("2") });
-        let reply = answer(call, Some(notes), Duration::from_secs(10)).await;
+        let reply = answer(call, Some(notes), Duration::from_secs(10), None).await;
         assert_eq!(reply.headers()["content-type"], "application/json");
         drop(tell);
         let (tell, notes) = mpsc::channel(4);
@@ -174,11 +183,11 @@ mod tests {
             tell.send(Bytes::from_static(b"1")).await.unwrap();
             done("2")
         });
-        let reply = answer(call, Some(notes), Duration::from_secs(10)).await;
+        let reply = answer(call, Some(notes), Duration::from_secs(10), None).await;
         assert_eq!(reply.headers()["content-type"], "text/event-stream");
         assert_eq!(reply.headers()["x-accel-buffering"], "no");
         assert_eq!(text(reply).await, "event: message\ndata: 1\n\nevent: message\ndata: 2\n\n");
         let cancelled = Running::new(OnDisconnect::Cancel, async { None });
-        assert_eq!(text(answer(cancelled, None, Duration::from_secs(10)).await).await, "");
+        assert_eq!(text(answer(cancelled, None, Duration::from_secs(10), None).await).await, "");
     }
 }

@@ -160,6 +160,7 @@ impl Answer {
 pub(crate) fn events(text: &str) -> Vec<Value> {
     text.lines()
         .filter_map(|line| line.strip_prefix("data: "))
+        .filter(|data| !data.is_empty())
         .map(|data| serde_json::from_str(data).unwrap())
         .collect()
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bridgehead_front::Backend;
-use bridgehead_gateway::{Ask, Caller, ProgressSink, Session};
+use bridgehead_gateway::{Ask, Caller, Feed, Feeds, ProgressSink, Session};
 use bridgehead_schema::HeaderParameter;
-use bridgehead_wire::{Method, Object, Raw, Revision, RpcError, Spliced, code};
+use bridgehead_wire::{Era, Method, Object, Raw, Revision, RpcError, Spliced, code};
 use bytes::Bytes;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 /// The scripted backend; clones share everything.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(crate) struct Inner {
     pub(crate) gate: Notify,
     /// Told whenever one of the counts changes.
     pub(crate) moved: Notify,
-    pub(crate) changes: watch::Sender<u64>,
+    pub(crate) feeds: Feeds,
     pub(crate) headers: Arc<[HeaderParameter]>,
     /// The callers seen, as `principal revision`.
     pub(crate) callers: std::sync::Mutex<Vec<String>>,
@@ -53,7 +53,7 @@ impl Fake {
             finished: AtomicUsize::new(0),
             gate: Notify::new(),
             moved: Notify::new(),
-            changes: watch::channel(0).0,
+            feeds: Feeds::default(),
             headers: headers.into(),
             callers: std::sync::Mutex::default(),
             sessions: std::sync::Mutex::default(),
@@ -169,8 +169,12 @@ impl Backend for Fake {
         if tool == "echo" { self.headers.clone() } else { Arc::new([]) }
     }
 
-    fn catalog_changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
+    fn serves(&self, _era: Era, method: &Method) -> bool {
+        matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall)
+    }
+
+    fn feed(&self, session: &Session) -> Feed {
+        session.feed_or(|number| self.feeds.open_session(number))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::fake::{Fake, code_of, id_of, initialize, legacy, modern, told};
 use bridgehead_front::{DRAIN_AFTER_END, LineOptions, serve_lines};
-use bridgehead_gateway::{Principal, Transport};
+use bridgehead_gateway::{Lists, Principal, Transport};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines};
 use tokio::task::JoinHandle;
@@ -279,7 +279,7 @@ async fn catalog_changes_are_announced() {
     early.next().await;
     let mut client = Client::legacy(&fake, "2025-06-18").await;
     client.check_usable().await;
-    fake.changes.send(1).unwrap();
+    fake.feeds.changed(Lists::TOOLS);
     assert_eq!(
         client.line().await.unwrap(),
         r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
 use bridgehead_front::router;
+use bridgehead_gateway::Lists;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
@@ -221,7 +222,7 @@ async fn catalog_changes_are_announced_on_the_stream() {
     let server = Server::start(&fake).await;
     let session = server.session("2025-06-18").await;
     let id = [("mcp-session-id", session.as_str())];
-    fake.changes.send_replace(1);
+    fake.feeds.changed(Lists::TOOLS);
     let mut stream = server.open("GET", &id, "").await;
     assert_eq!(stream.response.headers()["content-type"], "text/event-stream");
     let announced = |text: Option<String>| {
@@ -229,7 +230,7 @@ async fn catalog_changes_are_announced_on_the_stream() {
         assert_eq!(found[0]["method"], "notifications/tools/list_changed");
     };
     announced(stream.next().await);
-    fake.changes.send_replace(2);
+    fake.feeds.changed(Lists::TOOLS);
     announced(stream.next().await);
     assert_eq!(server.send("GET", &id, "").await.error(), (409, -32600, None));
     server.shutdown.cancel();
@@ -303,4 +304,71 @@ async fn what_the_gateway_knows_a_client_as() {
     assert!(known[0] == known[1] && known[0] != known[2] && known[3] == known[4] && known[3] != known[0]);
     server.send("DELETE", &[("mcp-session-id", &one)], "").await;
     assert!(known[0].is_ended() && !known[2].is_ended() && !known[3].is_ended());
+}
+
+/// ERA-1: a call whose stream broke goes on, and its client reads on from the last event it saw; so does one that comes
+/// back to the session's own stream. What was never told is refused.
+#[tokio::test]
+async fn a_broken_stream_is_taken_up_again() {
+    let fake = Fake::new();
+    let server = Server::start(&fake).await;
+    let session = server.session("2025-11-25").await;
+    let id = [("mcp-session-id", session.as_str())];
+    let call = legacy("1", "tools/call", r#""name":"step_then_gate","_meta":{"progressToken":1}"#);
+    let mut exchange = server.open("POST", &id, &call).await;
+    let mut seen = String::new();
+    while !seen.contains("notifications/progress") {
+        seen.push_str(&exchange.next().await.unwrap());
+    }
+    assert!(seen.starts_with("id: 1-0\nretry: "), "{seen}");
+    assert!(seen.contains("\n\nid: 1-1\n"), "{seen}");
+    drop(exchange);
+    fake.gate.notify_one();
+    let resumed = |last: &'static str| [("mcp-session-id", session.as_str()), ("last-event-id", last)];
+    let rest = server.send("GET", &resumed("1-1"), "").await;
+    assert!(rest.text.starts_with("id: 1-2\n"), "{}", rest.text);
+    let found = rest.events();
+    assert_eq!(found[0]["params"]["progress"], 2);
+    assert_eq!(found[1]["result"]["gate"], "open");
+    for unknown in ["1-9", "7-0", "nonsense"] {
+        assert_eq!(server.send("GET", &resumed(unknown), "").await.error(), (400, -32600, None), "{unknown}");
+    }
+    let mut stream = server.open("GET", &id, "").await;
+    let mut seen = stream.next().await.unwrap();
+    assert!(seen.starts_with("id: 0-0\nretry: "), "{seen}");
+    fake.feeds.changed(Lists::PROMPTS);
+    while !seen.contains("prompts/list_changed") {
+        seen.push_str(&stream.next().await.unwrap());
+    }
+    drop(stream);
+    let again = async {
+        loop {
+            let mut stream = server.open("GET", &resumed("0-0"), "").await;
+            if stream.response.status() == 200 {
+                break stream.next().await.unwrap();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let again = tokio::time::timeout(Duration::from_secs(20), again).await.expect("the stream is free again");
+    assert!(again.starts_with("id: 0-1\n") && again.contains("prompts/list_changed"), "{again}");
+}
+
+/// A client that would rather have events gets them, and one that waits in silence is sent away if that is wanted.
+#[tokio::test]
+async fn a_client_that_prefers_events() {
+    let fake = Fake::new();
+    let settings = HttpSettings { poll_after: Some(Duration::from_millis(20)), ..HttpSettings::default() };
+    let server = Server::with(&fake, settings, None).await;
+    let session = server.session("2025-11-25").await;
+    let headers = [("mcp-session-id", session.as_str()), ("accept", "text/event-stream, application/json")];
+    let listed = server.post(&headers, &legacy("1", "tools/list", "")).await;
+    assert_eq!(listed.events().len(), 1);
+    let away = server.post(&headers, &legacy("2", "tools/call", r#""name":"gate""#)).await;
+    assert_eq!(away.events().len(), 0, "sent away before the answer");
+    assert!(away.text.starts_with("id: 2-0\nretry: "), "{}", away.text);
+    fake.gate.notify_one();
+    let back = [("mcp-session-id", session.as_str()), ("last-event-id", "2-0")];
+    let answered = server.send("GET", &back, "").await;
+    assert_eq!(answered.events()[0]["result"]["gate"], "open");
 }

@@ -10,7 +10,7 @@ use super::record::Record;
 use super::validate::Checked;
 use super::{Call, Chain, Outcome, envelope_result};
 use crate::catalog::Registered;
-use crate::errand::{Errand, Subject, read};
+use crate::errand::{Errand, Subject, addressed, read};
 use crate::error::CallError;
 use crate::native::ToolContext;
 use crate::queue::Queue;
@@ -25,7 +25,7 @@ pub(super) async fn run(
     let outcome = match checked {
         Checked::Native(native, arguments) => run_native(chain, call, native, arguments).await,
         Checked::Upstream(upstream, tool, queue) => {
-            run_upstream(chain, call, upstream, tool, queue, record).await
+            run_upstream(chain, call, (upstream, tool, queue), record).await
         }
     };
     outcome.unwrap_or_else(|error| {
@@ -48,9 +48,7 @@ async fn run_native(
 async fn run_upstream(
     chain: &Chain,
     call: &Call<'_>,
-    upstream: &Upstream,
-    tool: &Tool,
-    queue: &Queue,
+    (upstream, tool, queue): (&Upstream, &Tool, &Queue),
     record: &mut Record,
 ) -> Result<Outcome, CallError> {
     let errand = Errand {
@@ -69,6 +67,7 @@ async fn run_upstream(
         progress: call.progress.as_ref(),
     };
     let outcome = errand.run(upstream, queue, |queued| record.waited(queued)).await?;
+    let outcome = addressed(chain.uris, upstream.name().as_ref(), outcome)?;
     match upstream.config().output {
         Output::Off => Ok(outcome),
         Output::Report => {

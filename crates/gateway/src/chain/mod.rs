@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bridgehead_audit::{AuditSink, Clock, CorrelationId};
+use bridgehead_config::ResourceUris;
 use bridgehead_events::Bus;
 use bridgehead_wire::{Code, Raw, RpcError, Shape, Spliced};
 use tracing::{Instrument, debug_span};
@@ -47,6 +48,8 @@ pub(crate) struct Chain {
     pub(crate) audit: Arc<dyn AuditSink>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) server_info: Raw,
+    /// How resources are addressed in results.
+    pub(crate) uris: ResourceUris,
     /// Whether errors may show what happened inside.
     pub(crate) debug_errors: bool,
     pub(crate) counters: Arc<Counters>,
@@ -95,7 +98,9 @@ impl Chain {
             Outcome::Result(_, result) => Ok(result.finish(revision, &self.server_info, call.correlation)),
             Outcome::Relayed(error) => Err(error),
             Outcome::Failed(error) => match error.code.shape() {
-                Shape::Rpc(code) => Err(error.to_rpc(code, call.server(), &call.tool, call.correlation)),
+                Shape::Rpc(code) => {
+                    Err(error.to_rpc(code, call.server(), ("tool", &call.tool), call.correlation))
+                }
                 Shape::ToolResult | Shape::Internal => {
                     let structured = call.server().is_none();
                     let result = envelope_result(&error.envelope(), true, structured);

@@ -18,5 +18,7 @@ mod remote;
 mod rounds;
 mod secrets;
 mod status;
+mod subscriptions;
 mod support;
+mod surfaces;
 mod telemetry;

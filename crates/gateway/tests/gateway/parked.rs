@@ -104,7 +104,7 @@ impl Client {
             session: Session::new(),
             questioner: None,
         };
-        let ask = Ask { method: "tools/call".into(), params, meta };
+        let ask = Ask { method: "tools/call".into(), params, meta, id: None };
         let outcome = gateway.answer(&caller, &ask, self.progress.clone());
         let outcome = tokio::time::timeout(Duration::from_secs(20), outcome).await.unwrap();
         outcome

@@ -62,7 +62,7 @@ impl Client {
         let session = self.session.clone();
         let params = Object::parse(&Raw::encode(&json!({"name": tool, "arguments": {}}))).unwrap();
         let meta = RequestMeta::read(Some(&params)).unwrap();
-        let ask = Ask { method: "tools/call".into(), params, meta };
+        let ask = Ask { method: "tools/call".into(), params, meta, id: None };
         tokio::spawn(async move {
             let caller = Caller {
                 principal: Principal::local(),

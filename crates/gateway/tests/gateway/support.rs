@@ -122,7 +122,7 @@ pub(crate) async fn ask_raw(
         session: Session::new(),
         questioner: None,
     };
-    let ask = Ask { method: method.into(), params, meta };
+    let ask = Ask { method: method.into(), params, meta, id: None };
     gateway.answer(&caller, &ask, progress).await.map(|result| result.to_raw())
 }
 
@@ -142,7 +142,7 @@ pub(crate) async fn call_as(
         session: session.clone(),
         questioner: None,
     };
-    let ask = Ask { method: "tools/call".into(), params, meta };
+    let ask = Ask { method: "tools/call".into(), params, meta, id: None };
     match gateway.answer(&caller, &ask, None).await {
         Ok(result) => {
             let result: Value = result.to_raw().decode().unwrap();

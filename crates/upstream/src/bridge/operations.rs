@@ -50,8 +50,8 @@ pub async fn operations(bridge: &Bridge) -> Result<Vec<Operation>, BridgeError> 
     let tools = listed.map_err(|_| failed(Cause::Timeout(limit)))?.map_err(|error| {
         failed(match error {
             ListError::Link(error) => Cause::Link(error),
-            ListError::Refused(error) => Cause::Rpc(error),
-            ListError::Unusable(reason) => Cause::Link(LinkError::Unusable(reason.into())),
+            ListError::Refused(_, error) => Cause::Rpc(error),
+            ListError::Unusable(_, reason) => Cause::Link(LinkError::Unusable(reason.into())),
         })
     })?;
     let operation = |tool: &Arc<Tool>| {

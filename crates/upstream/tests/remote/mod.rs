@@ -34,6 +34,7 @@ impl Running {
             environment: Arc::default(),
             limit: LIMIT,
             changed: Arc::new(Notify::new()),
+            notices: None,
             warm_up: Arc::new(Semaphore::new(8)),
             bus: bridgehead_events::Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
             records: bridgehead_upstream::Records::default(),

@@ -29,6 +29,8 @@ pub(crate) struct Params<'a> {
     #[serde(borrow)]
     pub(crate) name: Option<Cow<'a, str>>,
     #[serde(borrow)]
+    pub(crate) uri: Option<Cow<'a, str>>,
+    #[serde(borrow)]
     pub(crate) arguments: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(crate) cursor: Option<Cow<'a, str>>,

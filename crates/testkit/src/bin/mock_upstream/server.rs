@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use bridgehead_testkit::{Era, Initialize, MODERN_REVISION, Probe, Script, Tool};
+use bridgehead_testkit::{Era, Initialize, MODERN_REVISION, Probe, Reply, Script, Tool};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -132,13 +132,29 @@ impl Server {
             out.error(id, -32600, "the server is not initialized", None);
             return;
         }
+        let about = params.name.as_deref().or(params.uri.as_deref()).or(params.cursor.as_deref());
+        let fits = |reply: &&Reply| {
+            reply.method == method && reply.about.as_deref().is_none_or(|wanted| about == Some(wanted))
+        };
+        if let Some(reply) = self.script.replies.iter().rev().find(fits) {
+            return match &reply.outcome {
+                Ok(result) => {
+                    let params = message.params.map_or("{}", |raw| raw.get());
+                    out.result(id, &result.as_str().replace("$PARAMS", params));
+                }
+                Err(error) => {
+                    let data = error.data.as_ref().map(|data| data.as_str());
+                    out.error(id, error.code, &error.message, data);
+                }
+            };
+        }
         match method {
             "ping" if !modern => out.result(id, "{}"),
             "tools/list" => self.list(out, id, modern, params.cursor.as_deref()),
             "tools/call" => {
                 Call::new(self, out, id, modern, &params, message.params.map(|raw| raw.get())).run();
             }
-            "subscriptions/listen" if modern => self.listen(out, id),
+            "subscriptions/listen" if modern => self.listen(out, id, message.params.map(|raw| raw.get())),
             _ => out.error(id, -32601, "method not found", None),
         }
     }
@@ -195,7 +211,7 @@ impl Server {
                 let mut result = json!({
                     "resultType": "complete",
                     "supportedVersions": [MODERN_REVISION],
-                    "capabilities": {"tools": {"listChanged": true}},
+                    "capabilities": self.capabilities(),
                     "ttlMs": 0,
                     "cacheScope": "public",
                     "_meta": self.result_meta(),
@@ -249,7 +265,7 @@ impl Server {
         }
         let mut result = json!({
             "protocolVersion": self.script.revision,
-            "capabilities": {"tools": {"listChanged": true}},
+            "capabilities": self.capabilities(),
             "serverInfo": self.server_info(),
         });
         if let Some(instructions) = &self.script.instructions {
@@ -302,24 +318,38 @@ impl Server {
         out.result(id, &(result + "}"));
     }
 
-    fn listen(&self, out: &Output, id: &str) {
+    fn listen(&self, out: &Output, id: &str, params: Option<&str>) {
         self.listens.lock().push((id.to_owned(), out.clone()));
+        let params: Value = params.and_then(|params| serde_json::from_str(params).ok()).unwrap_or_default();
         let meta = subscription_meta(id);
+        let wanted = &params["notifications"];
         out.notify(
             "notifications/subscriptions/acknowledged",
-            &format!(r#"{{{meta},"notifications":{{"toolsListChanged":true}}}}"#),
+            &format!(r#"{{{meta},"notifications":{wanted}}}"#),
         );
     }
 
     /// Tells whoever can be told that the tools have changed.
     pub(crate) fn announce_change(&self) {
-        const METHOD: &str = "notifications/tools/list_changed";
+        self.announce("notifications/tools/list_changed", "{}");
+    }
+
+    /// Says something of its own accord to whoever can be told.
+    pub(crate) fn announce(&self, method: &str, params: &str) {
         for (id, out) in self.listens.lock().iter() {
-            out.notify(METHOD, &format!("{{{}}}", subscription_meta(id)));
+            let rest = params.trim_start().trim_start_matches('{').trim_start();
+            let comma = if rest.starts_with('}') { "" } else { "," };
+            out.notify(method, &format!("{{{}{comma}{rest}", subscription_meta(id)));
         }
         if self.initialized.load(Ordering::SeqCst) {
-            self.output.notify(METHOD, "{}");
+            self.output.notify(method, params);
         }
+    }
+
+    fn capabilities(&self) -> Value {
+        let declared = self.script.capabilities.as_ref();
+        let declared = declared.and_then(|text| serde_json::from_str(text.as_str()).ok());
+        declared.unwrap_or_else(|| json!({"tools": {"listChanged": true}}))
     }
 
     /// The `_meta` of a modern result.

@@ -136,6 +136,14 @@ impl Call {
                 self.echo(&self.id);
                 self.echo(&self.id);
             }
+            Behaviour::Tell { method, params, aside, then } => {
+                if *aside {
+                    self.server.announce(method, params.as_str());
+                } else {
+                    output.notify(method, params.as_str());
+                }
+                self.play(then);
+            }
             Behaviour::Ask { method, params } => {
                 let params = params.as_ref().map(|params| params.as_str());
                 if let Some(answer) = self.ask(method, params) {
@@ -278,7 +286,7 @@ fn waits(behaviour: &Behaviour) -> bool {
         | Behaviour::Flood { .. }
         | Behaviour::Ask { .. }
         | Behaviour::AskInRounds(_) => true,
-        Behaviour::Needs { then, .. } => waits(then),
+        Behaviour::Needs { then, .. } | Behaviour::Tell { then, .. } => waits(then),
         _ => false,
     }
 }

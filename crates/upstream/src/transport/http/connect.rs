@@ -133,7 +133,11 @@ async fn shake(
     let answer = poll_fn(|context| {
         loop {
             match std::task::ready!(exchange.poll_next(context)) {
-                Event::Progress(_) | Event::Asked(_) | Event::Withdrawn(_) => {}
+                Event::Progress(_)
+                | Event::Log(_)
+                | Event::Acknowledged
+                | Event::Asked(_)
+                | Event::Withdrawn(_) => {}
                 Event::Answer(outcome) => return std::task::Poll::Ready(Ok(outcome)),
                 Event::Lost(error) => return std::task::Poll::Ready(Err(error)),
             }

@@ -24,6 +24,7 @@ use super::body::{Media, Mirrored, Pieces, media_name};
 use super::pool::Wire;
 use super::refusal::{explain, never_ran, pause};
 use super::{Dialect, Failure, Remote, SESSION, Speech};
+use crate::catalog::Lists;
 use crate::link::{Event, LinkError, Mirror, Purpose, call_is_over, cancelled_params};
 use crate::switchboard::{Slot, reached, withdrawn_id};
 
@@ -56,6 +57,7 @@ pub(crate) struct HttpExchange {
     pub(super) status: Option<StatusCode>,
     pub(super) session: Option<HeaderValue>,
     last_progress: Option<f64>,
+    logs: bool,
     pauses: u32,
     resumptions: u32,
     sent: bool,
@@ -92,7 +94,9 @@ impl fmt::Debug for HttpExchange {
 
 impl HttpExchange {
     pub(crate) fn open(remote: &Arc<Remote>, purpose: Purpose, abilities: Abilities) -> Self {
-        remote.open_exchanges.fetch_add(1, Ordering::Relaxed);
+        if purpose != Purpose::Standing {
+            remote.open_exchanges.fetch_add(1, Ordering::Relaxed);
+        }
         let id = remote.board.next_id();
         // A modern server has no stream of its own, so nothing could come for a slot.
         let slot = (!remote.is_modern()).then(|| remote.board.register(id, purpose));
@@ -108,6 +112,7 @@ impl HttpExchange {
             status: None,
             session: None,
             last_progress: None,
+            logs: false,
             pauses: 0,
             resumptions: 0,
             sent: false,
@@ -117,6 +122,13 @@ impl HttpExchange {
 
     pub(crate) const fn id(&self) -> u64 {
         self.id
+    }
+
+    pub(crate) fn want_logs(&mut self) {
+        self.logs = true;
+        if let Some(slot) = &self.slot {
+            slot.want_logs();
+        }
     }
 
     pub(crate) const fn was_sent(&self) -> bool {
@@ -201,7 +213,7 @@ impl HttpExchange {
 
     fn give(&mut self, event: Event) -> Event {
         match &event {
-            Event::Progress(_) => {}
+            Event::Progress(_) | Event::Log(_) | Event::Acknowledged => {}
             Event::Asked(asked) => self.owed.push(asked.id.clone()),
             Event::Withdrawn(id) => self.owed.retain(|owed| owed != id),
             Event::Answer(_) | Event::Lost(_) => {
@@ -231,7 +243,7 @@ impl HttpExchange {
             Failure::Unsent(reason) => {
                 self.sent = self.resumptions > 0;
                 // The supervisor looks for it, and whoever comes meanwhile waits there.
-                if self.purpose == Purpose::Ordinary {
+                if self.purpose != Purpose::Handshake {
                     self.remote.retire(&reason);
                 }
                 reason
@@ -492,6 +504,12 @@ impl HttpExchange {
                 self.last_progress = Some(progress);
                 Some(Event::Progress(params))
             }
+            Ok(Message::Notification(note)) if note.method == Method::LogMessage && self.logs => {
+                note.params.map(Event::Log)
+            }
+            Ok(Message::Notification(note)) if note.method == Method::Acknowledged => {
+                Some(Event::Acknowledged)
+            }
             Ok(Message::Notification(note)) => {
                 if note.method == Method::Cancelled
                     && let Some(id) = withdrawn_id(note.params.as_ref())
@@ -528,7 +546,7 @@ impl HttpExchange {
     fn answer(&self, outcome: Result<Raw, RpcError>) -> Event {
         // The server has other annotations in mind than we do: its list has changed.
         if outcome.as_ref().is_err_and(|error| error.code() == code::HEADER_MISMATCH) {
-            self.remote.board.doubt_tools();
+            self.remote.board.doubt(Lists::TOOLS);
         }
         Event::Answer(outcome)
     }
@@ -544,7 +562,9 @@ impl HttpExchange {
 
 impl Drop for HttpExchange {
     fn drop(&mut self) {
-        self.remote.open_exchanges.fetch_sub(1, Ordering::Relaxed);
+        if self.purpose != Purpose::Standing {
+            self.remote.open_exchanges.fetch_sub(1, Ordering::Relaxed);
+        }
         if let Some(slot) = &self.slot {
             self.remote.board.release(self.id);
             if !self.abilities.is_none() {
@@ -556,7 +576,7 @@ impl Drop for HttpExchange {
                 }
             }
         }
-        let waits = self.sent && !self.done && self.purpose == Purpose::Ordinary;
+        let waits = self.sent && !self.done && self.purpose != Purpose::Handshake;
         // A modern server learns it from the end of the response, which goes with this.
         if !waits || self.speech() == Speech::Modern {
             return;

@@ -1,0 +1,466 @@
+//! Event streams of a legacy session that can be taken up again where they broke off.
+//!
+//! What goes out on such a stream is written into its log first, under an id that tells the stream and the place in it.
+//! A call writes for as long as it runs, whether its client is there or not; the body of a response only reads. A client
+//! that comes back with the last id it saw reads on from there. Logs are bounded, in length and in number: of a session
+//! the oldest go first, those of finished calls before others.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bridgehead_wire::{Revision, on_one_line};
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::stream;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::reply::{self, Answer, Reply};
+use super::running::Running;
+use super::sse::COMMENT;
+
+/// How many streams of a session are kept.
+const MOST_STREAMS: usize = 64;
+/// How much of one stream is kept; the last event in any case.
+const MOST_BYTES: usize = 1024 * 1024;
+/// How long a client is to wait before it comes back.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a client may be away before nothing but the answer of its call is kept for it, and questions to it fail.
+const GRACE: Duration = Duration::from_secs(5);
+/// The stream on which a session is told things of its own accord.
+const OWN_STREAM: u64 = 0;
+
+/// The streams of one session.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    own: Arc<Log>,
+    calls: Mutex<Calls>,
+}
+
+#[derive(Debug)]
+struct Calls {
+    next: u64,
+    kept: VecDeque<Arc<Log>>,
+}
+
+/// What went out on one stream.
+#[derive(Debug)]
+pub(crate) struct Log {
+    stream: u64,
+    written: Mutex<Written>,
+    /// How many events there are; readers wait for more.
+    length: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    /// The number of the first event that is kept.
+    first: u64,
+    events: VecDeque<Bytes>,
+    bytes: usize,
+    done: bool,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self { own: Log::new(OWN_STREAM), calls: Mutex::new(Calls { next: 1, kept: VecDeque::new() }) }
+    }
+}
+
+impl Streams {
+    /// The log of what the session is told of its own accord.
+    pub(crate) const fn own(&self) -> &Arc<Log> {
+        &self.own
+    }
+
+    /// A log for a call that streams.
+    fn open(&self) -> Arc<Log> {
+        let mut calls = self.calls.lock();
+        if calls.kept.len() >= MOST_STREAMS {
+            let oldest = calls.kept.iter().position(|log| log.written.lock().done).unwrap_or_default();
+            calls.kept.remove(oldest);
+        }
+        let log = Log::new(calls.next);
+        calls.next += 1;
+        calls.kept.push_back(Arc::clone(&log));
+        log
+    }
+
+    /// The stream that an event id belongs to, and the number of the event that comes after it.
+    pub(crate) fn find(&self, id: &str) -> Option<(Arc<Log>, u64)> {
+        let (stream, event) = id.split_once('-')?;
+        let (stream, event) = (stream.parse::<u64>().ok()?, event.parse::<u64>().ok()?);
+        let log = match stream {
+            OWN_STREAM => Some(Arc::clone(&self.own)),
+            _ => self.calls.lock().kept.iter().find(|log| log.stream == stream).cloned(),
+        }?;
+        // An id from before is as good as any; one that is still to come was never given.
+        let given = event < log.end();
+        given.then_some((log, event + 1))
+    }
+}
+
+impl Log {
+    fn new(stream: u64) -> Arc<Self> {
+        Arc::new(Self { stream, written: Mutex::default(), length: watch::Sender::new(0) })
+    }
+
+    /// Whether it is that of what the session is told of its own accord.
+    pub(crate) const fn is_own(&self) -> bool {
+        self.stream == OWN_STREAM
+    }
+
+    /// The number of the event that comes next.
+    pub(crate) fn end(&self) -> u64 {
+        *self.length.borrow()
+    }
+
+    /// Writes the event by which a client learns an id and when to come back, before there is anything to tell.
+    pub(crate) fn prime(&self) {
+        self.write(|number, out| {
+            let head = format!("id: {}-{number}\nretry: {}\ndata: \n\n", self.stream, RETRY.as_millis());
+            out.put_slice(head.as_bytes());
+        });
+    }
+
+    /// Writes one message.
+    pub(crate) fn push(&self, message: &[u8]) {
+        self.write(|number, out| {
+            out.put_slice(format!("id: {}-{number}\nevent: message\ndata: ", self.stream).as_bytes());
+            let start = out.len();
+            out.put_slice(message);
+            on_one_line(&mut out[start..]);
+            out.put_slice(b"\n\n");
+        });
+    }
+
+    fn write(&self, write: impl FnOnce(u64, &mut BytesMut)) {
+        let mut written = self.written.lock();
+        let number = written.first + written.events.len() as u64;
+        let mut out = BytesMut::new();
+        write(number, &mut out);
+        written.bytes += out.len();
+        written.events.push_back(out.freeze());
+        while written.bytes > MOST_BYTES && written.events.len() > 1 {
+            let oldest = written.events.pop_front().map_or(0, |event| event.len());
+            written.bytes -= oldest;
+            written.first += 1;
+        }
+        drop(written);
+        self.length.send_replace(number + 1);
+    }
+
+    /// Resolves when nobody has read for so long that nobody will.
+    async fn abandoned(&self) {
+        loop {
+            self.length.closed().await;
+            sleep(GRACE).await;
+            if self.length.receiver_count() == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Nothing comes after this.
+    fn finish(&self) {
+        self.written.lock().done = true;
+        // Readers look again.
+        self.length.send_modify(|_| ());
+    }
+
+    /// The event of that number, or the first after it that is kept, and the number of the one after.
+    fn get(&self, number: u64) -> Option<(Bytes, u64)> {
+        let written = self.written.lock();
+        let number = number.max(written.first);
+        let at = usize::try_from(number - written.first).ok()?;
+        written.events.get(at).map(|event| (event.clone(), number + 1))
+    }
+
+    fn is_done(&self) -> bool {
+        self.written.lock().done
+    }
+}
+
+/// Reads a log from some event on.
+pub(crate) struct Reader {
+    log: Arc<Log>,
+    next: u64,
+    length: watch::Receiver<u64>,
+}
+
+impl Reader {
+    pub(crate) fn new(log: Arc<Log>, next: u64) -> Self {
+        Self { length: log.length.subscribe(), log, next }
+    }
+
+    /// What is written already.
+    pub(crate) fn ready(&mut self) -> Option<Bytes> {
+        let (event, next) = self.log.get(self.next)?;
+        self.next = next;
+        Some(event)
+    }
+
+    /// The next event; none when the stream is over.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            self.length.mark_unchanged();
+            let done = self.log.is_done();
+            if let Some(event) = self.ready() {
+                return Some(event);
+            }
+            if done || self.length.changed().await.is_err() {
+                return None;
+            }
+        }
+    }
+}
+
+/// How a stream is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    pub(crate) revision: Revision,
+    pub(crate) keep_alive: Duration,
+    /// After how much silence the client is sent away to come back for the rest; never, if absent.
+    pub(crate) poll_after: Option<Duration>,
+}
+
+impl Manner {
+    /// Whether clients of the revision know an event without a message.
+    pub(crate) fn primes(self) -> bool {
+        self.revision >= Revision::V2025_11_25
+    }
+}
+
+/// Answers with what `call` gives: JSON, or events as soon as `notes` has one, or from the start if the client
+/// `prefers` them. A call that was cancelled gives no answer; its POST then ends as an event stream without one.
+pub(crate) async fn answer(
+    mut call: Running<Option<Answer>>,
+    notes: Option<mpsc::Receiver<Bytes>>,
+    streams: &Streams,
+    manner: Manner,
+    prefers: bool,
+) -> Reply {
+    let mut first = None;
+    let mut notes = notes;
+    if !prefers {
+        let note = async {
+            match &mut notes {
+                Some(notes) => notes.recv().await,
+                None => None,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(note) = note => first = Some(note),
+            answer = &mut call => {
+                let told: Vec<Bytes> = std::iter::from_fn(|| notes.as_mut()?.try_recv().ok()).collect();
+                return match answer {
+                    Some(answer) if told.is_empty() => answer.into_reply(),
+                    None if told.is_empty() => reply::events(Body::empty()),
+                    answer => {
+                        let log = opened(streams, manner);
+                        told.iter().for_each(|note| log.push(note));
+                        if let Some(answer) = answer {
+                            log.push(answer.body.to_raw().bytes());
+                        }
+                        log.finish();
+                        body(log, 0, manner)
+                    }
+                };
+            }
+        }
+    }
+    let log = opened(streams, manner);
+    let writing = Writing(Arc::clone(&log));
+    if let Some(note) = first {
+        log.push(&note);
+    }
+    // On its own, so that it goes on when the client is gone or slow to read.
+    tokio::spawn(async move {
+        let Writing(log) = &writing;
+        let mut abandoned = std::pin::pin!(log.abandoned());
+        let answer = loop {
+            let Some(unread) = &mut notes else { break call.await };
+            tokio::select! {
+                biased;
+                // Whoever asks the client something learns it from this.
+                () = &mut abandoned, if !unread.is_closed() => unread.close(),
+                note = unread.recv() => match note {
+                    Some(note) => log.push(&note),
+                    None => notes = None,
+                },
+                answer = &mut call => {
+                    while let Ok(note) = unread.try_recv() {
+                        log.push(&note);
+                    }
+                    break answer;
+                }
+            }
+        };
+        if let Some(answer) = answer {
+            log.push(answer.body.to_raw().bytes());
+        }
+    });
+    body(log, 0, manner)
+}
+
+/// Whoever reads the log of a call sees its end, also if the call panicked.
+struct Writing(Arc<Log>);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
+}
+
+fn opened(streams: &Streams, manner: Manner) -> Arc<Log> {
+    let log = streams.open();
+    if manner.primes() {
+        log.prime();
+    }
+    log
+}
+
+/// The events of a log from `next` on, comments in between.
+pub(crate) fn body(log: Arc<Log>, next: u64, manner: Manner) -> Reply {
+    let poll_after = manner.poll_after.filter(|_| manner.primes());
+    let quiet_since = Instant::now();
+    let reading = (Reader::new(log, next), quiet_since);
+    let events = stream::unfold(reading, move |(mut reader, quiet_since)| async move {
+        let sent_away = async {
+            match poll_after {
+                Some(after) => sleep_until(quiet_since + after).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            event = reader.next() => Some((Ok::<_, Infallible>(event?), (reader, Instant::now()))),
+            () = sent_away => None,
+            () = sleep(manner.keep_alive) => Some((Ok(COMMENT), (reader, quiet_since))),
+        }
+    });
+    reply::events(Body::from_stream(events))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use http_body_util::BodyExt;
+
+    use super::*;
+    use crate::http::running::OnDisconnect;
+
+    const MANNER: Manner =
+        Manner { revision: Revision::V2025_11_25, keep_alive: Duration::from_secs(15), poll_after: None };
+
+    fn done(body: &'static str) -> Option<Answer> {
+        Some(Answer { status: StatusCode::OK, body: bridgehead_wire::Raw::literal(body).into() })
+    }
+
+    async fn text(reply: Reply) -> String {
+        String::from_utf8(reply.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    }
+
+    fn finished(body: &'static str) -> Running<Option<Answer>> {
+        Running::new(OnDisconnect::Finish, async move { done(body) })
+    }
+
+    /// ERA-1: events have ids, the client learns when to come back, and whoever comes back reads on.
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_is_taken_up_again() {
+        let streams = Streams::default();
+        let (tell, notes) = mpsc::channel(4);
+        let (go, gate) = tokio::sync::oneshot::channel::<()>();
+        let call = Running::new(OnDisconnect::Finish, async move {
+            tell.send(Bytes::from_static(b"1")).await.unwrap();
+            gate.await.unwrap();
+            tell.send(Bytes::from_static(b"2")).await.unwrap();
+            done("3")
+        });
+        let mut reply = answer(call, Some(notes), &streams, MANNER, false).await;
+        let mut seen = String::new();
+        while !seen.contains("data: 1\n") {
+            let frame = reply.body_mut().frame().await.unwrap().unwrap();
+            seen.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+        }
+        assert_eq!(seen, "id: 1-0\nretry: 1000\ndata: \n\nid: 1-1\nevent: message\ndata: 1\n\n");
+        drop(reply);
+        go.send(()).unwrap();
+        let (log, next) = streams.find("1-1").unwrap();
+        let rest = "id: 1-2\nevent: message\ndata: 2\n\nid: 1-3\nevent: message\ndata: 3\n\n";
+        assert_eq!(text(body(log, next, MANNER)).await, rest);
+        let (log, next) = streams.find("1-1").unwrap();
+        assert_eq!(text(body(log, next, MANNER)).await, rest, "and again");
+        for foreign in ["1-4", "2-0", "0-0", "x", "1-", "-1", "1-x", ""] {
+            assert!(streams.find(foreign).is_none(), "{foreign}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn plain_unless_there_is_something_to_stream() {
+        let streams = Streams::default();
+        let reply = answer(finished("2"), None, &streams, MANNER, false).await;
+        assert_eq!(reply.headers()["content-type"], "application/json");
+        let reply = answer(finished("2"), None, &streams, MANNER, true).await;
+        assert_eq!(text(reply).await, "id: 1-0\nretry: 1000\ndata: \n\nid: 1-1\nevent: message\ndata: 2\n\n");
+        let older = Manner { revision: Revision::V2025_06_18, ..MANNER };
+        let reply = answer(finished("2"), None, &streams, older, true).await;
+        assert_eq!(text(reply).await, "id: 2-0\nevent: message\ndata: 2\n\n", "no event without a message");
+        let (tell, notes) = mpsc::channel(4);
+        tell.try_send(Bytes::from_static(b"1")).unwrap();
+        drop(tell);
+        let cancelled = Running::new(OnDisconnect::Finish, async { None });
+        let reply = answer(cancelled, Some(notes), &streams, older, false).await;
+        assert_eq!(text(reply).await, "id: 3-0\nevent: message\ndata: 1\n\n");
+        let nothing = Running::new(OnDisconnect::Finish, async { None });
+        assert_eq!(text(answer(nothing, None, &streams, MANNER, false).await).await, "");
+    }
+
+    /// A client that waits in silence is sent away and comes back for the answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_stream_sends_its_client_away() {
+        let streams = Streams::default();
+        let manner = Manner { poll_after: Some(Duration::from_secs(60)), ..MANNER };
+        let call = Running::new(OnDisconnect::Finish, async {
+            sleep(Duration::from_secs(100)).await;
+            done("2")
+        });
+        let seen = text(answer(call, None, &streams, manner, true).await).await;
+        assert!(seen.starts_with("id: 1-0\n") && seen.contains(": keep-alive") && !seen.contains("data: 2"));
+        let (log, next) = streams.find("1-0").unwrap();
+        assert!(text(body(log, next, manner)).await.ends_with("data: 2\n\n"));
+    }
+
+    /// What is kept is bounded, and a panic ends the stream.
+    #[tokio::test(start_paused = true)]
+    async fn logs_are_bounded() {
+        let streams = Streams::default();
+        let log = streams.open();
+        for _ in 0..5 {
+            log.push(&vec![b'x'; MOST_BYTES / 2]);
+        }
+        assert!(log.written.lock().bytes <= MOST_BYTES && log.written.lock().events.len() == 1);
+        log.finish();
+        let (log, next) = streams.find("1-0").unwrap();
+        assert!(text(body(log, next, MANNER)).await.starts_with("id: 1-4\n"), "reads on with what is left");
+        for _ in 0..MOST_STREAMS {
+            streams.open();
+        }
+        assert!(streams.find("1-4").is_none());
+        assert_eq!(streams.calls.lock().kept.len(), MOST_STREAMS);
+        let panics = Running::new(OnDisconnect::Finish, async {
+            assert!(streams_are_fine(), "on purpose");
+            done("1")
+        });
+        let reply = answer(panics, None, &streams, MANNER, true).await;
+        assert!(!text(reply).await.contains("data: 1"));
+    }
+
+    fn streams_are_fine() -> bool {
+        false
+    }
+}

@@ -1,0 +1,252 @@
+//! What clients are told of their own accord, and log lines, across the eras.
+
+use std::time::Duration;
+
+use bridgehead_gateway::{Ask, Caller, Feed, Principal, ProgressSink, Session, Transport};
+use bridgehead_testkit::{Behaviour, Mock};
+use bridgehead_wire::{Id, Object, Raw, RequestMeta, Revision, RpcError};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::support::Fixture;
+
+const LEGACY: Revision = Revision::V2025_11_25;
+const MODERN: Revision = Revision::MODERN;
+const ALL: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"logging":{}}"#;
+
+/// One server of an era with a tool for each thing that it may tell.
+fn mock(mock: Mock, name: &str) -> Mock {
+    let done = || Behaviour::Text("done".to_owned());
+    let line = |level: &str| format!(r#"{{"level":"{level}","logger":"l","data":1.0}}"#);
+    mock.capabilities(ALL)
+        .replies("prompts/list", r#"{"prompts":[{"name":"p"}]}"#)
+        .replies("resources/list", format!(r#"{{"resources":[{{"uri":"{name}://r","name":"r"}}]}}"#))
+        .replies("resources/templates/list", r#"{"resourceTemplates":[]}"#)
+        .replies("resources/subscribe", "{}")
+        .replies("resources/unsubscribe", "{}")
+        .replies("logging/setLevel", "{}")
+        .tool(
+            "update",
+            Behaviour::tell_aside(
+                "notifications/resources/updated",
+                format!(r#"{{"uri":"{name}://r/part"}}"#),
+                done(),
+            ),
+        )
+        .tool(
+            "log",
+            Behaviour::tell(
+                "notifications/message",
+                line("debug"),
+                Behaviour::tell("notifications/message", line("error"), done()),
+            ),
+        )
+        .tool("grow", Behaviour::AddTool(Box::new(bridgehead_testkit::Tool::new("grown", done()))))
+}
+
+/// A client of one session.
+struct Client<'f> {
+    fixture: &'f Fixture,
+    session: Session,
+    revision: Revision,
+}
+
+impl<'f> Client<'f> {
+    fn new(fixture: &'f Fixture, revision: Revision) -> Self {
+        Self { fixture, session: Session::new(), revision }
+    }
+
+    fn feed(&self) -> Feed {
+        self.fixture.gateway.feed(&self.session)
+    }
+
+    fn caller(&self) -> Caller {
+        Caller {
+            principal: Principal::local(),
+            revision: self.revision,
+            transport: Transport::Memory,
+            session: self.session.clone(),
+            questioner: None,
+        }
+    }
+
+    async fn ask(&self, method: &str, params: Value, sink: Option<ProgressSink>) -> Result<Value, RpcError> {
+        let ask = ask(method, &params, None);
+        let answer = self.fixture.gateway.answer(&self.caller(), &ask, sink).await?;
+        Ok(answer.to_raw().decode().unwrap())
+    }
+
+    /// Opens a `subscriptions/listen`.
+    fn listen(&self, filter: &Value) -> (mpsc::Receiver<Bytes>, JoinHandle<Result<Value, RpcError>>) {
+        let (sink, notes) = ProgressSink::channel(8);
+        let (gateway, caller) = (self.fixture.gateway.clone(), self.caller());
+        let ask = ask("subscriptions/listen", &json!({"notifications": filter}), Some("l"));
+        let listening = tokio::spawn(async move {
+            gateway.answer(&caller, &ask, Some(sink)).await.map(|result| result.to_raw().decode().unwrap())
+        });
+        (notes, listening)
+    }
+}
+
+fn ask(method: &str, params: &Value, id: Option<&str>) -> Ask {
+    let params = Object::parse(&Raw::encode(params)).unwrap();
+    let meta = RequestMeta::read(Some(&params)).unwrap();
+    Ask { method: method.into(), params, meta, id: id.and_then(|id| Id::new(Raw::string(id))) }
+}
+
+fn decoded(message: &Bytes) -> Value {
+    serde_json::from_slice(message).unwrap()
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), what).await.unwrap()
+}
+
+async fn told(feed: &Feed) -> Value {
+    decoded(&soon(feed.next()).await)
+}
+
+/// ERA-1: a legacy client hears of lists and of the resources it follows, whatever its servers speak.
+#[tokio::test]
+async fn a_legacy_client_is_told() {
+    let fixture =
+        Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
+    fixture.gateway.settled().await;
+    let client = Client::new(&fixture, LEGACY);
+    let feed = client.feed();
+    for server in ["a", "b"] {
+        let uri = json!({"uri": format!("{server}://r")});
+        assert_eq!(client.ask("resources/subscribe", uri.clone(), None).await.unwrap(), json!({}));
+        // The server is asked to tell in the background: call until it does.
+        let update = json!({"name": format!("{server}__update"), "arguments": {}});
+        let message = loop {
+            client.ask("tools/call", update.clone(), None).await.unwrap();
+            tokio::select! {
+                message = feed.next() => break decoded(&message),
+                () = tokio::time::sleep(Duration::from_millis(20)) => {}
+            }
+        };
+        assert_eq!(message["method"], "notifications/resources/updated");
+        assert_eq!(message["params"], json!({"uri": format!("{server}://r/part")}));
+        client.ask("resources/unsubscribe", uri, None).await.unwrap();
+        client
+            .ask("tools/call", json!({"name": format!("{server}__grow"), "arguments": {}}), None)
+            .await
+            .unwrap();
+        assert_eq!(told(&feed).await["method"], "notifications/tools/list_changed", "{server}");
+    }
+    let names = fixture.names().await;
+    assert!(names.contains(&"a__grown".to_owned()) && names.contains(&"b__grown".to_owned()));
+    for (params, code) in [(json!({"uri": 1}), -32602), (json!({}), -32602)] {
+        let refused = client.ask("resources/subscribe", params, None).await.unwrap_err();
+        assert_eq!(refused.code(), code);
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: a listen is acknowledged first, with what is honoured; its notifications carry its id, and only what was
+/// asked for comes. It ends with its result when nobody reads any more.
+#[tokio::test]
+async fn a_modern_client_listens() {
+    let fixture =
+        Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
+    fixture.gateway.settled().await;
+    let client = Client::new(&fixture, MODERN);
+    let id = json!({"io.modelcontextprotocol/subscriptionId": "l"});
+    for server in ["a", "b"] {
+        let filter = json!({
+            "toolsListChanged": true,
+            "resourceSubscriptions": [format!("{server}://r"), "nobody"],
+        });
+        let (mut notes, listening) = client.listen(&filter);
+        let (mut prompts_only, other) = client.listen(&json!({"promptsListChanged": true}));
+        let acknowledged = decoded(&soon(notes.recv()).await.unwrap());
+        assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged");
+        assert_eq!(acknowledged["params"]["_meta"], id);
+        let honoured = &acknowledged["params"]["notifications"];
+        assert_eq!(honoured["toolsListChanged"], true);
+        assert_eq!(honoured["resourceSubscriptions"][0], format!("{server}://r"));
+        assert!(honoured.get("promptsListChanged").is_none());
+        let update = json!({"name": format!("{server}__update"), "arguments": {}});
+        let message = loop {
+            client.ask("tools/call", update.clone(), None).await.unwrap();
+            tokio::select! {
+                message = notes.recv() => break decoded(&message.unwrap()),
+                () = tokio::time::sleep(Duration::from_millis(20)) => {}
+            }
+        };
+        assert_eq!(message["params"], json!({"uri": format!("{server}://r/part"), "_meta": id}));
+        client
+            .ask("tools/call", json!({"name": format!("{server}__grow"), "arguments": {}}), None)
+            .await
+            .unwrap();
+        let message = loop {
+            // Updates may still be under way.
+            let message = decoded(&soon(notes.recv()).await.unwrap());
+            if message["method"] != "notifications/resources/updated" {
+                break message;
+            }
+        };
+        assert_eq!(message["method"], "notifications/tools/list_changed");
+        assert_eq!(message["params"]["_meta"], id);
+        notes.close();
+        let result = soon(listening).await.unwrap().unwrap();
+        assert_eq!(result["resultType"], "complete");
+        assert_eq!(result["_meta"]["io.modelcontextprotocol/subscriptionId"], "l");
+        assert_eq!(
+            decoded(&prompts_only.recv().await.unwrap())["params"]["notifications"],
+            json!({"promptsListChanged": true})
+        );
+        assert!(prompts_only.try_recv().is_err(), "nothing but what was asked for");
+        other.abort();
+    }
+    let (_notes, bad) = client.listen(&json!(7));
+    assert_eq!(soon(bad).await.unwrap().unwrap_err().code(), -32602);
+    fixture.end().await;
+}
+
+/// ERA-1: log lines of a request reach its client, from its level up, and only if it asked for lines; they name the
+/// server where there are several.
+#[tokio::test]
+async fn log_lines_reach_who_asked() {
+    let fixture =
+        Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
+    fixture.gateway.settled().await;
+    for server in ["a", "b"] {
+        for revision in [LEGACY, MODERN] {
+            for level in [None, Some("debug"), Some("warning")] {
+                let client = Client::new(&fixture, revision);
+                let mut params = json!({"name": format!("{server}__log"), "arguments": {}});
+                match level {
+                    Some(level) if revision == MODERN => {
+                        params["_meta"] = json!({"io.modelcontextprotocol/logLevel": level});
+                    }
+                    Some(level) => {
+                        client.ask("logging/setLevel", json!({"level": level}), None).await.unwrap();
+                    }
+                    None => {}
+                }
+                let (sink, mut notes) = ProgressSink::channel(8);
+                client.ask("tools/call", params, Some(sink)).await.unwrap();
+                let mut levels = Vec::new();
+                while let Ok(note) = notes.try_recv() {
+                    let note = decoded(&note);
+                    assert_eq!(note["method"], "notifications/message");
+                    assert_eq!(note["params"]["logger"], format!("{server}/l"));
+                    levels.push(note["params"]["level"].as_str().unwrap().to_owned());
+                }
+                let expected: &[&str] = match level {
+                    None => &[],
+                    Some("debug") => &["debug", "error"],
+                    Some(_) => &["error"],
+                };
+                assert_eq!(levels, expected, "{server} {revision} {level:?}");
+            }
+        }
+    }
+    let refused = Client::new(&fixture, LEGACY).ask("logging/setLevel", json!({"level": "loud"}), None).await;
+    assert_eq!(refused.unwrap_err().code(), -32602);
+    fixture.end().await;
+}

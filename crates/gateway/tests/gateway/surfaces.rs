@@ -1,0 +1,240 @@
+//! Prompts, resources, templates and completion of several servers, in both eras.
+
+use bridgehead_config::ResourceUris;
+use bridgehead_testkit::{Behaviour, Mock, RpcError, Verbatim};
+use bridgehead_wire::Revision;
+use serde_json::{Value, json};
+
+use crate::support::Fixture;
+
+const LEGACY: Revision = Revision::V2025_11_25;
+const MODERN: Revision = Revision::MODERN;
+const ALL: &str = r#"{"tools":{},"prompts":{},"resources":{},"completions":{}}"#;
+
+fn mock(mock: Mock, name: &str) -> Mock {
+    mock.capabilities(ALL)
+        .replies(
+            "prompts/list",
+            format!(r#"{{"prompts":[{{"name":"greet", "title": "{name}","icons":[{{"src":"data:,"}}]}}]}}"#),
+        )
+        .replies("prompts/get", r#"{"description":"d","messages":[],"x":1.0,"asked":$PARAMS}"#)
+        .replies(
+            "resources/list",
+            format!(
+                r#"{{"resources":[{{"uri":"{name}://one","name":"one"}},{{"uri":"both://same","name":"{name}"}}]}}"#
+            ),
+        )
+        .replies(
+            "resources/templates/list",
+            format!(r#"{{"resourceTemplates":[{{"uriTemplate":"{name}://item/{{id}}","name":"item"}}]}}"#),
+        )
+        .replies("resources/read", format!(r#"{{"contents":[{{"uri":"u","text":"{name}"}}],"asked":$PARAMS}}"#))
+        .replies_about(
+            "resources/read",
+            "hidden://x",
+            Err(RpcError { code: -32002, message: "no".into(), data: None }),
+        )
+        .replies("completion/complete", r#"{"completion":{"values":["v"],"n":1.0},"asked":$PARAMS}"#)
+}
+
+fn missing() -> Result<Verbatim, RpcError> {
+    Err(RpcError { code: -32002, message: "Resource not found".into(), data: None })
+}
+
+async fn result(fixture: &Fixture, revision: Revision, method: &str, params: Value) -> Value {
+    match fixture.ask(revision, method, params).await {
+        Ok(result) => result.decode().unwrap(),
+        Err(error) => panic!("{method}: {}", error.body().as_str()),
+    }
+}
+
+async fn error(fixture: &Fixture, revision: Revision, method: &str, params: Value) -> Value {
+    let refused = fixture.ask(revision, method, params).await;
+    refused.unwrap_err().body().decode().unwrap()
+}
+
+fn values(list: &Value, list_name: &str, member: &str) -> Vec<String> {
+    list[list_name]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry[member].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// ERA-1: every surface of servers of both eras, merged, in the order of the configuration, for clients of both.
+#[tokio::test]
+async fn lists_are_merged() {
+    let fixture =
+        Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
+    fixture.gateway.settled().await;
+    for revision in [LEGACY, MODERN] {
+        let prompts = result(&fixture, revision, "prompts/list", json!({})).await;
+        assert_eq!(values(&prompts, "prompts", "name"), ["a__greet", "b__greet"]);
+        assert_eq!(prompts["prompts"][1]["title"], "b", "all else is the server's");
+        assert_eq!(prompts["prompts"][1]["icons"][0]["src"], "data:,");
+        let resources = result(&fixture, revision, "resources/list", json!({})).await;
+        assert_eq!(values(&resources, "resources", "uri"), ["a://one", "both://same", "b://one"]);
+        assert_eq!(resources["resources"][1]["name"], "a", "the first server has what both offer");
+        let templates = result(&fixture, revision, "resources/templates/list", json!({})).await;
+        assert_eq!(
+            values(&templates, "resourceTemplates", "uriTemplate"),
+            ["a://item/{id}", "b://item/{id}"]
+        );
+        for list in [&prompts, &resources, &templates] {
+            assert_eq!(list.get("ttlMs").is_some(), revision == MODERN);
+            assert_eq!(list.get("cacheScope").is_some(), revision == MODERN);
+            assert!(list.get("nextCursor").is_none());
+        }
+        let foreign = error(&fixture, revision, "prompts/list", json!({"cursor": "yesterday"})).await;
+        assert_eq!(foreign["code"], -32602);
+    }
+    let discovered = result(&fixture, MODERN, "server/discover", json!({})).await;
+    let initialized: Value = fixture.gateway.initialize(LEGACY).decode().unwrap();
+    for capabilities in [&discovered["capabilities"], &initialized["capabilities"]] {
+        assert_eq!(capabilities["prompts"], json!({"listChanged": true}));
+        assert_eq!(capabilities["completions"], json!({}));
+    }
+    assert!(initialized["instructions"].as_str().unwrap().contains("Prompts: `a__greet`"), "CAT-5");
+    fixture.end().await;
+}
+
+/// ERA-1: a prompt, a resource and a completion go to the server that has it, under its own names; what comes back
+/// is untouched but for the marks of the client's era.
+#[tokio::test]
+async fn requests_find_their_server() {
+    let fixture =
+        Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
+    fixture.gateway.settled().await;
+    for revision in [LEGACY, MODERN] {
+        let modern = revision == MODERN;
+        for server in ["a", "b"] {
+            let asked = json!({"name": format!("{server}__greet"), "arguments": {"n": "1"}});
+            let got = result(&fixture, revision, "prompts/get", asked).await;
+            assert_eq!(got["asked"]["name"], "greet");
+            assert_eq!(got["asked"]["arguments"], json!({"n": "1"}));
+            assert_eq!(got.get("resultType").is_some(), modern);
+            assert!(got["_meta"]["bridgehead/correlationId"].is_string());
+
+            for uri in [format!("{server}://one"), format!("{server}://item/7"), format!("{server}://other")]
+            {
+                let read = result(&fixture, revision, "resources/read", json!({"uri": uri})).await;
+                assert_eq!(read["contents"][0]["text"], server, "{uri}");
+                assert_eq!(read["asked"]["uri"], uri);
+                assert_eq!(read.get("ttlMs").is_some(), modern, "what may be kept is told to modern clients");
+            }
+
+            let argument = json!({"name": "n", "value": "v"});
+            let prompt = json!({"type": "ref/prompt", "name": format!("{server}__greet")});
+            let asked = json!({"ref": prompt, "argument": argument});
+            let completed = result(&fixture, revision, "completion/complete", asked).await;
+            assert_eq!(completed["completion"]["values"], json!(["v"]));
+            assert_eq!(completed["asked"]["ref"], json!({"type": "ref/prompt", "name": "greet"}));
+            let template = json!({"type": "ref/resource", "uri": format!("{server}://item/{{id}}")});
+            let asked = json!({"ref": template, "argument": argument});
+            let completed = result(&fixture, revision, "completion/complete", asked).await;
+            assert_eq!(completed["asked"]["ref"], template);
+        }
+        let same = result(&fixture, revision, "resources/read", json!({"uri": "both://same"})).await;
+        assert_eq!(same["contents"][0]["text"], "a");
+    }
+    fixture.end().await;
+}
+
+/// ERA-4: what is not there is refused by the code of the client's era, with the URI; bad requests name the member.
+#[tokio::test]
+async fn what_is_not_there() {
+    let one = mock(Mock::legacy(), "a").replies_about("resources/read", "a://one", missing());
+    let other = mock(Mock::modern(), "b");
+    let fixture = Fixture::start(&[("a", one), ("b", other)], |_| ());
+    fixture.gateway.settled().await;
+    for (revision, code) in [(LEGACY, -32002), (MODERN, -32602)] {
+        for uri in ["hidden://x", "a://one"] {
+            let refused = error(&fixture, revision, "resources/read", json!({"uri": uri})).await;
+            assert_eq!(refused["code"], code, "{refused}");
+            assert_eq!(refused["data"]["uri"], uri);
+        }
+        let unknown = error(&fixture, revision, "prompts/get", json!({"name": "greet"})).await;
+        assert_eq!(unknown["code"], -32602);
+        assert_eq!(unknown["data"]["prompt"], "greet");
+        for (method, params) in [
+            ("prompts/get", json!({})),
+            ("resources/read", json!({"uri": 7})),
+            ("completion/complete", json!({})),
+            ("completion/complete", json!({"ref": {"type": "ref/other"}})),
+            ("completion/complete", json!({"ref": {"type": "ref/prompt", "name": "x"}})),
+        ] {
+            let refused = error(&fixture, revision, method, params).await;
+            assert_eq!(refused["code"], -32602, "{method}");
+        }
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: what no server has is not there for modern clients, and empty for older ones, who are told once.
+#[tokio::test]
+async fn what_no_server_has() {
+    let fixture = Fixture::start(&[("a", Mock::modern()), ("b", Mock::legacy())], |_| ());
+    fixture.gateway.settled().await;
+    for method in ["prompts/list", "resources/list", "resources/templates/list", "completion/complete"] {
+        assert_eq!(error(&fixture, MODERN, method, json!({})).await["code"], -32601, "{method}");
+    }
+    let prompts = result(&fixture, LEGACY, "prompts/list", json!({})).await;
+    assert_eq!(prompts["prompts"], json!([]));
+    let refused = error(&fixture, LEGACY, "resources/read", json!({"uri": "a://b"})).await;
+    assert_eq!(refused["code"], -32002);
+    fixture.end().await;
+}
+
+/// One server without suggestions among others is no error.
+#[tokio::test]
+async fn a_server_without_completion() {
+    let silent = mock(Mock::legacy(), "a").capabilities(r#"{"prompts":{},"resources":{}}"#);
+    let fixture = Fixture::start(&[("a", silent), ("b", mock(Mock::modern(), "b"))], |_| ());
+    fixture.gateway.settled().await;
+    let asked =
+        json!({"ref": {"type": "ref/prompt", "name": "a__greet"}, "argument": {"name": "n", "value": ""}});
+    let completed = result(&fixture, MODERN, "completion/complete", asked).await;
+    assert_eq!(completed["completion"]["values"], json!([]));
+    fixture.end().await;
+}
+
+/// ERA-1: told apart by server, two resources of the same URI are both there, wherever they are named.
+#[tokio::test]
+async fn resources_told_apart_by_server() {
+    let both = |name: &str| {
+        mock(Mock::legacy(), name).tool(
+            "link",
+            Behaviour::RawResult(
+                r#"{"content":[{"type":"resource_link","uri":"both://same","name":"n"}]}"#.into(),
+            ),
+        )
+    };
+    let fixture = Fixture::start(&[("a", both("a")), ("b", both("b"))], |options| {
+        options.settings.resource_uris = ResourceUris::Rewrite;
+    });
+    fixture.gateway.settled().await;
+    let resources = result(&fixture, LEGACY, "resources/list", json!({})).await;
+    let uris = values(&resources, "resources", "uri");
+    assert_eq!(uris[1], "bridgehead+a:both://same");
+    assert_eq!(uris[3], "bridgehead+b:both://same");
+    for server in ["a", "b"] {
+        for own in ["both://same".to_owned(), format!("{server}://item/7"), "not://listed".to_owned()] {
+            let uri = format!("bridgehead+{server}:{own}");
+            let read = result(&fixture, MODERN, "resources/read", json!({"uri": uri})).await;
+            assert_eq!(read["contents"][0]["text"], server);
+            assert_eq!(read["contents"][0]["uri"], format!("bridgehead+{server}:u"));
+            assert_eq!(read["asked"]["uri"], own);
+        }
+        let called = fixture.call(&format!("{server}__link"), json!({})).await.unwrap();
+        assert_eq!(called["content"][0]["uri"], format!("bridgehead+{server}:both://same"));
+        let template =
+            json!({"type": "ref/resource", "uri": format!("bridgehead+{server}:{server}://item/{{id}}")});
+        let asked = json!({"ref": template, "argument": {"name": "id", "value": ""}});
+        let completed = result(&fixture, LEGACY, "completion/complete", asked).await;
+        assert_eq!(completed["asked"]["ref"]["uri"], format!("{server}://item/{{id}}"));
+    }
+    let refused = error(&fixture, LEGACY, "resources/read", json!({"uri": "bridgehead+nobody:x:y"})).await;
+    assert_eq!(refused["code"], -32002);
+    fixture.end().await;
+}

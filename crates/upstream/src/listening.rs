@@ -1,0 +1,187 @@
+//! Keeps a server telling us of changes for as long as it serves.
+//!
+//! A modern server tells on a `subscriptions/listen` of ours, which names all that is wanted; when that becomes
+//! something else, another one is opened and the old one kept until the new one is acknowledged. A legacy server tells
+//! of its lists by itself, and of single resources by `resources/subscribe`. What it tells comes to the link like
+//! everything else; here it is only asked for.
+
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::time::Duration;
+
+use bridgehead_wire::{Era, Method, Object, Raw, Spliced, code};
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::catalog::{Features, Lists};
+use crate::core::Core;
+use crate::link::{Event, Exchange, Link, Purpose, modern_params};
+use crate::negotiate::Peer;
+
+/// How long after a listen ended the next is opened, at first and at most.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long a legacy server may take to answer a subscription.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// What one server was asked to tell.
+pub(crate) struct Listening {
+    era: Era,
+    features: Features,
+    /// The listen that was acknowledged.
+    current: Option<Exchange>,
+    /// The one that is to take its place.
+    coming: Option<Exchange>,
+    /// The resources that the server was last asked for; none before the first time.
+    asked: Option<BTreeSet<String>>,
+    /// When to ask again, after a listen that ended.
+    again: Option<Instant>,
+    pause: Duration,
+    /// Whether one broke off: something may have been missed.
+    missed: bool,
+    /// The server does not know what a listen is.
+    refused: bool,
+}
+
+impl Listening {
+    pub(crate) fn new(peer: &Peer) -> Self {
+        Self {
+            era: peer.revision.era(),
+            features: Features::declared(&peer.capabilities),
+            current: None,
+            coming: None,
+            asked: None,
+            again: None,
+            pause: PAUSE,
+            missed: false,
+            refused: false,
+        }
+    }
+
+    /// Never ends. May be dropped and called again at any time.
+    pub(crate) async fn go_on(&mut self, link: &Link, core: &Core) {
+        match self.era {
+            Era::Modern => self.listen(link, core).await,
+            Era::Legacy => self.subscribe(link, core).await,
+        }
+    }
+
+    async fn listen(&mut self, link: &Link, core: &Core) {
+        while !self.refused {
+            let wanted = core.watched();
+            let due = self.again.is_none_or(|again| Instant::now() >= again);
+            if due && self.asked.as_ref() != Some(&wanted) {
+                self.again = None;
+                self.coming = None;
+                if let Some(params) = self.filter(&wanted) {
+                    let mut exchange = link.open(Purpose::Standing);
+                    exchange.send(&Method::Listen, &modern_params(&params)).await;
+                    self.coming = Some(exchange);
+                } else {
+                    self.current = None;
+                }
+                self.asked = Some(wanted);
+            }
+            let (current, coming, again) = (&mut self.current, &mut self.coming, self.again);
+            let (is_new, event) = tokio::select! {
+                () = core.orders.watched.notified() => continue,
+                event = next(coming) => (true, event),
+                event = next(current) => (false, event),
+                () = until(again) => continue,
+            };
+            match event {
+                Event::Acknowledged if is_new => {
+                    self.current = self.coming.take();
+                    self.pause = PAUSE;
+                    if std::mem::take(&mut self.missed) {
+                        link.doubt(self.features.changes);
+                    }
+                }
+                event if event.is_last() => self.ended(is_new, &event),
+                _ => {}
+            }
+        }
+        pending::<()>().await;
+    }
+
+    fn ended(&mut self, is_new: bool, event: &Event) {
+        if is_new {
+            self.coming = None;
+        } else {
+            self.current = None;
+        }
+        if let Event::Answer(Err(error)) = event
+            && error.code() == code::METHOD_NOT_FOUND
+        {
+            self.refused = true;
+            return debug!("the server does not know how to tell of changes");
+        }
+        debug!(pause = ?self.pause, "a stream of changes ended; another is asked for");
+        self.missed = true;
+        self.asked = None;
+        self.again = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// The params of a listen; none if there is nothing to tell.
+    fn filter(&self, wanted: &BTreeSet<String>) -> Option<Object> {
+        let Features { changes, subscribe, .. } = self.features;
+        let mut filter = serde_json::Map::new();
+        for (list, name) in [
+            (Lists::TOOLS, "toolsListChanged"),
+            (Lists::PROMPTS, "promptsListChanged"),
+            (Lists::RESOURCES, "resourcesListChanged"),
+        ] {
+            if changes.has(list) {
+                filter.insert(name.to_owned(), true.into());
+            }
+        }
+        if subscribe && !wanted.is_empty() {
+            filter.insert("resourceSubscriptions".to_owned(), wanted.iter().cloned().collect());
+        }
+        let params = serde_json::json!({ "notifications": filter });
+        if filter.is_empty() { None } else { Object::parse(&Raw::encode(&params)).ok() }
+    }
+
+    async fn subscribe(&mut self, link: &Link, core: &Core) {
+        if !self.features.subscribe {
+            pending::<()>().await;
+        }
+        loop {
+            let wanted = core.watched();
+            let asked = self.asked.get_or_insert_default();
+            let begin: Vec<String> = wanted.difference(asked).cloned().collect();
+            let end: Vec<String> = asked.difference(&wanted).cloned().collect();
+            for (method, uris) in [(Method::Subscribe, begin), (Method::Unsubscribe, end)] {
+                for uri in uris {
+                    let params = Spliced::from(Raw::encode(&serde_json::json!({ "uri": uri })));
+                    let asking = link.ask(&method, &params, Purpose::Ordinary);
+                    let answer = tokio::time::timeout(ANSWER, asking).await;
+                    if !matches!(answer, Ok(Ok(Ok(_)))) {
+                        debug!(%method, "the server does not tell of changes of a resource");
+                    }
+                    if method == Method::Subscribe {
+                        asked.insert(uri);
+                    } else {
+                        asked.remove(&uri);
+                    }
+                }
+            }
+            core.orders.watched.notified().await;
+        }
+    }
+}
+
+async fn next(exchange: &mut Option<Exchange>) -> Event {
+    match exchange {
+        Some(exchange) => exchange.next().await,
+        None => pending().await,
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => pending().await,
+    }
+}
