@@ -318,6 +318,33 @@ pub struct Limits {
     pub log: Option<usize>,
 }
 
+impl Limits {
+    /// What holds for a server whose calls have processes of their own, where nothing else is said.
+    pub const OF_A_CALL: Self = Self {
+        memory: Some(256 << 20),
+        execution: Some(Duration::from_secs(30)),
+        processes: Some(64),
+        open_files: Some(256),
+        file_size: Some(64 << 20),
+        output: Some(16 << 20),
+        log: Some(64 << 10),
+    };
+
+    /// These, and those of `others` where these say nothing.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            memory: self.memory.or(others.memory),
+            execution: self.execution.or(others.execution),
+            processes: self.processes.or(others.processes),
+            open_files: self.open_files.or(others.open_files),
+            file_size: self.file_size.or(others.file_size),
+            output: self.output.or(others.output),
+            log: self.log.or(others.log),
+        }
+    }
+}
+
 /// A limit that must be kept by the system itself, never by looking now and then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requirement {
@@ -361,6 +388,8 @@ pub enum Isolation {
     Shared,
     /// Nobody but one client session.
     Session,
+    /// Nobody: each call has a process of its own.
+    Call,
 }
 
 /// Which protocol era is spoken with a server.

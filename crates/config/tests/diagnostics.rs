@@ -203,19 +203,19 @@ fn a_key_of_the_future_is_not_supported_yet() {
     let text = r#"
 [servers.a]
 command = "x"
-isolation = "call"
+network = "none"
 
 [servers.a.files]
 read = ["/usr"]
 "#;
     assert_snapshot!(toml(text), @r#"
-    error: `isolation` is not supported yet
+    error: `network` is not supported yet
      --> bridgehead.toml:4:1
       |
-    4 | isolation = "call"
-      | ^^^^^^^^^
+    4 | network = "none"
+      | ^^^^^^^
       |
-      = help: only `shared` and `session` work today (who shares a process of this server: everyone, one client session, or nobody)
+      = help: only `full` works today (whether the server may use the network)
 
     error: `files` is not supported yet
      --> bridgehead.toml:6:12
@@ -461,7 +461,7 @@ env = "hunter2"
     14 | pin = …
        | ^^^ not a key of `[servers.NAME]`
        |
-       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `shared`, `limits`, `require`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`, `output`
+       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `isolation`, `shared`, `limits`, `require`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`, `output`
 
     error: `env` must be a table of strings, found a string
       --> bridgehead.toml:15:7
@@ -482,7 +482,7 @@ fn a_clients_file_loses_only_the_server_with_the_mistake() {
     "wrong": { "command": "x", "args": "-y ${NOT_SET}", "env": { "KEY": "hunter2" } },
     "unset": { "command": "x", "env": { "KEY": "hunter2${NOT_SET}" } },
     "remote": { "type": "http", "url": "https://host:x/mcp?key=hunter2", "headers": { "X": "hunter2" } },
-    "confined": { "command": "x", "isolation": "call" },
+    "confined": { "command": "x", "network": "none" },
     "input": { "command": "x", "args": ["${input:key}"] },
     "list": []
   }
@@ -546,13 +546,13 @@ fn a_clients_file_loses_only_the_server_with_the_mistake() {
       |
       = help: write it like `https://host/mcp`
 
-    warning: server `confined` cannot start: `isolation` is not supported yet
+    warning: server `confined` cannot start: `network` is not supported yet
      --> .mcp.json:8:35
       |
-    8 |     "confined": { "command": "x", "isolation": "call" },
-      |                                   ^^^^^^^^^^^
+    8 |     "confined": { "command": "x", "network": "none" },
+      |                                   ^^^^^^^^^
       |
-      = help: only `shared` and `session` work today (who shares a process of this server: everyone, one client session, or nobody)
+      = help: only `full` works today (whether the server may use the network)
 
     warning: server `input` cannot start: `args`: `${input:key}` can only be answered by an editor
      --> .mcp.json:9:41

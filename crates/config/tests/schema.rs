@@ -68,7 +68,7 @@ fn slips_are_found_where_they_are() {
     check("[gateway]\nprefix = \"always\"", Some("/gateway/prefix"));
     check("[servers.a]\ncommand = \"x\"\nisolation = \"shared\"\nidle_timeout_ms = 5\nlazy = true", None);
     check("[servers.a]\ncommand = \"x\"\nisolation = \"session\"\nshared = false", None);
-    check("[servers.a]\ncommand = \"x\"\nisolation = \"call\"", Some("/servers/a/isolation"));
+    check("[servers.a]\ncommand = \"x\"\nisolation = \"call\"", None);
     check("[servers.a]\ncommand = \"x\"\nidle_timeout_ms = -5", Some("/servers/a/idle_timeout_ms"));
     check("[servers.a]\nenv = { A = 1 }", Some("/servers/a/env/A"));
     check("[servers.a.tools.t]\nlock = true", None);

@@ -104,8 +104,10 @@ impl Errand<'_> {
         let own = self.caller.session.uses(upstream, self.caller.era());
         let own = own.map_err(|error| unavailable(upstream, &error))?;
         let upstream = own.as_ref().unwrap_or(upstream);
+        // A tool may have a process for each call; whatever else there is to ask is asked of the one that all share.
+        let alone = limits.isolation == Isolation::Call && self.ask.method == Method::ToolsCall;
         let abilities = self.caller.abilities();
-        let lease = if own.is_none() && abilities.answers_any() {
+        let lease = if own.is_none() && !alone && abilities.answers_any() {
             let whose = self.caller.session.remembered_by(self.caller.era());
             let lease = upstream.lease(abilities, whose, last.min(began + limits.request_timeout)).await;
             lease.map_err(|error| unavailable(upstream, &error))?
@@ -117,9 +119,17 @@ impl Errand<'_> {
         let mut progress = Progress { errand: self, last: None };
         loop {
             let deadline = last.min(Instant::now() + limits.request_timeout);
+            // Killed when it is dropped, answer or not.
+            let one_shot = alone.then(|| upstream.one_shot()).transpose();
+            let one_shot = one_shot.map_err(|error| unavailable(upstream, &error))?;
+            let upstream = one_shot.as_deref().unwrap_or(upstream);
             let ready = upstream.acquire(deadline).instrument(debug_span!("acquire")).await;
-            let ready = ready.map_err(|error| unavailable(upstream, &error))?;
             sends += 1;
+            // One that ended before it served has run nothing; the next may do better.
+            if alone && sends < MOST_SENDS && matches!(&ready, Err(Unavailable::Failed(_))) {
+                continue;
+            }
+            let ready = ready.map_err(|error| unavailable(upstream, &error))?;
             let sending = self.send(upstream, &ready, &mut last, &mut turn, &mut progress);
             match sending.instrument(debug_span!("send", attempt = sends)).await {
                 Err(lost)
@@ -485,6 +495,8 @@ fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
             Code::ProviderUnavailable
         }
         Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
+        // It was to serve this call only; another may come up.
+        Unavailable::Failed(_) if upstream.config().isolation == Isolation::Call => Code::ProviderUnavailable,
         Unavailable::Failed(_) | Unavailable::Removed => Code::RestartFailed,
     };
     CallError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()))

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Launch, Limits, Transport};
+use bridgehead_config::{Isolation, Launch, Limits, Transport};
 use bridgehead_upstream::{
     Containment, Enforced, Initialisation, Listing, ProcessView, Record, State, Upstream,
 };
@@ -154,6 +154,9 @@ pub struct ServerStatus {
     /// Its limits: what is allowed, and how it is kept (`hard` or `sampled`) once it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Value>,
+    /// Where every call has a process of its own: how many wait for one, and how many calls found none waiting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Value>,
     /// Its queue: how many calls run and wait.
     pub queue: Value,
     /// How many requests wait for its answer.
@@ -334,6 +337,10 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
             Containment::Group => "group",
         }),
         limits: limits(&upstream.config().limits, processes.first()),
+        pool: (upstream.config().isolation == Isolation::Call).then(|| {
+            let (idle, misses) = upstream.pool();
+            json!({"idle": idle, "misses": misses})
+        }),
         pids,
         queue: queues.of(upstream.name(), &upstream.config().queue).describe(),
         in_flight: None,

@@ -77,6 +77,8 @@ pub(crate) struct Core {
     pub(crate) sleeps: bool,
     /// Whether it waits for its first use.
     pub(crate) lazy: bool,
+    /// Whether it serves one call and is then of no use to anybody.
+    pub(crate) one_shot: bool,
     /// The folder of kept lists, where its own is kept.
     pub(crate) shelf: Option<PathBuf>,
     /// What is remembered of it, where it was attached to first.
@@ -107,6 +109,7 @@ impl Core {
             usage: Mutex::new(Usage { holds: 0, since: Instant::now(), ever: false }),
             sleeps: lazy || server.idle_timeout.is_some(),
             lazy,
+            one_shot: matches!(scope, Scope::Call(_)),
             shelf: surroundings.shelf.clone().filter(|_| lazy),
             record: surroundings.records.of(server.name.as_ref()),
         });

@@ -20,6 +20,8 @@ pub(crate) enum Scope {
     Shared,
     /// One client session, by its number.
     Session(u64),
+    /// One call, by a number that no other has.
+    Call(u64),
     /// One call at a time of clients that declared this, by a number of its own.
     Lease(u64, Abilities),
     /// All clients that declared this.
@@ -30,7 +32,7 @@ impl Scope {
     /// What a legacy server is told that it may ask.
     pub(crate) const fn offer(self) -> Offer {
         match self {
-            Self::Shared | Self::Session(_) => Offer::Questions,
+            Self::Shared | Self::Session(_) | Self::Call(_) => Offer::Questions,
             Self::Lease(_, abilities) | Self::Class(abilities) => Offer::Only(abilities),
         }
     }

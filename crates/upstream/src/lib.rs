@@ -16,6 +16,7 @@ mod listening;
 mod negotiate;
 mod notice;
 mod policy;
+mod pool;
 pub mod provider;
 mod record;
 mod registry;
@@ -35,6 +36,7 @@ pub use link::{Event, Exchange, Link, LinkError, Mirror, Purpose, stamp_modern};
 pub use negotiate::Peer;
 pub use notice::{Notice, NoticeSink, Origin};
 pub use policy::{Delays, RestartPolicy};
+pub use pool::OneShot;
 pub use record::{Facts, Followed, Follower, Initialisation, LineSink, LineSource, LogLine, Record, Records};
 pub use registry::Registry;
 pub use upstream::{

@@ -40,7 +40,9 @@ impl Registry {
 
     /// Joins the process that serves this configuration, or starts one in the background on the current runtime.
     pub fn attach(&self, server: Server, surroundings: Surroundings) -> Upstream {
-        self.join(Arc::new(server), surroundings, Scope::Shared, Handle::current())
+        let upstream = self.join(Arc::new(server), surroundings, Scope::Shared, Handle::current());
+        upstream.refill();
+        upstream
     }
 
     pub(crate) fn join(

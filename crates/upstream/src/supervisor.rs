@@ -83,9 +83,19 @@ impl Supervisor {
                 failure = self.keep(&mut current, &mut known) => Some(failure),
             };
             if let Some(process) = current.take() {
-                process.stop().await;
+                match self.core.one_shot {
+                    true => process.kill().await,
+                    false => drop(process.stop().await),
+                }
             }
             let Some(failure) = given_up else { break };
+            if self.core.one_shot {
+                // Whoever takes it sees that, and takes another.
+                debug!(server = %self.label(), reason = failure.reason, "one that was to serve a call does not");
+                self.become_state(State::Failed(Arc::new(failure)));
+                stop.cancelled().await;
+                break;
+            }
             warn!(server = %self.label(), reason = failure.reason, "does not serve, and will not be started again");
             self.become_state(State::Failed(Arc::new(failure)));
             tokio::select! {
@@ -347,7 +357,11 @@ impl Supervisor {
         let tools = Arc::new(tools);
         let pid = process.pid();
         let transport = process.kind().as_str();
-        info!(server = %self.label(), transport, pid, revision = %peer.revision, tools = tools.len(), restarts, took = ?began.elapsed(), "serves");
+        if self.core.one_shot {
+            debug!(server = %self.label(), pid, took = ?began.elapsed(), "one is ready to serve a call");
+        } else {
+            info!(server = %self.label(), transport, pid, revision = %peer.revision, tools = tools.len(), restarts, took = ?began.elapsed(), "serves");
+        }
         let names = || tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>();
         trace!(server = %self.label(), names = ?names(), "its tools");
         let ready = Ready {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bridgehead_config::{Launch, Server, ServerName};
+use bridgehead_audit::SystemClock;
+use bridgehead_config::{Isolation, Launch, Server, ServerName};
 use bridgehead_events::Bus;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -24,6 +25,7 @@ use crate::link::Link;
 use crate::negotiate::Peer;
 use crate::notice::NoticeSink;
 use crate::policy::RestartPolicy;
+use crate::pool::{OneShot, Pool};
 use crate::record::{Record, Records};
 use crate::registry::Registry;
 
@@ -173,10 +175,12 @@ struct Attachment {
     listener: Listener,
     runtime: Handle,
     removed: AtomicBool,
-    /// Processes of single sessions, which end with this.
+    /// Processes of single sessions and calls, which end with this.
     owned: Mutex<Vec<Owned>>,
     /// Those for clients that can be asked something.
     leases: Leases,
+    /// Those that wait for their call.
+    pool: Pool,
 }
 
 /// A session's own process: who is attached, if the session still is, and what is left of it.
@@ -216,7 +220,8 @@ impl Upstream {
         listener: Listener,
         runtime: Handle,
     ) -> Self {
-        let (removed, owned, leases) = (AtomicBool::new(false), Mutex::default(), Leases::new(&server));
+        let (removed, owned) = (AtomicBool::new(false), Mutex::default());
+        let (leases, pool) = (Leases::new(&server), Pool::default());
         Self(Arc::new(Attachment {
             registry,
             core,
@@ -227,6 +232,7 @@ impl Upstream {
             removed,
             owned,
             leases,
+            pool,
         }))
     }
 
@@ -260,6 +266,59 @@ impl Upstream {
 
     pub(crate) fn leases(&self) -> &Leases {
         &self.0.leases
+    }
+
+    /// A process of this server for one call: one that waits for it, or a new one.
+    pub fn one_shot(&self) -> Result<OneShot, Unavailable> {
+        let taken = self.0.pool.take();
+        let instance = match taken {
+            Some(instance) => instance,
+            None => {
+                self.0.pool.missed();
+                self.instance()?
+            }
+        };
+        Ok(OneShot { instance, of: self.clone() })
+    }
+
+    /// How many processes wait for a call, and how many calls found none waiting.
+    pub fn pool(&self) -> (usize, u64) {
+        self.0.pool.count()
+    }
+
+    /// Has processes wait for calls, if calls have processes of their own.
+    pub(crate) fn refill(&self) {
+        if self.0.server.isolation != Isolation::Call || self.0.server.lazy && self.0.pool.count().1 == 0 {
+            return;
+        }
+        while self.0.pool.wants() {
+            let Ok(instance) = self.instance() else { return };
+            self.0.pool.put(instance);
+        }
+    }
+
+    /// A new process for one call. It is not started again if it ends.
+    fn instance(&self) -> Result<Self, Unavailable> {
+        let this = &*self.0;
+        let mut owned = this.owned.lock();
+        // Seen under the lock, so that whoever stops this finds the new one in the list.
+        if this.listener.left.is_cancelled() {
+            drop(owned);
+            return Err(self.gone());
+        }
+        let mut server = Server::clone(&this.server);
+        (server.restart, server.lazy, server.idle_timeout) = (false, false, None);
+        // What happens to it between two calls is nobody's business but the log's.
+        let surroundings = Surroundings {
+            changed: Arc::default(),
+            bus: Bus::new(Arc::new(SystemClock::default())),
+            ..this.surroundings.clone()
+        };
+        let scope = Scope::Call(this.pool.number());
+        let instance = this.registry.join(Arc::new(server), surroundings, scope, this.runtime.clone());
+        owned.retain(|other| !other.tasks.is_empty());
+        owned.push(Owned { attachment: Arc::downgrade(&instance.0), tasks: instance.0.core.tasks.clone() });
+        Ok(instance)
     }
 
     /// Its name.
@@ -391,6 +450,12 @@ impl Upstream {
             return false;
         }
         self.0.core.orders.restart.notify_one();
+        // Those that wait for a call are of what was; calls that run go on.
+        if self.0.server.isolation == Isolation::Call {
+            self.0.pool.empty();
+            self.refill();
+            return true;
+        }
         for own in self.owned() {
             own.restart();
         }
@@ -402,6 +467,7 @@ impl Upstream {
         let this = &*self.0;
         // Left first, so that no process of a session comes after the look at them.
         this.registry.leave(&this.core, &this.listener);
+        this.pool.empty();
         for own in self.owned() {
             own.release();
         }

@@ -82,6 +82,9 @@ pub(super) fn read(
         server.max_leases = count(&section, "max_leases", server.max_leases);
         server.question_timeout = duration(&section, "question_timeout_ms", server.question_timeout);
         server.limits = limits(&section, findings);
+        if server.isolation == Isolation::Call {
+            server.limits = server.limits.or(Limits::OF_A_CALL);
+        }
         server.require = require(&section, findings);
         if !disabled {
             launch = Reader { world, interpolated, findings }.launch(&section, entry);
@@ -125,9 +128,10 @@ fn filter(section: &Section<'_>, findings: &mut Findings) -> ToolFilter {
 /// `isolation`, and `shared = false` as another way to write it; what contradicts itself is refused.
 fn isolation(section: &Section<'_>, findings: &mut Findings) -> Isolation {
     let written = section.text("isolation");
-    let by_word = written.map(|(word, _)| match word.eq_ignore_ascii_case("session") {
-        true => Isolation::Session,
-        false => Isolation::Shared,
+    let by_word = written.map(|(word, _)| match word.to_ascii_lowercase().as_str() {
+        "session" => Isolation::Session,
+        "call" => Isolation::Call,
+        _ => Isolation::Shared,
     });
     let by_flag = section.flag("shared").map(|shared| match shared {
         true => Isolation::Shared,
@@ -139,6 +143,12 @@ fn isolation(section: &Section<'_>, findings: &mut Findings) -> Isolation {
         let diagnostic = findings
             .diagnostic("`shared` contradicts `isolation`", &entry.node.span)
             .help("keep one of them; `shared = false` means `isolation = \"session\"`");
+        findings.mistake(diagnostic);
+    }
+    if let (Some(Isolation::Call), true, Some((_, span))) = (by_word, section.mentions("url"), written) {
+        let diagnostic = findings
+            .diagnostic("a remote server cannot have a process for each call yet", span)
+            .help("use `shared` or `session`, or run the server here by its `command`");
         findings.mistake(diagnostic);
     }
     by_word.or(by_flag).unwrap_or_default()

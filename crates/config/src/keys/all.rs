@@ -102,7 +102,7 @@ pub const KEYS: &[Key] = &[
     works(Server, "tools", Tables(Tool), "", "Settings of single tools, each under its name at the server."),
     works(Server, "tools_allowed", List, "[\"*\"]", "Patterns of the tools that are offered, by their name at the server: `*`, `any`, or globs; letter case does not matter."),
     works(Server, "tools_denied", List, "[]", "Patterns of the tools that are not offered; wins over `tools_allowed`."),
-    later(binding_but(&["shared", "session"]), Server, "isolation", Choice(&["shared", "session", "call"]), "\"shared\"", "Who shares a process of this server: everyone, one client session, or nobody."),
+    works(Server, "isolation", Choice(&["shared", "session", "call"]), "\"shared\"", "Who shares a process of this server: everyone, one client session, or nobody: with `call` every call of a tool has a process of its own, which is killed after it."),
     works(Server, "shared", Flag, "true", "`false` is another way to write `isolation = \"session\"`."),
     works(Server, "limits", Table(Limits), "", "What the server's processes and calls may use; what is left out is not limited."),
     works(Server, "require", List, "[]", "Limits that must be kept by the system itself, or the server is not started: `memory:hard`, `processes:hard`."),

@@ -9,6 +9,7 @@ mod eras;
 mod events;
 mod leases;
 mod limits;
+mod one_shot;
 mod parked;
 mod pool;
 mod questions;

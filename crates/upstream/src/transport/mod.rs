@@ -118,6 +118,15 @@ impl Connection {
         }
     }
 
+    /// Ends the server without asking. Nothing of it is left here after.
+    pub(crate) async fn kill(self) {
+        match self.way {
+            Way::Process(process) => process.kill().await,
+            Way::Http(connection) => connection.stop().await,
+            Way::WebSocket(socket) => socket.stop().await,
+        }
+    }
+
     /// Lets go of the server. Nothing of it is left here after; a process says how it ended.
     pub(crate) async fn stop(self) -> Option<Exit> {
         match self.way {

@@ -158,6 +158,15 @@ impl Process {
         Crash::new(exit, self.child.breach(), tail[skip..].to_owned(), self.child.killed())
     }
 
+    /// Kills the server and all its tree at once.
+    pub(crate) async fn kill(self) {
+        let Self { link, child, reader, writer, counted } = self;
+        let exit = child.kill().await;
+        counted.exited(&exit.to_string());
+        drop((reader, writer));
+        link.end(LinkError::Closed("the server was stopped".into()));
+    }
+
     /// Ends the server: stdin closes, then the group is asked, then killed. Nothing of it is left after.
     pub(crate) async fn stop(self) -> Exit {
         let Self { link, child, reader, writer, counted } = self;

@@ -1,0 +1,131 @@
+//! Servers that have a process for every call.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use bridgehead_config::{Isolation, Limits};
+use bridgehead_gateway::Options;
+use bridgehead_testkit::{Behaviour, Crash, Mock};
+use serde_json::{Value, json};
+
+use crate::support::Fixture;
+
+fn mock() -> Mock {
+    Mock::legacy()
+        .tool("pid", Behaviour::ProcessId)
+        .tool("fork", Behaviour::Grandchild)
+        .tool("hang", Behaviour::Hang)
+        .tool("crash", Behaviour::Crash(Crash::Exit { status: 3 }))
+}
+
+fn alone(options: &mut Options) {
+    options.servers[0].isolation = Isolation::Call;
+    options.servers[0].limits = Limits::OF_A_CALL;
+}
+
+/// The number in a tool's answer.
+fn number(answer: &Value) -> u32 {
+    let text = answer["content"][0]["text"].as_str().unwrap();
+    text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap()
+}
+
+fn lives(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+async fn until(what: &str, wanted: impl Fn() -> bool) {
+    for _ in 0..4_000 {
+        if wanted() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it never came about: {what}");
+}
+
+/// BOX-1, BOX-4: no two calls have the same process, none is left after its call, and the one that tells the tools is
+/// another.
+#[tokio::test]
+async fn box_49_no_two_calls_share_a_process() {
+    let fixture = Fixture::start(&[("m", mock())], alone);
+    fixture.names().await;
+    let mut seen = BTreeSet::new();
+    for _ in 0..6 {
+        let pid = number(&fixture.call("pid", json!({})).await.unwrap());
+        assert!(seen.insert(pid), "{pid} served twice");
+    }
+    let calls = (0..4).map(|_| fixture.call("pid", json!({})));
+    for answer in futures_util::future::join_all(calls).await {
+        let pid = number(&answer.unwrap());
+        assert!(seen.insert(pid), "{pid} served twice");
+    }
+    until("all that served are gone", || seen.iter().all(|&pid| !lives(pid))).await;
+    let control = match fixture.gateway.upstreams()[0].state() {
+        bridgehead_upstream::State::Ready(ready) => ready.pid.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    assert!(lives(control) && !seen.contains(&control));
+    fixture.end().await;
+}
+
+/// BOX-4: what a call starts ends with the call.
+#[tokio::test]
+async fn box_26_what_a_call_starts_ends_with_it() {
+    let fixture = Fixture::start(&[("m", mock())], alone);
+    fixture.names().await;
+    let grandchild = number(&fixture.call("fork", json!({})).await.unwrap());
+    until("the grandchild is gone", || !lives(grandchild)).await;
+    fixture.end().await;
+}
+
+/// BOX-3, BOX-4: a crash says how it went and touches no other call; neither does a call that takes too long.
+#[tokio::test]
+async fn box_05_a_crash_touches_no_other_call() {
+    let fixture = Fixture::start(&[("m", mock())], |options| {
+        alone(options);
+        options.servers[0].limits.execution = Some(Duration::from_secs(3));
+    });
+    fixture.names().await;
+    let (crash, hang, well) = tokio::join!(
+        fixture.call("crash", json!({})),
+        fixture.call("hang", json!({})),
+        fixture.call("pid", json!({}))
+    );
+    let crash = crash.unwrap_err();
+    assert_eq!(crash["data"]["code"], "PROVIDER_CRASHED", "{crash}");
+    assert_eq!(crash["data"]["details"]["reason"], "exit", "{crash}");
+    assert!(crash["data"]["details"]["status"].as_str().unwrap().contains("exit status 3"), "{crash}");
+    let hang = hang.unwrap_err();
+    assert_eq!(hang["data"]["code"], "PROVIDER_TIMEOUT", "{hang}");
+    assert!(lives(std::process::id()) && well.is_ok(), "{well:?}");
+    assert!(fixture.call("pid", json!({})).await.is_ok());
+    fixture.end().await;
+}
+
+/// One that waits for a call may be killed; the call gets another and hears nothing of it.
+#[tokio::test]
+async fn box_50_a_killed_one_is_not_missed() {
+    let fixture = Fixture::start(&[("m", mock())], alone);
+    fixture.names().await;
+    // The one that all share, and two that wait.
+    until("two are waiting", || fixture.gateway.status().upstreams[0].pids.len() == 3).await;
+    let pids = fixture.gateway.status().upstreams[0].pids.clone();
+    let control = match fixture.gateway.upstreams()[0].state() {
+        bridgehead_upstream::State::Ready(ready) => ready.pid.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let waiting: Vec<u32> = pids.into_iter().filter(|&pid| pid != control).collect();
+    for &pid in &waiting {
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    // Nobody can know it sooner.
+    until("they are dead", || waiting.iter().all(|&pid| !lives(pid))).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    for _ in 0..3 {
+        let answer = fixture.call("pid", json!({})).await;
+        assert!(answer.is_ok(), "{answer:?}");
+    }
+    fixture.end().await;
+}
