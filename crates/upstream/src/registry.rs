@@ -61,7 +61,7 @@ impl Registry {
             notices: surroundings.notices.clone(),
             session: match scope {
                 Scope::Session(number) => Some(number),
-                Scope::Shared | Scope::Lease(..) | Scope::Class(_) => None,
+                Scope::Shared | Scope::Call(_) | Scope::Lease(..) | Scope::Class(_) => None,
             },
             left: CancellationToken::new(),
         };
