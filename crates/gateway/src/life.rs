@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::{Mode, Server, ServerName};
-use bridgehead_upstream::{RestartPolicy, State, Surroundings, Upstream};
+use bridgehead_upstream::{RestartPolicy, Surroundings, Upstream};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -228,9 +228,7 @@ impl Inner {
 /// Resolves when none of them has a call in progress, or their time is over.
 async fn drained<'a>(upstreams: impl Iterator<Item = &'a &'a Upstream> + Clone) {
     let until = Instant::now() + DRAIN;
-    let busy =
-        |upstream: &&&Upstream| matches!(upstream.state(), State::Ready(ready) if ready.link.in_flight() > 0);
-    while upstreams.clone().any(|upstream| busy(&upstream)) && Instant::now() < until {
+    while upstreams.clone().any(|upstream| upstream.in_flight() > 0) && Instant::now() < until {
         tokio::time::sleep(DRAIN_LOOK).await;
     }
 }

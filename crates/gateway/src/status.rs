@@ -389,7 +389,7 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
             });
             status.offers(Some(&ready.tools));
             status.pid = ready.pid;
-            status.in_flight = Some(ready.link.in_flight());
+            status.in_flight = Some(upstream.in_flight());
         }
     }
     if status.reason.is_some() {

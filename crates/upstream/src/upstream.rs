@@ -321,6 +321,19 @@ impl Upstream {
         Ok(instance)
     }
 
+    /// How many requests it is answering, in its own process and in those that sessions, clients or calls have to
+    /// themselves.
+    pub fn in_flight(&self) -> usize {
+        let of = |upstream: &Self| match upstream.state() {
+            State::Ready(ready) => ready.link.in_flight(),
+            _ => 0,
+        };
+        // Out of the lock: the last to let go of one takes it again.
+        let owned: Vec<Self> =
+            self.0.owned.lock().iter().filter_map(|owned| owned.attachment.upgrade().map(Self)).collect();
+        of(self) + owned.iter().map(of).sum::<usize>()
+    }
+
     /// Its name.
     pub fn name(&self) -> &ServerName {
         &self.0.server.name

@@ -126,7 +126,7 @@ impl Session {
 
     /// Waits until no call is in progress at any server.
     async fn until_idle(&self) {
-        for id in 100..2_000 {
+        for id in 100..4_000 {
             let health = self.call("server_health", id).await.finish().await.answer();
             let upstreams = health["result"]["structuredContent"]["data"]["upstreams"].clone();
             if upstreams.as_array().unwrap().iter().all(|one| one["inFlight"] == 0) {
