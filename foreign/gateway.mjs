@@ -40,8 +40,8 @@ export async function ready(client, servers) {
 export function prefixed(server, tools) {
   return tools.map((tool) => {
     const seen = { ...tool, name: `${server}__${tool.name}` };
-    // How a tool runs as a task is a field of the legacy era only.
-    if (job.era === 'modern') delete seen.execution;
+    // How a tool runs as a task: tasks are not relayed, so the gateway does not say it.
+    delete seen.execution;
     return seen;
   });
 }
