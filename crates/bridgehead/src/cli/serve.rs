@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bridgehead::config::{Source, TokenSource};
+use bridgehead::config::{Launch, Source, TokenSource};
 use bridgehead::{Config, Control, HttpSettings, Server, Transport};
 use bridgehead_front::ENDPOINT;
 use bridgehead_wire::Redactor;
@@ -74,6 +74,12 @@ pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
 }
 
 async fn serve_until_end(config: Config, serve: &Serve, http: bool, world: &World, written: Config) -> Exit {
+    // First of all, so that it starts on another processor while the rest is made ready here.
+    let _prepared = config
+        .servers
+        .iter()
+        .any(|server| matches!(server.launch, Launch::Stdio(_)))
+        .then(bridgehead_process::prepare);
     let mut options = Server::builder().configured(&config).environment(world.variables.clone());
     match Control::directory(&world.variables) {
         Some(directory) => options = options.control(Control::new(directory).config(file(&config))),
