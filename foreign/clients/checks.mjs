@@ -58,9 +58,7 @@ export async function run(connect) {
       await check(upstream, 'server error', () => serverError(client, call));
       await check(upstream, 'arguments', () => wrongArguments(call));
       await check(upstream, 'unknown tool', () => unknownTool(client, call));
-      if (job.changes.includes(upstream)) {
-        await check(upstream, 'change', () => change(client, call, upstream, changes));
-      }
+      await check(upstream, 'change', () => change(client, call, upstream, changes));
     }
     await check('', 'close', () => close(client));
   }

@@ -190,8 +190,7 @@ async def main() -> None:
                 await check(upstream, "server error", checks.server_error)
                 await check(upstream, "arguments", checks.wrong_arguments)
                 await check(upstream, "unknown tool", checks.unknown_tool)
-                if upstream in job["changes"]:
-                    await check(upstream, "change", checks.change)
+                await check(upstream, "change", checks.change)
             closing = time.monotonic()
     except Exception:
         tell("", "close" if closing else "connect", False, traceback.format_exc())

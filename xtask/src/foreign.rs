@@ -7,6 +7,7 @@
 
 mod clients;
 mod install;
+mod interactive;
 mod outcome;
 mod program;
 mod remote;
@@ -20,7 +21,8 @@ use anyhow::{Context, Result, bail};
 use install::Installed;
 use outcome::Outcomes;
 
-const USAGE: &str = "usage: cargo xtask foreign [--full] [--only clients|servers|remote] [--json FILE]";
+const USAGE: &str =
+    "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive] [--json FILE]";
 /// How often the long form repeats the clients: a race shows itself in one of many runs.
 const FULL_ROUNDS: u32 = 5;
 
@@ -37,6 +39,7 @@ enum Part {
     Clients,
     Servers,
     Remote,
+    Interactive,
 }
 
 impl Options {
@@ -51,6 +54,7 @@ impl Options {
                         Some(&"clients") => Part::Clients,
                         Some(&"servers") => Part::Servers,
                         Some(&"remote") => Part::Remote,
+                        Some(&"interactive") => Part::Interactive,
                         _ => bail!("--only needs the name of a part; {USAGE}"),
                     });
                 }
@@ -101,6 +105,9 @@ fn observe(installed: &Installed, options: &Options) -> Result<Outcomes> {
     }
     if wanted(Part::Remote) {
         remote::run(installed, &mut outcomes)?;
+    }
+    if wanted(Part::Interactive) {
+        interactive::run(installed, options.full, &mut outcomes)?;
     }
     Ok(outcomes)
 }

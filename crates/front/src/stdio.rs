@@ -371,6 +371,7 @@ impl<B: Backend> Connection<B> {
         debug!(%revision, "legacy client");
         self.revision = Some(revision);
         let abilities = era::abilities(params, revision);
+        self.session.declare(abilities);
         self.questioner = (!abilities.is_none())
             .then(|| Questioner::new(abilities, self.desk.clone(), Lines(Arc::clone(&self.outbox))));
         self.initialized.store(false, Ordering::Release);
@@ -400,6 +401,7 @@ impl<B: Backend> Connection<B> {
                     era::cancelled_id(told.params.as_ref()).is_some_and(|id| self.in_flight.cancel(&id));
                 debug!(found, "cancelled by the client");
             }
+            Method::RootsListChanged if self.revision.is_some() => self.session.roots_changed(),
             _ => debug!(method = era::shown(&told.method), "ignored a notification"),
         }
     }

@@ -148,7 +148,7 @@ impl ProgressSink {
     pub(crate) fn token(&self, first: &Raw) -> Option<Raw> {
         match &self.0 {
             Way::Request(_) => Some(first.clone()),
-            Way::Park(park) => park.way().map(|(_, token)| token),
+            Way::Park(park) => park.way().and_then(|way| way.token),
         }
     }
 
@@ -173,7 +173,7 @@ impl ProgressSink {
     pub fn send(&self, notification: Bytes) -> bool {
         match &self.0 {
             Way::Request(sender) => sender.try_send(notification).is_ok(),
-            Way::Park(park) => park.way().is_some_and(|(sink, _)| sink.send(notification)),
+            Way::Park(park) => park.way().is_some_and(|way| way.sink.send(notification)),
         }
     }
 }

@@ -263,6 +263,9 @@ impl Errand<'_> {
         let mut next: Option<Next> = None;
         let patience = upstream.config().question_timeout;
         self.begin(&mut exchange, ready, cell, next.as_ref()).await;
+        if cell == Cell::LEGACY && upstream.is_session() && self.caller.session.take_roots_changed(upstream) {
+            ready.link.notify(&Method::RootsListChanged, None).await;
+        }
         loop {
             let now = Instant::now();
             let deadline = (*last).min(now + upstream.config().request_timeout);

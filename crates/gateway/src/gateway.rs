@@ -29,7 +29,7 @@ use crate::life::Run;
 use crate::names::is_under;
 use crate::native::{NativeTool, RegisterError};
 use crate::offers::{Offers, is_prefixed};
-use crate::park::{Park, Parks};
+use crate::park::{Park, ParkWay, Parks};
 use crate::queue::Queues;
 use crate::seal::{Seal, Subject};
 use crate::status::About;
@@ -255,7 +255,8 @@ impl Gateway {
     ) -> Result<Spliced, RpcError> {
         let Inner { parks, chain, settings, .. } = &*self.0;
         let subject = || Subject::of(caller.principal.as_str(), ask.method.as_str(), &ask.params);
-        let way = progress.clone().zip(ask.meta.progress_token.clone());
+        let token = || ask.meta.progress_token.clone();
+        let way = progress.clone().map(|sink| ParkWay { sink, token: token() });
         let state = ask.params.get("requestState").and_then(|state| state.to_text());
         if let Some(state) = state.filter(|state| Seal::is_marked(state)) {
             let responses = ask.params.get("inputResponses");

@@ -71,13 +71,21 @@ struct State {
     last_key: u64,
     open: Vec<Question>,
     outcome: Option<Outcome>,
-    /// Where the progress goes, and under which token; nowhere while the client is away.
-    way: Option<(ProgressSink, Raw)>,
+    /// Where progress and log lines go; nowhere while the client is away.
+    way: Option<ParkWay>,
     /// Until when the client may come back; none while a request of it is here.
     deadline: Option<Instant>,
     /// Whether it is too late to come back.
     over: bool,
     task: Option<AbortHandle>,
+}
+
+/// The way to the request of a parked call that is there.
+#[derive(Debug, Clone)]
+pub(crate) struct ParkWay {
+    pub(crate) sink: ProgressSink,
+    /// The token that the request knows progress by, if it wants any.
+    pub(crate) token: Option<Raw>,
 }
 
 #[derive(Debug)]
@@ -162,7 +170,7 @@ impl Parks {
         sealed: &str,
         subject: &Subject,
         responses: Option<Raw>,
-        way: Option<(ProgressSink, Raw)>,
+        way: Option<ParkWay>,
         server_info: &Raw,
     ) -> Option<Outcome> {
         let content = self.seal.open(sealed, subject)?;
@@ -317,7 +325,7 @@ impl Park {
         abilities: Abilities,
         correlation: CorrelationId,
         patience: Duration,
-        way: Option<(ProgressSink, Raw)>,
+        way: Option<ParkWay>,
     ) -> Self {
         let state = State {
             round: 0,
@@ -367,18 +375,13 @@ impl Park {
         })
     }
 
-    /// Where progress goes now.
-    pub(crate) fn way(&self) -> Option<(ProgressSink, Raw)> {
+    /// Where progress and log lines go now.
+    pub(crate) fn way(&self) -> Option<ParkWay> {
         self.state.lock().way.clone()
     }
 
     /// Takes a client's answers to the round that it was asked in, once.
-    fn take_up(
-        &self,
-        round: u32,
-        responses: Option<&Raw>,
-        way: Option<(ProgressSink, Raw)>,
-    ) -> Result<(), RpcError> {
+    fn take_up(&self, round: u32, responses: Option<&Raw>, way: Option<ParkWay>) -> Result<(), RpcError> {
         let refused = |reason: String| RpcError::new(code::INVALID_PARAMS, &reason);
         let responses = match responses.filter(|responses| !responses.is_null()) {
             Some(responses) => Object::parse(responses)

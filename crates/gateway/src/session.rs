@@ -4,12 +4,12 @@
 //! each principal of the modern ones there. Ending it, or dropping the last clone, ends the servers that were
 //! its own; a request costs a clone of a pointer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bridgehead_config::Isolation;
+use bridgehead_config::{Interactive, Isolation};
 use bridgehead_upstream::{Hold, Unavailable, Upstream};
-use bridgehead_wire::{Era, Level};
+use bridgehead_wire::{Abilities, Era, Level, Method};
 use parking_lot::Mutex;
 
 use crate::feed::Feed;
@@ -21,6 +21,8 @@ pub struct Session(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     number: u64,
+    /// The bits of what a legacy client declared that it can be asked.
+    abilities: AtomicU8,
     kept: Mutex<Kept>,
     /// What a legacy client is told of its own accord.
     feed: OnceLock<Feed>,
@@ -40,6 +42,8 @@ struct Use {
     own: Option<Upstream>,
     /// Set once a legacy client used it: it then stays awake.
     hold: Option<Hold>,
+    /// Whether its own process was not yet told that the client's roots are others now.
+    roots_changed: bool,
 }
 
 impl Use {
@@ -53,7 +57,17 @@ impl Session {
     pub fn new() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::new(Inner { number, kept: Mutex::default(), feed: OnceLock::new() }))
+        let (abilities, kept) = (AtomicU8::new(0), Mutex::default());
+        Self(Arc::new(Inner { number, abilities, kept, feed: OnceLock::new() }))
+    }
+
+    /// Notes what its client said at its handshake that it can be asked.
+    pub fn declare(&self, abilities: Abilities) {
+        self.0.abilities.store(abilities.bits(), Ordering::Release);
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::from_bits(self.0.abilities.load(Ordering::Acquire))
     }
 
     /// Ends it: the servers that were its own stop at once, and it gets no others.
@@ -90,9 +104,17 @@ impl Session {
 
     /// The upstream that serves this session: `server` itself, or a process of the session's own. None means
     /// the former, which is the ordinary case and costs nothing.
+    ///
+    /// A server that asks for roots may keep them, so that a client that has some has it for itself; where too many
+    /// have, calls take turns.
     pub(crate) fn uses(&self, server: &Upstream, era: Era) -> Result<Option<Upstream>, Unavailable> {
         let config = server.config();
-        let owns = config.isolation == Isolation::Session;
+        let rooted = era == Era::Legacy
+            && self.abilities().knows(&Method::RootsList)
+            && config.isolation == Isolation::Shared
+            && config.interactive == Interactive::Auto
+            && server.keeps_roots();
+        let owns = config.isolation == Isolation::Session || rooted;
         // A legacy session holds what it uses, so that what a server knows of it outlives its pauses.
         let holds = era == Era::Legacy && (config.lazy || config.idle_timeout.is_some());
         if !owns && !holds {
@@ -102,13 +124,15 @@ impl Session {
         if kept.ended {
             return Err(Unavailable::Stopped);
         }
-        let at = match kept.uses.iter().position(|known| known.server.is(server) && known.lives()) {
+        let fits = |known: &Use| known.server.is(server) && known.lives() && known.own.is_some() == owns;
+        let at = match kept.uses.iter().position(fits) {
             Some(at) => at,
+            None if rooted && server.beside_count() >= config.max_leases => return Ok(None),
             None => {
                 // What was stopped or replaced since then is of no use.
                 kept.uses.retain(Use::lives);
                 let own = if owns { Some(server.own(self.0.number)?) } else { None };
-                kept.uses.push(Use { server: server.clone(), own, hold: None });
+                kept.uses.push(Use { server: server.clone(), own, hold: None, roots_changed: false });
                 kept.uses.len() - 1
             }
         };
@@ -119,6 +143,21 @@ impl Session {
         Ok(used.own.clone())
     }
 
+    /// Its client says that its roots are others now. The servers that are its own are told with its next request to
+    /// them: what they ask then, its client is there to answer.
+    pub fn roots_changed(&self) {
+        for used in &mut self.0.kept.lock().uses {
+            used.roots_changed = used.own.is_some();
+        }
+    }
+
+    /// Whether `own`, a process of this session's own, is to be told so now.
+    pub(crate) fn take_roots_changed(&self, own: &Upstream) -> bool {
+        let mut kept = self.0.kept.lock();
+        let used = kept.uses.iter_mut().find(|known| known.own.as_ref().is_some_and(|it| it.is(own)));
+        used.is_some_and(|used| std::mem::take(&mut used.roots_changed))
+    }
+
     /// The number under which servers may remember it: only a legacy client is the same from call to call.
     pub(crate) fn remembered_by(&self, era: Era) -> Option<u64> {
         (era == Era::Legacy).then_some(self.0.number)
@@ -127,7 +166,7 @@ impl Session {
     /// The process of this server that is the session's own, if there is one.
     pub(crate) fn own(&self, server: &Upstream) -> Option<Upstream> {
         let kept = self.0.kept.lock();
-        kept.uses.iter().find(|known| known.server.is(server)).and_then(|known| known.own.clone())
+        kept.uses.iter().filter(|known| known.server.is(server)).find_map(|known| known.own.clone())
     }
 }
 

@@ -19,6 +19,8 @@ use crate::uris::with_uri;
 
 /// How long servers may take to be told of a level before the client has its answer.
 const LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long they may take to be asked for changes of resources.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Gateway {
     /// What a legacy session is told of its own accord. The same feed whenever it is asked for.
@@ -65,8 +67,13 @@ impl Gateway {
         let own = caller.session.uses(&place.upstream, Era::Legacy).ok().flatten();
         let watch =
             own.as_ref().unwrap_or(&place.upstream).watch_resource(self.inner().catalog.load().own_uri(&uri));
+        let settled = watch.settled();
         match self.feed(&caller.session).follow(&uri, Some(watch)) {
-            true => Ok(Raw::literal("{}").into()),
+            true => {
+                // What happens after the answer is told. A server that takes longer tells of what comes later.
+                let _ = tokio::time::timeout(WATCH_TIMEOUT, settled).await;
+                Ok(Raw::literal("{}").into())
+            }
             false => {
                 Err(RpcError::new(code::INVALID_PARAMS, "this session follows too many resources already"))
             }
@@ -113,15 +120,17 @@ impl Gateway {
         }
         let id = id.raw().clone();
         let feed = self.inner().feeds.open_listen(id.clone(), lists);
-        let mut followed = Vec::new();
+        let (mut followed, mut settled) = (Vec::new(), Vec::new());
         for uri in filter.resource_subscriptions {
-            if let Some(watch) = self.inner().watch(&uri)
-                && feed.follow(&uri, Some(watch))
-            {
-                followed.push(uri);
+            if let Some(watch) = self.inner().watch(&uri) {
+                settled.push(watch.settled());
+                if feed.follow(&uri, Some(watch)) {
+                    followed.push(uri);
+                }
             }
         }
         if !followed.is_empty() {
+            let _ = tokio::time::timeout(WATCH_TIMEOUT, futures_util::future::join_all(settled)).await;
             honoured["resourceSubscriptions"] = json!(followed);
         }
         let mut acknowledged = BytesMut::new();

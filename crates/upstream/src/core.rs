@@ -73,6 +73,8 @@ pub(crate) struct Core {
     pub(crate) usage: Mutex<Usage>,
     /// The resources that somebody wants to hear of, and how many do.
     watched: Mutex<BTreeMap<String, usize>>,
+    /// Those of them that the server was asked for, and has answered.
+    pub(crate) followed: watch::Sender<BTreeSet<String>>,
     /// Whether it sleeps when nobody uses it, so that its use is counted at all.
     pub(crate) sleeps: bool,
     /// Whether it waits for its first use.
@@ -106,6 +108,7 @@ impl Core {
             tasks: TaskTracker::new(),
             listeners: RwLock::default(),
             watched: Mutex::default(),
+            followed: watch::Sender::default(),
             usage: Mutex::new(Usage { holds: 0, since: Instant::now(), ever: false }),
             sleeps: lazy || server.idle_timeout.is_some(),
             lazy,
@@ -189,6 +192,18 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Resolves once the server was asked to tell, and has answered: what changes from then on is told.
+    pub fn settled(&self) -> impl Future<Output = ()> + use<> {
+        let (mut followed, uri) = (self.core.followed.subscribe(), self.uri.clone());
+        let left = self.left.clone();
+        async move {
+            tokio::select! {
+                _ = followed.wait_for(|followed| followed.contains(&uri)) => {}
+                () = left.cancelled() => {}
+            }
+        }
+    }
+
     /// Whether the attachment that it was taken by has ended.
     pub fn is_over(&self) -> bool {
         self.left.is_cancelled()

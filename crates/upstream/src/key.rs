@@ -32,7 +32,8 @@ impl Scope {
     /// What a legacy server is told that it may ask.
     pub(crate) const fn offer(self) -> Offer {
         match self {
-            Self::Shared | Self::Session(_) | Self::Call(_) => Offer::Questions,
+            Self::Shared | Self::Call(_) => Offer::Questions,
+            Self::Session(_) => Offer::Session,
             Self::Lease(_, abilities) | Self::Class(abilities) => Offer::Only(abilities),
         }
     }

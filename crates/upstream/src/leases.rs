@@ -5,13 +5,17 @@
 //! of a *class* declared. A call of a client that can be asked has one for itself where it would meet another such call
 //! on the stream of a server that asks, and always once a question could not be attributed: at most `max_leases` at a
 //! time, and whoever comes then waits. A client that declared nothing needs none of it.
+//!
+//! A server may keep the roots that it was told, so those of one client are never told to a server that another uses,
+//! once it is known to ask for them: a session then has one for itself, and a call that belongs to no session has one
+//! that ends with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bridgehead_config::{Interactive, Server};
-use bridgehead_wire::{Abilities, Era};
+use bridgehead_wire::{Abilities, Era, Method};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -33,6 +37,8 @@ pub(crate) struct Leases {
     exclusive: AtomicBool,
     /// Set once it was seen to ask.
     asks: AtomicBool,
+    /// Set once it was seen to ask for roots.
+    roots: AtomicBool,
     pool: Mutex<Pool>,
 }
 
@@ -62,6 +68,8 @@ pub struct Lease {
     upstream: Upstream,
     /// Where it goes back to, and under which number; none for one that a class shares.
     home: Option<(Upstream, u64)>,
+    /// Whether it is of no use to another.
+    once: bool,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -76,8 +84,13 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if let Some((home, number)) = &self.home {
             let mut pool = home.leases().pool.lock();
-            if let Some(entry) = pool.entries.iter_mut().find(|entry| entry.number == *number) {
-                entry.taken = false;
+            let Some(at) = pool.entries.iter().position(|entry| entry.number == *number) else { return };
+            if self.once {
+                let entry = pool.entries.swap_remove(at);
+                drop(pool);
+                entry.upstream.release();
+            } else {
+                pool.entries[at].taken = false;
             }
         }
     }
@@ -86,8 +99,13 @@ impl Drop for Lease {
 impl Leases {
     pub(crate) fn new(server: &Server) -> Self {
         let turns = Semaphore::new(server.max_leases.clamp(1, Semaphore::MAX_PERMITS));
-        let (exclusive, asks) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { turns: Arc::new(turns), exclusive, asks, pool: Mutex::default() }
+        Self {
+            turns: Arc::new(turns),
+            exclusive: AtomicBool::new(false),
+            asks: AtomicBool::new(false),
+            roots: AtomicBool::new(false),
+            pool: Mutex::default(),
+        }
     }
 }
 
@@ -107,18 +125,38 @@ impl Upstream {
         if interactive == Interactive::Shared || is_modern || !abilities.answers_any() {
             return Ok(None);
         }
-        if interactive == Interactive::Auto && !self.leases().exclusive.load(Ordering::Relaxed) {
+        let rooted = abilities.knows(&Method::RootsList) && self.keeps_roots();
+        let turns = Arc::clone(&self.leases().turns);
+        if interactive == Interactive::Auto && !self.leases().exclusive.load(Ordering::Relaxed) && !rooted {
             let class = if self.has_classes(abilities) { self.class(abilities)? } else { None };
-            if !class.as_ref().unwrap_or(self).is_crowded(self.leases()) {
-                return Ok(class.map(|upstream| Lease { upstream, home: None, _turn: None }));
+            let crowded = class.as_ref().unwrap_or(self).is_crowded(self.leases());
+            // Where nothing went wrong yet, calls are not made to wait: there may be no question at all.
+            let free = !self.leases().exclusive.load(Ordering::Relaxed) && turns.available_permits() == 0;
+            if !crowded || free {
+                return Ok(class.map(|upstream| Lease { upstream, home: None, once: false, _turn: None }));
             }
         }
-        let turns = Arc::clone(&self.leases().turns);
         let Ok(Ok(turn)) = tokio::time::timeout_at(deadline, turns.acquire_owned()).await else {
             return Err(Unavailable::AllLeased(self.config().max_leases));
         };
-        let (number, upstream) = self.take(abilities, whose)?;
-        Ok(Some(Lease { upstream, home: Some((self.clone(), number)), _turn: Some(turn) }))
+        let (number, upstream) = self.take(abilities, whose, rooted)?;
+        let once = rooted && whose.is_none();
+        Ok(Some(Lease { upstream, home: Some((self.clone(), number)), once, _turn: Some(turn) }))
+    }
+
+    /// Whether it is a legacy server that was seen to ask for roots, and so may know those of whoever used it.
+    pub fn keeps_roots(&self) -> bool {
+        let leases = self.leases();
+        if leases.roots.load(Ordering::Relaxed) {
+            return true;
+        }
+        let asked =
+            |upstream: &Self| matches!(upstream.state(), State::Ready(ready) if ready.link.has_asked_roots());
+        let asked = asked(self) || leases.pool.lock().classes.iter().any(|(_, class)| asked(class));
+        if asked {
+            leases.roots.store(true, Ordering::Relaxed);
+        }
+        asked
     }
 
     /// Whether clients that did not declare everything have one of their class: where that costs a session only, or
@@ -161,7 +199,13 @@ impl Upstream {
     }
 
     /// One that nobody uses: the session's own of before, else a new one, else the one that was not used for longest.
-    fn take(&self, abilities: Abilities, whose: Option<u64>) -> Result<(u64, Self), Unavailable> {
+    /// One that may know the roots of another is not given away.
+    fn take(
+        &self,
+        abilities: Abilities,
+        whose: Option<u64>,
+        rooted: bool,
+    ) -> Result<(u64, Self), Unavailable> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let mut pool = self.leases().pool.lock();
         pool.clock += 1;
@@ -172,8 +216,8 @@ impl Upstream {
         let fits = |entry: &Entry| entry.abilities == abilities;
         let at = idle
             .iter()
-            .position(|entry| fits(entry) && entry.whose == whose)
-            .or_else(|| if has_room { None } else { idle.iter().position(|entry| fits(entry)) });
+            .position(|entry| fits(entry) && entry.whose == whose && (whose.is_some() || !rooted))
+            .or_else(|| if has_room || rooted { None } else { idle.iter().position(|entry| fits(entry)) });
         if let Some(at) = at {
             let entry = &mut idle[at];
             (entry.taken, entry.whose, entry.used) = (true, whose, clock);

@@ -245,6 +245,11 @@ impl Link {
         self.board().has_asked()
     }
 
+    /// Whether the server has asked for the roots of a client since the link is open.
+    pub fn has_asked_roots(&self) -> bool {
+        self.board().has_asked_roots()
+    }
+
     /// Whether the server has asked what could have been for more than one call.
     pub fn was_ambiguous(&self) -> bool {
         self.board().was_ambiguous()

@@ -68,6 +68,10 @@ impl Listening {
 
     async fn listen(&mut self, link: &Link, core: &Core) {
         while !self.refused {
+            // What a server that went away had been asked for counts for nothing.
+            if self.asked.is_none() {
+                core.followed.send_replace(BTreeSet::new());
+            }
             let wanted = core.watched();
             let due = self.again.is_none_or(|again| Instant::now() >= again);
             if due && self.asked.as_ref() != Some(&wanted) {
@@ -93,6 +97,7 @@ impl Listening {
                 Event::Acknowledged if is_new => {
                     self.current = self.coming.take();
                     self.pause = PAUSE;
+                    core.followed.send_replace(self.asked.clone().unwrap_or_default());
                     if std::mem::take(&mut self.missed) {
                         link.doubt(self.features.changes);
                     }
@@ -147,6 +152,9 @@ impl Listening {
         if !self.features.subscribe {
             pending::<()>().await;
         }
+        if self.asked.is_none() {
+            core.followed.send_replace(BTreeSet::new());
+        }
         loop {
             let wanted = core.watched();
             let asked = self.asked.get_or_insert_default();
@@ -160,6 +168,10 @@ impl Listening {
                     if !matches!(answer, Ok(Ok(Ok(_)))) {
                         debug!(%method, "the server does not tell of changes of a resource");
                     }
+                    core.followed.send_modify(|followed| match method {
+                        Method::Subscribe => drop(followed.insert(uri.clone())),
+                        _ => drop(followed.remove(&uri)),
+                    });
                     if method == Method::Subscribe {
                         asked.insert(uri);
                     } else {

@@ -214,6 +214,8 @@ fn legacy_or(
 pub(crate) enum Offer {
     /// Anything that a client can answer. Whether the client of a call does is said when it is asked.
     Questions,
+    /// The same, of the one client for whom it is there: it is told when that client's roots change.
+    Session,
     /// What the clients declared for whom it is there.
     Only(Abilities),
     /// Nothing: there is nobody behind us who could be asked.
@@ -224,6 +226,9 @@ impl Offer {
     fn capabilities(self) -> Raw {
         match self {
             Self::Questions => Abilities::ALL.capabilities(),
+            Self::Session => Raw::literal(
+                r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true}}"#,
+            ),
             Self::Only(abilities) => abilities.capabilities(),
             Self::Nothing => Raw::literal("{}"),
         }
@@ -420,6 +425,10 @@ mod tests {
         let only = Abilities::declared(&Raw::literal(r#"{"elicitation":{}}"#));
         assert_eq!(offered(Offer::Only(only)), json!({"elicitation": {"form": {}}}));
         assert_eq!(offered(Offer::Nothing), json!({}));
+        let mut session = offered(Offer::Session);
+        assert_eq!(session["roots"].take(), json!({"listChanged": true}));
+        session["roots"] = json!({});
+        assert_eq!(session, offered(Offer::Questions));
     }
 
     /// Notifications and requests before the handshake has ended, with the id of our own request.

@@ -44,6 +44,8 @@ pub(crate) struct Switchboard {
     asked: AtomicBool,
     /// Whether it has asked what could have been for more than one request.
     ambiguous: AtomicBool,
+    /// Whether it has asked for a client's roots, at any time.
+    roots: AtomicBool,
     /// The lists that may have changed, and a bell.
     changed: AtomicU8,
     bell: Notify,
@@ -107,6 +109,7 @@ impl Switchboard {
             table: Mutex::default(),
             asked: AtomicBool::new(false),
             ambiguous: AtomicBool::new(false),
+            roots: AtomicBool::new(false),
             changed: AtomicU8::new(0),
             bell: Notify::new(),
             redactor: Redactor::default(),
@@ -338,6 +341,7 @@ impl Switchboard {
     /// A request of the server's own, on no request's stream: it is for the only one who can answer it. Gives
     /// what to answer at once.
     fn asked(&self, asked: Request) -> Option<BytesMut> {
+        self.note_roots(&asked.method);
         let table = self.table.lock();
         let mut can =
             table.slots.values().filter(|slot| slot.abilities().covers(&asked.method, asked.params.as_ref()));
@@ -375,6 +379,13 @@ impl Switchboard {
         Some(self.answer_alone(&asked, Abilities::from_bits(known)))
     }
 
+    /// Notes a question for roots, which a server may keep.
+    pub(crate) fn note_roots(&self, method: &Method) {
+        if *method == Method::RootsList {
+            self.roots.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Notes that the peer asks during requests.
     pub(crate) fn note_question(&self) {
         self.asked.store(true, Ordering::Relaxed);
@@ -388,6 +399,11 @@ impl Switchboard {
     /// Whether the peer has asked during a request.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether the peer has asked for a client's roots.
+    pub(crate) fn has_asked_roots(&self) -> bool {
+        self.roots.load(Ordering::Relaxed)
     }
 
     /// Whether the peer has asked what could have been for more than one request.

@@ -264,6 +264,11 @@ impl Upstream {
         Ok(own)
     }
 
+    /// How many processes or sessions there are next to this one.
+    pub fn beside_count(&self) -> usize {
+        self.0.owned.lock().iter().filter(|other| !other.tasks.is_empty()).count()
+    }
+
     pub(crate) fn leases(&self) -> &Leases {
         &self.0.leases
     }
@@ -347,6 +352,11 @@ impl Upstream {
     /// Whether it is a process of ours.
     pub fn is_process(&self) -> bool {
         matches!(self.0.server.launch, Launch::Stdio(_))
+    }
+
+    /// Whether it is there for one client session only.
+    pub fn is_session(&self) -> bool {
+        matches!(self.0.core.scope, Scope::Session(_))
     }
 
     /// Whether both are the same attachment.

@@ -80,6 +80,8 @@ methods! {
     Initialized = "notifications/initialized",
     /// The sender no longer wants an answer.
     Cancelled = "notifications/cancelled",
+    /// Legacy: a client's folders are others now.
+    RootsListChanged = "notifications/roots/list_changed",
     /// How far a request has come.
     Progress = "notifications/progress",
     /// A log line.

@@ -48,7 +48,6 @@ pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> 
                     "transport": transport,
                     "era": era,
                     "url": gateway.as_ref().map_or("", |gateway| &gateway.url),
-                    "changes": changes(era),
                     "command": installed.gateway(),
                     "args": ["serve", "--stdio", "--config", config],
                     "env": {MARK: mark, "XDG_STATE_HOME": installed.logs()},
@@ -63,12 +62,6 @@ pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> 
     }
     outcomes.processes.push(Outcome::of("all clients", "leave no process", &leftovers(&mark)));
     Ok(())
-}
-
-/// The servers whose changes a client of this era hears of. The gateway offers no subscriptions yet, neither to modern
-/// clients nor of modern servers; every other pair belongs here once it does.
-fn changes(era: &str) -> &'static [&'static str] {
-    if era == "legacy" { &["old"] } else { &[] }
 }
 
 fn script(installed: &Installed, name: &str) -> Command {

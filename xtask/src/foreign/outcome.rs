@@ -35,6 +35,8 @@ pub(crate) struct Outcomes {
     pub(crate) servers: Group,
     /// Server by server, those that are reached by their address.
     pub(crate) remote: Group,
+    /// Client by client, with servers that ask and tell.
+    pub(crate) interactive: Group,
     /// What became of processes.
     pub(crate) processes: Group,
 }
@@ -107,7 +109,8 @@ impl Group {
 
 impl Outcomes {
     fn all(&self) -> impl Iterator<Item = &Outcome> {
-        [&self.clients, &self.servers, &self.remote, &self.processes].into_iter().flat_map(|group| &group.0)
+        let groups = [&self.clients, &self.servers, &self.remote, &self.interactive, &self.processes];
+        groups.into_iter().flat_map(|group| &group.0)
     }
 
     /// How many checks passed.
@@ -126,6 +129,7 @@ impl Outcomes {
             (&self.clients, "client · era · transport"),
             (&self.servers, "server · era · transport"),
             (&self.remote, "remote server · era · transport"),
+            (&self.interactive, "interactive: client · era · transport"),
         ];
         // A part that was not run has no table.
         let tables = tables.into_iter().filter(|(group, _)| !group.0.is_empty());
@@ -153,6 +157,7 @@ impl Outcomes {
             "clients": group(&self.clients),
             "servers": group(&self.servers),
             "remote": group(&self.remote),
+            "interactive": group(&self.interactive),
             "processes": group(&self.processes),
         })
     }

@@ -20,18 +20,18 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A server that runs. It ends with this value.
-struct Remote {
+pub(crate) struct Remote {
     process: Child,
     /// As `foreign/remote.mjs` calls it.
-    kind: &'static str,
-    url: String,
+    pub(crate) kind: &'static str,
+    pub(crate) url: String,
     /// What its entry says under `type`.
-    transport: &'static str,
+    pub(crate) transport: &'static str,
 }
 
 impl Remote {
     /// Starts a server on a free port, which `program` is told, and waits until it accepts connections.
-    fn start(
+    pub(crate) fn start(
         kind: &'static str,
         (path, transport): (&str, &'static str),
         program: impl FnOnce(u16) -> Command,
@@ -91,29 +91,39 @@ pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> 
     Ok(())
 }
 
-fn start(installed: &Installed, mark: &str, log: &Path) -> Result<Vec<Remote>> {
-    let everything = |transport: &'static str| {
-        move |port: u16| {
-            let mut server = command(installed.node());
-            server.arg(installed.npm_program("mcp-server-everything")).arg(transport);
-            server.env("PORT", port.to_string()).env(MARK, mark);
-            server
-        }
-    };
-    let python = |port: u16| {
+/// `server-everything` over one of its transports.
+pub(crate) fn everything(
+    installed: &Installed,
+    transport: &'static str,
+    mark: &str,
+) -> impl FnOnce(u16) -> Command {
+    move |port| {
+        let mut server = command(installed.node());
+        server.arg(installed.npm_program("mcp-server-everything")).arg(transport);
+        server.env("PORT", port.to_string()).env(MARK, mark);
+        server
+    }
+}
+
+/// The server on the Python SDK.
+pub(crate) fn python(installed: &Installed, mark: &str) -> impl FnOnce(u16) -> Command {
+    move |port| {
         let mut server = command(installed.python("python"));
         server.arg(installed.npm().join("python_server.py")).arg(port.to_string()).env(MARK, mark);
         server
-    };
+    }
+}
+
+fn start(installed: &Installed, mark: &str, log: &Path) -> Result<Vec<Remote>> {
     let rmcp = |port: u16| {
         let mut server = command(installed.fixture());
         server.args(["--http", &format!("127.0.0.1:{port}")]).env(MARK, mark);
         server
     };
     Ok(vec![
-        Remote::start("sse", ("/sse", "sse"), everything("sse"), log)?,
-        Remote::start("streamable", ("/mcp", "http"), everything("streamableHttp"), log)?,
-        Remote::start("python", ("/mcp", "http"), python, log)?,
+        Remote::start("sse", ("/sse", "sse"), everything(installed, "sse", mark), log)?,
+        Remote::start("streamable", ("/mcp", "http"), everything(installed, "streamableHttp", mark), log)?,
+        Remote::start("python", ("/mcp", "http"), python(installed, mark), log)?,
         Remote::start("rmcp", ("/mcp", "http"), rmcp, log)?,
     ])
 }

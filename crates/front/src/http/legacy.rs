@@ -48,6 +48,7 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
         return reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), &error);
     };
     debug!(session = session.label(), principal = %session.principal, %revision, "session opened");
+    session.identity.declare(abilities);
     // What changes from now on is told, also before the client opens its stream.
     drop(front.backend.feed(&session.identity));
     let mut reply = Answer::new(id, Ok(&front.backend.initialize(revision).into())).into_reply();
@@ -258,6 +259,7 @@ pub(crate) fn notified(session: &Session, told: &Notification) {
             let found = id.is_some_and(|id| session.in_flight.cancel(&id));
             debug!(session = session.label(), found, "cancelled by the client");
         }
+        Method::RootsListChanged => session.identity.roots_changed(),
         _ => debug!(session = session.label(), method = era::shown(&told.method), "took a notification"),
     }
 }

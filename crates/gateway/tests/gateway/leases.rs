@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
-use bridgehead_config::{Interactive, Server};
+use bridgehead_config::{Interactive, Isolation, Server};
+use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::{Behaviour, Mock};
+use bridgehead_wire::Revision;
 use serde_json::{Value, json};
 
 use crate::questions::{Client, EVERYTHING};
-use crate::support::Fixture;
+use crate::support::{Fixture, until};
 
 fn asking() -> Mock {
     let form = json!({"message": "who?", "requestedSchema": {"type": "object", "properties": {}}});
     Mock::legacy()
         .tool("form", Behaviour::ask("elicitation/create", form))
+        .tool("roots", Behaviour::ask("roots/list", json!({})))
         .tool("late", Behaviour::ask("roots/list", json!({})).after(300))
         .tool("hang", Behaviour::HangUntilCancelled)
         .tool("pid", Behaviour::ProcessId)
@@ -26,16 +29,6 @@ async fn fixture(change: impl FnOnce(&mut Server)) -> Fixture {
 
 fn leased(fixture: &Fixture) -> usize {
     fixture.gateway.upstreams()[0].leased()
-}
-
-async fn until(fits: impl Fn() -> bool) {
-    for _ in 0..1000 {
-        if fits() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never came about");
 }
 
 fn pid(result: &Value) -> u64 {
@@ -217,5 +210,101 @@ async fn questions_without_a_call_are_refused() {
     call.abort();
     until(|| answered("0")).await;
     assert!(client.told.try_recv().is_err(), "nobody is asked");
+    fixture.end().await;
+}
+
+/// Calls the tool that asks for roots, and answers it.
+async fn tell_roots(fixture: &Fixture, client: &mut Client, roots: &str) -> Value {
+    let call = client.call(&fixture.gateway, "roots");
+    let asked = client.next().await;
+    assert_eq!(asked["method"], "roots/list", "{asked}");
+    client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": [{"uri": roots}]}}));
+    call.await.unwrap().unwrap()
+}
+
+/// ERA-3: a server may keep the roots that it was told. Once it has asked for some, a session that has roots has it for
+/// itself, and a modern call has one that nobody had before; who has none shares it as ever.
+#[tokio::test]
+async fn roots_of_one_client_are_not_shown_to_another() {
+    let fixture = fixture(|_| ()).await;
+    let (mut first, mut second) = (Client::new(EVERYTHING), Client::new(EVERYTHING));
+    let shared = pid(&fixture.call("pid", json!({})).await.unwrap());
+    assert_eq!(
+        pid(&first.call(&fixture.gateway, "pid").await.unwrap().unwrap()),
+        shared,
+        "nothing was asked"
+    );
+    tell_roots(&fixture, &mut first, "file:///first").await;
+    let mut own = Vec::new();
+    for client in [&mut first, &mut second] {
+        let before = pid(&client.call(&fixture.gateway, "pid").await.unwrap().unwrap());
+        let result = tell_roots(&fixture, client, "file:///own").await;
+        assert_eq!(result["structuredContent"]["result"]["roots"][0]["uri"], "file:///own", "{result}");
+        assert_eq!(pid(&client.call(&fixture.gateway, "pid").await.unwrap().unwrap()), before);
+        own.push(before);
+    }
+    own.push(shared);
+    let meta = json!({"io.modelcontextprotocol/clientCapabilities": {"roots": {}}});
+    for _ in 0..2 {
+        let params = json!({"name": "pid", "arguments": {}, "_meta": meta});
+        let result = fixture.ask(Revision::MODERN, "tools/call", modern_params(params)).await.unwrap();
+        own.push(pid(&result.decode().unwrap()));
+    }
+    let mut different = own.clone();
+    different.sort_unstable();
+    different.dedup();
+    assert_eq!(different.len(), 5, "{own:?}");
+    assert_eq!(leased(&fixture), 0, "those of modern calls end with them");
+    let rootless = Client::new(r#"{"sampling":{}}"#);
+    rootless.call(&fixture.gateway, "pid").await.unwrap().unwrap();
+    assert_eq!(pid(&fixture.call("pid", json!({})).await.unwrap()), shared);
+    fixture.end().await;
+}
+
+/// ERA-1: a legacy client's roots changed: the server that is its own is told with its next call, and only once; what
+/// it asks then reaches the client.
+#[tokio::test]
+async fn changed_roots_are_told_to_the_servers_of_the_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let fixture = Fixture::start(&[("near", asking().transcript(&said))], |options| {
+        options.servers[0].isolation = Isolation::Session;
+    });
+    fixture.gateway.settled().await;
+    let told = || {
+        let said = std::fs::read_to_string(&said).unwrap();
+        said.matches("notifications/roots/list_changed").count()
+    };
+    let (mut client, other) = (Client::new(EVERYTHING), Client::new(EVERYTHING));
+    for client in [&client, &other] {
+        client.call(&fixture.gateway, "pid").await.unwrap().unwrap();
+    }
+    client.session().roots_changed();
+    other.call(&fixture.gateway, "pid").await.unwrap().unwrap();
+    assert_eq!(told(), 0);
+    let result = tell_roots(&fixture, &mut client, "file:///new").await;
+    assert_eq!(result["structuredContent"]["result"]["roots"][0]["uri"], "file:///new");
+    client.call(&fixture.gateway, "pid").await.unwrap().unwrap();
+    until(|| told() == 1).await;
+    let said = std::fs::read_to_string(&said).unwrap();
+    assert!(said.contains(r#""roots":{"listChanged":true}"#), "{said}");
+    fixture.end().await;
+}
+
+/// ERA-3: as long as no question was in doubt, calls do not wait for a lease: where all are taken they share the server.
+#[tokio::test]
+async fn calls_run_concurrently_until_a_question_is_in_doubt() {
+    let fixture = fixture(|server| server.max_leases = 1).await;
+    let mut clients: Vec<Client> = (0..2).map(|_| Client::new(EVERYTHING)).collect();
+    let mut calls = Vec::new();
+    for client in &mut clients {
+        calls.push(client.call(&fixture.gateway, "form"));
+        client.next().await;
+    }
+    assert_eq!(leased(&fixture), 1);
+    let shared = pid(&fixture.call("pid", json!({})).await.unwrap());
+    let third = Client::new(EVERYTHING).call(&fixture.gateway, "pid").await.unwrap().unwrap();
+    assert_eq!(pid(&third), shared);
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
     fixture.end().await;
 }

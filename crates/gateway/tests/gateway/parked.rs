@@ -3,17 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bridgehead_config::{EraChoice, GatewaySettings, Launch, Remote, Server};
 use bridgehead_gateway::{Ask, Caller, Gateway, Principal, ProgressSink, Session, Transport};
 use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, reply, stream_head};
-use bridgehead_testkit::{Behaviour, Carrier, Crash, Mock, Served};
+use bridgehead_testkit::{Behaviour, Carrier, Crash, Mock};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision};
 use serde_json::{Value, json};
 
-use crate::support::Fixture;
-
-const TRANSPORTS: [&str; 4] = ["stdio", "http", "sse", "ws"];
+use crate::support::{Fixture, TRANSPORTS, at, everywhere, until};
 
 fn everything() -> Value {
     json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {}})
@@ -45,29 +42,6 @@ fn asking() -> Mock {
         .tool("die", Behaviour::Crash(Crash::Abort).after(1))
         .tool("hang", Behaviour::HangUntilCancelled)
         .tool("echo", Behaviour::Echo)
-}
-
-fn at(name: &str, url: &str) -> Server {
-    let launch = Launch::Remote(Remote::new(url.parse().unwrap()));
-    let mut server = Server::new(name.parse().unwrap(), launch, &GatewaySettings::default());
-    server.era = EraChoice::Legacy;
-    server
-}
-
-/// The mock on every transport.
-async fn everywhere() -> (Fixture, [Served; 3]) {
-    let served = [Carrier::Http, Carrier::Sse, Carrier::WebSocket].map(|carrier| asking().serve(carrier));
-    let fixture = Fixture::start(&[("stdio", asking())], |options| {
-        for (name, served) in ["http", "sse", "ws"].iter().zip(&served) {
-            let mut server = at(name, &served.url());
-            if let ("sse", Launch::Remote(remote)) = (*name, &mut server.launch) {
-                remote.transport = bridgehead_config::Transport::Sse;
-            }
-            options.servers.push(server);
-        }
-    });
-    fixture.gateway.settled().await;
-    (fixture, served)
 }
 
 /// One server as a process, which writes down what it is told.
@@ -156,16 +130,6 @@ fn is_not_valid(outcome: &Result<Value, Value>) {
     assert_eq!(error["message"], "invalid or expired requestState", "nothing is told about what is wrong");
 }
 
-async fn until(fits: impl Fn() -> bool) {
-    for _ in 0..1000 {
-        if fits() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never came about");
-}
-
 fn count(transcript: &Path, text: &str) -> usize {
     std::fs::read_to_string(transcript).unwrap_or_default().matches(text).count()
 }
@@ -180,7 +144,7 @@ fn transcript() -> (tempfile::TempDir, PathBuf) {
 /// answer to the same call, on every transport.
 #[tokio::test]
 async fn a_modern_client_answers_a_legacy_server() {
-    let (fixture, _served) = everywhere().await;
+    let (fixture, _served) = everywhere(asking, |_| ()).await;
     let client = Client::new();
     for server in TRANSPORTS {
         for (tool, method) in [
@@ -222,7 +186,7 @@ async fn a_modern_client_answers_a_legacy_server() {
 /// ERA-1: what a server asks at the same time is asked at the same time, and a later round has a state of its own.
 #[tokio::test]
 async fn questions_come_together_and_in_rounds() {
-    let (fixture, _served) = everywhere().await;
+    let (fixture, _served) = everywhere(asking, |_| ()).await;
     let client = Client::new();
     for server in TRANSPORTS {
         let tool = format!("{server}__three");
@@ -473,7 +437,7 @@ fn hanging(asked: &Asked) -> Vec<Part> {
 /// is told that nobody waits.
 #[tokio::test]
 async fn a_capability_that_is_missing() {
-    let (fixture, _served) = everywhere().await;
+    let (fixture, _served) = everywhere(asking, |_| ()).await;
     for server in TRANSPORTS {
         for (tool, capabilities, needed) in [
             ("sample", json!({}), json!({"sampling": {}})),

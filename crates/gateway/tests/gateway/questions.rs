@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use bridgehead_config::{EraChoice, GatewaySettings, Interactive, Launch, Remote, Server};
+use bridgehead_config::{Interactive, Server};
 use bridgehead_gateway::{Ask, Caller, Desk, Gateway, Outlet, Principal, Questioner, Session, Transport};
 use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, reply, stream_head};
-use bridgehead_testkit::{Behaviour, Carrier, Mock, Served};
+use bridgehead_testkit::{Behaviour, Carrier, Mock};
 use bridgehead_wire::{Abilities, Message, Object, Raw, RequestMeta, Revision};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::support::Fixture;
+use crate::support::{Fixture, TRANSPORTS, at, everywhere, until};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 pub(crate) const EVERYTHING: &str = r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
@@ -50,7 +50,13 @@ impl Client {
         let desk = Desk::default();
         let abilities = Abilities::declared(&Raw::literal(capabilities)).as_of(revision);
         let questioner = Questioner::new(abilities, desk.clone(), Sent(sender));
-        Self { revision, session: Session::new(), questioner, desk, told }
+        let session = Session::new();
+        session.declare(abilities);
+        Self { revision, session, questioner, desk, told }
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
     }
 
     pub(crate) fn in_session(self, session: &Session) -> Self {
@@ -106,39 +112,16 @@ fn asking() -> Mock {
         .tool("hang", Behaviour::HangUntilCancelled)
 }
 
-fn at(name: &str, url: &str) -> Server {
-    let launch = Launch::Remote(Remote::new(url.parse().unwrap()));
-    let mut server = Server::new(name.parse().unwrap(), launch, &GatewaySettings::default());
-    server.era = EraChoice::Legacy;
+/// All calls share the server, whatever it asks.
+fn shared(server: &mut Server) {
     server.interactive = Interactive::Shared;
-    server
 }
-
-/// The mock on every transport, shared by all calls whatever it asks.
-async fn everywhere(change: impl FnOnce(&mut Server)) -> (Fixture, [Served; 3]) {
-    let served = [Carrier::Http, Carrier::Sse, Carrier::WebSocket].map(|carrier| asking().serve(carrier));
-    let fixture = Fixture::start(&[("stdio", asking())], |options| {
-        options.servers[0].interactive = Interactive::Shared;
-        change(&mut options.servers[0]);
-        for (name, served) in ["http", "sse", "ws"].iter().zip(&served) {
-            let mut server = at(name, &served.url());
-            if let ("sse", Launch::Remote(remote)) = (*name, &mut server.launch) {
-                remote.transport = bridgehead_config::Transport::Sse;
-            }
-            options.servers.push(server);
-        }
-    });
-    fixture.gateway.settled().await;
-    (fixture, served)
-}
-
-const TRANSPORTS: [&str; 4] = ["stdio", "http", "sse", "ws"];
 
 /// ERA-1, legacy on legacy: a question during a call reaches its client and the answer goes back, a result or an
 /// error, under ids of each side's own.
 #[tokio::test]
 async fn a_legacy_client_answers_a_legacy_server() {
-    let (fixture, _served) = everywhere(|_| ()).await;
+    let (fixture, _served) = everywhere(asking, shared).await;
     for server in TRANSPORTS {
         let mut client = Client::new(EVERYTHING);
         let mut ids = Vec::new();
@@ -172,7 +155,7 @@ async fn a_legacy_client_answers_a_legacy_server() {
 /// ERA-1, ERA-3: who did not declare it is not asked, and the server hears so at once.
 #[tokio::test]
 async fn what_a_client_did_not_declare_is_refused() {
-    let (fixture, _served) = everywhere(|_| ()).await;
+    let (fixture, _served) = everywhere(asking, shared).await;
     for server in TRANSPORTS {
         let mut client = Client::new(r#"{"elicitation":{}}"#);
         for (tool, code) in [("sample", -32601), ("roots", -32601), ("url", -32602)] {
@@ -190,7 +173,7 @@ async fn what_a_client_did_not_declare_is_refused() {
 /// two, nobody is asked. On HTTP the stream of the call tells.
 #[tokio::test]
 async fn a_question_belongs_to_one_call() {
-    let (fixture, _served) = everywhere(|_| ()).await;
+    let (fixture, _served) = everywhere(asking, shared).await;
     for server in TRANSPORTS {
         let (mut client, mut other) = (Client::new(EVERYTHING), Client::new(r#"{"sampling":{}}"#));
         let idle = other.call(&fixture.gateway, &format!("{server}__hang"));
@@ -221,7 +204,8 @@ async fn a_question_belongs_to_one_call() {
 /// total; both run again afterwards.
 #[tokio::test]
 async fn clocks_stand_still_while_a_client_is_asked() {
-    let (fixture, _served) = everywhere(|server| {
+    let (fixture, _served) = everywhere(asking, |server| {
+        shared(server);
         server.request_timeout = Duration::from_millis(400);
         server.max_total = Duration::from_millis(600);
     })
@@ -248,7 +232,9 @@ async fn a_call_that_ends_takes_its_question_along() {
     let served = mock.serve(Carrier::Http);
     let near = folder.path().join("near");
     let fixture = Fixture::start(&[("stdio", asking().transcript(&near))], |options| {
-        options.servers.push(at("http", &served.url()));
+        let mut server = at("http", &served.url());
+        shared(&mut server);
+        options.servers.push(server);
     });
     fixture.gateway.settled().await;
     for (server, said) in [("stdio", &near), ("http", &transcript)] {
@@ -279,16 +265,6 @@ async fn a_call_that_ends_takes_its_question_along() {
         assert_eq!(result["structuredContent"]["error"]["code"], -32603, "{result}");
     }
     fixture.end().await;
-}
-
-async fn until(fits: impl Fn() -> bool) {
-    for _ in 0..500 {
-        if fits() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never came about");
 }
 
 /// A server that takes its question back, one that answers before it has the answer, and one that asks too much.

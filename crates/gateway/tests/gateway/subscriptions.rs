@@ -250,3 +250,50 @@ async fn log_lines_reach_who_asked() {
     assert_eq!(refused.unwrap_err().code(), -32602);
     fixture.end().await;
 }
+
+/// ERA-1: log lines of a call whose client can be asked something reach it too, with a token for progress or without.
+#[tokio::test]
+async fn log_lines_of_a_call_that_may_be_parked() {
+    let fixture =
+        Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
+    fixture.gateway.settled().await;
+    let client = Client::new(&fixture, MODERN);
+    for server in ["a", "b"] {
+        let params = json!({"name": format!("{server}__log"), "arguments": {}, "_meta": {
+            "io.modelcontextprotocol/logLevel": "error",
+            "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+        }});
+        let (sink, mut notes) = ProgressSink::channel(8);
+        client.ask("tools/call", params, Some(sink)).await.unwrap();
+        assert_eq!(decoded(&notes.try_recv().unwrap())["params"]["level"], "error", "{server}");
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: when a subscription is answered or a listen acknowledged, the server has been asked: what changes from then
+/// on is told.
+#[tokio::test]
+async fn a_subscription_holds_when_it_is_answered() {
+    for era in ["legacy", "modern"] {
+        let folder = tempfile::tempdir().unwrap();
+        let said = folder.path().join("said");
+        let (server, method) = match era {
+            "legacy" => (Mock::legacy(), "resources/subscribe"),
+            _ => (Mock::modern(), "resourceSubscriptions"),
+        };
+        let fixture = Fixture::start(&[("a", mock(server, "a").transcript(&said))], |_| ());
+        fixture.gateway.settled().await;
+        let asked = || std::fs::read_to_string(&said).unwrap().matches(method).count();
+        let client = Client::new(&fixture, LEGACY);
+        client.ask("resources/subscribe", json!({"uri": "a://r"}), None).await.unwrap();
+        assert_eq!(asked(), 1, "{era}");
+        client.ask("resources/unsubscribe", json!({"uri": "a://r"}), None).await.unwrap();
+        let (mut notes, listening) =
+            Client::new(&fixture, MODERN).listen(&json!({"resourceSubscriptions": ["a://r", "a://r/x"]}));
+        soon(notes.recv()).await.unwrap();
+        assert!(asked() > 1, "{era}");
+        drop(notes);
+        soon(listening).await.unwrap().unwrap();
+        fixture.end().await;
+    }
+}

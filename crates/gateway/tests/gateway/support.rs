@@ -1,10 +1,11 @@
 //! A gateway with scripted servers behind it, asked as a front would ask it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, Launch, Secret, Server, Stdio};
+use bridgehead_config::{EraChoice, GatewaySettings, Launch, Remote, Secret, Server, Stdio};
 use bridgehead_gateway::{Ask, Caller, Gateway, Options, Principal, ProgressSink, Session, Transport};
-use bridgehead_testkit::{LeakCheck, Mock, Recorder};
+use bridgehead_testkit::{Carrier, LeakCheck, Mock, Recorder, Served};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError};
 use serde_json::{Value, json};
 
@@ -25,6 +26,48 @@ pub(crate) fn server(name: &str, mock: &Mock, leaks: &LeakCheck) -> Server {
         stdio.env.insert(name, Secret::new(value));
     }
     Server::new(name.parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+}
+
+/// A server entry for one of the legacy era that is reached by its address.
+pub(crate) fn at(name: &str, url: &str) -> Server {
+    let launch = Launch::Remote(Remote::new(url.parse().unwrap()));
+    let mut server = Server::new(name.parse().unwrap(), launch, &GatewaySettings::default());
+    server.era = EraChoice::Legacy;
+    server
+}
+
+/// The names of the servers of [`everywhere`], by how they are reached.
+pub(crate) const TRANSPORTS: [&str; 4] = ["stdio", "http", "sse", "ws"];
+
+/// A gateway with the same legacy mock on every transport.
+pub(crate) async fn everywhere(
+    mock: impl Fn() -> Mock,
+    change: impl Fn(&mut Server),
+) -> (Fixture, [Served; 3]) {
+    let served = [Carrier::Http, Carrier::Sse, Carrier::WebSocket].map(|carrier| mock().serve(carrier));
+    let fixture = Fixture::start(&[("stdio", mock())], |options| {
+        for (name, served) in TRANSPORTS[1..].iter().zip(&served) {
+            let mut server = at(name, &served.url());
+            if let ("sse", Launch::Remote(remote)) = (*name, &mut server.launch) {
+                remote.transport = bridgehead_config::Transport::Sse;
+            }
+            options.servers.push(server);
+        }
+        options.servers.iter_mut().for_each(change);
+    });
+    fixture.gateway.settled().await;
+    (fixture, served)
+}
+
+/// Waits for what comes about by itself.
+pub(crate) async fn until(fits: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if fits() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never came about");
 }
 
 impl Fixture {

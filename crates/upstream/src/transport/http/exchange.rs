@@ -529,6 +529,7 @@ impl HttpExchange {
                         )) =>
             {
                 self.remote.board.note_question();
+                self.remote.board.note_roots(&asked.method);
                 Some(Event::Asked(asked))
             }
             Ok(Message::Request(asked)) => {
