@@ -94,6 +94,11 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Installs the suite.
+pub(crate) fn install(root: &Path) -> Result<()> {
+    Suite::install(root).map(drop)
+}
+
 /// The chore.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     let request = Request::read(arguments)?;

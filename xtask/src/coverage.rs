@@ -1,14 +1,24 @@
 //! `cargo xtask coverage`: which lines the tests run, by crate, and whether that is enough.
 //!
-//! Counts come from cargo-llvm-cov, which also sees the programs that tests start. Lines of test modules are
-//! not counted: they always run. What must stay true: a threshold holds or the chore fails.
+//! The compiler puts the counters in, and the tools of its own LLVM read them; programs that tests start are counted
+//! too. Lines of test modules are not counted: they always run. What must stay true: a threshold holds or the chore
+//! fails.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
+use crate::built::Built;
 use crate::steps::{self, Steps};
+
+/// This program under the name by which cargo calls it in place of the compiler, for the crates of the workspace only: what
+/// they depend on is built once, for tests with and without counters.
+const COMPILER: &str = "counting-rustc";
 
 /// The crates that are judged, and the least share of lines in percent (QA-1).
 const CRATES: &[(&str, f64)] = &[
@@ -37,30 +47,22 @@ const WHOLE: &[&str] = &[
 
 /// Runs the tests with counters and judges what they counted.
 pub(crate) fn run(root: &Path, html: bool) -> Result<()> {
-    if !has_counters(root) {
-        bail!(
-            "cargo-llvm-cov is missing; `cargo install cargo-llvm-cov --locked` and \
-             `rustup component add llvm-tools` install it"
-        );
-    }
-    count(root, "default")?;
-    verdict(root, html)
+    Counters::new(root)?.count("default")?.judge(html)
 }
 
 /// The tests of CI. They run once: with counters where these can be had, else without, and the step fails.
 pub(crate) fn ci(steps: &mut Steps<'_>) {
     steps.install_nextest();
-    match install(steps.root()) {
-        Ok(()) => {
-            let mut counted = false;
-            steps.run("tests", |root| {
-                count(root, "ci")?;
-                counted = true;
+    match Counters::new(steps.root()) {
+        Ok(counters) => {
+            let mut counted = None;
+            steps.run("tests", |_| {
+                counted = Some(counters.count("ci")?);
                 Ok(())
             });
             // Of tests that failed, the counts say nothing.
-            if counted {
-                steps.run("coverage", |root| verdict(root, false));
+            if let Some(counted) = counted {
+                steps.run("coverage", |_| counted.judge(false));
             }
             steps.documentation_tests();
         }
@@ -71,68 +73,142 @@ pub(crate) fn ci(steps: &mut Steps<'_>) {
     }
 }
 
-/// Installs what counts, where it is missing.
-fn install(root: &Path) -> Result<()> {
-    if !has_counters(root) {
-        println!("cargo-llvm-cov is not installed; `cargo install cargo-llvm-cov --locked` installs it");
-        steps::cargo(root, &["install", "cargo-llvm-cov", "--locked"], &[])?;
+/// Calls the compiler with counters if that is what this program was started for.
+pub(crate) fn compile() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os();
+    let called = PathBuf::from(arguments.next()?);
+    if called.file_name() != Some(OsStr::new(COMPILER)) {
+        return None;
     }
-    // It lies beside the libraries of the toolchain, wherever that came from.
-    let libraries = steps::output(root, "rustc", &["--print", "target-libdir"])?;
-    let libraries = String::from_utf8(libraries).context("the path of the toolchain is not text")?;
-    if !Path::new(libraries.trim()).with_file_name("bin").join("llvm-profdata").exists() {
-        steps::output(root, "rustup", &["component", "add", "llvm-tools"])
-            .context("`rustup component add llvm-tools` is needed to read the counts")?;
-    }
-    Ok(())
+    let mut compiler = steps::program_at(Path::new("."), arguments.next()?);
+    let error = compiler.args(arguments).args(["-Cinstrument-coverage", "--cfg=coverage"]).exec();
+    eprintln!("error: {compiler:?} could not be started: {error}");
+    Some(ExitCode::FAILURE)
 }
 
-fn has_counters(root: &Path) -> bool {
-    steps::succeeds(root, &["llvm-cov", "--version"])
+/// How tests are run with counters.
+struct Counters<'a> {
+    root: &'a Path,
+    /// Where LLVM's own tools lie.
+    tools: PathBuf,
+    /// Where the counts of each process go.
+    folder: PathBuf,
+    variables: [(&'static str, PathBuf); 2],
 }
 
-/// Runs all tests of the workspace with counters.
-fn count(root: &Path, profile: &str) -> Result<()> {
-    // Counts of an older build would be laid over lines that have moved since.
-    steps::cargo(root, &["llvm-cov", "clean", "--workspace"], &[])?;
-    let arguments: &[&str] = if steps::has_nextest(root) {
-        &["llvm-cov", "nextest", "--no-report", "--workspace", "--profile", profile]
-    } else {
-        &["llvm-cov", "test", "--no-report", "--workspace", "--no-fail-fast"]
-    };
-    // A server that a test starts gets none of our variables, and would leave its counts in the folder of the test.
-    let outcome = steps::cargo(root, arguments, &[]);
-    remove_strays(root)?;
-    outcome
+impl<'a> Counters<'a> {
+    /// Installs what reads the counts, where it is missing.
+    fn new(root: &'a Path) -> Result<Self> {
+        // They lie beside the libraries of the toolchain, wherever that came from.
+        let libraries = steps::output(root, "rustc", &["--print", "target-libdir"])?;
+        let libraries = String::from_utf8(libraries).context("the path of the toolchain is not text")?;
+        let tools = Path::new(libraries.trim()).with_file_name("bin");
+        if !tools.join("llvm-profdata").exists() {
+            steps::output(root, "rustup", &["component", "add", "llvm-tools"])
+                .context("`rustup component add llvm-tools` is needed to read the counts")?;
+        }
+        let folder = steps::target_folder()?.join("coverage");
+        let variables = [
+            ("RUSTC_WORKSPACE_WRAPPER", folder.join(COMPILER)),
+            ("LLVM_PROFILE_FILE", folder.join("%p-%m.profraw")),
+        ];
+        Ok(Self { root, tools, folder, variables })
+    }
+
+    /// Runs all tests of the workspace.
+    fn count(self, profile: &str) -> Result<Counted<'a>> {
+        // Counts of an older build would be laid over lines that have moved since.
+        if self.folder.exists() {
+            fs::remove_dir_all(&self.folder)?;
+        }
+        fs::create_dir_all(&self.folder)?;
+        fs::copy(steps::this_program()?, self.folder.join(COMPILER))?;
+        let variables = self.variables.each_ref().map(|(name, path)| (*name, path.as_os_str()));
+        let arguments: &[&str] = if steps::has_nextest(self.root) {
+            &["nextest", "run", "--workspace", "--profile", profile]
+        } else {
+            &["test", "--workspace", "--no-fail-fast"]
+        };
+        let outcome = steps::cargo(self.root, arguments, &variables);
+        // A server that a test starts gets none of our variables, and leaves its counts in the folder of the test.
+        remove_strays(self.root)?;
+        outcome?;
+        let programs =
+            Built::by(self.root, &["test", "--workspace", "--no-run"], &variables)?.into_programs();
+        Ok(Counted { counters: self, programs })
+    }
+
+    fn read(&self, tool: &str, arguments: &[&Path]) -> Result<Vec<u8>> {
+        steps::output(self.root, self.tools.join(tool), arguments)
+    }
 }
 
-/// Judges what was counted last.
-fn verdict(root: &Path, html: bool) -> Result<()> {
-    let lcov = steps::cargo_output(root, &["llvm-cov", "report", "--lcov"])?;
-    if html {
-        steps::cargo(root, &["llvm-cov", "report", "--html"], &[])?;
+/// What was counted, and the programs that say which lines were meant.
+struct Counted<'a> {
+    counters: Counters<'a>,
+    programs: Vec<PathBuf>,
+}
+
+impl Counted<'_> {
+    /// Judges the counts.
+    fn judge(&self, html: bool) -> Result<()> {
+        let Counters { root, folder, .. } = &self.counters;
+        let merged = folder.join("merged.profdata");
+        let list = folder.join("profiles");
+        fs::write(&list, profiles(folder)?)?;
+        // A process that was killed while it wrote its counts leaves a broken file; all others still count.
+        let options = ["merge", "-sparse", "--failure-mode=all", "-o"].map(Path::new);
+        let inputs = [merged.as_path(), Path::new("-f"), list.as_path()];
+        self.counters.read("llvm-profdata", &[&options[..], &inputs].concat())?;
+
+        let profile = PathBuf::from(format!("--instr-profile={}", merged.display()));
+        let mut about = vec![profile];
+        about.extend(self.programs.iter().flat_map(|program| ["--object".into(), program.clone()]));
+        let about: Vec<&Path> = about.iter().map(PathBuf::as_path).collect();
+        let lcov = self
+            .counters
+            .read("llvm-cov", &[&["export", "--format=lcov"].map(Path::new), &about[..]].concat())?;
+        if html {
+            let pages = folder.join("html");
+            let to = PathBuf::from(format!("--output-dir={}", pages.display()));
+            let options = [Path::new("show"), Path::new("--format=html"), &to];
+            self.counters.read("llvm-cov", &[&options, &about[..]].concat())?;
+            println!("pages to look through: {}", pages.join("index.html").display());
+        }
+        let lcov = String::from_utf8(lcov).context("the report is not text")?;
+        let files = read_lcov(&lcov, |path| {
+            let path = Path::new(path).strip_prefix(root).ok()?;
+            let text = fs::read_to_string(root.join(path)).ok()?;
+            Some((path.to_str()?.to_owned(), test_module(&text)))
+        });
+        let verdict = judge(&files);
+        print!("{}", verdict.table);
+        if !verdict.missed.is_empty() {
+            bail!("too little is covered: {}", verdict.missed.join(", "));
+        }
+        Ok(())
     }
-    let lcov = String::from_utf8(lcov).context("the report is not text")?;
-    let files = read_lcov(&lcov, |path| {
-        let path = Path::new(path).strip_prefix(root).ok()?;
-        let text = std::fs::read_to_string(root.join(path)).ok()?;
-        Some((path.to_str()?.to_owned(), test_module(&text)))
-    });
-    let verdict = judge(&files);
-    print!("{}", verdict.table);
-    if !verdict.missed.is_empty() {
-        bail!("too little is covered: {}", verdict.missed.join(", "));
+}
+
+/// The files with counts, one on a line.
+fn profiles(folder: &Path) -> Result<String> {
+    let mut list = String::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "profraw") {
+            list += &format!("{}\n", path.display());
+        }
     }
-    Ok(())
+    Ok(list)
 }
 
 fn remove_strays(root: &Path) -> Result<()> {
-    for folder in std::fs::read_dir(root.join("crates"))?.flatten() {
-        let Ok(entries) = std::fs::read_dir(folder.path()) else { continue };
+    for folder in fs::read_dir(root.join("crates"))?.flatten() {
+        let Ok(entries) = fs::read_dir(folder.path()) else { continue };
         for entry in entries.flatten() {
             let name = entry.file_name();
             if name.to_str().is_some_and(|name| name.starts_with("default_") && name.ends_with(".profraw")) {
-                std::fs::remove_file(entry.path())?;
+                fs::remove_file(entry.path())?;
             }
         }
     }

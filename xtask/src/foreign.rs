@@ -19,6 +19,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use install::Installed;
+
+pub(crate) use install::packages as install_packages;
 use outcome::Outcomes;
 
 const USAGE: &str =

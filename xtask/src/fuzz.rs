@@ -4,6 +4,7 @@
 //! the grammar of what is read, which gets further into these parsers than random bytes do, and a failing case
 //! is shrunk and printed. Each round draws new random inputs.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -145,7 +146,11 @@ impl Target {
         arguments.push("--");
         arguments.extend(tests);
         // Optimised, but with its assertions and overflow checks.
-        steps::cargo(root, &arguments, &[("PROPTEST_CASES", CASES), ("CARGO_PROFILE_DEV_OPT_LEVEL", "2")])
+        steps::cargo(
+            root,
+            &arguments,
+            &[("PROPTEST_CASES", OsStr::new(CASES)), ("CARGO_PROFILE_DEV_OPT_LEVEL", OsStr::new("2"))],
+        )
     }
 }
 

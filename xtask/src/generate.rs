@@ -2,11 +2,13 @@
 //!
 //! The pages are written by the tests that find them stale, which also run in CI.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::Result;
 
-use crate::{report, steps};
+use crate::report;
+use crate::steps::{self, Variables};
 
 /// Tests that compare a committed page with its source, and write it where `UPDATE_REFERENCE` is set.
 const PAGES: &[&[&str]] = &[
@@ -17,7 +19,7 @@ const PAGES: &[&[&str]] = &[
 /// Writes all pages anew.
 pub(crate) fn write(root: &Path) -> Result<()> {
     report::write(root)?;
-    tests(root, &[("UPDATE_REFERENCE", "1")])
+    tests(root, &[("UPDATE_REFERENCE", OsStr::new("1"))])
 }
 
 /// Fails if a page is stale.
@@ -26,7 +28,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     tests(root, &[])
 }
 
-fn tests(root: &Path, variables: &[(&str, &str)]) -> Result<()> {
+fn tests(root: &Path, variables: Variables<'_>) -> Result<()> {
     for page in PAGES {
         let arguments: Vec<&str> = ["test", "--quiet"].iter().chain(*page).copied().collect();
         steps::cargo(root, &arguments, variables)?;

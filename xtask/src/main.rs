@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the person who started it")]
 
 mod bench;
+mod built;
 mod conformance;
 mod coverage;
 mod foreign;
@@ -17,9 +18,14 @@ mod scan;
 mod soak;
 mod steps;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread::ScopedJoinHandle;
 
+use anyhow::{Result, anyhow};
+
+use built::Built;
 use steps::Steps;
 
 const HELP: &str = "\
@@ -54,6 +60,10 @@ Examples:
 ";
 
 fn main() -> ExitCode {
+    if let Some(code) = coverage::compile() {
+        return code;
+    }
+    steps::remember_program();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let root = root();
@@ -72,16 +82,7 @@ fn main() -> ExitCode {
             steps.test("default");
             steps.finish()
         }
-        ["ci"] => {
-            let mut steps = Steps::new(&root);
-            check(&mut steps);
-            coverage::ci(&mut steps);
-            steps.run("conformance", |root| conformance::run(root, &[]));
-            steps.run("foreign clients and servers", |root| foreign::run(root, &[]));
-            steps.run("soak", |root| soak::run(root, &[]));
-            steps.run("benchmark", |root| bench::run(root, &[]));
-            steps.finish()
-        }
+        ["ci"] => ci(&root),
         ["bench", options @ ..] => bench::run(&root, options),
         ["conformance", rest @ ..] => conformance::run(&root, rest),
         // Not for people: the suite starts it, once for every scenario of clients.
@@ -109,12 +110,42 @@ fn main() -> ExitCode {
     }
 }
 
+/// Everything in its short form. What waits for the network or keeps only one core busy runs beside other steps.
+fn ci(root: &Path) -> Result<()> {
+    let mut steps = Steps::new(root);
+    std::thread::scope(|scope| {
+        let packages = scope.spawn(|| {
+            foreign::install_packages(root)?;
+            conformance::install(root)
+        });
+        check(&mut steps);
+        coverage::ci(&mut steps);
+        steps.run("installing other people's programs", |_| joined(packages));
+        steps.run("building what is checked", |root| Built::to_check(root).map(drop));
+        let shipped = scope.spawn(|| Built::to_ship_aside(root));
+        steps.run("conformance", |root| conformance::run(root, &[]));
+        steps.run("foreign clients and servers", |root| foreign::run(root, &[]));
+        steps.run("building what is shipped", |_| joined(shipped));
+    });
+    steps.run("soak", |root| soak::run(root, &[]));
+    steps.run("benchmark", |root| bench::run(root, &[]));
+    steps.finish()
+}
+
+fn joined(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    thread.join().map_err(|_| anyhow!("it panicked"))?
+}
+
 /// The cheap ones first: they fail within a second.
 fn check(steps: &mut Steps<'_>) {
     steps.cargo("formatting", &["fmt", "--all", "--check"], &[]);
     steps.run("requirements", report::check);
     steps.cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]);
-    steps.cargo("documentation", &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]);
+    steps.cargo(
+        "documentation",
+        &["doc", "--workspace", "--no-deps"],
+        &[("RUSTDOCFLAGS", OsStr::new("-D warnings"))],
+    );
 }
 
 /// The root of the repository, wherever the chore was called from.

@@ -109,7 +109,7 @@ fn collect(root: &Path) -> Result<Proofs> {
 
 /// The packages of the workspace with their folders.
 fn packages(root: &Path) -> Result<Vec<(String, PathBuf)>> {
-    let output = cargo_output(root, &["metadata", "--no-deps", "--format-version", "1"])?;
+    let output = cargo_output(root, &["metadata", "--no-deps", "--format-version", "1"], &[])?;
     let metadata: serde_json::Value =
         serde_json::from_slice(&output).context("cargo metadata is not JSON")?;
     let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;

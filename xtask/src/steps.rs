@@ -3,11 +3,15 @@
 //! A failing step does not stop the next: one run tells everything there is to correct.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+
+/// Variables that a program gets besides those of this one.
+pub(crate) type Variables<'a> = &'a [(&'a str, &'a OsStr)];
 
 /// The steps so far.
 pub(crate) struct Steps<'a> {
@@ -36,7 +40,7 @@ impl<'a> Steps<'a> {
     }
 
     /// A step that is one call of cargo.
-    pub(crate) fn cargo(&mut self, name: &'static str, arguments: &[&str], variables: &[(&str, &str)]) {
+    pub(crate) fn cargo(&mut self, name: &'static str, arguments: &[&str], variables: Variables<'_>) {
         self.run(name, |root| cargo(root, arguments, variables));
     }
 
@@ -81,7 +85,7 @@ impl<'a> Steps<'a> {
 }
 
 /// One call of cargo, which must succeed.
-pub(crate) fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn cargo(root: &Path, arguments: &[&str], variables: Variables<'_>) -> Result<()> {
     let status = command(root)
         .args(arguments)
         .envs(variables.iter().copied())
@@ -91,6 +95,26 @@ pub(crate) fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)])
         bail!("cargo {} ended with {status}", arguments.join(" "));
     }
     Ok(())
+}
+
+/// This program. What it does may build it anew, and then the system no longer knows its path: [`remember_program`] asks
+/// in time.
+pub(crate) fn this_program() -> Result<&'static Path> {
+    PROGRAM.get().map(PathBuf::as_path).context("the path of this program is not known")
+}
+
+/// To be called first of all.
+pub(crate) fn remember_program() {
+    if let Ok(program) = std::env::current_exe() {
+        let _ = PROGRAM.set(program);
+    }
+}
+
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// The folder of everything that is built or installed.
+pub(crate) fn target_folder() -> Result<&'static Path> {
+    this_program()?.parent().and_then(Path::parent).context("this program lies in no target folder")
 }
 
 /// Whether the better test runner is there.
@@ -105,12 +129,16 @@ pub(crate) fn succeeds(root: &Path, arguments: &[&str]) -> bool {
 }
 
 /// What cargo printed.
-pub(crate) fn cargo_output(root: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
-    printed(command(root).args(arguments))
+pub(crate) fn cargo_output(root: &Path, arguments: &[&str], variables: Variables<'_>) -> Result<Vec<u8>> {
+    printed(command(root).args(arguments).envs(variables.iter().copied()))
 }
 
 /// What another program printed.
-pub(crate) fn output(root: &Path, program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
+pub(crate) fn output(
+    root: &Path,
+    program: impl AsRef<OsStr>,
+    arguments: &[impl AsRef<OsStr>],
+) -> Result<Vec<u8>> {
     printed(program_at(root, program).args(arguments))
 }
 
@@ -129,11 +157,12 @@ fn command(root: &Path) -> Command {
     program_at(root, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
+/// A program that a chore starts.
 #[expect(
     clippy::disallowed_methods,
     reason = "a chore is a person's typing: no part of the gateway runs through here"
 )]
-fn program_at(root: &Path, program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn program_at(root: &Path, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root);
     command

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::suite::program;
-use crate::steps::cargo_output;
+use crate::built::Built;
 
 /// How long the gateway may take until it serves.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,23 +51,16 @@ pub(crate) struct Peers {
 impl Peers {
     /// Builds and starts all.
     pub(crate) fn start(root: &Path, folder: &Path) -> Result<Self> {
-        let build = [
-            "build",
-            "--package=bridgehead",
-            "--package=bridgehead-fixture",
-            "--bins",
-            "--message-format=json-render-diagnostics",
-        ];
-        let artifacts = cargo_output(root, &build)?;
-        let fixture = executable(&artifacts, "conformance-fixture")?;
-        let gateway = executable(&artifacts, "bridgehead")?;
+        let built = Built::to_check(root)?;
+        let fixture = built.program("conformance-fixture")?;
+        let gateway = built.program("bridgehead")?.to_owned();
         let command = Value::from(fixture.to_string_lossy());
         let [both, legacy, modern] = Era::ALL.map(|era| {
             let era = era.name();
             let server = format!("command = {command}\nargs = [\"--stdio\", \"--era={era}\"]");
             start_gateway(&gateway, era, &server, folder)
         });
-        let direct = start_fixture(&fixture)?;
+        let direct = start_fixture(fixture)?;
         let remote = start_gateway(&gateway, "http", &format!("url = {:?}", direct.url), folder)?;
         Ok(Self { direct, through: [both?, legacy?, modern?], remote, gateway })
     }
@@ -160,16 +153,6 @@ fn served_at(log: &str) -> Option<String> {
     rest.split_once('\n').map(|(url, _)| url.trim().to_owned())
 }
 
-/// Where cargo has put a program.
-fn executable(artifacts: &[u8], name: &str) -> Result<PathBuf> {
-    let messages = serde_json::Deserializer::from_slice(artifacts).into_iter::<Value>();
-    let found = messages.filter_map(Result::ok).find_map(|message| {
-        let named = message["target"]["name"] == name;
-        message["executable"].as_str().filter(|_| named).map(PathBuf::from)
-    });
-    found.with_context(|| format!("cargo did not build `{name}`"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,16 +162,5 @@ mod tests {
         assert_eq!(served_at("INFO ready\nBridgehead serves MCP at http://127.0.0.1:4"), None);
         let log = "INFO ready\nBridgehead 0.1.0 serves MCP at http://127.0.0.1:4848/mcp\n  for a client\n";
         assert_eq!(served_at(log).as_deref(), Some("http://127.0.0.1:4848/mcp"));
-    }
-
-    #[test]
-    fn a_library_of_the_same_name_is_not_the_program() {
-        let artifacts = concat!(
-            r#"{"target":{"name":"bridgehead"},"executable":null}"#,
-            "\n",
-            r#"{"target":{"name":"bridgehead"},"executable":"here/bridgehead"}"#,
-        );
-        assert_eq!(executable(artifacts.as_bytes(), "bridgehead").unwrap(), PathBuf::from("here/bridgehead"));
-        assert!(executable(artifacts.as_bytes(), "other").is_err());
     }
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::driver;
+use crate::steps;
 
 /// The pinned version of the suite.
 pub(crate) const VERSION: &str = "0.2.0-alpha.12";
@@ -110,7 +111,7 @@ impl Suite {
 
     /// Runs a set with the gateway as the client, played by this program ([`super::driver`]).
     pub(crate) fn run_client(&self, gateway: &Path, revision: &str, label: &str) -> Result<Results> {
-        let player = std::env::current_exe().context("the path of this program is not known")?;
+        let player = steps::this_program()?;
         let command = format!("{} {}", player.display(), super::PLAY);
         let arguments = ["--command", &command, "--requirements", revision];
         self.judge(Side::Client, &arguments, label, &[(driver::GATEWAY, gateway)])

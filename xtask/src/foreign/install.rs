@@ -10,6 +10,8 @@ use std::process::Stdio;
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::program::command;
+use crate::built::Built;
+use crate::steps;
 
 /// The oldest Node that all packages run on.
 const NODE: (u32, u32) = (22, 19);
@@ -79,26 +81,36 @@ impl Installed {
 
 /// Installs and builds what is missing.
 pub(crate) fn install(root: &Path) -> Result<Installed> {
-    let program = std::env::current_exe().context("the path of this program is not known")?;
-    let programs = program.parent().context("this program lies in no folder")?.to_owned();
-    let folder = programs.parent().context("the programs lie in no target folder")?.join("foreign");
-    let lists = root.join("foreign");
+    let folder = folder()?;
     for scratch in ["run", "logs"] {
         renew(&folder.join(scratch))?;
     }
-    let (npm, python, build) = std::thread::scope(|scope| {
-        let npm = scope.spawn(|| npm(&lists, &folder.join("npm")));
-        let python = scope.spawn(|| {
-            python(&lists.join("requirements.txt"), &folder.join("python"))?;
-            python(&lists.join("requirements-sqlite.txt"), &folder.join("python-sqlite"))
-        });
-        (npm.join(), python.join(), build(root))
+    let (packages, built) = std::thread::scope(|scope| {
+        let packages = scope.spawn(|| packages(root));
+        let built = Built::to_check(root);
+        (packages.join(), built)
     });
-    npm.map_err(|_| anyhow!("the installation from npm panicked"))??;
-    python.map_err(|_| anyhow!("the installation from PyPI panicked"))??;
-    build?;
+    packages.map_err(|_| anyhow!("the installation panicked"))??;
+    let programs = built?.program("bridgehead")?.with_file_name("");
     let node = node(&folder)?;
     Ok(Installed { folder, programs, node })
+}
+
+/// Installs the packages of other people, without a word.
+pub(crate) fn packages(root: &Path) -> Result<()> {
+    let folder = folder()?;
+    let lists = root.join("foreign");
+    let npm = std::thread::scope(|scope| {
+        let npm = scope.spawn(|| npm(&lists, &folder.join("npm")));
+        python(&lists.join("requirements.txt"), &folder.join("python"))?;
+        python(&lists.join("requirements-sqlite.txt"), &folder.join("python-sqlite"))?;
+        anyhow::Ok(npm.join())
+    });
+    npm?.map_err(|_| anyhow!("the installation from npm panicked"))?
+}
+
+fn folder() -> Result<PathBuf> {
+    Ok(steps::target_folder()?.join("foreign"))
 }
 
 fn npm(lists: &Path, folder: &Path) -> Result<()> {
@@ -139,16 +151,6 @@ fn once(folder: &Path, list: &Path, work: impl FnOnce() -> Result<()>) -> Result
     }
     work()?;
     Ok(fs::write(stamp, wanted)?)
-}
-
-fn build(root: &Path) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let packages = ["bridgehead", "bridgehead-testkit", "bridgehead-foreign", "bridgehead-fixture"];
-    let packages = packages.iter().flat_map(|name| ["--package", name]);
-    succeed(
-        command(cargo).args(["build", "--quiet", "--bins"]).args(packages).current_dir(root),
-        "cargo build",
-    )
 }
 
 /// Node from the npm package that carries its binary, or the one in the path if it is new enough.

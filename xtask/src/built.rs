@@ -1,0 +1,81 @@
+//! Programs that cargo built, found by their names.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::steps::{self, Variables, cargo_output};
+
+/// Everything that cargo said it has built and can be started: its name and where it lies.
+pub(crate) struct Built(Vec<(String, PathBuf)>);
+
+impl Built {
+    /// The gateway, its shim beside it, and the programs that measure it, as they would be shipped.
+    pub(crate) fn to_ship(root: &Path) -> Result<Self> {
+        Self::by(root, SHIPPED, &[])
+    }
+
+    /// Builds the same beside something else that is more urgent and has more to say.
+    pub(crate) fn to_ship_aside(root: &Path) -> Result<()> {
+        let cargo = ["-n", "10", "cargo", "--quiet"];
+        steps::output(root, "nice", &[&cargo, SHIPPED].concat()).map(drop)
+    }
+
+    /// Every program of the workspace, built fast to look at how it behaves.
+    pub(crate) fn to_check(root: &Path) -> Result<Self> {
+        // An example makes Cargo take the features that tests want, and thereby the dependencies built for them.
+        Self::by(root, &["build", "--workspace", "--bins", "--example=embedded"], &[])
+    }
+
+    /// What one call of cargo builds.
+    pub(crate) fn by(root: &Path, arguments: &[&str], variables: Variables<'_>) -> Result<Self> {
+        let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
+        let messages = cargo_output(root, &arguments, variables)?;
+        Ok(Self(read(std::str::from_utf8(&messages).context("cargo's messages are not text")?)))
+    }
+
+    /// Where the program of a name lies.
+    pub(crate) fn program(&self, name: &str) -> Result<&Path> {
+        let found = self.0.iter().find(|(known, _)| known == name);
+        found.map(|(_, path)| path.as_path()).with_context(|| format!("cargo built no program `{name}`"))
+    }
+
+    /// Where all lie.
+    pub(crate) fn into_programs(self) -> Vec<PathBuf> {
+        self.0.into_iter().map(|(_, path)| path).collect()
+    }
+}
+
+/// Nothing else may be built with them: Cargo would give the gateway the features that others want.
+const SHIPPED: &[&str] =
+    &["build", "--release", "--bins", "--package=bridgehead", "--package=bridgehead-bench"];
+
+fn read(messages: &str) -> Vec<(String, PathBuf)> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let programs = messages.filter_map(|message| {
+        let path = message["executable"].as_str()?.into();
+        Some((message["target"]["name"].as_str()?.to_owned(), path))
+    });
+    programs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_among_other_messages() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"bench"},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"bench"},"executable":"a/bench"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#
+        );
+        let built = Built(read(messages));
+        assert_eq!(built.program("bench").unwrap(), Path::new("a/bench"));
+        assert!(built.program("bridgehead").is_err());
+        assert_eq!(built.into_programs(), [PathBuf::from("a/bench")]);
+    }
+}
