@@ -1,21 +1,42 @@
-//! Verifies files on all processors: each is read and hashed by a thread of its own, and judged in its turn.
+//! Verifies files on all processors: several threads read and hash parts of them, which are judged in their order.
 //!
-//! What a thread has read ahead waits in a bounded queue that holds about a segment. The judging, which needs the
-//! order, is the cheap part.
+//! What was read ahead waits in bounded queues. The judging, which needs the order, is the cheap part.
 
-use std::collections::VecDeque;
 use std::num::NonZero;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::available_parallelism;
 
-use crate::records::{ReadError, read_export, read_segment};
+use parking_lot::Mutex;
+
+use crate::records::{Frame, ReadError, Record, Segment, read_export};
 use crate::verify::{Seen, Verifier};
 
+/// How many rows are one part of a segment, if its numbers have no gaps.
+const PART: u64 = 8192;
+/// A segment never has more parts than this, whatever its numbers say.
+const MOST_PARTS: u64 = 4096;
 /// How many records travel at once.
 const BATCH: usize = 512;
-/// How many batches wait for their turn.
-const WAITING: usize = 256;
+/// How many batches of a part wait for their turn.
+const WAITING: usize = 16;
+
+/// What is read at a time.
+enum Part {
+    /// A file begins. What stands between its rows is already known.
+    Begin(Result<Frame, ReadError>),
+    /// The rows of a segment with these numbers.
+    Rows(RangeInclusive<i64>),
+    /// All of an export.
+    Export,
+}
+
+/// What is judged at a time, in the order of the parts.
+enum Turn {
+    Begin(Result<Frame, ReadError>),
+    Records(Receiver<Found>),
+}
 
 /// What a thread hands over.
 type Found = Result<Vec<Seen>, ReadError>;
@@ -25,43 +46,161 @@ impl Verifier {
     /// problem like any other.
     pub fn read(&mut self, files: &[PathBuf]) {
         let threads = available_parallelism().map_or(1, NonZero::get);
+        let parts = Mutex::new(files.iter().flat_map(|file| parts(file).map(|part| (file.as_path(), part))));
+        let parts = &parts;
+        let (turns, due) = sync_channel(threads);
         std::thread::scope(|scope| {
-            let mut left = files.iter();
-            let mut reading: VecDeque<(&PathBuf, Receiver<Found>)> = VecDeque::new();
-            loop {
-                while reading.len() < threads
-                    && let Some(file) = left.next()
-                {
-                    let (found, judged) = sync_channel(WAITING);
-                    scope.spawn(move || read(file, &found));
-                    reading.push_back((file, judged));
+            for _ in 0..threads {
+                let turns = turns.clone();
+                scope.spawn(move || read_parts(parts, &turns));
+            }
+            drop(turns);
+            self.judge_turns(due);
+        });
+    }
+
+    fn judge_turns(&mut self, due: Receiver<(&Path, Turn)>) {
+        // Of the file whose turn it is; none once it proved to be unreadable.
+        let mut frame: Option<Frame> = None;
+        for (file, turn) in due {
+            let outcome = match turn {
+                Turn::Begin(begun) => {
+                    self.judge_rest(frame.take());
+                    begun.map(|begun| {
+                        begun.headers.iter().for_each(|header| self.take(header));
+                        frame = Some(begun);
+                    })
                 }
-                let Some((file, found)) = reading.pop_front() else { return };
-                for batch in found {
-                    match batch {
-                        Ok(batch) => batch.iter().for_each(|seen| self.judge(seen)),
-                        Err(error) => self.report(&file.display().to_string(), error.to_string()),
-                    }
+                Turn::Records(found) => frame.as_mut().map_or(Ok(()), |frame| self.judge_part(found, frame)),
+            };
+            if let Err(error) = outcome {
+                frame = None;
+                self.report(&file.display().to_string(), error.to_string());
+            }
+        }
+        self.judge_rest(frame);
+    }
+
+    fn judge_part(&mut self, found: Receiver<Found>, frame: &mut Frame) -> Result<(), ReadError> {
+        for batch in found {
+            for seen in batch? {
+                self.judge(&seen);
+                if let Seen::Row(_) = seen {
+                    frame.checkpoints.after_row().for_each(|checkpoint| self.take(&checkpoint));
                 }
             }
-        });
+        }
+        Ok(())
+    }
+
+    fn judge_rest(&mut self, frame: Option<Frame>) {
+        let left = frame.into_iter().flat_map(|frame| frame.checkpoints.left());
+        left.for_each(|checkpoint| self.take(&checkpoint));
     }
 }
 
-fn read(file: &Path, found: &SyncSender<Found>) {
+/// The parts of a file, in their order.
+fn parts(file: &Path) -> impl Iterator<Item = Part> {
+    if file.extension().is_some_and(|ending| ending == "jsonl") {
+        return vec![Part::Begin(Ok(Frame::default())), Part::Export].into_iter();
+    }
+    let frame = Segment::open(file).and_then(|segment| segment.frame());
+    let bounds = frame.as_ref().ok().and_then(|frame| frame.bounds.clone());
+    let rows = bounds.into_iter().flat_map(split).map(Part::Rows);
+    [Part::Begin(frame)].into_iter().chain(rows).collect::<Vec<_>>().into_iter()
+}
+
+/// Numbers in ranges of about the same length.
+fn split(numbers: RangeInclusive<i64>) -> impl Iterator<Item = RangeInclusive<i64>> {
+    let (first, last) = numbers.into_inner();
+    let parts = (last.abs_diff(first) / PART).min(MOST_PARTS) + 1;
+    let step = last.abs_diff(first) / parts + 1;
+    (0..parts).filter_map(move |part| {
+        let start = first.checked_add_unsigned(part * step)?;
+        (start <= last).then(|| start..=last.min(start.saturating_add_unsigned(step - 1)))
+    })
+}
+
+/// Reads part after part, until none is left or nobody judges them any more.
+fn read_parts<'a>(
+    parts: &Mutex<impl Iterator<Item = (&'a Path, Part)>>,
+    turns: &SyncSender<(&'a Path, Turn)>,
+) {
+    let mut segment: Option<(&Path, Segment<'_>)> = None;
+    loop {
+        let (found, records) = sync_channel(WAITING);
+        // Under one lock: the turns come in the order of the parts.
+        let (file, part) = {
+            let mut parts = parts.lock();
+            let Some((file, part)) = parts.next() else { return };
+            let (turn, part) = match part {
+                Part::Begin(frame) => (Turn::Begin(frame), None),
+                Part::Rows(_) | Part::Export => (Turn::Records(records), Some(part)),
+            };
+            if turns.send((file, turn)).is_err() {
+                return;
+            }
+            (file, part)
+        };
+        let outcome = match part {
+            Some(Part::Rows(numbers)) => rows(&mut segment, file, numbers, &found),
+            Some(Part::Export) => batched(&found, |take| read_export(file, take)),
+            Some(Part::Begin(_)) | None => Ok(()),
+        };
+        if let Err(error) = outcome {
+            // Nobody may wait for it: a file with an error is not looked at any further.
+            let _ = found.send(Err(error));
+        }
+    }
+}
+
+/// The file stays open for the next of its parts.
+fn rows<'a>(
+    open: &mut Option<(&'a Path, Segment<'a>)>,
+    file: &'a Path,
+    numbers: RangeInclusive<i64>,
+    found: &SyncSender<Found>,
+) -> Result<(), ReadError> {
+    let segment = match open.take() {
+        Some((path, segment)) if path == file => segment,
+        _ => Segment::open(file)?,
+    };
+    let (_, segment) = open.insert((file, segment));
+    batched(found, |take| segment.rows(numbers, take))
+}
+
+/// Sends what is read in batches.
+fn batched(
+    found: &SyncSender<Found>,
+    read: impl FnOnce(&mut dyn FnMut(&Record) -> Result<(), ReadError>) -> Result<(), ReadError>,
+) -> Result<(), ReadError> {
     let mut batch = Vec::with_capacity(BATCH);
-    let take = |record: &_| {
+    let outcome = read(&mut |record| {
         batch.push(Seen::of(record));
         if batch.len() == BATCH {
-            // Whoever judges takes everything, so this cannot fail.
             let _ = found.send(Ok(std::mem::replace(&mut batch, Vec::with_capacity(BATCH))));
         }
         Ok(())
-    };
-    let exported = file.extension().is_some_and(|ending| ending == "jsonl");
-    let read = if exported { read_export(file, take) } else { read_segment(file, take) };
+    });
     let _ = found.send(Ok(batch));
-    if let Err(error) = read {
-        let _ = found.send(Err(error));
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every number is in exactly one range, also where somebody put absurd ones.
+    #[test]
+    fn ranges_cover_all_numbers_once() {
+        for (first, last) in
+            [(1, 1), (1, 8192), (1, 8193), (5, 1_000_000), (-3, 70_000), (i64::MIN, i64::MAX), (1, i64::MAX)]
+        {
+            let ranges: Vec<_> = split(first..=last).collect();
+            assert_eq!((*ranges[0].start(), *ranges[ranges.len() - 1].end()), (first, last));
+            assert!(ranges.windows(2).all(|pair| pair[0].end() + 1 == *pair[1].start()), "{first}..={last}");
+            assert!(ranges.len() as u64 <= MOST_PARTS + 1);
+        }
+        assert_eq!(split(1..=20_000).count(), 3);
     }
 }

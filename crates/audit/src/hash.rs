@@ -28,31 +28,31 @@ impl Hash {
     /// The leaf of a row's text (RFC 6962, section 2.1).
     #[must_use]
     pub fn leaf(row: &[u8]) -> Self {
-        domain(LEAF, &[row])
+        domain(LEAF, row)
     }
 
     /// The node above two others (RFC 6962, section 2.1).
     #[must_use]
     pub fn node(left: &Self, right: &Self) -> Self {
-        domain(NODE, &[&left.0, &right.0])
+        pair(NODE, left, right)
     }
 
     /// The head behind a row.
     #[must_use]
     pub fn link(before: &Self, leaf: &Self) -> Self {
-        domain(LINK, &[&before.0, &leaf.0])
+        pair(LINK, before, leaf)
     }
 
     /// The head before the first row of a segment with this header.
     #[must_use]
     pub fn header(text: &[u8]) -> Self {
-        domain(HEADER, &[text])
+        domain(HEADER, text)
     }
 
     /// The digest of a checkpoint's text.
     #[must_use]
     pub fn checkpoint(text: &[u8]) -> Self {
-        domain(CHECKPOINT, &[text])
+        domain(CHECKPOINT, text)
     }
 
     /// Reads exactly 64 lower-case digits: a hash has one spelling.
@@ -63,13 +63,19 @@ impl Hash {
     }
 }
 
-fn domain(tag: u8, parts: &[&[u8]]) -> Hash {
+fn domain(tag: u8, text: &[u8]) -> Hash {
     let mut hasher = Sha256::new();
     hasher.update([tag]);
-    for part in parts {
-        hasher.update(part);
-    }
+    hasher.update(text);
     Hash(hasher.finalize().into())
+}
+
+fn pair(tag: u8, one: &Hash, other: &Hash) -> Hash {
+    let mut both = [0; 65];
+    both[0] = tag;
+    both[1..33].copy_from_slice(&one.0);
+    both[33..].copy_from_slice(&other.0);
+    Hash(Sha256::digest(both).into())
 }
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";

@@ -4,7 +4,12 @@
 //! A record is text and the hash that is stored beside it. Reading judges nothing; that is `verify`'s.
 
 use std::io::{self, BufRead, Write};
+use std::iter;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Connection;
 
 use crate::hash::unhex;
 use crate::store::{StoreError, connect, segment_files};
@@ -74,48 +79,116 @@ pub fn read_segment(
     path: &Path,
     mut take: impl FnMut(&Record) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
-    let broken = |error: rusqlite::Error| StoreError::database(path, &error);
-    if let Err(error) = std::fs::metadata(path) {
-        return Err(ReadError::File { path: path.to_owned(), error });
-    }
-    let connection = connect(path, false)?;
-    connection.busy_timeout(std::time::Duration::from_secs(2)).map_err(broken)?;
-    // One moment of the file, however long the reading takes.
-    connection.execute_batch("BEGIN").map_err(broken)?;
-    let mut statement =
-        connection.prepare("SELECT CAST(body AS BLOB), head FROM segment ORDER BY id").map_err(broken)?;
-    let mut headers = statement.query([]).map_err(broken)?;
-    while let Some(row) = headers.next().map_err(broken)? {
-        take(&record(RecordKind::Header, None, row, 0).map_err(broken)?)?;
-    }
-    let mut statement = connection
-        .prepare("SELECT count, CAST(body AS BLOB), digest FROM checkpoints ORDER BY count, rowid")
-        .map_err(broken)?;
-    let mut checkpoints = Vec::new();
-    let mut found = statement.query([]).map_err(broken)?;
-    while let Some(row) = found.next().map_err(broken)? {
-        let count: u64 = row.get(0).map_err(broken)?;
-        checkpoints.push((count, record(RecordKind::Checkpoint, Some(count), row, 1).map_err(broken)?));
-    }
-    let mut checkpoints = checkpoints.into_iter().peekable();
-    let mut statement =
-        connection.prepare("SELECT seq, CAST(body AS BLOB), head FROM rows ORDER BY seq").map_err(broken)?;
-    let mut rows = statement.query([]).map_err(broken)?;
-    let mut count = 0;
-    // One for all rows: a text of its own for each would cost more than reading it.
-    let mut found = Record { kind: RecordKind::Row, seq: None, text: Vec::new(), hash: None };
-    while let Some(row) = rows.next().map_err(broken)? {
-        // The numbers of SQLite have a sign; a negative one is nobody's.
-        let seq = row.get::<_, i64>(0).map_err(broken)?;
-        found.seq = Some(u64::try_from(seq).unwrap_or(u64::MAX));
-        fill(&mut found, row, 1).map_err(broken)?;
-        take(&found)?;
-        count += 1;
-        while let Some((_, checkpoint)) = checkpoints.next_if(|(covered, _)| *covered <= count) {
-            take(&checkpoint)?;
+    let segment = Segment::open(path)?;
+    let mut frame = segment.frame()?;
+    frame.headers.iter().try_for_each(&mut take)?;
+    segment.rows(i64::MIN..=i64::MAX, |row| {
+        take(row)?;
+        frame.checkpoints.after_row().try_for_each(|checkpoint| take(&checkpoint))
+    })?;
+    frame.checkpoints.left().try_for_each(|checkpoint| take(&checkpoint))
+}
+
+/// A segment that is open for reading, as it was in one moment, however long the reading takes.
+pub(crate) struct Segment<'a> {
+    path: &'a Path,
+    connection: Connection,
+}
+
+/// All of a segment but its rows.
+#[derive(Default)]
+pub(crate) struct Frame {
+    /// There should be one.
+    pub(crate) headers: Vec<Record>,
+    pub(crate) checkpoints: Checkpoints,
+    /// The numbers of the first row and the last.
+    pub(crate) bounds: Option<RangeInclusive<i64>>,
+}
+
+/// Checkpoints that wait for the row that they were made after.
+#[derive(Default)]
+pub(crate) struct Checkpoints {
+    /// The next stands last.
+    waiting: Vec<(u64, Record)>,
+    rows: u64,
+}
+
+impl<'a> Segment<'a> {
+    pub(crate) fn open(path: &'a Path) -> Result<Self, ReadError> {
+        let broken = |error: rusqlite::Error| StoreError::database(path, &error);
+        if let Err(error) = std::fs::metadata(path) {
+            return Err(ReadError::File { path: path.to_owned(), error });
         }
+        let connection = connect(path, false)?;
+        connection.busy_timeout(Duration::from_secs(2)).map_err(broken)?;
+        connection.execute_batch("BEGIN").map_err(broken)?;
+        Ok(Self { path, connection })
     }
-    checkpoints.try_for_each(|(_, checkpoint)| take(&checkpoint))
+
+    pub(crate) fn frame(&self) -> Result<Frame, ReadError> {
+        let broken = |error: rusqlite::Error| StoreError::database(self.path, &error);
+        self.read_frame().map_err(|error| broken(error).into())
+    }
+
+    fn read_frame(&self) -> Result<Frame, rusqlite::Error> {
+        let mut statement = self.connection.prepare("SELECT body, head FROM segment ORDER BY id")?;
+        let headers = statement.query_map([], |row| record(RecordKind::Header, None, row, 0))?;
+        let headers = headers.collect::<Result<_, _>>()?;
+        let mut statement =
+            self.connection.prepare("SELECT count, body, digest FROM checkpoints ORDER BY count, rowid")?;
+        let checkpoints = statement.query_map([], |row| {
+            let count = row.get(0)?;
+            Ok((count, record(RecordKind::Checkpoint, Some(count), row, 1)?))
+        })?;
+        let mut waiting = checkpoints.collect::<Result<Vec<_>, _>>()?;
+        waiting.reverse();
+        let (first, last): (Option<i64>, Option<i64>) =
+            self.connection
+                .query_row("SELECT min(seq), max(seq) FROM rows", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok(Frame {
+            headers,
+            checkpoints: Checkpoints { waiting, rows: 0 },
+            bounds: first.zip(last).map(|(first, last)| first..=last),
+        })
+    }
+
+    /// The rows with these numbers, in their order.
+    pub(crate) fn rows(
+        &self,
+        numbers: RangeInclusive<i64>,
+        mut take: impl FnMut(&Record) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let broken = |error: rusqlite::Error| StoreError::database(self.path, &error);
+        let mut statement = self
+            .connection
+            .prepare("SELECT seq, body, head FROM rows WHERE seq BETWEEN ?1 AND ?2 ORDER BY seq")
+            .map_err(broken)?;
+        let mut rows = statement.query((numbers.start(), numbers.end())).map_err(broken)?;
+        // One for all rows: a text of its own for each would cost more than reading it.
+        let mut found = Record { kind: RecordKind::Row, seq: None, text: Vec::new(), hash: None };
+        while let Some(row) = rows.next().map_err(broken)? {
+            // The numbers of SQLite have a sign; a negative one is nobody's.
+            let seq = row.get::<_, i64>(0).map_err(broken)?;
+            found.seq = Some(u64::try_from(seq).unwrap_or(u64::MAX));
+            fill(&mut found, row, 1).map_err(broken)?;
+            take(&found)?;
+        }
+        Ok(())
+    }
+}
+
+impl Checkpoints {
+    /// Those that were made after the row that comes next.
+    pub(crate) fn after_row(&mut self) -> impl Iterator<Item = Record> {
+        self.rows += 1;
+        let rows = self.rows;
+        iter::from_fn(move || self.waiting.pop_if(|(covered, _)| *covered <= rows).map(|(_, record)| record))
+    }
+
+    /// Those that stand behind the last row.
+    pub(crate) fn left(self) -> impl Iterator<Item = Record> {
+        self.waiting.into_iter().rev().map(|(_, record)| record)
+    }
 }
 
 fn record(

@@ -3,12 +3,13 @@
 //! The text is made once, when the event comes in, and is never made again from its parts: whoever checks a
 //! row hashes the bytes that are there. Its number stands first, because it is known last.
 
-use std::borrow::Cow;
+use std::io::Write;
 
 use bridgehead_wire::{Era, Redactor};
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
+use crate::hash::hex;
 use crate::{CorrelationId, Enter, Exit, Hash, Outcome};
 
 /// What is kept of arguments and results.
@@ -114,135 +115,116 @@ pub(crate) struct Keeping {
     pub(crate) redactor: Redactor,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct EnterText<'a> {
-    kind: &'static str,
-    time: Time,
-    correlation_id: Text<CorrelationId>,
-    tool: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    server: Option<&'a str>,
-    principal: &'a str,
-    era: &'static str,
-    transport: &'static str,
-    validated: bool,
-    #[serde(flatten)]
-    payload: Kept,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ExitText<'a> {
-    kind: &'static str,
-    time: Time,
-    correlation_id: Text<CorrelationId>,
-    tool: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    server: Option<&'a str>,
-    outcome: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<Cow<'a, str>>,
-    duration_ms: Option<u64>,
-    queued_ms: Option<u64>,
-    #[serde(flatten)]
-    payload: Option<Kept>,
-}
-
-#[derive(Serialize)]
-struct Kept {
-    bytes: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    digest: Option<Hash>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload: Option<String>,
-}
-
-/// A time of day with six decimals, so that times line up and sort as text.
-struct Time(jiff::Timestamp);
-
-impl Serialize for Time {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{:.6}", self.0))
-    }
-}
-
 /// The time of day as rows and checkpoints write it.
 pub(crate) fn time_text(time: jiff::Timestamp) -> String {
     format!("{time:.6}")
 }
 
-struct Text<T>(T);
-
-impl<T: std::fmt::Display> Serialize for Text<T> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
-
 impl Keeping {
-    fn keep(&self, tool: &str, payload: &Bytes) -> Kept {
-        let short = payload.len() <= LONGEST_PAYLOAD;
-        let text = || {
-            let redacted = Vec::from(self.redactor.json(tool, payload));
-            String::from_utf8(redacted)
-                .unwrap_or_else(|other| String::from_utf8_lossy(other.as_bytes()).into_owned())
-        };
-        Kept {
-            bytes: payload.len(),
-            digest: (self.payloads != Payloads::None).then(|| Hash::of(payload)),
-            payload: (short && self.payloads == Payloads::Redacted).then(text),
-        }
-    }
-
     pub(crate) fn enter(&self, event: &Enter) -> Draft {
         let call = event.call();
-        let text = EnterText {
-            kind: ENTER,
-            time: Time(event.at()),
-            correlation_id: Text(call.correlation),
-            tool: &call.tool,
-            server: call.server.as_deref(),
-            principal: &call.principal,
-            era: match call.era {
-                Era::Legacy => "legacy",
-                Era::Modern => "modern",
-            },
-            transport: call.transport,
-            validated: event.validated(),
-            payload: self.keep(&call.tool, event.arguments()),
-        };
-        Draft { kind: Kind::Enter, correlation: call.correlation, rest: rest(&text) }
+        let mut text = Text::begin(ENTER, event.at(), call.correlation, &call.tool, call.server.as_deref());
+        text.string("principal", &call.principal);
+        text.plain(match call.era {
+            Era::Legacy => r#","era":"legacy""#,
+            Era::Modern => r#","era":"modern""#,
+        });
+        text.string("transport", call.transport);
+        text.plain(if event.validated() { r#","validated":true"# } else { r#","validated":false"# });
+        self.keep(&call.tool, event.arguments(), &mut text);
+        Draft { kind: Kind::Enter, correlation: call.correlation, rest: text.end() }
     }
 
     pub(crate) fn exit(&self, event: &Exit) -> Draft {
-        let (outcome, code, message, payload) = match event.outcome() {
+        let (tool, correlation) = (event.tool(), event.correlation());
+        let mut text = Text::begin(EXIT, event.at(), correlation, tool, event.server());
+        let payload = match event.outcome() {
             Outcome::Result { body, is_error } => {
-                let outcome = if *is_error { "toolError" } else { "result" };
-                (outcome, None, None, Some(self.keep(event.tool(), body)))
+                text.plain(if *is_error { r#","outcome":"toolError""# } else { r#","outcome":"result""# });
+                Some(body)
             }
             Outcome::Error { code, message } => {
-                let message = (self.payloads == Payloads::Redacted).then(|| self.redactor.text(message));
-                ("error", Some(&**code), message, None)
+                text.plain(r#","outcome":"error""#);
+                text.string("code", code);
+                if self.payloads == Payloads::Redacted {
+                    text.string("message", &self.redactor.text(message));
+                }
+                None
             }
-            Outcome::Cancelled => ("cancelled", None, None, None),
+            Outcome::Cancelled => {
+                text.plain(r#","outcome":"cancelled""#);
+                None
+            }
         };
-        let text = ExitText {
-            kind: EXIT,
-            time: Time(event.at()),
-            correlation_id: Text(event.correlation()),
-            tool: event.tool(),
-            server: event.server(),
-            outcome,
-            code,
-            message,
-            duration_ms: Some(event.duration_ms()),
-            queued_ms: Some(event.queued_ms()),
-            payload,
-        };
-        Draft { kind: Kind::Exit, correlation: event.correlation(), rest: rest(&text) }
+        text.number("durationMs", event.duration_ms());
+        text.number("queuedMs", event.queued_ms());
+        if let Some(body) = payload {
+            self.keep(tool, body, &mut text);
+        }
+        Draft { kind: Kind::Exit, correlation, rest: text.end() }
+    }
+
+    /// Writes what is kept of a payload.
+    fn keep(&self, tool: &str, payload: &Bytes, text: &mut Text) {
+        text.number("bytes", payload.len() as u64);
+        if self.payloads != Payloads::None {
+            text.plain(r#","digest":""#);
+            hex(&Hash::of(payload).0, &mut text.0);
+            text.plain("\"");
+        }
+        if payload.len() <= LONGEST_PAYLOAD && self.payloads == Payloads::Redacted {
+            text.string("payload", &String::from_utf8_lossy(&self.redactor.json(tool, payload)));
+        }
+    }
+}
+
+/// The members of a row behind its numbers, as they are written one after the other. By hand: two rows are made in the
+/// way of every call, and most of what they consist of needs no escaping.
+struct Text(Vec<u8>);
+
+impl Text {
+    fn begin(
+        kind: &str,
+        time: jiff::Timestamp,
+        correlation: CorrelationId,
+        tool: &str,
+        server: Option<&str>,
+    ) -> Self {
+        let mut text = Self(Vec::with_capacity(512));
+        // Six decimals, so that times line up and sort as text. Writing to memory does not fail.
+        let _ = write!(text.0, r#""kind":"{kind}","time":"{time:.6}","correlationId":"{correlation}""#);
+        text.string("tool", tool);
+        if let Some(server) = server {
+            text.string("server", server);
+        }
+        text
+    }
+
+    /// Text that needs no escaping.
+    fn plain(&mut self, text: &str) {
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    fn name(&mut self, name: &str) {
+        self.plain(",\"");
+        self.plain(name);
+        self.plain("\":");
+    }
+
+    fn string(&mut self, name: &str, value: &str) {
+        self.name(name);
+        // A string in memory: there is nothing that could fail.
+        let _ = serde_json::to_writer(&mut self.0, value);
+    }
+
+    fn number(&mut self, name: &str, value: u64) {
+        self.name(name);
+        let _ = write!(self.0, "{value}");
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.plain("}");
+        self.0
     }
 }
 
@@ -250,25 +232,15 @@ impl Draft {
     /// The exit of a call whose end nobody saw.
     pub(crate) fn interrupted(enter: &Row, now: jiff::Timestamp) -> Option<Self> {
         let correlation = CorrelationId::parse(&enter.correlation_id)?;
-        let text = ExitText {
-            kind: EXIT,
-            time: Time(now),
-            correlation_id: Text(correlation),
-            tool: &enter.tool,
-            server: enter.server.as_deref(),
-            outcome: INTERRUPTED,
-            code: None,
-            message: None,
-            duration_ms: None,
-            queued_ms: None,
-            payload: None,
-        };
-        Some(Self { kind: Kind::Exit, correlation, rest: rest(&text) })
+        let mut text = Text::begin(EXIT, now, correlation, &enter.tool, enter.server.as_deref());
+        text.string("outcome", INTERRUPTED);
+        // Nobody knows how long it took.
+        text.plain(r#","durationMs":null,"queuedMs":null"#);
+        Some(Self { kind: Kind::Exit, correlation, rest: text.end() })
     }
 
     /// Writes the whole text.
     pub(crate) fn text(&self, seq: u64, enter: Option<u64>, out: &mut Vec<u8>) {
-        use std::io::Write;
         out.clear();
         // Writing to memory does not fail.
         let _ = write!(out, "{{\"seq\":{seq},");
@@ -277,17 +249,6 @@ impl Draft {
         }
         out.extend_from_slice(&self.rest);
     }
-}
-
-/// The members of a text without the brace that opens it: the numbers go before them.
-fn rest(text: &impl Serialize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(512);
-    // Strings and numbers only: there is nothing that could fail.
-    let _ = serde_json::to_writer(&mut out, text);
-    if out.first() == Some(&b'{') {
-        out.remove(0);
-    }
-    out
 }
 
 #[cfg(test)]

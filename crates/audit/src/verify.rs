@@ -7,7 +7,6 @@
 //! somebody who could write everything, the file of checkpoints too, wrote another history. Checkpoints that
 //! were kept elsewhere ([`Verifier::expect`]) or signed answer that.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -117,19 +116,11 @@ pub(crate) struct SeenRow {
     hash: Option<Hash>,
 }
 
-/// What every row's text must have. What else stands in it must be JSON, and is not looked at.
+/// What every row's text must have. What else stands in it must be JSON, and is not looked at: where the hash is right,
+/// it is what was written.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Needed<'a> {
+struct Numbered {
     seq: u64,
-    #[serde(borrow, rename = "kind")]
-    _kind: Cow<'a, str>,
-    #[serde(borrow, rename = "time")]
-    _time: Cow<'a, str>,
-    #[serde(borrow, rename = "correlationId")]
-    _correlation_id: Cow<'a, str>,
-    #[serde(borrow, rename = "tool")]
-    _tool: Cow<'a, str>,
 }
 
 impl Seen {
@@ -137,10 +128,11 @@ impl Seen {
         if record.kind != RecordKind::Row {
             return Self::Other(record.clone());
         }
-        let needed: Option<Needed<'_>> = serde_json::from_slice(&record.text).ok();
+        let text = std::str::from_utf8(&record.text).ok();
+        let numbered: Option<Numbered> = text.and_then(|text| serde_json::from_str(text).ok());
         Self::Row(SeenRow {
             seq: record.seq,
-            number: needed.map(|row| row.seq),
+            number: numbered.map(|row| row.seq),
             leaf: Hash::leaf(&record.text),
             hash: record.hash,
         })

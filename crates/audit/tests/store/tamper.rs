@@ -37,6 +37,22 @@ fn an_untouched_record_verifies() {
     assert_eq!(records(&file).len(), records(&exported).len());
 }
 
+/// AUD-3: a segment that is read in several parts at once is judged as one, and so is the file behind it.
+#[test]
+fn a_long_record_is_judged_in_its_order() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 9_000, |options| options.checkpoint_rows = 1_000);
+    written(folder.path(), 3, |_| {});
+    let files = bridgehead_audit::segments(folder.path());
+    let (verified, problems) = verify(&files);
+    assert_eq!(problems, []);
+    assert_eq!(verified.iter().map(|it| it.count).collect::<Vec<_>>(), [18_000, 6]);
+    let change = "UPDATE rows SET body = replace(body, 'ada', 'eve') WHERE seq IN (9001, 17001)";
+    Connection::open(&files[0]).unwrap().execute_batch(change).unwrap();
+    let (_, problems) = verify(&files);
+    assert_eq!(problems.iter().map(|it| it.row).collect::<Vec<_>>(), [Some(9_001), Some(17_001)]);
+}
+
 /// AUD-3: changed, removed, added and reordered rows are found and named.
 #[test]
 fn changes_are_found_and_named() {

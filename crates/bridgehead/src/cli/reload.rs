@@ -47,7 +47,7 @@ impl Reloading {
         let changed = Arc::new(Notify::new());
         let file = file(&self.config).map(Path::to_owned);
         let mut text = file.as_deref().and_then(|file| std::fs::read(file).ok());
-        let _watcher = file.as_deref().and_then(|file| watch(file, &changed));
+        let _watcher = watching(file.clone(), Arc::clone(&changed)).await;
         loop {
             let cause = tokio::select! {
                 () = async {
@@ -114,6 +114,12 @@ fn file(config: &Config) -> Option<&Path> {
         Source::Toml(path) | Source::ClientJson(path) => Some(path),
         Source::Demo => None,
     }
+}
+
+/// Watches elsewhere: the watcher's own thread is waited for, and servers are just starting here.
+async fn watching(file: Option<PathBuf>, changed: Arc<Notify>) -> Option<RecommendedWatcher> {
+    let watching = tokio::task::spawn_blocking(move || watch(&file?, &changed));
+    watching.await.ok().flatten()
 }
 
 /// Watches the folder of the file, not the file: editors put another one in its place. A link's target may lie in
