@@ -20,9 +20,8 @@ use crate::keys::Place;
 use crate::mask::is_variable_name;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
-use crate::settings::{
-    Config, GatewaySettings, HttpSettings, Prefix, Queue, ResourceUris, ServerName, Source, TokenSource,
-};
+use crate::server::{Queue, ServerName};
+use crate::settings::{Config, GatewaySettings, HttpSettings, Prefix, ResourceUris, Source, TokenSource};
 use crate::tree::{Node, Span, Value};
 
 /// What surrounds the file.

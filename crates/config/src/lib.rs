@@ -36,6 +36,7 @@ mod reference;
 mod schema;
 mod secret;
 mod section;
+mod server;
 mod settings;
 mod tree;
 mod url;
@@ -47,10 +48,12 @@ pub use load::{load, locate};
 pub use reference::reference;
 pub use schema::json_schema;
 pub use secret::Secret;
+pub use server::{
+    EraChoice, Interactive, InvalidServerName, Isolation, Launch, Limits, Output, Queue, Remote, Requirement,
+    Retry, Server, ServerName, Stdio, ToolOverride, Transport,
+};
 pub use settings::{
-    AuditPayloads, AuditSettings, AuditStore, Config, EraChoice, GatewaySettings, HttpSettings, Interactive,
-    InvalidServerName, Isolation, Launch, Limits, LogLevel, Mode, Output, Prefix, Queue, Remote, Requirement,
-    ResourceUris, Retry, Server, ServerName, Source, Stdio, TokenSource, ToolOverride, Transport,
-    UnknownWord,
+    AuditPayloads, AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, LogLevel, Mode, Prefix,
+    ResourceUris, Source, TokenSource, UnknownWord,
 };
 pub use url::{InvalidUrl, Url};

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use super::{World, http, server};
 use crate::keys::Place;
 use crate::section::{Findings, Section};
-use crate::settings::{AuditSettings, Config, GatewaySettings, ServerName, Source};
+use crate::server::ServerName;
+use crate::settings::{AuditSettings, Config, GatewaySettings, Source};
 use crate::tree::{Entry, Node, Value};
 
 /// The keys under which clients keep their servers.

@@ -13,10 +13,11 @@ use crate::interpolate::{self, Refusal};
 use crate::keys::Place;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
-use crate::settings::{
-    EraChoice, GatewaySettings, Interactive, Isolation, Launch, Limits, Output, Queue, Remote, Requirement,
-    Retry, Server, ServerName, Stdio, ToolOverride, Transport,
+use crate::server::{
+    EraChoice, Interactive, Isolation, Launch, Limits, Output, Queue, Remote, Requirement, Retry, Server,
+    ServerName, Stdio, ToolOverride, Transport,
 };
+use crate::settings::GatewaySettings;
 use crate::tree::{Entry, Span, Value};
 use crate::url::Url;
 

@@ -1,0 +1,422 @@
+//! One server in its checked form: how it is reached, who shares it, and what it may use.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::filter::ToolFilter;
+use crate::secret::Secret;
+use crate::settings::GatewaySettings;
+use crate::url::Url;
+
+/// The name of a server: 1 to 64 characters of `A-Z a-z 0-9 _ . -`. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServerName(Arc<str>);
+
+/// A name that cannot be a server's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a server name")]
+pub struct InvalidServerName(String);
+
+/// One server behind the gateway.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Server {
+    /// Its name, which is also the namespace of its tools.
+    pub name: ServerName,
+    /// How it is reached.
+    pub launch: Launch,
+    /// Whether its tools carry its name, if it differs from the gateway's rule.
+    pub prefix: Option<bool>,
+    /// How long a call may stay silent.
+    pub request_timeout: Duration,
+    /// How long a call may take altogether.
+    pub max_total: Duration,
+    /// Settings of single tools by their name at the server.
+    pub tools: BTreeMap<String, ToolOverride>,
+    /// Which of its tools are offered.
+    pub filter: ToolFilter,
+    /// Whether it is started again when it ends.
+    pub restart: bool,
+    /// Whether restarts are spread over time.
+    pub jitter: bool,
+    /// How long it must have served for the restart delays to begin anew.
+    pub stable_after: Duration,
+    /// How often its health is probed.
+    pub probe_interval: Duration,
+    /// Whether a call whose server was lost is tried again.
+    pub retry: Retry,
+    /// What is done with results that do not keep what their tool promises.
+    pub output: Output,
+    /// What bounds its calls.
+    pub queue: Queue,
+    /// Who shares one process of it.
+    pub isolation: Isolation,
+    /// How long it keeps running when nobody uses it; for ever, if absent.
+    pub idle_timeout: Option<Duration>,
+    /// Whether it is started on first use only.
+    pub lazy: bool,
+    /// Which protocol era is spoken with it.
+    pub era: EraChoice,
+    /// Whether calls during which it may ask its user have a process or a session for themselves.
+    pub interactive: Interactive,
+    /// How many processes or sessions there are at most for such calls.
+    pub max_leases: usize,
+    /// How long a client has to answer what it asks.
+    pub question_timeout: Duration,
+    /// What its processes and calls may use.
+    pub limits: Limits,
+    /// Limits that must be kept by the system itself.
+    pub require: Vec<Requirement>,
+}
+
+/// What the processes and calls of a server may use; what is absent is not limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Memory of the whole tree, in bytes.
+    pub memory: Option<u64>,
+    /// How long one call may run.
+    pub execution: Option<Duration>,
+    /// Processes in the tree.
+    pub processes: Option<u32>,
+    /// Open files of each process.
+    pub open_files: Option<u32>,
+    /// Largest file a process may write, in bytes.
+    pub file_size: Option<u64>,
+    /// Largest answer to one call, in bytes.
+    pub output: Option<usize>,
+    /// How much of the end of its error output is kept, in bytes.
+    pub log: Option<usize>,
+}
+
+impl Limits {
+    /// What holds for a server whose calls have processes of their own, where nothing else is said.
+    pub const OF_A_CALL: Self = Self {
+        memory: Some(256 << 20),
+        execution: Some(Duration::from_secs(30)),
+        processes: Some(64),
+        open_files: Some(256),
+        file_size: Some(64 << 20),
+        output: Some(16 << 20),
+        log: Some(64 << 10),
+    };
+
+    /// These, and those of `others` where these say nothing.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            memory: self.memory.or(others.memory),
+            execution: self.execution.or(others.execution),
+            processes: self.processes.or(others.processes),
+            open_files: self.open_files.or(others.open_files),
+            file_size: self.file_size.or(others.file_size),
+            output: self.output.or(others.output),
+            log: self.log.or(others.log),
+        }
+    }
+}
+
+/// A limit that must be kept by the system itself, never by looking now and then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requirement {
+    /// That of memory.
+    MemoryHard,
+    /// That of processes.
+    ProcessesHard,
+}
+
+impl Requirement {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::MemoryHard, Self::ProcessesHard];
+
+    /// As it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MemoryHard => "memory:hard",
+            Self::ProcessesHard => "processes:hard",
+        }
+    }
+}
+
+/// Whether calls of clients that can be asked something have a process or a session for themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Interactive {
+    /// Once a question came that could have been for more than one call.
+    #[default]
+    Auto,
+    /// Always.
+    Exclusive,
+    /// Never.
+    Shared,
+}
+
+/// Who shares one process of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Isolation {
+    /// Everybody.
+    #[default]
+    Shared,
+    /// Nobody but one client session.
+    Session,
+    /// Nobody: each call has a process of its own.
+    Call,
+}
+
+/// Which protocol era is spoken with a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EraChoice {
+    /// Whichever it turns out to speak.
+    #[default]
+    Auto,
+    /// The stateless one.
+    Modern,
+    /// The one with a handshake.
+    Legacy,
+}
+
+/// Whether a call whose server was lost is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Retry {
+    /// In any case; the tool may run twice.
+    Always,
+    /// Only where it provably did not run, or the tool says that running it twice does no harm.
+    #[default]
+    Safe,
+    /// Never.
+    Never,
+}
+
+/// What is done with results that do not keep what their tool promises of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Output {
+    /// Nobody looks.
+    #[default]
+    Off,
+    /// They pass, and are logged and counted.
+    Report,
+    /// They are an error.
+    Enforce,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Launch {
+    /// A child process.
+    Stdio(Stdio),
+    /// A server somewhere else.
+    Remote(Remote),
+    /// Not at all: only this server fails, and says why.
+    Unusable {
+        /// What is wrong, without secrets.
+        reason: String,
+    },
+}
+
+/// A child process to run. Its `Debug` form shows neither arguments nor values of variables.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Stdio {
+    /// The program.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its variables, from `env_file` and `env`.
+    pub env: BTreeMap<String, Secret>,
+    /// The folder it runs in, if it is not the gateway's.
+    pub cwd: Option<PathBuf>,
+}
+
+/// A server that is reached over the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remote {
+    /// Where it is.
+    pub url: Url,
+    /// What is spoken there.
+    pub transport: Transport,
+    /// Sent with every request, in the order of their names.
+    pub headers: BTreeMap<String, Secret>,
+}
+
+/// How messages travel to a remote server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Streamable HTTP or, where that is refused, HTTP+SSE: the server is asked.
+    Probe,
+    /// Streamable HTTP, of either era.
+    Http,
+    /// Legacy HTTP+SSE.
+    Sse,
+    /// WebSocket, a message per text frame.
+    WebSocket,
+}
+
+/// Settings of one tool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ToolOverride {
+    /// Whether calls run one at a time.
+    pub lock: Option<bool>,
+    /// What bounds its calls, if not what bounds its server's.
+    pub queue: Option<Queue>,
+}
+
+/// How many calls run at once, and how many may wait for their turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queue {
+    /// Those who name the same queue share it; a server that names none has one of its own.
+    pub name: Option<Arc<str>>,
+    /// How many calls run at once.
+    pub concurrency: usize,
+    /// How many calls may wait; one more is refused.
+    pub max_waiting: usize,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { name: None, concurrency: 64, max_waiting: 1024 }
+    }
+}
+
+impl ServerName {
+    const LONGEST: usize = 64;
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn allows(character: char) -> bool {
+        character.is_ascii_alphanumeric() || "_.-".contains(character)
+    }
+
+    /// The nearest valid name: other characters become `_`, what is too long is cut.
+    pub fn adapt(text: &str) -> Self {
+        let adapted: String = text
+            .chars()
+            .map(|character| if Self::allows(character) { character } else { '_' })
+            .take(Self::LONGEST)
+            .collect();
+        Self(if adapted.is_empty() { Arc::from("_") } else { Arc::from(adapted) })
+    }
+
+    /// The name with a number at its end, for one that is taken.
+    pub(crate) fn numbered(&self, number: usize) -> Self {
+        let end = format!("_{number}");
+        let kept = self.0.len().min(Self::LONGEST - end.len());
+        Self(Arc::from(format!("{}{end}", &self.0[..kept])))
+    }
+}
+
+impl FromStr for ServerName {
+    type Err = InvalidServerName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidServerName> {
+        let fits = (1..=Self::LONGEST).contains(&text.len()) && text.chars().all(Self::allows);
+        if fits { Ok(Self(Arc::from(text))) } else { Err(InvalidServerName(text.to_owned())) }
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl AsRef<str> for ServerName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Server {
+    /// A server with the defaults of the gateway, for embedders and the demo.
+    pub fn new(name: ServerName, launch: Launch, gateway: &GatewaySettings) -> Self {
+        Self {
+            name,
+            launch,
+            prefix: None,
+            request_timeout: gateway.request_timeout,
+            max_total: gateway.max_total,
+            tools: BTreeMap::new(),
+            filter: ToolFilter::default(),
+            restart: true,
+            jitter: true,
+            stable_after: Duration::from_secs(60),
+            probe_interval: Duration::from_secs(30),
+            retry: Retry::Safe,
+            output: Output::Off,
+            queue: Queue::default(),
+            isolation: Isolation::Shared,
+            idle_timeout: None,
+            lazy: false,
+            era: EraChoice::Auto,
+            interactive: Interactive::Auto,
+            max_leases: 8,
+            question_timeout: gateway.question_timeout,
+            limits: Limits::default(),
+            require: Vec::new(),
+        }
+    }
+}
+
+impl Remote {
+    /// A server at `url` that is asked what it speaks, without headers of ours.
+    pub fn new(url: Url) -> Self {
+        let transport = if url.is_web_socket() { Transport::WebSocket } else { Transport::Probe };
+        Self { url, transport, headers: BTreeMap::new() }
+    }
+}
+
+impl Stdio {
+    /// A program with arguments, no variables and the gateway's folder.
+    pub fn new(command: impl Into<String>, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            command: command.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            env: BTreeMap::new(),
+            cwd: None,
+        }
+    }
+}
+
+impl fmt::Debug for Stdio {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Stdio")
+            .field("command", &self.command)
+            .field("args", &format_args!("[{} of them]", self.args.len()))
+            .field("env", &self.env)
+            .field("cwd", &self.cwd)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_names_are_checked_once() {
+        for good in ["a", "git-hub_2.x", &"x".repeat(64)] {
+            assert_eq!(good.parse::<ServerName>().map(|name| name.to_string()), Ok(good.to_owned()));
+        }
+        for bad in ["", "a b", "a/b", "é", &"x".repeat(65)] {
+            assert!(bad.parse::<ServerName>().is_err(), "{bad}");
+        }
+        for (text, adapted) in [("My Server", "My_Server"), ("", "_"), ("@a/b", "_a_b"), ("é", "_")] {
+            assert_eq!(ServerName::adapt(text).as_str(), adapted);
+        }
+        let long = ServerName::adapt(&"x".repeat(80));
+        assert_eq!(long.as_str().len(), 64);
+        assert_eq!(long.numbered(12).as_str().len(), 64);
+    }
+
+    #[test]
+    fn a_process_never_prints_its_secrets() {
+        let mut stdio = Stdio::new("x", ["--token=hunter2"]);
+        stdio.env.insert("KEY".to_owned(), Secret::new("hunter2"));
+        let shown = format!("{stdio:?}");
+        assert!(!shown.contains("hunter2") && shown.contains("KEY"), "{shown}");
+    }
+}
