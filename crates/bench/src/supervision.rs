@@ -321,6 +321,7 @@ async fn first_byte(program: &Path, kept: bool) -> Result<Duration> {
                 env: base_environment(&Default::default()),
                 cwd: None,
                 limits: bridgehead_process::Limits::default(),
+                confinement: None,
             };
             let mut child = bridgehead_process::start(&spec, Box::new(|_| {})).await?;
             let (mut input, output) = (child.take_stdin().context("no input")?, child.take_stdout());

@@ -5,6 +5,7 @@
 
 mod audit;
 mod client;
+mod sandbox;
 mod server;
 
 pub(crate) use client::{SERVER_MAPS, client};

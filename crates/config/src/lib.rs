@@ -49,8 +49,9 @@ pub use reference::reference;
 pub use schema::json_schema;
 pub use secret::Secret;
 pub use server::{
-    EraChoice, Interactive, InvalidServerName, Isolation, Launch, Limits, Output, Queue, Remote, Requirement,
-    Retry, Server, ServerName, Stdio, ToolOverride, Transport,
+    Confinement, EraChoice, FileAccess, Interactive, InvalidServerName, Isolation, Launch, Limits, Network,
+    OnMissing, Output, Profile, Queue, Remote, Requirement, Retry, Server, ServerName, Stdio, ToolOverride,
+    Transport,
 };
 pub use settings::{
     AuditPayloads, AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, LogLevel, Mode, Prefix,

@@ -70,6 +70,100 @@ pub struct Server {
     pub limits: Limits,
     /// Limits that must be kept by the system itself.
     pub require: Vec<Requirement>,
+    /// What its processes may reach; everything, if absent.
+    pub confinement: Option<Confinement>,
+}
+
+/// What the processes of a server may reach.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Confinement {
+    /// The files that they may use, besides those that every program needs; all, if absent.
+    pub files: Option<FileAccess>,
+    /// Whether they may use the network.
+    pub network: Network,
+    /// What becomes of a server that cannot be confined like this.
+    pub on_missing: OnMissing,
+}
+
+/// Files and folders, with all that is in them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FileAccess {
+    /// What may be read and executed.
+    pub read: Vec<PathBuf>,
+    /// What may be changed, too.
+    pub write: Vec<PathBuf>,
+}
+
+/// Whether the network may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Network {
+    /// All of it.
+    #[default]
+    Full,
+    /// Nothing of it.
+    None,
+}
+
+/// What becomes of a server that cannot be confined as asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnMissing {
+    /// It is not started.
+    #[default]
+    Refuse,
+    /// It runs with as much as can be kept, and that is told.
+    Degrade,
+}
+
+/// A ready-made confinement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// No network, and nothing can be changed; the server's folder can be read.
+    OfflineReadonly,
+    /// No network; only the server's folder can be changed.
+    OfflineWorkspace,
+    /// Everything can be read, nothing changed.
+    Readonly,
+    /// Only the server's folder can be read and changed.
+    Workspace,
+}
+
+impl Profile {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::OfflineReadonly, Self::OfflineWorkspace, Self::Readonly, Self::Workspace];
+
+    /// As it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OfflineReadonly => "offline-readonly",
+            Self::OfflineWorkspace => "offline-workspace",
+            Self::Readonly => "readonly",
+            Self::Workspace => "workspace",
+        }
+    }
+
+    /// Whether it says nothing without a folder.
+    pub(crate) const fn needs_folder(self) -> bool {
+        matches!(self, Self::OfflineWorkspace | Self::Workspace)
+    }
+
+    pub(crate) const fn network(self) -> Network {
+        match self {
+            Self::OfflineReadonly | Self::OfflineWorkspace => Network::None,
+            Self::Readonly | Self::Workspace => Network::Full,
+        }
+    }
+
+    /// The files of a server that works in `folder`.
+    pub(crate) fn files(self, folder: Option<&PathBuf>) -> FileAccess {
+        let folder = || folder.into_iter().cloned().collect();
+        match self {
+            Self::OfflineReadonly => FileAccess { read: folder(), write: Vec::new() },
+            Self::OfflineWorkspace | Self::Workspace => FileAccess { read: Vec::new(), write: folder() },
+            Self::Readonly => FileAccess { read: vec![PathBuf::from("/")], write: Vec::new() },
+        }
+    }
 }
 
 /// What the processes and calls of a server may use; what is absent is not limited.
@@ -259,6 +353,8 @@ pub struct ToolOverride {
     pub lock: Option<bool>,
     /// What bounds its calls, if not what bounds its server's.
     pub queue: Option<Queue>,
+    /// What its calls may use, if not what those of its server may.
+    pub limits: Limits,
 }
 
 /// How many calls run at once, and how many may wait for their turn.
@@ -356,6 +452,7 @@ impl Server {
             question_timeout: gateway.question_timeout,
             limits: Limits::default(),
             require: Vec::new(),
+            confinement: None,
         }
     }
 }

@@ -66,7 +66,7 @@ fn a_key_like_no_other_gets_the_list() {
     4 | zzz = …
       | ^^^ not a key of `[servers.NAME.tools.TOOL]`
       |
-      = help: the keys here are `lock`, `queue`
+      = help: the keys here are `lock`, `queue`, `limits`
     ");
 }
 
@@ -203,27 +203,73 @@ fn a_key_of_the_future_is_not_supported_yet() {
     let text = r#"
 [servers.a]
 command = "x"
-network = "none"
-
-[servers.a.files]
-read = ["/usr"]
+roots = ["/usr"]
 "#;
     assert_snapshot!(toml(text), @r#"
-    error: `network` is not supported yet
+    error: `roots` is not supported yet
      --> bridgehead.toml:4:1
       |
-    4 | network = "none"
-      | ^^^^^^^
+    4 | roots = ["/usr"]
+      | ^^^^^
       |
-      = help: only `full` works today (whether the server may use the network)
+      = help: remove it (folders announced to this server when it asks for roots)
+    "#);
+}
 
-    error: `files` is not supported yet
-     --> bridgehead.toml:6:12
+/// A confinement that cannot be meant is refused, as is one of a server that runs elsewhere.
+#[test]
+fn confinements_that_cannot_be_are_refused() {
+    let text = r#"
+[servers.a]
+command = "x"
+profile = "offline"
+
+[servers.b]
+command = "x"
+profile = "workspace"
+
+[servers.c]
+url = "https://example.com/mcp"
+network = "none"
+
+[servers.d]
+command = "x"
+[servers.d.tools.t.limits]
+max_memory_mb = 64
+max_execution_ms = 9
+"#;
+    assert_snapshot!(toml(text), @r#"
+    error: there is no profile `offline`
+     --> bridgehead.toml:4:11
       |
-    6 | [servers.a.files]
-      |            ^^^^^
+    4 | profile = "offline"
+      |           ^^^^^^^^^
       |
-      = help: remove it (which files the server may use)
+      = help: there are `offline-readonly`, `offline-workspace`, `readonly`, `workspace`
+
+    error: profile `workspace` needs the folder that the server works in
+     --> bridgehead.toml:8:11
+      |
+    8 | profile = "workspace"
+      |           ^^^^^^^^^^^
+      |
+      = help: name it as `cwd`
+
+    error: a remote server runs elsewhere and cannot be confined from here
+      --> bridgehead.toml:12:1
+       |
+    12 | network = "none"
+       | ^^^^^^^
+       |
+       = help: leave it out, or run the server here by its `command`
+
+    error: a tool whose calls share processes cannot have this limit for itself
+      --> bridgehead.toml:17:1
+       |
+    17 | max_memory_mb = 64
+       | ^^^^^^^^^^^^^
+       |
+       = help: write `isolation = "call"`, or limit the whole server; `max_execution_ms` works for any tool
     "#);
 }
 
@@ -461,7 +507,7 @@ env = "hunter2"
     14 | pin = …
        | ^^^ not a key of `[servers.NAME]`
        |
-       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `isolation`, `shared`, `limits`, `require`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`, `output`
+       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `isolation`, `shared`, `limits`, `require`, `files`, `network`, `profile`, `on_missing`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`, `output`
 
     error: `env` must be a table of strings, found a string
       --> bridgehead.toml:15:7
@@ -545,14 +591,6 @@ fn a_clients_file_loses_only_the_server_with_the_mistake() {
       |                                        ^
       |
       = help: write it like `https://host/mcp`
-
-    warning: server `confined` cannot start: `network` is not supported yet
-     --> .mcp.json:8:35
-      |
-    8 |     "confined": { "command": "x", "network": "none" },
-      |                                   ^^^^^^^^^
-      |
-      = help: only `full` works today (whether the server may use the network)
 
     warning: server `input` cannot start: `args`: `${input:key}` can only be answered by an editor
      --> .mcp.json:9:41

@@ -78,7 +78,10 @@ fn slips_are_found_where_they_are() {
         None,
     );
     check("[servers.a.limits]\nmax_memory_mb = 0", Some("/servers/a/limits/max_memory_mb"));
-    check("[servers.a.tools.t.limits]\nmax_memory_mb = 1", Some("/servers/a/tools/t/limits"));
+    check("[servers.a.tools.t.limits]\nmax_memory_mb = 1", None);
+    check("[servers.a.tools.t.limits]\nmax_memory = 1", Some("/servers/a/tools/t/limits"));
+    check("[servers.a.files]\nread = [\"/usr\"]", None);
+    check("[servers.a]\ncommand = \"x\"\nnetwork = \"some\"", Some("/servers/a/network"));
     check("[servers.\"a b\"]\ncommand = \"x\"", Some("/servers"));
     check("[queues.q]\nconcurrency = 1\nmax_waiting = 0", None);
     check("[queues.q]\nconcurrency = 0", Some("/queues/q/concurrency"));

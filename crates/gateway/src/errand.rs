@@ -7,10 +7,11 @@
 use std::time::Duration;
 
 use bridgehead_audit::CorrelationId;
-use bridgehead_config::{Isolation, ResourceUris, Retry};
+use bridgehead_config::{Isolation, ResourceUris, Retry, Server};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{
-    Event, Exchange, FailureStage, Lease, LinkError, Mirror, Purpose, Ready, Unavailable, Upstream,
+    CrashReason, Event, Exchange, FailureStage, Lease, LinkError, Mirror, Purpose, Ready, Unavailable,
+    Upstream,
 };
 use bridgehead_wire::{
     Abilities, Code, Era, Level, Method, Object, Raw, Revision, RpcError, Spliced, code, notification,
@@ -87,7 +88,7 @@ impl Errand<'_> {
         let limits = upstream.config();
         let began = Instant::now();
         let mut last =
-            began + limits.limits.execution.map_or(limits.max_total, |most| most.min(limits.max_total));
+            began + execution(limits, self).map_or(limits.max_total, |most| most.min(limits.max_total));
         let place = match queue.try_enter() {
             Some(place) => place,
             None => {
@@ -120,7 +121,7 @@ impl Errand<'_> {
         loop {
             let deadline = last.min(Instant::now() + limits.request_timeout);
             // Killed when it is dropped, answer or not.
-            let one_shot = alone.then(|| upstream.one_shot()).transpose();
+            let one_shot = alone.then(|| upstream.one_shot(self.subject.own)).transpose();
             let one_shot = one_shot.map_err(|error| unavailable(upstream, &error))?;
             let upstream = one_shot.as_deref().unwrap_or(upstream);
             let ready = upstream.acquire(deadline).instrument(debug_span!("acquire")).await;
@@ -378,6 +379,20 @@ impl Errand<'_> {
                     )));
                 }
                 Event::Answer(Err(error)) => return Ok(Outcome::Relayed(error)),
+                // The process that wrote it was for this call only, and is killed.
+                Event::Lost(error @ LinkError::TooLarge { .. })
+                    if upstream.config().isolation == Isolation::Call =>
+                {
+                    let message = format!("server `{server}` was ended: {error}");
+                    let details = json!({
+                        "reason": CrashReason::OutputLimit.as_str(),
+                        "status": error.to_string(),
+                        "stderr": "",
+                    });
+                    return Err(CallError::new(Code::ProviderCrashed, message)
+                        .with_details(&details)
+                        .after_sending());
+                }
                 Event::Lost(error @ (LinkError::TooLarge { .. } | LinkError::Unusable(_))) => {
                     let message = format!("server `{server}`: {error}");
                     return Err(CallError::new(Code::ProviderInvalidOutput, message).after_sending());
@@ -502,7 +517,20 @@ fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
         Unavailable::Failed(_) if upstream.config().isolation == Isolation::Call => Code::ProviderUnavailable,
         Unavailable::Failed(_) | Unavailable::Removed => Code::RestartFailed,
     };
-    CallError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()))
+    let failed = CallError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()));
+    match code {
+        Code::SandboxUnavailable => {
+            failed.with_details(&json!({"reason": CrashReason::SandboxSetup.as_str()}))
+        }
+        _ => failed,
+    }
+}
+
+/// How long a call may run: as its tool says, or else its server.
+fn execution(server: &Server, errand: &Errand<'_>) -> Option<Duration> {
+    let of_tool = || server.tools.get(errand.subject.own).and_then(|tool| tool.limits.execution);
+    let tool = (errand.ask.method == Method::ToolsCall).then(of_tool).flatten();
+    tool.or(server.limits.execution)
 }
 
 /// The params for a server that never asked.

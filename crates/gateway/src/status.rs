@@ -6,9 +6,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Isolation, Launch, Limits, Transport};
+use bridgehead_config::{Confinement, Isolation, Launch, Limits, Network, Transport};
 use bridgehead_upstream::{
-    Containment, Enforced, Initialisation, Listing, ProcessView, Record, State, Upstream,
+    Containment, Enforced, FailureStage, Initialisation, Listing, ProcessView, Record, State, Upstream,
 };
 use bridgehead_wire::Era;
 use parking_lot::Mutex;
@@ -154,6 +154,14 @@ pub struct ServerStatus {
     /// Its limits: what is allowed, and how it is kept (`hard` or `sampled`) once it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Value>,
+    /// Who shares a process of it: `shared`, `session` or `call`.
+    pub isolation: &'static str,
+    /// What its processes may reach, where that is not everything, and whether it is kept once it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<Value>,
+    /// Whether it was not started because it cannot be limited or confined as asked.
+    #[serde(skip)]
+    pub sandbox_unavailable: bool,
     /// Where every call has a process of its own: how many wait for one, and how many calls found none waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<Value>,
@@ -337,6 +345,17 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
             Containment::Group => "group",
         }),
         limits: limits(&upstream.config().limits, processes.first()),
+        isolation: match upstream.config().isolation {
+            Isolation::Shared => "shared",
+            Isolation::Session => "session",
+            Isolation::Call => "call",
+        },
+        confinement: upstream
+            .config()
+            .confinement
+            .as_ref()
+            .map(|asked| confinement(asked, processes.first())),
+        sandbox_unavailable: false,
         pool: (upstream.config().isolation == Isolation::Call).then(|| {
             let (idle, misses) = upstream.pool();
             json!({"idle": idle, "misses": misses})
@@ -376,6 +395,7 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
         }
         State::Failed(failure) => {
             status.state = ServerState::Failed;
+            status.sandbox_unavailable = failure.stage == FailureStage::Sandbox;
             status.reason = Some(failure.reason.clone());
         }
         State::Ready(ready) => {
@@ -414,6 +434,9 @@ fn next_step(status: &ServerStatus, record: &Record) -> String {
     let name = &status.name;
     if status.transport == "none" {
         return format!("correct `{name}` in the configuration; `bridgehead check` shows where");
+    }
+    if status.sandbox_unavailable {
+        return format!("see what works here with `bridgehead doctor`, and change what `{name}` asks for");
     }
     if status.transport != "stdio" {
         return format!(
@@ -464,6 +487,35 @@ fn limits(limits: &Limits, process: Option<&ProcessView>) -> Option<Value> {
     ];
     let set: serde_json::Map<String, Value> = each.into_iter().flatten().collect();
     (!set.is_empty()).then_some(Value::Object(set))
+}
+
+/// What a server may reach, and whether the process that runs is kept from the rest; null while none runs.
+fn confinement(asked: &Confinement, process: Option<&ProcessView>) -> Value {
+    let kept = process.map(|process| process.effective().confined.unwrap_or_default());
+    let mut missing = Vec::new();
+    if let Some(kept) = &kept {
+        let wanted = bridgehead_upstream::AskedConfinement {
+            files: asked.files.as_ref().map(|_| Default::default()),
+            network: asked.network == Network::Full,
+            degrade: false,
+        };
+        missing = kept.missing(&wanted);
+    }
+    let files = asked.files.as_ref().map(|files| {
+        let (read, write) = (&files.read, &files.write);
+        json!({"read": read, "write": write, "enforced": kept.map(|kept| kept.files)})
+    });
+    let (allowed, shut) = match asked.network {
+        Network::Full => ("full", None),
+        Network::None => ("none", kept.map(|kept| kept.network)),
+    };
+    json!({
+        "files": files,
+        "network": {"allowed": allowed, "enforced": shut},
+        "signals": kept.map(|kept| kept.signals),
+        "landlock": kept.map(|kept| kept.landlock),
+        "missing": missing,
+    })
 }
 
 fn milliseconds(duration: Duration) -> u64 {

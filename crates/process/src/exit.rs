@@ -22,6 +22,12 @@ impl Exit {
     /// What became of a child whose end nobody has seen.
     pub(crate) const UNKNOWN: Self = Self { code: None, signal: None };
 
+    /// Whether it was ended for the processor time that it took.
+    #[must_use]
+    pub fn is_of_cpu_limit(&self) -> bool {
+        self.signal == Some(Signal::XCPU.as_raw())
+    }
+
     /// Whether the program says that all went well.
     #[must_use]
     pub fn is_success(&self) -> bool {

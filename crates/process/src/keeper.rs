@@ -70,7 +70,7 @@ pub(crate) fn this_executable_can() {
 }
 
 #[cfg(target_os = "linux")]
-fn chosen() -> Option<PathBuf> {
+pub(crate) fn chosen() -> Option<PathBuf> {
     let chosen = CHOSEN.read().unwrap_or_else(PoisonError::into_inner).clone();
     match chosen {
         Some(Shim::ThisExecutable) => Some(PathBuf::from(THIS_EXECUTABLE)),
@@ -157,6 +157,13 @@ impl Keeper {
             let reason =
                 "they are kept by the shim, which is not installed or does not exist for this system";
             return Err(SpawnError::Limits { program: spec.program.clone(), reason: reason.to_owned() });
+        }
+        if spec.confinement.as_ref().is_some_and(|confinement| !confinement.degrade) {
+            return Err(SpawnError::Confinement {
+                program: spec.program.clone(),
+                feature: "the shim, which confines programs on Linux",
+                reason: "it is not installed or does not exist for this system".to_owned(),
+            });
         }
         let (group, pipes) = Group::start(spec, program)?;
         Ok((Self::Group(group), pipes))

@@ -17,6 +17,7 @@
 
 mod child;
 mod code;
+mod confinement;
 #[cfg(target_os = "linux")]
 mod descent;
 mod exit;
@@ -34,10 +35,12 @@ mod stderr;
 mod sys;
 #[cfg(target_os = "linux")]
 mod tree;
+pub mod trial;
 mod view;
 
 pub use child::{Child, spawn, start};
 pub use code::release_code;
+pub use confinement::{Confined, Confinement, Files};
 pub use exit::Exit;
 pub use keeper::{Containment, Prepared, Shim, prepare, use_shim};
 pub use limits::{Breach, Effective, Enforced, Limits};

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use crate::Confined;
+
 /// What a program and all below it may use; what is absent is not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
@@ -18,6 +20,8 @@ pub struct Limits {
     pub open_files: Option<u32>,
     /// How large each file that they write may become, in bytes.
     pub file_size: Option<u64>,
+    /// How much processor time each may take, in seconds.
+    pub cpu_seconds: Option<u32>,
     /// How much of the end of their error output is kept, in bytes; 64 KiB if absent.
     pub log: Option<usize>,
 }
@@ -26,8 +30,9 @@ impl Limits {
     /// Whether something must be kept by a shim.
     #[must_use]
     pub fn is_bounding(&self) -> bool {
-        let Self { memory, processes, open_files, file_size, log: _ } = self;
-        memory.is_some() || processes.is_some() || open_files.is_some() || file_size.is_some()
+        let Self { memory, processes, open_files, file_size, cpu_seconds, log: _ } = self;
+        let counts = [*processes, *open_files, *cpu_seconds];
+        memory.is_some() || file_size.is_some() || counts.iter().any(Option::is_some)
     }
 }
 
@@ -60,6 +65,8 @@ pub struct Effective {
     pub open_files: Option<Enforced>,
     /// Size of files.
     pub file_size: Option<Enforced>,
+    /// What it may reach; nothing if it may reach everything.
+    pub confined: Option<Confined>,
 }
 
 /// Why a tree was killed by its keeper, or died.
@@ -90,9 +97,10 @@ impl fmt::Display for Breach {
 
 #[cfg(target_os = "linux")]
 impl Effective {
-    /// Two bits for each.
+    /// Two bits for each, a bit whether there is a confinement, and what it is.
     pub(crate) fn encode(self) -> u32 {
-        let Self { memory, processes, open_files, file_size } = self;
+        let Self { memory, processes, open_files, file_size, confined } = self;
+        let walls = confined.map_or(0, |confined| confined.encode() << 9 | 1 << 8);
         let bits = |enforced| match enforced {
             None => 0,
             Some(Enforced::Sampled) => 1,
@@ -101,6 +109,7 @@ impl Effective {
         [memory, processes, open_files, file_size]
             .into_iter()
             .fold(0, |word, enforced| word << 2 | bits(enforced))
+            | walls
     }
 
     pub(crate) fn decode(word: u32) -> Option<Self> {
@@ -115,6 +124,7 @@ impl Effective {
             processes: enforced(2)?,
             open_files: enforced(1)?,
             file_size: enforced(0)?,
+            confined: (word >> 8 & 1 == 1).then(|| Confined::decode(word >> 9)),
         })
     }
 }
@@ -129,9 +139,13 @@ mod tests {
         let ways = [None, Some(Enforced::Sampled), Some(Enforced::Hard)];
         for memory in ways {
             for file_size in ways {
-                let effective =
-                    Effective { memory, processes: Some(Enforced::Sampled), open_files: None, file_size };
-                assert_eq!(Effective::decode(effective.encode()), Some(effective));
+                for confined in
+                    [None, Some(Confined::default()), Some(Confined { landlock: 9, ..Confined::default() })]
+                {
+                    let processes = Some(Enforced::Sampled);
+                    let effective = Effective { memory, processes, open_files: None, file_size, confined };
+                    assert_eq!(Effective::decode(effective.encode()), Some(effective));
+                }
             }
         }
         assert_eq!(Effective::decode(3), None);

@@ -10,16 +10,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::{Breach, Effective, Limits, Spec, descent};
+use crate::confinement::Feature;
+use crate::{Breach, Confinement, Effective, Files, Limits, Spec, descent};
 
 /// The first argument that makes a program the nursery of shims.
 pub(crate) const ASKED: &str = "keep-process-trees";
 /// Counts changes of what is said here.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Bytes before the strings of an order: version, length of the strings, number of arguments, of variables,
 /// whether there is a directory; then the limits, where zero is none: memory in kilobytes, processes, open files, file
-/// size in kilobytes.
-pub(crate) const ORDER_HEAD: usize = 36;
+/// size in kilobytes, processor time in seconds; then the confinement: what it is, and the numbers of paths to read and
+/// to write.
+pub(crate) const ORDER_HEAD: usize = 52;
 /// No order is longer; the system allows a program less.
 const LONGEST_ORDER: usize = 64 << 20;
 /// Bytes of a report.
@@ -33,6 +35,7 @@ pub(crate) struct Order {
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) limits: Limits,
+    pub(crate) confinement: Option<Confinement>,
 }
 
 /// What the head of an order says.
@@ -44,7 +47,16 @@ pub(crate) struct OrderHead {
     env: usize,
     cwd: bool,
     limits: Limits,
+    confinement: u32,
+    read: usize,
+    write: usize,
 }
+
+/// What the word of a confinement says.
+const CONFINED: u32 = 1;
+const NETWORK: u32 = 2;
+const DEGRADE: u32 = 4;
+const FILES: u32 = 8;
 
 /// Encodes the order to start `program` as `spec` says; nothing if a string has a zero byte in it, which no
 /// program could be given.
@@ -66,6 +78,15 @@ pub(crate) fn order(spec: &Spec, program: &Path) -> Option<Vec<u8>> {
     if let Some(cwd) = &spec.cwd {
         put(cwd.as_os_str())?;
     }
+    let confinement = spec.confinement.as_ref();
+    let files = confinement.and_then(|confinement| confinement.files.as_ref());
+    for path in files.into_iter().flat_map(|files| files.read.iter().chain(&files.write)) {
+        put(path.as_os_str())?;
+    }
+    let flags = confinement.map_or(0, |Confinement { files, network, degrade }| {
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        CONFINED | flag(*network, NETWORK) | flag(*degrade, DEGRADE) | flag(files.is_some(), FILES)
+    });
     let number = |count: usize| u32::try_from(count).ok().map(u32::to_le_bytes);
     let head = [
         VERSION.to_le_bytes(),
@@ -77,6 +98,10 @@ pub(crate) fn order(spec: &Spec, program: &Path) -> Option<Vec<u8>> {
         spec.limits.processes.unwrap_or(0).to_le_bytes(),
         spec.limits.open_files.unwrap_or(0).to_le_bytes(),
         kilobytes(spec.limits.file_size).to_le_bytes(),
+        spec.limits.cpu_seconds.unwrap_or(0).to_le_bytes(),
+        flags.to_le_bytes(),
+        number(files.map_or(0, |files| files.read.len()))?,
+        number(files.map_or(0, |files| files.write.len()))?,
     ];
     Some([head.as_flattened(), &strings].concat())
 }
@@ -100,10 +125,19 @@ impl OrderHead {
             processes: count(number(6)?),
             open_files: count(number(7)?),
             file_size: bytes(number(8)?),
+            cpu_seconds: count(number(9)?),
             log: None,
         };
-        let decoded =
-            Self { length: number(1)?, args: number(2)?, env: number(3)?, cwd: number(4)? == 1, limits };
+        let decoded = Self {
+            length: number(1)?,
+            args: number(2)?,
+            env: number(3)?,
+            cwd: number(4)? == 1,
+            limits,
+            confinement: u32::try_from(number(10)?).ok()?,
+            read: number(11)?,
+            write: number(12)?,
+        };
         (number(0)? == VERSION as usize && decoded.length <= LONGEST_ORDER).then_some(decoded)
     }
 
@@ -120,7 +154,17 @@ impl OrderHead {
             env.push((strings.next()?, strings.next()?));
         }
         let cwd = if self.cwd { Some(strings.next()?.into()) } else { None };
-        Some(Order { program, args, env, cwd, limits: self.limits })
+        let mut paths = |count: usize| -> Option<Vec<PathBuf>> {
+            (0..count).map(|_| strings.next().map(PathBuf::from)).collect()
+        };
+        let files = Files { read: paths(self.read)?, write: paths(self.write)? };
+        let has = |flag: u32| self.confinement & flag != 0;
+        let confinement = has(CONFINED).then(|| Confinement {
+            files: has(FILES).then_some(files),
+            network: has(NETWORK),
+            degrade: has(DEGRADE),
+        });
+        Some(Order { program, args, env, cwd, limits: self.limits, confinement })
     }
 }
 
@@ -133,6 +177,8 @@ pub(crate) enum Stage {
     Keeping,
     /// The limits could not be set.
     Limits,
+    /// The program could not be confined, for want of this.
+    Confinement(Feature),
     /// The system refused to start the program.
     Program,
 }
@@ -178,6 +224,9 @@ impl Report {
                     Stage::Keeping => 1,
                     Stage::Program => 2,
                     Stage::Limits => 3,
+                    Stage::Confinement(Feature::Landlock) => 4,
+                    Stage::Confinement(Feature::Seccomp) => 5,
+                    Stage::Confinement(Feature::Capabilities) => 6,
                 };
                 (b'F', [stage, errno.cast_unsigned(), 0, 0, 0])
             }
@@ -206,6 +255,9 @@ impl Report {
                     1 => Stage::Keeping,
                     2 => Stage::Program,
                     3 => Stage::Limits,
+                    4 => Stage::Confinement(Feature::Landlock),
+                    5 => Stage::Confinement(Feature::Seccomp),
+                    6 => Stage::Confinement(Feature::Capabilities),
                     _ => return None,
                 };
                 Self::Failed { stage, errno: second.cast_signed() }
@@ -232,6 +284,7 @@ mod tests {
             env: BTreeMap::from([("NAME".to_owned(), "a=b".to_owned()), ("EMPTY".to_owned(), String::new())]),
             cwd: Some("/tmp".into()),
             limits: Limits { memory: Some(256 << 20), processes: Some(64), ..Limits::default() },
+            confinement: None,
         }
     }
 
@@ -254,6 +307,15 @@ mod tests {
             assert_eq!(order.env, env);
             assert_eq!(order.cwd, spec.cwd);
             assert_eq!(order.limits, spec.limits);
+            assert_eq!(order.confinement, None);
+        }
+        for files in [None, Some(Files { read: vec!["/a".into(), "/b".into()], write: vec!["/c d".into()] })]
+        {
+            for (network, degrade) in [(false, true), (true, false)] {
+                spec.confinement = Some(Confinement { files: files.clone(), network, degrade });
+                let order = decode(&order(&spec, Path::new("/bin/tool")).unwrap()).unwrap();
+                assert_eq!(order.confinement, spec.confinement);
+            }
         }
     }
 
@@ -283,6 +345,9 @@ mod tests {
                 effective: Effective { memory: Some(crate::Enforced::Sampled), ..Effective::default() },
             },
             Report::Failed { stage: Stage::Limits, errno: 1 },
+            Report::Failed { stage: Stage::Confinement(Feature::Landlock), errno: 95 },
+            Report::Failed { stage: Stage::Confinement(Feature::Seccomp), errno: 38 },
+            Report::Failed { stage: Stage::Confinement(Feature::Capabilities), errno: 1 },
             Report::Breached(Breach::Memory { bytes: 5 << 30 }),
             Report::Breached(Breach::Processes { count: 65 }),
             Report::Failed { stage: Stage::Order, errno: 0 },

@@ -25,10 +25,13 @@ pub fn main_if_asked() {
         if std::env::args_os().nth(1).is_some_and(|argument| argument == crate::message::ASKED) {
             std::process::exit(nursery::main());
         }
+        crate::trial::main_if_asked();
         crate::keeper::this_executable_can();
     }
 }
 
+#[cfg(target_os = "linux")]
+mod confine;
 #[cfg(target_os = "linux")]
 mod keeping;
 #[cfg(target_os = "linux")]

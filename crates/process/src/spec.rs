@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::Limits;
+use crate::{Confinement, Files, Limits};
 
 /// What a child gets from the environment of the gateway; everything else has to be given on purpose.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"];
@@ -35,6 +35,8 @@ pub struct Spec {
     pub cwd: Option<PathBuf>,
     /// What it and all below it may use.
     pub limits: Limits,
+    /// What it and all below it may reach; everything, if absent.
+    pub confinement: Option<Confinement>,
 }
 
 impl fmt::Debug for Spec {
@@ -46,6 +48,7 @@ impl fmt::Debug for Spec {
             .field("env", &self.env.keys())
             .field("cwd", &self.cwd)
             .field("limits", &self.limits)
+            .field("confinement", &self.confinement)
             .finish()
     }
 }
@@ -123,6 +126,34 @@ pub enum SpawnError {
         /// What is missing.
         reason: String,
     },
+    /// It cannot be confined as asked, so nothing was started.
+    #[error(
+        "program `{program}` was not started because it cannot be confined as asked: this system lacks {feature} \
+         ({reason}); run the gateway where it is there, or write `on_missing = \"degrade\"` to go without \
+         (`bridgehead doctor` shows what works here)"
+    )]
+    Confinement {
+        /// The program as written.
+        program: String,
+        /// What the system lacks.
+        feature: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// A path that it may use is not there, so nothing was started.
+    #[error(
+        "program `{program}` was not started because `{}`, which stands in its `files`, cannot be used: {source}; \
+         create it or correct the path",
+        path.display()
+    )]
+    Path {
+        /// The program as written.
+        program: String,
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system refused for another reason.
     #[error("program `{program}` could not be started: {source}")]
     Other {
@@ -133,9 +164,22 @@ pub enum SpawnError {
     },
 }
 
+impl SpawnError {
+    /// Whether the program would have run, but not within the limits and the confinement that were asked for.
+    #[must_use]
+    pub fn is_of_sandbox(&self) -> bool {
+        matches!(self, Self::Limits { .. } | Self::Confinement { .. } | Self::Path { .. })
+    }
+}
+
 impl Spec {
     /// The absolute path of the program, found as the child's own shell would find it.
     pub(crate) fn resolve(&self) -> Result<PathBuf, SpawnError> {
+        let files = self.confinement.as_ref().and_then(|confinement| confinement.files.as_ref());
+        if let Some((path, source)) = files.and_then(Files::absent) {
+            let (program, path) = (self.program.clone(), path.to_owned());
+            return Err(SpawnError::Path { program, path, source });
+        }
         if let Some(cwd) = &self.cwd
             && !cwd.is_dir()
         {
@@ -265,6 +309,7 @@ mod tests {
                 env: path.map(|path| map(&[("PATH", path)])).unwrap_or_default(),
                 cwd: cwd.map(Path::to_owned),
                 limits: Limits::default(),
+                confinement: None,
             };
             match (spec.resolve(), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected),
@@ -296,6 +341,7 @@ mod tests {
             env: map(&[("TOKEN", "hunter2")]),
             cwd: None,
             limits: Limits::default(),
+            confinement: None,
         };
         let shown = format!("{spec:?}");
         assert!(shown.contains("TOKEN") && !shown.contains("hunter2"), "{shown}");

@@ -163,6 +163,11 @@ impl<'spec> Starting<'spec> {
                         let program = self.spec.program.clone();
                         SpawnError::Limits { program, reason: source.to_string() }
                     }
+                    Stage::Confinement(feature) => SpawnError::Confinement {
+                        program: self.spec.program.clone(),
+                        feature: feature.name(),
+                        reason: source.to_string(),
+                    },
                     Stage::Keeping => shim_failed(source),
                     Stage::Order => shim_failed(io::Error::other(STRANGE)),
                 }));

@@ -18,6 +18,7 @@ fn spec(script: &str) -> Spec {
         env: base_environment(&parent),
         cwd: None,
         limits: bridgehead_process::Limits::default(),
+        confinement: None,
     }
 }
 

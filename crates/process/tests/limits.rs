@@ -3,6 +3,7 @@
 //! Whoever is greedy here is bounded by more than the limit under test: it takes a little more than it may and stops.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
+#![expect(clippy::disallowed_methods, reason = "a program that takes memory is another one")]
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ const MARK: &str = "BRIDGEHEAD_LIMITS_TEST";
 const TAKES: &str = "BRIDGEHEAD_LIMITS_MEGABYTES";
 /// Makes this file's program open so many files, and say how many it got.
 const OPENS: &str = "BRIDGEHEAD_LIMITS_FILES";
+/// Makes this file's program take so many megabytes of a file in memory, and wait.
+const SHARES: &str = "BRIDGEHEAD_LIMITS_SHARED";
 /// The way to this file's program, for scripts.
 const PROGRAM: &str = "PROGRAM";
 
@@ -31,7 +34,7 @@ fn spec(script: &str, mark: &str, limits: Limits) -> Spec {
     env.insert(MARK.to_owned(), mark.to_owned());
     env.insert(PROGRAM.to_owned(), std::env::current_exe().unwrap().to_str().unwrap().to_owned());
     let args = vec!["-c".to_owned(), script.to_owned()];
-    Spec { program: "sh".to_owned(), args, env, cwd: None, limits }
+    Spec { program: "sh".to_owned(), args, env, cwd: None, limits, confinement: None }
 }
 
 fn start(script: &str, mark: &str, limits: Limits) -> Child {
@@ -75,6 +78,16 @@ fn taker() {
         }
         println!("took {}", taken.len());
         std::thread::sleep(Duration::from_secs(60));
+    }
+    if let Ok(megabytes) = std::env::var(SHARES) {
+        // What is written to a file in memory by a mapping of it counts for who has it mapped.
+        let script = format!(
+            "import mmap,time\nm=mmap.mmap(-1,{megabytes}<<20)\nfor i in range(0,{megabytes}<<20,4096): m[i]=1\nprint('took',flush=True)\ntime.sleep(60)"
+        );
+        let error = std::os::unix::process::CommandExt::exec(
+            std::process::Command::new("python3").arg("-c").arg(script),
+        );
+        panic!("{error}");
     }
     if let Ok(count) = std::env::var(OPENS) {
         let files: Vec<_> =
@@ -120,6 +133,7 @@ async fn box_23_those_who_keep_the_limit_are_left_alone() {
         processes: Some(16),
         open_files: Some(256),
         file_size: Some(MEGABYTE),
+        cpu_seconds: None,
         log: None,
     };
     let mut child = start("sleep 0.3 & sleep 0.3 & wait; echo well", &mark, limits);
@@ -130,6 +144,7 @@ async fn box_23_those_who_keep_the_limit_are_left_alone() {
             processes: Some(Enforced::Sampled),
             open_files: Some(Enforced::Hard),
             file_size: Some(Enforced::Hard),
+            confined: None,
         }
     );
     assert_eq!(child.view().effective(), child.effective());
@@ -211,4 +226,28 @@ async fn box_53_limits_without_a_keeper_are_refused() {
     let limits = Limits { memory: Some(MEGABYTE), ..Limits::default() };
     let error = spawn(&spec("sleep 60", "none", limits), Box::new(|_| {})).unwrap_err().to_string();
     assert!(error.contains("its limits cannot be kept") && error.contains("shim"), "{error}");
+}
+
+/// BOX-3: one that takes more processor time than it may is told, and dies of it.
+#[tokio::test]
+async fn processor_time_is_limited() {
+    let mark = mark("cpu");
+    let mut child = start("while :; do :; done", &mark, Limits { cpu_seconds: Some(1), ..Limits::default() });
+    let exit = tokio::time::timeout(Duration::from_secs(60), child.wait()).await.unwrap();
+    assert!(exit.is_of_cpu_limit(), "{exit}");
+}
+
+/// BOX-3: memory that processes share is memory too.
+#[tokio::test]
+async fn box_20_shared_memory_is_limited() {
+    let mark = mark("20");
+    let limits = Limits { memory: Some(96 * MEGABYTE), ..Limits::default() };
+    let script = format!("{SHARES}=300 exec \"${PROGRAM}\" --exact taker --nocapture");
+    let mut child = start(&script, &mark, limits);
+    let breach = ended(&mut child, &mark).await;
+    assert!(
+        matches!(breach, Some(Breach::Memory { bytes }) if bytes > 96 * MEGABYTE),
+        "{breach:?}; {}",
+        child.stderr_tail()
+    );
 }

@@ -29,6 +29,7 @@ fn spec(script: &str, mark: &str) -> Spec {
         env,
         cwd: None,
         limits: bridgehead_process::Limits::default(),
+        confinement: None,
     }
 }
 

@@ -242,6 +242,15 @@ pub enum Behaviour {
     },
     /// Starts a process of its own that outlives it, for a minute, and tells its id.
     Grandchild,
+    /// Runs this with `sh`, which writes to the mock's own standard output and error, waits for its end, then goes on.
+    Shell {
+        /// The script; its `$PPID` is the mock.
+        script: String,
+        /// What follows.
+        then: Box<Behaviour>,
+    },
+    /// Closes its standard output, goes on running, and never answers.
+    CloseOutput,
 }
 
 /// What a mock answers to a method other than those it knows by itself.

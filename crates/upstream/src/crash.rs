@@ -29,8 +29,16 @@ pub enum CrashReason {
     MemoryLimit,
     /// Its tree had more processes than it may.
     ProcessLimit,
+    /// It took more processor time than it may.
+    CpuLimit,
     /// It closed its output and went on running.
     Protocol,
+    /// It answered nobody any more, and was ended for that.
+    PeerTimeout,
+    /// Its answer was larger than it may be.
+    OutputLimit,
+    /// It could not be limited or confined as asked.
+    SandboxSetup,
 }
 
 impl CrashReason {
@@ -42,14 +50,18 @@ impl CrashReason {
             Self::Signal => "signal",
             Self::MemoryLimit => "memory_limit",
             Self::ProcessLimit => "process_limit",
+            Self::CpuLimit => "cpu_limit",
             Self::Protocol => "protocol",
+            Self::PeerTimeout => "peer_timeout",
+            Self::OutputLimit => "output_limit",
+            Self::SandboxSetup => "sandbox_setup",
         }
     }
 
     /// Whether the same call would meet the same limit again.
     #[must_use]
     pub const fn is_limit(self) -> bool {
-        matches!(self, Self::MemoryLimit | Self::ProcessLimit)
+        matches!(self, Self::MemoryLimit | Self::ProcessLimit | Self::CpuLimit | Self::OutputLimit)
     }
 }
 
@@ -64,6 +76,10 @@ impl Crash {
                 };
                 (reason, format!("the server was ended: {breach}"))
             }
+            (None, Some(exit)) if exit.is_of_cpu_limit() => (
+                CrashReason::CpuLimit,
+                "the server was ended: it took more processor time than it may".to_owned(),
+            ),
             (None, Some(exit)) => {
                 let reason = if exit.code.is_some() { CrashReason::Exit } else { CrashReason::Signal };
                 (reason, format!("the server ended with {exit}"))
@@ -71,6 +87,23 @@ impl Crash {
             (None, None) => (CrashReason::Protocol, "the server closed its output".to_owned()),
         };
         Self { reason, status, stderr, killed }
+    }
+}
+
+impl Crash {
+    /// One that is ended because it answered nobody any more.
+    pub(crate) fn hangs(stderr: String) -> Self {
+        let status =
+            "the server did not answer another call, nor a probe after it, and is restarted".to_owned();
+        Self { reason: CrashReason::PeerTimeout, status, stderr, killed: 0 }
+    }
+}
+
+impl Crash {
+    /// One that wrote too much where only messages belong.
+    pub(crate) fn noise(bytes: u64) -> Self {
+        let status = format!("the server was ended: {bytes} bytes on its standard output were no messages");
+        Self { reason: CrashReason::OutputLimit, status, stderr: String::new(), killed: 0 }
     }
 }
 
@@ -117,7 +150,12 @@ mod tests {
             "process_limit",
             "the server was ended: it exceeded its process limit (it had 9)",
         );
+        let slow = Some(Exit { code: None, signal: Some(24) });
+        check(slow, None, "", "cpu_limit", "the server was ended: it took more processor time than it may");
         check(None, None, "", "protocol", "the server closed its output");
+        assert_eq!(Crash::hangs(String::new()).reason.as_str(), "peer_timeout");
+        assert_eq!(CrashReason::OutputLimit.as_str(), "output_limit");
+        assert_eq!(CrashReason::SandboxSetup.as_str(), "sandbox_setup");
         assert!(CrashReason::MemoryLimit.is_limit() && !CrashReason::Signal.is_limit());
     }
 }

@@ -79,6 +79,7 @@ impl Key {
             era,
             limits,
             require,
+            confinement,
             // How calls are treated on their way is each gateway's own.
             name: _,
             prefix: _,
@@ -102,7 +103,7 @@ impl Key {
         }
         kept.add(format!("{era:?}").as_bytes());
         // How long a call may run is the gateway's to see to, but two who differ in it are rare.
-        kept.add(format!("{limits:?}{require:?}").as_bytes());
+        kept.add(format!("{limits:?}{require:?}{confinement:?}").as_bytes());
         kept.add(format!("{:?}", surroundings.policy).as_bytes());
         let identity = Identity::of(launch, surroundings);
         Self { identity, kept: kept.finish(), scope, runtime: runtime.id() }

@@ -27,7 +27,9 @@ mod switchboard;
 mod transport;
 mod upstream;
 
-pub use bridgehead_process::{Containment, Effective, Enforced, ProcessView};
+pub use bridgehead_process::{
+    Confinement as AskedConfinement, Containment, Effective, Enforced, ProcessView,
+};
 pub use catalog::{Features, Item, Items, Listing, Lists, Tool};
 pub use core::{Hold, Watch};
 pub use crash::{Crash, CrashReason};

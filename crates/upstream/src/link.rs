@@ -164,6 +164,13 @@ impl Link {
         }
     }
 
+    /// Ends the link of a process once it wrote more than this that is no message.
+    pub(crate) fn limit_noise(&self, bytes: u64) {
+        if let Kind::Stream(stream) = &self.0 {
+            stream.limit_noise(bytes);
+        }
+    }
+
     /// Tells `take`, which must not block, what the peer says outside of any request. The first one who asks is served.
     pub(crate) fn on_notice(&self, take: impl Fn(&Notice) + Send + Sync + 'static) {
         self.board().on_notice(take);

@@ -3,45 +3,122 @@
 //! A process that has served a call is killed with all its tree, whatever the call came to, and another is started in
 //! its place. Started means: it runs, its protocol is settled and its tools were listed, so that a call finds it warm.
 //! What a call leaves behind, in memory or in processes, is gone before the next.
+//!
+//! One that ends while it waits is let go of at once and replaced; those that end again and again before any call
+//! came are replaced ever more patiently, as the server's restart policy says. Tools with limits of their own have
+//! processes of their own, which are started once such a tool was called.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use bridgehead_config::{Isolation, Limits, Server};
 use parking_lot::Mutex;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::upstream::{State, Upstream};
 
 /// How many wait.
 const IDLE: usize = 2;
 
-/// Those that wait, the longest waiting first.
-#[derive(Debug, Default)]
+/// The processes of a server that wait, by what they may use.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    /// The first is of tools without limits of their own.
+    pools: Vec<Pool>,
+}
+
+/// Which of a server's pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolNumber(usize);
+
+impl Pools {
+    pub(crate) fn new(server: &Server) -> Self {
+        let mut pools = vec![Pool::new(server.limits)];
+        if server.isolation == Isolation::Call {
+            for tool in server.tools.values() {
+                let limits = of_processes(tool.limits.or(server.limits));
+                if pools.iter().all(|pool| of_processes(pool.limits) != limits) {
+                    pools.push(Pool::new(tool.limits.or(server.limits)));
+                }
+            }
+        }
+        Self { pools }
+    }
+
+    /// The pool of a tool.
+    pub(crate) fn of(&self, server: &Server, tool: &str) -> PoolNumber {
+        let limits = server.tools.get(tool).map(|tool| of_processes(tool.limits.or(server.limits)));
+        let at =
+            limits.and_then(|limits| self.pools.iter().position(|pool| of_processes(pool.limits) == limits));
+        PoolNumber(at.unwrap_or(0))
+    }
+
+    pub(crate) fn get(&self, number: PoolNumber) -> &Pool {
+        &self.pools[number.0]
+    }
+
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = PoolNumber> + use<> {
+        (0..self.pools.len()).map(PoolNumber)
+    }
+
+    /// How many wait, and how many calls found none.
+    pub(crate) fn count(&self) -> (usize, u64) {
+        self.pools
+            .iter()
+            .map(Pool::count)
+            .fold((0, 0), |(idle, misses), (more, missed)| (idle + more, misses + missed))
+    }
+
+    /// Ends all that wait.
+    pub(crate) fn empty(&self) {
+        self.pools.iter().for_each(Pool::empty);
+    }
+}
+
+/// What a process is started with; how long a call may run is not among it.
+fn of_processes(limits: Limits) -> Limits {
+    Limits { execution: None, ..limits }
+}
+
+/// Those that wait and may use the same, the longest waiting first.
+#[derive(Debug)]
 pub(crate) struct Pool {
-    idle: Mutex<VecDeque<Upstream>>,
+    /// What each may use.
+    pub(crate) limits: Limits,
+    idle: Mutex<VecDeque<Waiting>>,
     misses: AtomicU64,
+    /// How many have ended since the last that served a call.
+    vain: AtomicU32,
+}
+
+/// One that waits, and whoever notices that it has ended.
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    instance: Upstream,
+    _watch: AbortOnDropHandle<()>,
 }
 
 impl Pool {
-    /// One that serves, or else one that is about to; those that have ended meanwhile are left out.
+    fn new(limits: Limits) -> Self {
+        Self { limits, idle: Mutex::default(), misses: AtomicU64::new(0), vain: AtomicU32::new(0) }
+    }
+
+    /// One that serves, or else one that is about to.
     pub(crate) fn take(&self) -> Option<Upstream> {
-        let mut ended = Vec::new();
         let taken = {
             let mut idle = self.idle.lock();
-            idle.retain(|instance| {
-                let lives = matches!(instance.state(), State::Ready(_) | State::Starting { .. });
-                if !lives {
-                    ended.push(instance.clone());
-                }
-                lives
-            });
-            let ready = idle
-                .iter()
-                .position(|instance| matches!(instance.state(), State::Ready(ready) if ready.link.is_open()));
-            idle.remove(ready.unwrap_or(0))
+            let serves = |waiting: &Waiting| matches!(waiting.instance.state(), State::Ready(ready) if ready.link.is_open());
+            let starts = |waiting: &Waiting| matches!(waiting.instance.state(), State::Starting { .. });
+            let ready = idle.iter().position(serves);
+            if ready.is_some() {
+                self.vain.store(0, Ordering::Relaxed);
+            }
+            let at = ready.or_else(|| idle.iter().position(starts))?;
+            idle.remove(at)
         };
-        ended.iter().for_each(Upstream::release);
-        taken
+        taken.map(|waiting| waiting.instance)
     }
 
     pub(crate) fn missed(&self) {
@@ -58,21 +135,33 @@ impl Pool {
         self.idle.lock().len() < IDLE
     }
 
-    pub(crate) fn put(&self, instance: Upstream) {
-        self.idle.lock().push_back(instance);
+    /// Has one wait under a number that no other has, as long as `watch` does not say that it has ended.
+    pub(crate) fn put(&self, number: u64, instance: Upstream, watch: AbortOnDropHandle<()>) {
+        self.idle.lock().push_back(Waiting { number, instance, _watch: watch });
+    }
+
+    /// Lets go of one that has ended. How many have, in a row, before this one; nothing if it does not wait any more.
+    pub(crate) fn lost(&self, number: u64) -> Option<u32> {
+        let lost = {
+            let mut idle = self.idle.lock();
+            let at = idle.iter().position(|waiting| waiting.number == number)?;
+            idle.remove(at)?
+        };
+        lost.instance.release();
+        Some(self.vain.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Ends all that wait.
-    pub(crate) fn empty(&self) {
+    fn empty(&self) {
         let ended = std::mem::take(&mut *self.idle.lock());
-        ended.iter().for_each(Upstream::release);
+        ended.iter().for_each(|waiting| waiting.instance.release());
     }
+}
 
-    /// One that no other process has.
-    pub(crate) fn number(&self) -> u64 {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        NUMBER.fetch_add(1, Ordering::Relaxed)
-    }
+/// A number that no other process has.
+pub(crate) fn number() -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A process for one call. Dropping it kills the process and has another wait for the next call.
@@ -80,6 +169,7 @@ impl Pool {
 pub struct OneShot {
     pub(crate) instance: Upstream,
     pub(crate) of: Upstream,
+    pub(crate) pool: PoolNumber,
 }
 
 impl Deref for OneShot {
@@ -93,6 +183,6 @@ impl Deref for OneShot {
 impl Drop for OneShot {
     fn drop(&mut self) {
         self.instance.release();
-        self.of.refill();
+        self.of.refill(self.pool);
     }
 }

@@ -41,7 +41,7 @@ impl Registry {
     /// Joins the process that serves this configuration, or starts one in the background on the current runtime.
     pub fn attach(&self, server: Server, surroundings: Surroundings) -> Upstream {
         let upstream = self.join(Arc::new(server), surroundings, Scope::Shared, Handle::current());
-        upstream.refill();
+        upstream.refill_own();
         upstream
     }
 

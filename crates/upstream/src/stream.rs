@@ -3,7 +3,7 @@
 //! A single reader task takes messages in the order they arrive and hands each to the request it belongs
 //! to; no task is started per message.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use bridgehead_lines::{LineReader, Outbox};
@@ -11,6 +11,7 @@ use bridgehead_wire::{Abilities, Id, Line, Method, RpcError, Spliced, notificati
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, warn};
 
+use crate::crash::Crash;
 use crate::link::{Event, LinkError, Purpose, call_is_over, cancelled_params};
 use crate::switchboard::{Slot, Switchboard};
 
@@ -19,12 +20,17 @@ use crate::switchboard::{Slot, Switchboard};
 pub(crate) struct Stream {
     pub(crate) board: Switchboard,
     limit: usize,
+    /// How much that is no message may come, in bytes; any amount, if unset.
+    noise_limit: OnceLock<u64>,
     out: Outbox,
 }
 
+/// After so many lines in a row that are no messages others have their turn.
+const NOISY_LINES: u32 = 64;
+
 impl Stream {
     pub(crate) fn new(server: &str, limit: usize) -> Self {
-        Self { board: Switchboard::new(server), limit, out: Outbox::default() }
+        Self { board: Switchboard::new(server), limit, noise_limit: OnceLock::new(), out: Outbox::default() }
     }
 
     pub(crate) fn open(self: &Arc<Self>, purpose: Purpose, abilities: Abilities) -> StreamExchange {
@@ -41,15 +47,34 @@ impl Stream {
 
     pub(crate) async fn read<R: AsyncRead + Unpin>(&self, reader: R) {
         let mut lines = LineReader::new(reader, self.limit);
+        let (mut noise, mut noisy) = (0, 0_u32);
         loop {
             match lines.next().await {
-                Ok(Some(line)) => self.accept(line),
+                Ok(Some(line)) => {
+                    self.accept(line);
+                    if noise == self.board.noise() {
+                        continue;
+                    }
+                    noise = self.board.noise();
+                    if self.noise_limit.get().is_some_and(|&most| noise > most) {
+                        return self.board.end(LinkError::Crashed(Arc::new(Crash::noise(noise))));
+                    }
+                    noisy = noisy.wrapping_add(1);
+                    if noisy.is_multiple_of(NOISY_LINES) {
+                        tokio::task::yield_now().await;
+                    }
+                }
                 Ok(None) => return,
                 Err(error) => {
                     return debug!(server = %self.board.server, %error, "reading from the server failed");
                 }
             }
         }
+    }
+
+    /// Ends the link once more than this came that is no message.
+    pub(crate) fn limit_noise(&self, bytes: u64) {
+        let _ = self.noise_limit.set(bytes);
     }
 
     pub(crate) async fn write<W: AsyncWrite>(&self, writer: W) {
@@ -67,6 +92,9 @@ impl Stream {
             }
             Line::TooLong { bytes, id } => {
                 warn!(server = %self.board.server, bytes, limit = self.limit, "skipped a line longer than the limit");
+                if id.is_none() {
+                    self.board.made_noise(bytes);
+                }
                 if let Some(id) = id.and_then(|id| id.as_u64()) {
                     self.board.lose(id, LinkError::TooLarge { bytes, limit: self.limit });
                 }

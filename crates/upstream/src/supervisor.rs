@@ -55,6 +55,19 @@ enum End {
     Unused,
 }
 
+/// Why a server did not come up.
+struct Refusal {
+    reason: String,
+    /// It would have run, but not as limited and confined as was asked: trying again is of no use.
+    sandbox: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self { reason, sandbox: false }
+    }
+}
+
 impl Supervisor {
     pub(crate) fn new(
         core: Arc<Core>,
@@ -134,6 +147,10 @@ impl Supervisor {
             let cause = CorrelationId::mint();
             let listed_until = since + LISTED_FOR;
             let reason = match self.unlisting(listed_until, self.come_up(restarts, cause)).await {
+                Err(Refusal { reason, sandbox: true }) => {
+                    error!(server = %self.label(), reason, "was not started");
+                    return Failure { stage: FailureStage::Sandbox, reason };
+                }
                 Ok((process, ready)) => {
                     self.tell_tools(cause, known.as_deref(), &ready.tools);
                     self.remember(known.as_deref(), &ready.tools).await;
@@ -182,7 +199,7 @@ impl Supervisor {
                     }
                     reason
                 }
-                Err(reason) => {
+                Err(Refusal { reason, .. }) => {
                     error!(server = %self.label(), attempt = attempts, reason, "did not come up");
                     reason
                 }
@@ -291,14 +308,14 @@ impl Supervisor {
     }
 
     /// One attempt, told of at its beginning and end.
-    async fn come_up(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), String> {
+    async fn come_up(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), Refusal> {
         let began = Instant::now();
         self.tell(cause, || Detail::InitStarted);
         let outcome = self.attempt(restarts, cause).await;
         self.tell(cause, || {
             let (end, tools, error) = match &outcome {
                 Ok((_, ready)) => (InitOutcome::Ready, ready.tools.len(), None),
-                Err(reason) => (InitOutcome::Failed, 0, Some(Excerpt::new(&self.redactor, reason))),
+                Err(refusal) => (InitOutcome::Failed, 0, Some(Excerpt::new(&self.redactor, &refusal.reason))),
             };
             Detail::InitFinished { outcome: end, tools, duration_ms: milliseconds(began.elapsed()), error }
         });
@@ -306,9 +323,9 @@ impl Supervisor {
     }
 
     /// One attempt: process, protocol, tools, probe.
-    async fn attempt(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), String> {
+    async fn attempt(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), Refusal> {
         let Ok(_turn) = self.surroundings.warm_up.acquire().await else {
-            return Err("the gateway is stopping".to_owned());
+            return Err("the gateway is stopping".to_owned().into());
         };
         let Surroundings { environment, limit, .. } = &self.surroundings;
         let began = Instant::now();
@@ -316,7 +333,7 @@ impl Supervisor {
             let (mut process, peer) =
                 connect(&self.server, environment, *limit, &self.record, self.core.scope.offer())
                     .await
-                    .map_err(|error| error.to_string())?;
+                    .map_err(|error| Refusal { sandbox: error.is_of_sandbox(), reason: error.to_string() })?;
             let link = process.link.clone();
             let core = Arc::downgrade(&self.core);
             link.on_notice(move |notice| {
@@ -340,19 +357,19 @@ impl Supervisor {
                 Ok(tools) => Ok((process, peer, tools)),
                 Err(reason) => {
                     process.stop().await;
-                    Err(reason)
+                    Err(Refusal::from(reason))
                 }
             }
         };
         let (process, peer, tools) =
             tokio::time::timeout(INIT_TIMEOUT, starting).await.unwrap_or_else(|_| {
                 let late = format!("the server gave no usable answer within {INIT_TIMEOUT:?}");
-                Err(match self.record.noise() {
+                Err(Refusal::from(match self.record.noise() {
                     Some(noise) => {
                         format!("{late}, but wrote on standard output what is no message: `{noise}`")
                     }
                     None => late,
-                })
+                }))
             })?;
         let tools = Arc::new(tools);
         let pid = process.pid();
@@ -435,6 +452,7 @@ impl Supervisor {
                     };
                     if let Err(reason) = looked {
                         error!(server = %self.label(), reason, "health probe failed");
+                        process.hangs();
                         return End::Lost(reason);
                     }
                 }

@@ -51,6 +51,8 @@ pub(crate) struct Switchboard {
     bell: Notify,
     redactor: Redactor,
     on_noise: OnceLock<NoiseCallback>,
+    /// How many bytes of what came were no messages.
+    noise: AtomicU64,
     on_notice: OnceLock<NoticeCallback>,
     /// The level of log lines that a legacy peer was asked for, one above its number; 0 before.
     level: AtomicU8,
@@ -114,6 +116,7 @@ impl Switchboard {
             bell: Notify::new(),
             redactor: Redactor::default(),
             on_noise: OnceLock::new(),
+            noise: AtomicU64::new(0),
             on_notice: OnceLock::new(),
             level: AtomicU8::new(0),
         }
@@ -128,6 +131,16 @@ impl Switchboard {
     /// Tells `take`, which must not block, what the peer says outside of any request. The first one who asks is served.
     pub(crate) fn on_notice(&self, take: impl Fn(&Notice) + Send + Sync + 'static) {
         drop(self.on_notice.set(NoticeCallback(Box::new(take))));
+    }
+
+    /// Counts bytes that are no message.
+    pub(crate) fn made_noise(&self, bytes: u64) {
+        self.noise.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// How many bytes of what came were no messages.
+    pub(crate) fn noise(&self) -> u64 {
+        self.noise.load(Ordering::Relaxed)
     }
 
     fn notice(&self, notice: &Notice) {
@@ -244,6 +257,7 @@ impl Switchboard {
             }
             Ok(Message::Request(asked)) => self.asked(asked),
             Err(malformed) => {
+                self.made_noise(text.len() as u64 + 1);
                 // Many servers print banners and debug output where only messages belong.
                 let text = String::from_utf8_lossy(&text[..text.len().min(NOISE_SHOWN)]);
                 let text: String = text.chars().filter(|c| !c.is_control()).collect();

@@ -9,13 +9,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bridgehead_audit::SystemClock;
-use bridgehead_config::{Isolation, Launch, Server, ServerName};
+use bridgehead_config::{Isolation, Launch, Limits, Server, ServerName};
 use bridgehead_events::Bus;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::catalog::Listing;
 use crate::core::{Core, Hold, Listener, Watch};
@@ -25,7 +25,7 @@ use crate::link::Link;
 use crate::negotiate::Peer;
 use crate::notice::NoticeSink;
 use crate::policy::RestartPolicy;
-use crate::pool::{OneShot, Pool};
+use crate::pool::{self, OneShot, PoolNumber, Pools};
 use crate::record::{Record, Records};
 use crate::registry::Registry;
 
@@ -180,7 +180,7 @@ struct Attachment {
     /// Those for clients that can be asked something.
     leases: Leases,
     /// Those that wait for their call.
-    pool: Pool,
+    pools: Pools,
 }
 
 /// A session's own process: who is attached, if the session still is, and what is left of it.
@@ -221,7 +221,7 @@ impl Upstream {
         runtime: Handle,
     ) -> Self {
         let (removed, owned) = (AtomicBool::new(false), Mutex::default());
-        let (leases, pool) = (Leases::new(&server), Pool::default());
+        let (leases, pools) = (Leases::new(&server), Pools::new(&server));
         Self(Arc::new(Attachment {
             registry,
             core,
@@ -232,7 +232,7 @@ impl Upstream {
             removed,
             owned,
             leases,
-            pool,
+            pools,
         }))
     }
 
@@ -273,37 +273,76 @@ impl Upstream {
         &self.0.leases
     }
 
-    /// A process of this server for one call: one that waits for it, or a new one.
-    pub fn one_shot(&self) -> Result<OneShot, Unavailable> {
-        let taken = self.0.pool.take();
-        let instance = match taken {
+    /// A process of this server for one call of a tool: one that waits for it, or a new one.
+    pub fn one_shot(&self, tool: &str) -> Result<OneShot, Unavailable> {
+        let number = self.0.pools.of(&self.0.server, tool);
+        let pool = self.0.pools.get(number);
+        let instance = match pool.take() {
             Some(instance) => instance,
             None => {
-                self.0.pool.missed();
-                self.instance()?
+                pool.missed();
+                self.instance(pool.limits)?
             }
         };
-        Ok(OneShot { instance, of: self.clone() })
+        Ok(OneShot { instance, of: self.clone(), pool: number })
     }
 
     /// How many processes wait for a call, and how many calls found none waiting.
     pub fn pool(&self) -> (usize, u64) {
-        self.0.pool.count()
+        self.0.pools.count()
+    }
+
+    /// Has processes wait for calls of tools without limits of their own, if calls have processes of their own.
+    pub(crate) fn refill_own(&self) {
+        if let Some(own) = self.0.pools.numbers().next() {
+            self.refill(own);
+        }
     }
 
     /// Has processes wait for calls, if calls have processes of their own.
-    pub(crate) fn refill(&self) {
-        if self.0.server.isolation != Isolation::Call || self.0.server.lazy && self.0.pool.count().1 == 0 {
+    pub(crate) fn refill(&self, number: PoolNumber) {
+        let pool = self.0.pools.get(number);
+        let unused = || pool.count().1 == 0;
+        if self.0.server.isolation != Isolation::Call || self.0.server.lazy && unused() {
             return;
         }
-        while self.0.pool.wants() {
-            let Ok(instance) = self.instance() else { return };
-            self.0.pool.put(instance);
+        while pool.wants() {
+            let Ok(instance) = self.instance(pool.limits) else { return };
+            let (key, mut states) = (pool::number(), instance.watch());
+            let this = Arc::downgrade(&self.0);
+            let watch = self.0.runtime.spawn(async move {
+                let waits = |state: &State| matches!(state, State::Starting { .. } | State::Ready(_));
+                let _ = states.wait_for(|state| !waits(state)).await;
+                if let Some(this) = this.upgrade().map(Self) {
+                    this.replace(number, key);
+                }
+            });
+            pool.put(key, instance, AbortOnDropHandle::new(watch));
         }
     }
 
+    /// Lets go of one that has ended while it waited, and has another take its place, later if this happens often.
+    fn replace(&self, number: PoolNumber, key: u64) {
+        let Some(before) = self.0.pools.get(number).lost(key) else { return };
+        // Chance has no part in it: there are few of them, and no two servers wait for each other.
+        let Some(delay) = self.0.surroundings.policy.delay(before, 0.0) else { return };
+        if delay.is_zero() {
+            return self.refill(number);
+        }
+        let (this, left) = (Arc::downgrade(&self.0), self.0.listener.left.clone());
+        self.0.runtime.spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                () = left.cancelled() => return,
+            }
+            if let Some(this) = this.upgrade().map(Self) {
+                this.refill(number);
+            }
+        });
+    }
+
     /// A new process for one call. It is not started again if it ends.
-    fn instance(&self) -> Result<Self, Unavailable> {
+    fn instance(&self, limits: Limits) -> Result<Self, Unavailable> {
         let this = &*self.0;
         let mut owned = this.owned.lock();
         // Seen under the lock, so that whoever stops this finds the new one in the list.
@@ -312,14 +351,14 @@ impl Upstream {
             return Err(self.gone());
         }
         let mut server = Server::clone(&this.server);
-        (server.restart, server.lazy, server.idle_timeout) = (false, false, None);
+        (server.restart, server.lazy, server.idle_timeout, server.limits) = (false, false, None, limits);
         // What happens to it between two calls is nobody's business but the log's.
         let surroundings = Surroundings {
             changed: Arc::default(),
             bus: Bus::new(Arc::new(SystemClock::default())),
             ..this.surroundings.clone()
         };
-        let scope = Scope::Call(this.pool.number());
+        let scope = Scope::Call(pool::number());
         let instance = this.registry.join(Arc::new(server), surroundings, scope, this.runtime.clone());
         owned.retain(|other| !other.tasks.is_empty());
         owned.push(Owned { attachment: Arc::downgrade(&instance.0), tasks: instance.0.core.tasks.clone() });
@@ -475,8 +514,8 @@ impl Upstream {
         self.0.core.orders.restart.notify_one();
         // Those that wait for a call are of what was; calls that run go on.
         if self.0.server.isolation == Isolation::Call {
-            self.0.pool.empty();
-            self.refill();
+            self.0.pools.empty();
+            self.refill_own();
             return true;
         }
         for own in self.owned() {
@@ -490,7 +529,7 @@ impl Upstream {
         let this = &*self.0;
         // Left first, so that no process of a session comes after the look at them.
         this.registry.leave(&this.core, &this.listener);
-        this.pool.empty();
+        this.pools.empty();
         for own in self.owned() {
             own.release();
         }

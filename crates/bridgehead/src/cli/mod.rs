@@ -9,6 +9,7 @@ mod call;
 mod check;
 mod completions;
 mod demo;
+mod doctor;
 mod events;
 mod exit;
 mod instance;
@@ -90,6 +91,7 @@ enum Verb {
     Tools(tools::Tools),
     Call(call::Call),
     Check(check::Check),
+    Doctor(doctor::Doctor),
     Status(status::Status),
     Logs(logs::Logs),
     Restart(restart::Restart),
@@ -126,6 +128,7 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Tools(tools) => tools.json,
         Verb::Call(call) => call.json,
         Verb::Check(check) => check.json,
+        Verb::Doctor(doctor) => doctor.json,
         Verb::Status(status) => status.json,
         Verb::Logs(logs) => logs.json,
         Verb::Restart(restart) => restart.json,
@@ -143,6 +146,7 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Tools(tools) => tools::run(&tools, &world),
         Verb::Call(call) => call::run(&call, &world),
         Verb::Check(check) => check::run(&check, &world),
+        Verb::Doctor(doctor) => doctor::run(&doctor, &world),
         Verb::Status(status) => status::run(&status, &world),
         Verb::Logs(logs) => logs::run(&logs, &world),
         Verb::Restart(restart) => restart::run(&restart, &world),

@@ -9,6 +9,7 @@
 
 mod bootstrap;
 mod common;
+mod doctor;
 mod example;
 mod leaks;
 mod memory;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{World, count, duration, timeouts};
+use super::{World, count, duration, sandbox, timeouts};
 use crate::env_file;
 use crate::filter::ToolFilter;
 use crate::interpolate::{self, Refusal};
@@ -14,8 +14,8 @@ use crate::keys::Place;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::server::{
-    EraChoice, Interactive, Isolation, Launch, Limits, Output, Queue, Remote, Requirement, Retry, Server,
-    ServerName, Stdio, ToolOverride, Transport,
+    EraChoice, Interactive, Isolation, Launch, Limits, Output, Queue, Remote, Retry, Server, ServerName,
+    Stdio, ToolOverride, Transport,
 };
 use crate::settings::GatewaySettings;
 use crate::tree::{Entry, Span, Value};
@@ -49,7 +49,6 @@ pub(super) fn read(
         (server.request_timeout, server.max_total) =
             timeouts(&section, gateway.request_timeout, gateway.max_total, findings);
         server.prefix = section.flag("prefix");
-        server.tools = tools(&section, queues, findings);
         server.queue = queue(&section, queues, findings).unwrap_or_default();
         server.filter = filter(&section, findings);
         server.restart = section.flag("restart").unwrap_or(server.restart);
@@ -82,13 +81,16 @@ pub(super) fn read(
         };
         server.max_leases = count(&section, "max_leases", server.max_leases);
         server.question_timeout = duration(&section, "question_timeout_ms", server.question_timeout);
-        server.limits = limits(&section, findings);
+        server.tools = tools(&section, server.isolation, queues, findings);
+        server.limits = sandbox::limits(&section, findings);
         if server.isolation == Isolation::Call {
             server.limits = server.limits.or(Limits::OF_A_CALL);
         }
-        server.require = require(&section, findings);
+        server.require = sandbox::require(&section, findings);
         if !disabled {
-            launch = Reader { world, interpolated, findings }.launch(&section, entry);
+            let mut reader = Reader { world, interpolated, findings };
+            launch = reader.launch(&section, entry);
+            server.confinement = reader.confinement(&section, launch.as_ref());
         }
     } else {
         let message = format!("a server must be a table, found {}", entry.node.value.describe());
@@ -155,58 +157,23 @@ fn isolation(section: &Section<'_>, findings: &mut Findings) -> Isolation {
     by_word.or(by_flag).unwrap_or_default()
 }
 
-/// `limits`. Those of a process need one of ours.
-fn limits(section: &Section<'_>, findings: &mut Findings) -> Limits {
-    let written = Section::read(Place::Limits, section.table("limits"), findings);
-    let count = |name| written.integer(name).and_then(|count| u32::try_from(count).ok());
-    let megabytes = |name| written.integer(name).map(|megabytes| megabytes << 20);
-    let limits = Limits {
-        memory: megabytes("max_memory_mb"),
-        execution: written.integer("max_execution_ms").map(Duration::from_millis),
-        processes: count("max_processes"),
-        open_files: count("max_open_files"),
-        file_size: megabytes("max_file_mb"),
-        output: megabytes("max_output_mb").and_then(|bytes| usize::try_from(bytes).ok()),
-        log: written.integer("max_log_kb").and_then(|kilobytes| usize::try_from(kilobytes << 10).ok()),
-    };
-    if section.mentions("url") {
-        let of_processes = ["max_memory_mb", "max_processes", "max_open_files", "max_file_mb", "max_log_kb"];
-        for entry in of_processes.into_iter().filter_map(|name| written.entry(name)) {
-            let diagnostic = findings
-                .diagnostic("what a remote server uses cannot be limited from here", &entry.key_span)
-                .help("only `max_execution_ms` and `max_output_mb` limit calls to a `url`");
-            findings.mistake(diagnostic);
-        }
-    }
-    limits
-}
-
-/// `require`, and that what is required is asked for at all.
-fn require(section: &Section<'_>, findings: &mut Findings) -> Vec<Requirement> {
-    let mut required = Vec::new();
-    for (word, span) in section.list("require") {
-        match Requirement::ALL.into_iter().find(|known| known.as_str() == word) {
-            Some(known) => required.push(known),
-            None => {
-                let known = Requirement::ALL.map(|known| format!("`{}`", known.as_str())).join(", ");
-                let diagnostic = findings
-                    .diagnostic(format!("`{word}` is nothing that can be required"), span)
-                    .help(format!("what can be required is {known}"));
-                findings.mistake(diagnostic);
-            }
-        }
-    }
-    required
-}
-
-fn tools(section: &Section<'_>, queues: &[Queue], findings: &mut Findings) -> BTreeMap<String, ToolOverride> {
+fn tools(
+    section: &Section<'_>,
+    isolation: Isolation,
+    queues: &[Queue],
+    findings: &mut Findings,
+) -> BTreeMap<String, ToolOverride> {
     let mut tools = BTreeMap::new();
     for entry in section.table("tools") {
         if let Value::Table(entries) = &entry.node.value {
             let section = Section::read(Place::Tool, entries, findings);
             tools.insert(
                 entry.key.clone(),
-                ToolOverride { lock: section.flag("lock"), queue: queue(&section, queues, findings) },
+                ToolOverride {
+                    lock: section.flag("lock"),
+                    queue: queue(&section, queues, findings),
+                    limits: sandbox::tool_limits(&section, isolation, findings),
+                },
             );
         }
     }
@@ -229,10 +196,10 @@ fn queue(section: &Section<'_>, queues: &[Queue], findings: &mut Findings) -> Op
     named.cloned()
 }
 
-struct Reader<'r> {
+pub(super) struct Reader<'r> {
     world: World<'r>,
     interpolated: &'r mut BTreeSet<String>,
-    findings: &'r mut Findings,
+    pub(super) findings: &'r mut Findings,
 }
 
 impl Reader<'_> {
@@ -414,7 +381,7 @@ impl Reader<'_> {
         None
     }
 
-    fn path(&mut self, key: &str, text: &str, span: &Span) -> Option<PathBuf> {
+    pub(super) fn path(&mut self, key: &str, text: &str, span: &Span) -> Option<PathBuf> {
         let path = self.fill(key, text, span)?;
         if path.is_empty() {
             self.mistake(&format!("`{key}` is empty"), span, "name a path, or remove the key");
@@ -442,7 +409,7 @@ impl Reader<'_> {
         }
     }
 
-    fn mistake(&mut self, message: &str, span: &Span, help: &str) {
+    pub(super) fn mistake(&mut self, message: &str, span: &Span, help: &str) {
         self.findings.mistake(self.findings.diagnostic(message, span).help(help));
     }
 }

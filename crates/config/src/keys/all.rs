@@ -13,11 +13,6 @@ const MEGABYTES: Kind = Integer { least: 1, most: 4096 };
 const LIMIT: Kind = Integer { least: 1, most: u32::MAX as u64 };
 
 const LATER: Status = Status::Later { accepts: &[], binding: false };
-const BINDING: Status = Status::Later { accepts: &[], binding: true };
-
-const fn binding_but(accepts: &'static [&'static str]) -> Status {
-    Status::Later { accepts, binding: true }
-}
 
 const fn works(
     place: Place,
@@ -106,10 +101,10 @@ pub const KEYS: &[Key] = &[
     works(Server, "shared", Flag, "true", "`false` is another way to write `isolation = \"session\"`."),
     works(Server, "limits", Table(Limits), "", "What the server's processes and calls may use; what is left out is not limited."),
     works(Server, "require", List, "[]", "Limits that must be kept by the system itself, or the server is not started: `memory:hard`, `processes:hard`."),
-    later(BINDING, Server, "files", Table(Files), "", "Which files the server may use."),
-    later(binding_but(&["full"]), Server, "network", Choice(&["none", "full"]), "\"full\"", "Whether the server may use the network."),
-    later(BINDING, Server, "profile", Text, "", "Ready-made set of protections."),
-    later(BINDING, Server, "on_missing", Choice(&["refuse", "degrade"]), "\"refuse\"", "What happens when a protection cannot be enforced."),
+    works(Server, "files", Table(Files), "", "Which files the server may use, besides those that every program needs; without it, all."),
+    works(Server, "network", Choice(&["none", "full"]), "\"full\"", "Whether the server may use the network."),
+    works(Server, "profile", Text, "", "Ready-made set of `files` and `network`, which both can add to: `offline-readonly`, `offline-workspace`, `readonly`, `workspace`."),
+    works(Server, "on_missing", Choice(&["refuse", "degrade"]), "\"refuse\"", "What happens to a server whose `files` and `network` cannot be kept here: it is not started, or runs with what can be kept, with a warning."),
     works(Server, "idle_timeout_ms", DURATION_OR_ZERO, "0", "How long an unused server keeps running; 0 means for ever. Its tools stay listed, and the next call starts it."),
     works(Server, "lazy", Flag, "false", "Starts the server on first use; until then its tools are those of the last time."),
     works(Server, "era", Choice(&["auto", "modern", "legacy"]), "\"auto\"", "Protocol era spoken with the server: found out, the stateless one of 2026, or the one with a handshake."),
@@ -127,7 +122,7 @@ pub const KEYS: &[Key] = &[
 
     works(Tool, "lock", Flag, "false", "Runs calls of this tool one at a time."),
     works(Tool, "queue", Text, "that of the server", "Queue that bounds this tool's calls."),
-    later(BINDING, Tool, "limits", Table(Limits), "those of the server", "What one call of this tool may use."),
+    works(Tool, "limits", Table(Limits), "those of the server", "What one call of this tool may use; all but `max_execution_ms` only with `isolation = \"call\"`."),
 
     works(Limits, "max_memory_mb", LIMIT, "", "Memory of the whole process tree, in megabytes; whoever takes more is killed, with all of the tree."),
     works(Limits, "max_execution_ms", DURATION, "", "Time one call may run, progress or not."),
@@ -137,8 +132,8 @@ pub const KEYS: &[Key] = &[
     works(Limits, "max_output_mb", MEGABYTES, "", "Largest answer to one call, in megabytes; never more than `max_message_mb`."),
     works(Limits, "max_log_kb", LIMIT, "64", "How much of the end of the server's error output is kept, in kilobytes."),
 
-    later(BINDING, Files, "read", List, "[]", "Paths the server may read."),
-    later(BINDING, Files, "write", List, "[]", "Paths the server may read and write."),
+    works(Files, "read", List, "[]", "Paths the server may read."),
+    works(Files, "write", List, "[]", "Paths the server may read and write."),
 
     works(Queue, "concurrency", COUNT, "64", "How many calls run at once."),
     works(Queue, "max_waiting", Integer { least: 0, most: 1_000_000 }, "1024", "How many calls may wait for their turn; one more is refused."),

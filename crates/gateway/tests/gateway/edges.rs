@@ -76,7 +76,9 @@ async fn unread_progress_is_dropped() {
 async fn a_call_that_finds_its_server_stopped_is_not_made() {
     let mock = Mock::legacy().tool("slow", Behaviour::HangUntilCancelled);
     let fixture = Fixture::start(&[("m", mock)], |options| {
-        options.servers[0].tools.insert("slow".to_owned(), ToolOverride { lock: Some(true), queue: None });
+        options.servers[0]
+            .tools
+            .insert("slow".to_owned(), ToolOverride { lock: Some(true), ..ToolOverride::default() });
     });
     fixture.gateway.settled().await;
     let call = |gateway: Gateway| {

@@ -10,6 +10,7 @@ mod events;
 mod leases;
 mod limits;
 mod one_shot;
+mod outcomes;
 mod parked;
 mod pool;
 mod questions;

@@ -103,7 +103,7 @@ async fn box_05_a_crash_touches_no_other_call() {
     fixture.end().await;
 }
 
-/// One that waits for a call may be killed; the call gets another and hears nothing of it.
+/// One that waits for a call may be killed; it is reaped and replaced, and a call hears nothing of it.
 #[tokio::test]
 async fn box_50_a_killed_one_is_not_missed() {
     let fixture = Fixture::start(&[("m", mock())], alone);
@@ -120,9 +120,14 @@ async fn box_50_a_killed_one_is_not_missed() {
         let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
-    // Nobody can know it sooner.
-    until("they are dead", || waiting.iter().all(|&pid| !lives(pid))).await;
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    // They are reaped and replaced without a call.
+    until("two others are waiting", || {
+        let status = &fixture.gateway.status().upstreams[0];
+        let replaced = status.pids.iter().all(|pid| !waiting.contains(pid)) && status.pids.len() == 3;
+        replaced && status.pool == Some(json!({"idle": 2, "misses": 0}))
+    })
+    .await;
+    assert!(waiting.iter().all(|&pid| !lives(pid)));
     for _ in 0..3 {
         let answer = fixture.call("pid", json!({})).await;
         assert!(answer.is_ok(), "{answer:?}");

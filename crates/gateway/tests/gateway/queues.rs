@@ -73,9 +73,10 @@ async fn a_queue_by_name_is_shared() {
     let slow = || Mock::legacy().tool("slow", Behaviour::HangUntilCancelled).tool("fast", Behaviour::Echo);
     let fixture = Fixture::start(&[("a", slow()), ("b", slow())], |options| {
         options.servers[0].queue = narrow(Some("narrow"), 8);
-        options.servers[1]
-            .tools
-            .insert("slow".to_owned(), ToolOverride { lock: None, queue: Some(narrow(Some("narrow"), 8)) });
+        options.servers[1].tools.insert(
+            "slow".to_owned(),
+            ToolOverride { queue: Some(narrow(Some("narrow"), 8)), ..ToolOverride::default() },
+        );
     });
     let gateway = &fixture.gateway;
     gateway.settled().await;

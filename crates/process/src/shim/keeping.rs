@@ -1,7 +1,7 @@
 //! Keeps one tree: starts the server, waits for all that end below, and kills them all when it is time.
 
 use std::collections::BTreeSet;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -12,11 +12,12 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+use super::confine::{self, Walls};
 use super::watch::{self, Watch};
 use crate::descent::{self, Descendant};
 use crate::message::{Birth, ORDER_HEAD, Order, OrderHead, Report, Stage};
-use crate::sys::{self, SignalMask};
-use crate::{Effective, Limits};
+use crate::sys::{self, Alone, Fork, SignalMask};
+use crate::{Confined, Effective, Limits};
 
 /// How long processes may take to die by SIGKILL. Those that do not hang in the kernel, or belong to
 /// another user and could not be signalled.
@@ -73,17 +74,93 @@ fn start(control: BorrowedFd<'_>, heard: &SignalMask) -> Result<Started, (Stage,
     }
     // They hold for us as well, who need next to nothing.
     let effective = watch::set(&order.limits).map_err(|error| (Stage::Limits, error.into()))?;
-    // The server inherits what we hear. Whoever ends before we are deaf again is found by the first look.
-    sys::hear_again(heard);
-    let child = command.spawn();
-    sys::deafen();
-    let child = child.map_err(|error| (Stage::Program, error))?;
-    // Dropping the command closes our ends of the pipes, so that they end with the server.
-    drop(command);
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let limits = order.limits;
+    let (pid, confined) = match order.confinement {
+        None => {
+            // The server inherits what we hear. Whoever ends before we are deaf again is found by the first look.
+            sys::hear_again(heard);
+            let child = command.spawn();
+            sys::deafen();
+            // Dropping the command, here, closes our ends of the pipes, so that they end with the server.
+            drop(command);
+            (child.map_err(|error| (Stage::Program, error))?.id(), None)
+        }
+        Some(asked) => {
+            let refused = |(feature, errno): confine::Gap| (Stage::Confinement(feature), errno.into());
+            let walls = Walls::prepare(asked, &order.program).map_err(refused)?;
+            start_confined(command, walls, heard).map(|(pid, confined)| (pid, Some(confined)))?
+        }
+    };
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let effective = Effective { confined, ..effective };
     pid.map(|server| Started { server, children, limits, effective })
         .ok_or_else(|| (Stage::Program, Errno::SRCH.into()))
+}
+
+/// What a new process says before it is the server: how it is confined, or why it will not be the server.
+const WORD: usize = 6;
+
+/// Doubles this process; the other confines itself and becomes the server.
+fn start_confined(
+    mut command: std::process::Command,
+    walls: Walls,
+    heard: &SignalMask,
+) -> Result<(u32, Confined), (Stage, io::Error)> {
+    let keeping = |error: io::Error| (Stage::Keeping, error);
+    let (mut said, says) = io::pipe().map_err(keeping)?;
+    match sys::fork(&Alone::check().map_err(keeping)?).map_err(keeping)? {
+        Fork::Child => {
+            drop(said);
+            let mut says = says;
+            let mut say = |tag: u8, rest: [u8; WORD - 1]| {
+                let mut word = [tag; WORD];
+                word[1..].copy_from_slice(&rest);
+                // Whoever does not hear this has ended, and ends us.
+                let _ = says.write_all(&word);
+            };
+            let number = |number: u32| {
+                let [a, b, c, d] = number.to_le_bytes();
+                [a, b, c, d, 0]
+            };
+            match walls.close() {
+                Ok(confined) => {
+                    say(b'C', number(confined.encode()));
+                    sys::hear_again(heard);
+                    // Returns only if there is no server.
+                    let error = command.exec();
+                    say(b'X', number(error.raw_os_error().unwrap_or_default().cast_unsigned()));
+                }
+                Err(gap) => say(b'G', confine::encode(gap)),
+            }
+            std::process::exit(126);
+        }
+        Fork::Parent { child } => {
+            // Our ends of the pipes close here, so that they end with the server.
+            drop((says, command));
+            let mut words = Vec::new();
+            said.read_to_end(&mut words).map_err(keeping)?;
+            let (words, _) = words.as_chunks::<WORD>();
+            let number = |rest: [u8; WORD - 1]| {
+                let [a, b, c, d, _] = rest;
+                u32::from_le_bytes([a, b, c, d])
+            };
+            let mut outcome = Err((Stage::Keeping, Errno::PROTO.into()));
+            for &[tag, ref rest @ ..] in words {
+                outcome = match tag {
+                    b'C' => Ok((child, Confined::decode(number(*rest)))),
+                    b'G' => Err(match confine::decode(*rest) {
+                        Some((feature, error)) => (Stage::Confinement(feature), error),
+                        None => (Stage::Keeping, Errno::PROTO.into()),
+                    }),
+                    _ => {
+                        let errno = number(*rest).cast_signed();
+                        Err((Stage::Program, io::Error::from_raw_os_error(errno)))
+                    }
+                };
+            }
+            outcome
+        }
+    }
 }
 
 fn receive(control: BorrowedFd<'_>) -> io::Result<(Order, [OwnedFd; 3])> {

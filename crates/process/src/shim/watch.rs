@@ -16,7 +16,7 @@ const FASTER: Duration = Duration::from_millis(10);
 ///
 /// The number of processes is left to the watch: the system counts all of a user's, and none of root's.
 pub(super) fn set(limits: &Limits) -> rustix::io::Result<Effective> {
-    let Limits { memory, processes, open_files, file_size, log: _ } = *limits;
+    let Limits { memory, processes, open_files, file_size, cpu_seconds, log: _ } = *limits;
     let most = |resource: Resource, value: u64| {
         let ceiling = getrlimit(resource).maximum.unwrap_or(u64::MAX);
         let value = Some(value.min(ceiling));
@@ -37,11 +37,18 @@ pub(super) fn set(limits: &Limits) -> rustix::io::Result<Effective> {
         sys::survive_large_files();
         most(Resource::Fsize, bytes)?;
     }
+    if let Some(seconds) = cpu_seconds {
+        // A second between being told and being killed.
+        let ceiling = getrlimit(Resource::Cpu).maximum.unwrap_or(u64::MAX);
+        let (soft, hard) = (u64::from(seconds).min(ceiling), (u64::from(seconds) + 1).min(ceiling));
+        setrlimit(Resource::Cpu, Rlimit { current: Some(soft), maximum: Some(hard) })?;
+    }
     Ok(Effective {
         memory: memory.map(|_| Enforced::Sampled),
         processes: processes.map(|_| Enforced::Sampled),
         open_files: open_files.map(|_| Enforced::Hard),
         file_size: file_size.map(|_| Enforced::Hard),
+        confined: None,
     })
 }
 

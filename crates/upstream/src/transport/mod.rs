@@ -90,6 +90,13 @@ fn opening(era: EraChoice) -> Opening {
     }
 }
 
+impl ConnectError {
+    /// Whether the server would have run, but not as limited and confined as was asked.
+    pub(crate) fn is_of_sandbox(&self) -> bool {
+        matches!(self, Self::Spawn(error) if error.is_of_sandbox())
+    }
+}
+
 impl Connection {
     /// How it is reached.
     pub(crate) const fn kind(&self) -> ConnectionKind {
@@ -115,6 +122,13 @@ impl Connection {
             Way::Process(process) => process.ended().await,
             Way::Http(connection) => connection.ended().await,
             Way::WebSocket(socket) => socket.ended().await,
+        }
+    }
+
+    /// Says to all who wait for an answer that the server is ended because it did not answer somebody else.
+    pub(crate) fn hangs(&self) {
+        if let Way::Process(process) = &self.way {
+            process.hangs();
         }
     }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{self as config, Server, Stdio};
-use bridgehead_process::{Child, Exit, Limits, SpawnError, Spec};
+use bridgehead_config::{self as config, Isolation, Server, Stdio};
+use bridgehead_process::{Child, Confinement, Exit, Files, Limits, SpawnError, Spec};
 use bridgehead_wire::Redactor;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::crash::Crash;
 use crate::link::{Link, LinkError};
@@ -66,6 +66,14 @@ pub(super) async fn connect(
     }
 }
 
+/// How much processor time one process of a call may take: more than it could on all processors within its time. Only
+/// one that the clock does not end is ended by this.
+fn cpu_seconds(execution: Duration) -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let seconds = execution.as_secs().saturating_add(2).saturating_mul(processors as u64);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
 impl Process {
     async fn start(
         server: &Server,
@@ -76,15 +84,25 @@ impl Process {
     ) -> Result<Self, SpawnError> {
         let mut env = bridgehead_process::base_environment(environment);
         env.extend(stdio.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
-        let config::Limits { memory, processes, open_files, file_size, log, output: _, execution: _ } =
+        let config::Limits { memory, processes, open_files, file_size, log, output: _, execution } =
             server.limits;
-        let limits = Limits { memory, processes, open_files, file_size, log };
+        let cpu_seconds = (server.isolation == Isolation::Call).then(|| execution.map(cpu_seconds)).flatten();
+        let limits = Limits { memory, processes, open_files, file_size, cpu_seconds, log };
+        let confinement = server.confinement.as_ref().map(|asked| Confinement {
+            files: asked
+                .files
+                .as_ref()
+                .map(|files| Files { read: files.read.clone(), write: files.write.clone() }),
+            network: asked.network == config::Network::Full,
+            degrade: asked.on_missing == config::OnMissing::Degrade,
+        });
         let spec = Spec {
             program: stdio.command.clone(),
             args: stdio.args.clone(),
             env,
             cwd: stdio.cwd.clone(),
             limits,
+            confinement,
         };
         let name: Arc<str> = Arc::from(server.name.as_ref());
         let redactor = Redactor::default();
@@ -97,12 +115,21 @@ impl Process {
         };
         let mut child = bridgehead_process::start(&spec, Box::new(log)).await?;
         let counted = record.began(child.view());
+        let kept = child.effective().confined.unwrap_or_default();
+        for missing in spec.confinement.iter().flat_map(|asked| kept.missing(asked)) {
+            warn!(server = %format_args!("mcp:{name}"), missing, "is not confined as asked (`on_missing = \"degrade\"`)");
+            record
+                .line(LineSource::Gateway, &format!("is not confined as asked: this system lacks {missing}"));
+        }
         let pipes = child.take_stdout().zip(child.take_stdin());
         let (stdout, stdin) = pipes.ok_or_else(|| SpawnError::Other {
             program: spec.program.clone(),
             source: std::io::Error::other("the new process has no pipes"),
         })?;
         let (link, read, write) = Link::over(&name, stdout, stdin, limit);
+        if let Some(output) = server.limits.output {
+            link.limit_noise(output as u64);
+        }
         link.on_noise({
             let record = record.clone();
             move |line| record.noisy(line)
@@ -152,10 +179,21 @@ impl Process {
     }
 
     fn crash(&self, exit: Option<Exit>) -> Crash {
+        Crash::new(exit, self.child.breach(), self.tail(), self.child.killed())
+    }
+
+    /// The end of its error output, as errors quote it.
+    fn tail(&self) -> String {
         let tail = self.child.stderr_tail();
         let tail = Redactor::default().text(tail.trim()).into_owned();
         let skip = tail.char_indices().rev().nth(STDERR_SHOWN).map_or(0, |(at, _)| at);
-        Crash::new(exit, self.child.breach(), tail[skip..].to_owned(), self.child.killed())
+        tail[skip..].to_owned()
+    }
+
+    /// Says to all who wait for an answer that the server is ended because it did not answer somebody else.
+    pub(crate) fn hangs(&self) {
+        let crash = Crash::hangs(self.tail());
+        self.link.end(LinkError::Crashed(Arc::new(crash)));
     }
 
     /// Kills the server and all its tree at once.

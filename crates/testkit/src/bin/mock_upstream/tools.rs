@@ -204,6 +204,15 @@ impl Call {
                 self.server.announce_change();
                 self.text("added", None, false);
             }
+            Behaviour::Shell { script, then } => {
+                shell(script);
+                self.play(then);
+            }
+            Behaviour::CloseOutput => {
+                if let Ok(nowhere) = std::fs::File::open("/dev/null") {
+                    let _ = rustix::stdio::dup2_stdout(nowhere);
+                }
+            }
             Behaviour::Grandchild => match grandchild() {
                 Ok(pid) => self.value(&json!({"pid": pid})),
                 Err(error) => self.text(&error.to_string(), None, true),
@@ -284,11 +293,18 @@ fn waits(behaviour: &Behaviour) -> bool {
         Behaviour::Delay { .. }
         | Behaviour::Progress { .. }
         | Behaviour::Flood { .. }
+        | Behaviour::Shell { .. }
         | Behaviour::Ask { .. }
         | Behaviour::AskInRounds(_) => true,
         Behaviour::Needs { then, .. } | Behaviour::Tell { then, .. } => waits(then),
         _ => false,
     }
+}
+
+/// Runs a script to its end, whatever that is.
+#[expect(clippy::disallowed_methods, reason = "a mock server may start programs")]
+fn shell(script: &str) {
+    let _ = std::process::Command::new("sh").arg("-c").arg(script).stdin(Stdio::null()).status();
 }
 
 fn environment(told: &[String]) -> Value {

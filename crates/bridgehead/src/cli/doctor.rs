@@ -1,0 +1,237 @@
+//! `bridgehead doctor`: what this machine can enforce, tried out; and for each server what is asked for, what of it is
+//! kept, and what to do about the rest.
+
+use std::time::Duration;
+
+use bridgehead::Gateway;
+use bridgehead_gateway::ServerStatus;
+use bridgehead_process::trial::{Finding, try_all};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::exit::Exit;
+use super::target::{run_once, start};
+use super::world::World;
+use super::{Chosen, output};
+
+/// Try what this machine can enforce, and compare it with what each server asks for
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Everything is tried: a program is started that wants out, and says whether it got there.
+Each server is started once, as the configuration says, to see how its limits are kept.
+
+Exit codes: 0 everything that is asked for is kept, 1 something is not, 78 the configuration is wrong.
+
+Examples:
+  bridgehead doctor
+  bridgehead doctor --machine               only this machine, no server is started
+  bridgehead doctor --config bridgehead.toml --json"
+)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Look at the machine only, and start no server
+    #[arg(long)]
+    machine: bool,
+    /// Give up on servers that have not answered after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(doctor: &Doctor, world: &World) -> Exit {
+    let config = match doctor.machine {
+        true => None,
+        false => match world.configuration(doctor.chosen.config.as_deref()) {
+            Ok(config) => Some(config),
+            Err(error) => return output::configuration_error(&error, doctor.json),
+        },
+    };
+    run_once(async {
+        // Every system has it, and no program needs it to run.
+        let machine = try_all(std::path::Path::new("/proc/self/mountinfo")).await;
+        let servers = match config {
+            None => Vec::new(),
+            Some(mut config) => {
+                for server in &mut config.servers {
+                    // What it said the last time is not asked for here.
+                    (server.lazy, server.idle_timeout) = (false, None);
+                }
+                let gateway = match start(config, world) {
+                    Ok(gateway) => gateway,
+                    Err(exit) => return exit,
+                };
+                // Those that are late are told as they are.
+                let _ = tokio::time::timeout(Duration::from_secs(doctor.timeout), gateway.settled()).await;
+                let servers = servers(&gateway);
+                gateway.stop().await;
+                servers
+            }
+        };
+        let exit = match servers.iter().all(|server| server.gaps.is_empty()) {
+            true => Exit::Success,
+            false => Exit::Failure,
+        };
+        if doctor.json {
+            output::json_data(&told(&machine, &servers, exit), exit)
+        } else {
+            output::data(&text(&machine, &servers, doctor.machine), exit)
+        }
+    })
+}
+
+/// What a server asks for, what of it is kept, and what is not, each with its cure.
+struct Server {
+    name: String,
+    isolation: &'static str,
+    limits: Option<Value>,
+    confinement: Option<Value>,
+    gaps: Vec<(String, String)>,
+}
+
+fn servers(gateway: &Gateway) -> Vec<Server> {
+    gateway.status().upstreams.into_iter().map(examined).collect()
+}
+
+fn examined(status: ServerStatus) -> Server {
+    let mut gaps = Vec::new();
+    let missing =
+        status.confinement.as_ref().and_then(|confinement| confinement["missing"].as_array().cloned());
+    for missing in missing.iter().flatten().filter_map(Value::as_str) {
+        let cure = "the table above says what makes it work; without `on_missing = \"degrade\"` the server is not started";
+        gaps.push((format!("not confined as asked: this system lacks {missing}"), cure.to_owned()));
+    }
+    if status.sandbox_unavailable {
+        let reason = status.reason.clone().unwrap_or_default();
+        gaps.push((reason, status.next_step.clone().unwrap_or_default()));
+    }
+    Server {
+        name: status.name,
+        isolation: status.isolation,
+        limits: status.limits,
+        confinement: status.confinement,
+        gaps,
+    }
+}
+
+fn told(machine: &[Finding], servers: &[Server], exit: Exit) -> Value {
+    let machine: Vec<Value> = machine
+        .iter()
+        .map(|finding| {
+            let protection = finding.protection;
+            let (works, how) = match &finding.outcome {
+                Ok(how) => (true, how),
+                Err(why) => (false, why),
+            };
+            let cure = (!works).then(|| protection.cure());
+            json!({"protection": protection.as_str(), "works": works, "how": how, "for": protection.purpose(), "cure": cure})
+        })
+        .collect();
+    let servers: Vec<Value> = servers
+        .iter()
+        .map(|server| {
+            let gap = |(gap, cure): &(String, String)| json!({"gap": gap, "cure": cure});
+            json!({
+                "name": server.name,
+                "isolation": server.isolation,
+                "limits": server.limits,
+                "confinement": server.confinement,
+                "gaps": server.gaps.iter().map(gap).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    json!({"ok": exit == Exit::Success, "machine": machine, "servers": servers})
+}
+
+fn text(machine: &[Finding], servers: &[Server], only_machine: bool) -> String {
+    let mut text = "this machine, tried out:\n".to_owned();
+    let rows: Vec<Vec<String>> = machine
+        .iter()
+        .map(|finding| {
+            let (word, how) = match &finding.outcome {
+                Ok(how) => ("works", how),
+                Err(why) => ("missing", why),
+            };
+            vec![finding.protection.as_str().to_owned(), word.to_owned(), output::one_line(how, 200)]
+        })
+        .collect();
+    text.push_str(&output::table(&rows));
+    for finding in machine.iter().filter(|finding| finding.outcome.is_err()) {
+        let protection = finding.protection;
+        text.push_str(&format!(
+            "cure: {} ({}): {}\n",
+            protection.as_str(),
+            protection.purpose(),
+            protection.cure()
+        ));
+    }
+    if only_machine {
+        return text;
+    }
+    text.push_str("\nservers, as asked for and as kept:\n");
+    let rows: Vec<Vec<String>> = servers
+        .iter()
+        .map(|server| {
+            vec![
+                server.name.clone(),
+                format!("isolation {}", server.isolation),
+                limits(server.limits.as_ref()),
+                confinement(server.confinement.as_ref()),
+            ]
+        })
+        .collect();
+    text.push_str(&match rows.is_empty() {
+        true => "no server is configured\n".to_owned(),
+        false => output::table(&rows),
+    });
+    for server in servers {
+        for (gap, cure) in &server.gaps {
+            text.push_str(&format!("gap: {}: {}\n", server.name, output::one_line(gap, 1000)));
+            text.push_str(&format!("cure: {}: {}\n", server.name, output::one_line(cure, 1000)));
+        }
+    }
+    text
+}
+
+/// Limits on a line, such as `memory 256 MB sampled`.
+fn limits(limits: Option<&Value>) -> String {
+    let Some(Value::Object(limits)) = limits else { return "no limits".to_owned() };
+    let each = limits.iter().filter_map(|(name, limit)| {
+        let most = limit["most"].as_u64()?;
+        let (name, most) = match name.as_str() {
+            "memoryBytes" => ("memory", format!("{} MB", most >> 20)),
+            "fileBytes" => ("files of", format!("{} MB", most >> 20)),
+            "outputBytes" => ("answers of", format!("{} MB", most >> 20)),
+            "logBytes" => ("log", format!("{} kB", most >> 10)),
+            "executionMs" => ("calls of", format!("{most} ms")),
+            "openFiles" => ("open files", most.to_string()),
+            other => (other, most.to_string()),
+        };
+        Some(match limit["enforced"].as_str() {
+            Some(how) => format!("{name} {most} {how}"),
+            None => format!("{name} {most}"),
+        })
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// A confinement on a line.
+fn confinement(confinement: Option<&Value>) -> String {
+    let Some(asked) = confinement else { return "not confined".to_owned() };
+    let kept = |kept: &Value| match kept.as_bool() {
+        Some(true) => "kept",
+        Some(false) => "not kept",
+        None => "not known",
+    };
+    let paths = |name: &str| asked["files"][name].as_array().map_or(0, Vec::len);
+    let files = asked["files"].is_object().then(|| {
+        let (read, write) = (paths("read"), paths("write"));
+        format!("files {} ({read} to read, {write} to write)", kept(&asked["files"]["enforced"]))
+    });
+    let network = (asked["network"]["allowed"] == "none")
+        .then(|| format!("network none {}", kept(&asked["network"]["enforced"])));
+    files.into_iter().chain(network).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,528 @@
+//! How calls in processes of their own end, whatever the server does. Each test carries the number of the case it shows.
+//!
+//! Whoever is greedy here is bounded by more than the limit under test.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bridgehead_config::{Confinement, FileAccess, Isolation, Limits, Network, ToolOverride};
+use bridgehead_gateway::Options;
+use bridgehead_testkit::{Behaviour, Crash, Mock};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use crate::support::Fixture;
+
+/// A tool that runs a script, with the mock's own output, and then answers.
+fn shell(script: &str) -> Behaviour {
+    Behaviour::Shell { script: script.to_owned(), then: Box::new(Behaviour::Echo) }
+}
+
+fn alone(options: &mut Options) {
+    let server = &mut options.servers[0];
+    server.isolation = Isolation::Call;
+    server.limits = Limits::OF_A_CALL;
+}
+
+/// A gateway whose one server has a process for each call, which may take so long.
+fn start(mock: Mock, execution: Duration) -> Fixture {
+    Fixture::start(&[("m", mock.tool("echo", Behaviour::Echo))], |options| {
+        alone(options);
+        options.servers[0].limits.execution = Some(execution);
+    })
+}
+
+/// Three processes that have 150 MB together for a moment: `tail` holds a line that does not end, all of it.
+const HOG: &str = "for i in 1 2 3; do (head -c 50000000 /dev/zero; sleep 2) | tail | wc -c >&2 & done; wait";
+/// Long enough for anything that is to end by itself, on any machine.
+const LONG: Duration = Duration::from_secs(60);
+/// How long calls may take that never end by themselves.
+const SHORT: Duration = Duration::from_millis(700);
+
+async fn until(what: &str, wanted: impl Fn() -> bool) {
+    for _ in 0..4_000 {
+        if wanted() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it never came about: {what}");
+}
+
+/// Calls `tool`, which must fail with this code, and then another, which must not.
+async fn fails(fixture: Fixture, tool: &str, code: &str) -> Value {
+    fixture.names().await;
+    let error = fixture.call(tool, json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["code"], code, "{error}");
+    assert_eq!(fixture.call("echo", json!({"a": 1})).await.unwrap()["structuredContent"]["a"], 1);
+    fixture.end().await;
+    error["data"]["details"].clone()
+}
+
+#[track_caller]
+fn ended(details: &Value, reason: &str, status: &str) {
+    assert_eq!(details["reason"], reason, "{details}");
+    assert!(details["status"].as_str().unwrap().contains(status), "{details}");
+}
+
+/// BOX-1, BOX-2, BOX-4: a call is answered, and nothing is left of the process that served it.
+#[tokio::test]
+async fn box_01_a_call_is_answered_and_nothing_is_left() {
+    let fixture = start(Mock::legacy().tool("pid", Behaviour::ProcessId), LONG);
+    fixture.names().await;
+    let answer = fixture.call("pid", json!({})).await.unwrap();
+    let pid = answer["structuredContent"]["pid"].as_u64().unwrap();
+    until("it is reaped", || !Path::new(&format!("/proc/{pid}")).exists()).await;
+    fixture.end().await;
+}
+
+/// BOX-3: a server that faults tells the signal, and the next call is served.
+#[tokio::test]
+async fn box_02_a_fault_is_told() {
+    let mock = Mock::legacy().tool("fault", shell("while kill -SEGV $PPID; do sleep 0.1; done"));
+    ended(&fails(start(mock, LONG), "fault", "PROVIDER_CRASHED").await, "signal", "signal 11");
+}
+
+/// BOX-3: the end of what a server said before it died is in the error.
+#[tokio::test]
+async fn box_03_last_words_are_told() {
+    let mock =
+        Mock::legacy().tool("abort", shell("echo the disk is on fire >&2; kill -ABRT $PPID; sleep 60"));
+    let details = fails(start(mock, LONG), "abort", "PROVIDER_CRASHED").await;
+    ended(&details, "signal", "signal 6");
+    assert!(details["stderr"].as_str().unwrap().contains("the disk is on fire"), "{details}");
+}
+
+/// BOX-3: ending well without an answer is a crash too.
+#[tokio::test]
+async fn box_04_an_end_without_an_answer_is_a_crash() {
+    let mock = Mock::legacy().tool("leave", Behaviour::Crash(Crash::Exit { status: 0 }));
+    ended(&fails(start(mock, LONG), "leave", "PROVIDER_CRASHED").await, "exit", "exit status 0");
+}
+
+/// BOX-3: one that computes for ever is ended with all that it started.
+#[tokio::test]
+async fn box_06_a_busy_loop_is_ended() {
+    let mock = Mock::legacy().tool("spin", shell("while :; do :; done"));
+    fails(start(mock, SHORT), "spin", "PROVIDER_TIMEOUT").await;
+}
+
+/// BOX-3: whoever does not listen to SIGTERM is ended all the same.
+#[tokio::test]
+async fn box_07_one_that_ignores_signals_is_ended() {
+    let mock = Mock::legacy().tool("deaf", shell("trap '' TERM INT HUP; while :; do sleep 1; done"));
+    fails(start(mock, SHORT), "deaf", "PROVIDER_TIMEOUT").await;
+}
+
+/// BOX-3: a stopped process is ended like any other.
+#[tokio::test]
+async fn box_08_a_stopped_one_is_ended() {
+    let mock = Mock::legacy().tool("stop", shell("kill -STOP $PPID; sleep 60"));
+    fails(start(mock, SHORT), "stop", "PROVIDER_TIMEOUT").await;
+}
+
+/// BOX-3: half a message is no answer.
+#[tokio::test]
+async fn box_09_half_a_message_is_no_answer() {
+    let mock = Mock::legacy().tool("half", shell(r#"printf '{"jsonrpc":"2.0",'; sleep 60"#));
+    fails(start(mock, SHORT), "half", "PROVIDER_TIMEOUT").await;
+}
+
+/// BOX-3: one that closes its output and goes on is ended at once.
+#[tokio::test]
+async fn box_10_closing_the_output_is_a_crash() {
+    let mock = Mock::legacy().tool("close", Behaviour::CloseOutput);
+    ended(&fails(start(mock, LONG), "close", "PROVIDER_CRASHED").await, "protocol", "closed its output");
+}
+
+/// BOX-2, BOX-3: an answer that is too large ends the call, as what it is.
+#[tokio::test]
+async fn box_12_too_large_an_answer_is_refused() {
+    let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("flood", Behaviour::Flood { megabytes: 3 });
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        alone(options);
+        options.servers[0].limits.output = Some(1 << 20);
+    });
+    ended(&fails(fixture, "flood", "PROVIDER_CRASHED").await, "output_limit", "more than the limit");
+}
+
+/// BOX-2: one that is just small enough comes whole.
+#[tokio::test]
+async fn box_13_the_largest_answer_comes_whole() {
+    let mock = Mock::legacy().tool("flood", Behaviour::Flood { megabytes: 3 });
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        alone(options);
+        options.servers[0].limits.output = Some((3 << 20) + 4096);
+    });
+    fixture.names().await;
+    let answer = fixture.call("flood", json!({})).await.unwrap();
+    assert_eq!(answer["content"][0]["text"].as_str().unwrap().len(), 3 << 20);
+    fixture.end().await;
+}
+
+/// Lines that are no messages, answers to nobody, and answers that nobody can read harm nobody.
+#[tokio::test]
+async fn box_14_nonsense_harms_nobody() {
+    let depth = 10_000;
+    let deep =
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
+    let mock = Mock::legacy()
+        .tool("bytes", shell(r"printf '\377\376\000{\n\n[]\nnull\n{}\n'"))
+        .tool("deep", Behaviour::RawLine(deep))
+        .tool("twice", Behaviour::DoubleAnswer)
+        .tool("astray", Behaviour::WrongId);
+    let fixture = Fixture::start(&[("m", mock.tool("echo", Behaviour::Echo))], |options| {
+        alone(options);
+        let limits = Limits { execution: Some(SHORT), ..Limits::default() };
+        options.servers[0]
+            .tools
+            .insert("deep".to_owned(), ToolOverride { limits, ..ToolOverride::default() });
+    });
+    fixture.names().await;
+    assert!(fixture.call("bytes", json!({})).await.is_ok());
+    // What cannot be read is no message, and so no answer.
+    let deep = fixture.call("deep", json!({})).await.unwrap_err();
+    assert_eq!(deep["data"]["code"], "PROVIDER_TIMEOUT", "{deep}");
+    for tool in ["twice", "astray", "echo"] {
+        assert!(fixture.call(tool, json!({})).await.is_ok(), "{tool}");
+    }
+    fixture.end().await;
+}
+
+/// BOX-2: chatter on the output does not keep the answer from coming.
+#[tokio::test]
+async fn box_15_chatter_is_skipped() {
+    let mock = Mock::legacy().tool("chat", shell("yes chatter | head -c 8000000"));
+    let fixture = start(mock, LONG);
+    fixture.names().await;
+    assert!(fixture.call("chat", json!({})).await.is_ok());
+    // What is kept of it is bounded.
+    let kept: usize =
+        fixture.gateway.upstreams()[0].record().tail(usize::MAX).iter().map(|line| line.text.len()).sum();
+    assert!(kept <= 256 << 10, "{kept}");
+    fixture.end().await;
+}
+
+/// BOX-2, BOX-3: endless output is ended with the call.
+#[tokio::test]
+async fn box_16_endless_output_is_ended() {
+    let mock = Mock::legacy().tool("lines", shell("yes")).tool("one", shell("yes | tr -d '\\n'"));
+    let fixture = Fixture::start(&[("m", mock.tool("echo", Behaviour::Echo))], |options| {
+        alone(options);
+        options.servers[0].limits.output = Some(1 << 20);
+        let limits = Limits { execution: Some(SHORT), ..Limits::default() };
+        options.servers[0].tools.insert("one".to_owned(), ToolOverride { limits, ..ToolOverride::default() });
+    });
+    fixture.names().await;
+    let error = fixture.call("lines", json!({})).await.unwrap_err();
+    ended(&error["data"]["details"], "output_limit", "no messages");
+    let error = fixture.call("one", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
+    assert!(fixture.call("echo", json!({})).await.is_ok());
+    fixture.end().await;
+}
+
+/// One that reads nothing any more holds up nobody but its own callers.
+#[tokio::test]
+async fn box_18_one_that_does_not_read_holds_up_nobody() {
+    let deaf = Mock::legacy().tool("stop", shell("kill -STOP $PPID; sleep 60")).tool("take", Behaviour::Echo);
+    let well = Mock::legacy().tool("echo", Behaviour::Echo);
+    let fixture = Fixture::start(&[("deaf", deaf), ("well", well)], |options| {
+        options.servers[0].limits.execution = Some(SHORT);
+        options.servers[0].restart = false;
+    });
+    fixture.names().await;
+    let (stopped, taken) = tokio::join!(fixture.call("deaf__stop", json!({})), async {
+        // By now it has stopped, or will before it has read all of this.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        fixture.call("deaf__take", json!({"text": "x".repeat(15 << 20)})).await
+    });
+    assert!(stopped.is_err() && taken.is_err(), "{stopped:?}");
+    let code = &taken.unwrap_err()["data"]["code"];
+    assert!(code == "PROVIDER_TIMEOUT" || code == "PROVIDER_CRASHED", "{code}");
+    assert!(fixture.call("well__echo", json!({})).await.is_ok());
+    fixture.end().await;
+}
+
+/// BOX-1: limits of a tool are its own.
+#[tokio::test]
+async fn box_44_limits_of_a_tool_are_its_own() {
+    let take = || shell(HOG);
+    let mock = Mock::legacy()
+        .tool("take", take())
+        .tool("take_more", take())
+        .tool("hang", Behaviour::Hang)
+        .tool("slow", Behaviour::Echo.after(1_500));
+    let fixture = Fixture::start(&[("m", mock.tool("echo", Behaviour::Echo))], |options| {
+        alone(options);
+        let server = &mut options.servers[0];
+        (server.limits.memory, server.limits.execution) = (Some(96 << 20), Some(LONG));
+        let with = |limits| ToolOverride { limits, ..ToolOverride::default() };
+        let more = Limits { memory: Some(512 << 20), ..Limits::default() };
+        let shorter = Limits { execution: Some(SHORT), ..Limits::default() };
+        server.tools.insert("take_more".to_owned(), with(more));
+        server.tools.insert("hang".to_owned(), with(shorter));
+    });
+    fixture.names().await;
+    let refused = fixture.call("take", json!({})).await.unwrap_err();
+    assert_eq!(refused["data"]["details"]["reason"], "memory_limit", "{refused}");
+    assert!(fixture.call("take_more", json!({})).await.is_ok());
+    let late = fixture.call("hang", json!({})).await.unwrap_err();
+    assert_eq!(late["data"]["code"], "PROVIDER_TIMEOUT", "{late}");
+    assert!(fixture.call("slow", json!({})).await.is_ok());
+    fixture.end().await;
+}
+
+/// BOX-4: of a hundred calls at once, those that crash or hang touch none of the others.
+#[tokio::test]
+async fn box_45_many_calls_at_once_are_apart() {
+    let mock = Mock::legacy()
+        .tool("echo", Behaviour::Echo)
+        .tool("crash", Behaviour::Crash(Crash::Exit { status: 3 }))
+        .tool("hang", Behaviour::Hang);
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        alone(options);
+        let limits = Limits { execution: Some(Duration::from_secs(20)), ..Limits::default() };
+        options.servers[0].limits.execution = Some(Duration::from_secs(120));
+        options.servers[0]
+            .tools
+            .insert("hang".to_owned(), ToolOverride { limits, ..ToolOverride::default() });
+    });
+    fixture.names().await;
+    let calls = (0..100).map(|number| {
+        let tool = match number % 10 {
+            3 => "crash",
+            7 => "hang",
+            _ => "echo",
+        };
+        let fixture = &fixture;
+        async move { (tool, fixture.call(tool, json!({"number": number})).await, number) }
+    });
+    let mut well = 0;
+    for (tool, outcome, number) in join_all(calls).await {
+        match (tool, outcome) {
+            ("echo", Ok(answer)) => {
+                assert_eq!(answer["structuredContent"]["number"], number);
+                well += 1;
+            }
+            ("crash", Err(error)) => assert_eq!(error["data"]["code"], "PROVIDER_CRASHED", "{error}"),
+            ("hang", Err(error)) => assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}"),
+            (tool, outcome) => panic!("{tool}: {outcome:?}"),
+        }
+    }
+    assert_eq!(well, 80);
+    fixture.end().await;
+}
+
+/// A call that finds nobody waiting starts one for itself, and is counted.
+#[tokio::test]
+async fn box_51_a_call_that_finds_nobody_starts_one() {
+    let fixture = start(Mock::legacy().tool("slow", Behaviour::Echo.after(300)), LONG);
+    fixture.names().await;
+    let outcomes = join_all((0..6).map(|_| fixture.call("slow", json!({})))).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    let pool = fixture.gateway.status().upstreams[0].pool.clone().unwrap();
+    assert!(pool["misses"].as_u64().unwrap() >= 4, "{pool}");
+    fixture.end().await;
+}
+
+/// Servers that differ in what they are given never share a process, though they are the same program.
+#[tokio::test]
+async fn box_52_what_was_given_to_one_is_not_given_to_another() {
+    let mock = || Mock::legacy().tool("env", Behaviour::Environment { values: vec!["WHO".to_owned()] });
+    let servers = [("a", mock().variable("WHO", "a")), ("b", mock().variable("WHO", "b"))];
+    let fixture = Fixture::start(&servers, |options| {
+        for server in &mut options.servers {
+            server.isolation = Isolation::Call;
+            server.limits = Limits::OF_A_CALL;
+        }
+    });
+    fixture.names().await;
+    for _ in 0..4 {
+        let (a, b) = tokio::join!(fixture.call("a__env", json!({})), fixture.call("b__env", json!({})));
+        assert_eq!(a.unwrap()["structuredContent"]["values"]["WHO"], "a");
+        assert_eq!(b.unwrap()["structuredContent"]["values"]["WHO"], "b");
+    }
+    fixture.end().await;
+}
+
+/// BOX-3: where calls share a process that hangs, those that waited with it say that somebody else's call was why, and
+/// the server comes back.
+#[tokio::test]
+async fn box_56_calls_that_share_a_hanging_process_say_so() {
+    let mock = Mock::legacy()
+        .tool("stop", shell("kill -STOP $PPID; sleep 60"))
+        .tool("hang", Behaviour::Hang)
+        .tool("echo", Behaviour::Echo);
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        let limits = Limits { execution: Some(SHORT), ..Limits::default() };
+        options.servers[0]
+            .tools
+            .insert("stop".to_owned(), ToolOverride { limits, ..ToolOverride::default() });
+    });
+    fixture.names().await;
+    let (hanging, stopped) = tokio::join!(fixture.call("hang", json!({})), fixture.call("stop", json!({})));
+    assert_eq!(stopped.unwrap_err()["data"]["code"], "PROVIDER_TIMEOUT");
+    let hanging = hanging.unwrap_err();
+    assert_eq!(hanging["data"]["code"], "PROVIDER_CRASHED", "{hanging}");
+    assert_eq!(hanging["data"]["details"]["reason"], "peer_timeout", "{hanging}");
+    assert!(fixture.call("echo", json!({})).await.is_ok(), "it is back");
+    fixture.end().await;
+}
+
+/// What a server said at its end is told without control characters and without secrets.
+#[tokio::test]
+async fn box_57_last_words_are_cleaned() {
+    let script = r"printf '\033[31mred\000 Authorization: Bearer abcdefghijklmnopqrstuvwxyz012345\n' >&2; kill -ABRT $PPID; sleep 60";
+    let mock = Mock::legacy().tool("abort", shell(script));
+    let details = fails(start(mock, LONG), "abort", "PROVIDER_CRASHED").await;
+    let stderr = details["stderr"].as_str().unwrap();
+    assert!(stderr.contains("red") && !stderr.contains("abcdefghijklmnop"), "{stderr:?}");
+    assert!(!stderr.chars().any(|character| character.is_control() && character != '\n'), "{stderr:?}");
+}
+
+/// A call that its client gives up is killed with its process.
+#[tokio::test]
+async fn box_58_a_call_that_is_given_up_is_killed() {
+    let fixture = start(Mock::legacy().tool("hang", Behaviour::Hang), LONG);
+    fixture.names().await;
+    let pids = || fixture.gateway.status().upstreams[0].pids.clone();
+    until("two are waiting", || pids().len() == 3).await;
+    let before = pids();
+    let mut hanging = Box::pin(fixture.call("hang", json!({})));
+    let served =
+        async { until("one has the call", || fixture.gateway.upstreams()[0].in_flight() == 1).await };
+    tokio::select! {
+        outcome = &mut hanging => panic!("{outcome:?}"),
+        () = served => {}
+    }
+    assert!(pids().iter().filter(|pid| before.contains(pid)).count() == 3);
+    // Giving up is dropping.
+    drop(hanging);
+    until("its process is gone and another waits", || {
+        let now = pids();
+        now.len() == 3 && now.iter().filter(|pid| before.contains(pid)).count() == 2
+    })
+    .await;
+    fixture.end().await;
+}
+
+/// BOX-4: a gateway that stops ends all calls that run, each with its tree.
+#[tokio::test]
+async fn box_30_a_stop_ends_all_that_run() {
+    let mock = Mock::legacy().tool("hang", Behaviour::Hang);
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        alone(options);
+        options.servers[0].limits.execution = Some(LONG * 10);
+    });
+    fixture.names().await;
+    let mut calls = Box::pin(join_all((0..50).map(|_| fixture.call("hang", json!({})))));
+    let running = async { until("all run", || fixture.gateway.upstreams()[0].in_flight() == 50).await };
+    tokio::select! {
+        _ = &mut calls => panic!("they ended"),
+        () = running => {}
+    }
+    let began = std::time::Instant::now();
+    let ((), outcomes) = tokio::join!(fixture.gateway.stop(), calls);
+    assert!(outcomes.iter().all(Result::is_err));
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    fixture.end().await;
+}
+
+/// What a confined server reaches, as a client sees it, and what is told of it.
+#[tokio::test]
+async fn a_confined_server_serves_and_says_how_it_is_kept() {
+    let place = tempfile::tempdir().unwrap();
+    let (inside, outside) = (place.path().join("inside"), place.path().join("outside"));
+    std::fs::create_dir(&inside).unwrap();
+    std::fs::write(&outside, "secret").unwrap();
+    let read = format!("cat {} && exit 0; kill -ABRT $PPID; sleep 60", outside.display());
+    let write = format!("echo x > {} || kill -ABRT $PPID", inside.join("new").display());
+    let mock = Mock::legacy().tool("read", shell(&read)).tool("write", shell(&write));
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        alone(options);
+        options.servers[0].confinement = Some(Confinement {
+            files: Some(FileAccess { read: Vec::new(), write: vec![inside.clone()] }),
+            network: Network::None,
+            ..Confinement::default()
+        });
+    });
+    fixture.names().await;
+    assert!(fixture.call("write", json!({})).await.is_ok());
+    assert!(inside.join("new").exists());
+    let error = fixture.call("read", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_CRASHED", "{error}");
+    let status = fixture.gateway.status().upstreams[0].confinement.clone().unwrap();
+    assert_eq!(status["files"]["enforced"], true, "{status}");
+    assert_eq!(status["network"], json!({"allowed": "none", "enforced": true}));
+    assert_eq!(status["missing"], json!([]));
+    fixture.end().await;
+}
+
+/// A server whose files are not there is not started, and its calls say why.
+#[tokio::test]
+async fn a_server_that_cannot_be_confined_is_not_started() {
+    let servers = [("m", Mock::legacy().tool("echo", Behaviour::Echo)), ("well", Mock::legacy())];
+    let fixture = Fixture::start(&servers, |options| {
+        options.servers[0].confinement = Some(Confinement {
+            files: Some(FileAccess { read: vec!["/no/such/place".into()], write: Vec::new() }),
+            ..Confinement::default()
+        });
+    });
+    fixture.names().await;
+    let status = fixture.gateway.status().upstreams[0].clone();
+    assert!(
+        status.sandbox_unavailable && status.reason.as_ref().unwrap().contains("/no/such/place"),
+        "{status:?}"
+    );
+    assert!(status.next_step.as_ref().unwrap().contains("bridgehead doctor"), "{status:?}");
+    fixture.end().await;
+}
+
+/// A fork bomb, a memory hog, a flood and a daemon, side by side with a server under load, whose answers they do not
+/// touch. All of them are bounded by more than their limits.
+#[tokio::test]
+async fn box_25_bad_neighbours_do_not_touch_a_good_one() {
+    let bomb = "for i in $(seq 200); do sleep 30 & done; wait";
+    let daemon = "setsid sh -c 'setsid sleep 30 &' &";
+    let bad = Mock::legacy()
+        .tool("bomb", shell(bomb))
+        .tool("hog", shell(HOG))
+        .tool("flood", shell("yes"))
+        .tool("daemon", shell(daemon));
+    let good = Mock::legacy().tool("echo", Behaviour::Echo);
+    let fixture = Fixture::start(&[("bad", bad), ("good", good)], |options| {
+        alone(options);
+        let limits = &mut options.servers[0].limits;
+        (limits.memory, limits.processes) = (Some(96 << 20), Some(32));
+        limits.output = Some(1 << 20);
+    });
+    fixture.names().await;
+    let bad = async {
+        tokio::join!(
+            fixture.call("bad__bomb", json!({})),
+            fixture.call("bad__hog", json!({})),
+            fixture.call("bad__flood", json!({})),
+            fixture.call("bad__daemon", json!({})),
+        )
+    };
+    let answered = std::cell::Cell::new(0);
+    let good = async {
+        loop {
+            let number = answered.get();
+            let answer = fixture.call("good__echo", json!({"number": number})).await.unwrap();
+            assert_eq!(answer["structuredContent"]["number"], number);
+            answered.set(number + 1);
+        }
+    };
+    let (bomb, hog, flood, daemon) = tokio::select! {
+        outcomes = bad => outcomes,
+        () = good => unreachable!(),
+    };
+    assert_eq!(bomb.unwrap_err()["data"]["details"]["reason"], "process_limit");
+    assert_eq!(hog.unwrap_err()["data"]["details"]["reason"], "memory_limit");
+    assert_eq!(flood.unwrap_err()["data"]["details"]["reason"], "output_limit");
+    assert!(daemon.is_ok(), "{daemon:?}");
+    assert!(answered.get() > 0);
+    fixture.end().await;
+}

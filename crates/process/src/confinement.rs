@@ -1,0 +1,201 @@
+//! What a program and all below it may reach, how much of that is kept, and why a program was not started if it
+//! cannot be.
+//!
+//! Whoever is confined at all also gains no privilege by what it executes, has no capabilities even as root, cannot
+//! signal or inspect anybody outside of its tree where the system can see to that, and is refused the calls that lead
+//! around the rest. Making it so is the shim's part.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What a program and all below it may reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Confinement {
+    /// The files that it may use, besides those that every program needs; all, if absent.
+    pub files: Option<Files>,
+    /// Whether it may use the network.
+    pub network: bool,
+    /// Whether it is started all the same where the system cannot keep all of it.
+    pub degrade: bool,
+}
+
+/// Files and folders, with all that is in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    /// What may be read and executed.
+    pub read: Vec<PathBuf>,
+    /// What may be changed, too.
+    pub write: Vec<PathBuf>,
+}
+
+/// How much of a confinement is kept, as the shim says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Confined {
+    /// The files are.
+    pub files: bool,
+    /// The network is shut.
+    pub network: bool,
+    /// Nobody outside of the tree can be signalled.
+    pub signals: bool,
+    /// Calls of the system that lead around the rest are refused.
+    pub calls: bool,
+    /// There are no capabilities.
+    pub privileges: bool,
+    /// Which version of Landlock the system has; 0 if none.
+    pub landlock: u8,
+}
+
+impl Confined {
+    /// What of `asked` is not kept, in words that name what the system lacks. Nothing if all is.
+    #[must_use]
+    pub fn missing(&self, asked: &Confinement) -> Vec<&'static str> {
+        let gaps = [
+            (asked.files.is_some() && !self.files, Feature::Landlock),
+            (!asked.network && !self.network, Feature::Seccomp),
+            (!self.calls, Feature::Seccomp),
+            (!self.privileges, Feature::Capabilities),
+        ];
+        let mut missing: Vec<_> =
+            gaps.into_iter().filter(|(gap, _)| *gap).map(|(_, feature)| feature.name()).collect();
+        missing.dedup();
+        missing
+    }
+
+    /// A bit for each, and four for the version.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn encode(self) -> u32 {
+        let Self { files, network, signals, calls, privileges, landlock } = self;
+        let flags = [files, network, signals, calls, privileges];
+        flags.into_iter().fold(u32::from(landlock.min(15)), |word, flag| word << 1 | u32::from(flag))
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn decode(word: u32) -> Self {
+        let flag = |place: u32| word >> place & 1 == 1;
+        Self {
+            files: flag(4),
+            network: flag(3),
+            signals: flag(2),
+            calls: flag(1),
+            privileges: flag(0),
+            landlock: u8::try_from(word >> 5 & 15).unwrap_or_default(),
+        }
+    }
+}
+
+/// What a system must have for a confinement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Feature {
+    Landlock,
+    Seccomp,
+    Capabilities,
+}
+
+impl Feature {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Landlock => "Landlock (files)",
+            Self::Seccomp => "seccomp filters (network and system calls)",
+            Self::Capabilities => "dropping capabilities (running as root)",
+        }
+    }
+}
+
+/// What every program needs to run at all: its libraries, and what they look at. What is not there is left out.
+#[cfg(target_os = "linux")]
+pub(crate) const NEEDED: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/gai.conf",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/locale.alias",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/etc/passwd",
+    "/etc/pki",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/timezone",
+    "/proc/cpuinfo",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys",
+    "/proc/uptime",
+    "/proc/version",
+    "/proc/version_signature",
+    "/sys/devices/system/cpu",
+    "/sys/kernel/mm/transparent_hugepage",
+];
+
+/// What every program may also write to.
+#[cfg(target_os = "linux")]
+pub(crate) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+
+impl Files {
+    /// The first path that does not exist or cannot be reached, and why.
+    pub(crate) fn absent(&self) -> Option<(&Path, io::Error)> {
+        let each = self.read.iter().chain(&self.write);
+        each.map(PathBuf::as_path).find_map(|path| Some((path, path.metadata().err()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Confined =
+        Confined { files: true, network: true, signals: true, calls: true, privileges: true, landlock: 7 };
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_kept_survives_the_way() {
+        for confined in [
+            ALL,
+            Confined::default(),
+            Confined { files: true, landlock: 2, ..Confined::default() },
+            Confined { privileges: true, ..Confined::default() },
+        ] {
+            assert_eq!(Confined::decode(confined.encode()), confined);
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        #[track_caller]
+        fn check(confined: Confined, files: bool, network: bool, expected: &[&str]) {
+            let asked = Confinement { files: files.then(Files::default), network, ..Confinement::default() };
+            assert_eq!(confined.missing(&asked), expected);
+        }
+        check(ALL, true, false, &[]);
+        check(Confined { files: false, ..ALL }, true, false, &["Landlock (files)"]);
+        check(Confined { files: false, ..ALL }, false, false, &[]);
+        let unfiltered = Confined { network: false, calls: false, ..ALL };
+        check(unfiltered, true, false, &["seccomp filters (network and system calls)"]);
+        check(
+            Confined { privileges: false, ..ALL },
+            false,
+            true,
+            &["dropping capabilities (running as root)"],
+        );
+    }
+}

@@ -1,0 +1,437 @@
+//! What a program may reach. Each test carries the number of the case it shows.
+//!
+//! The prisoner is this file's own program: told what to try, it tries, and says what came of it. What needs a Python
+//! says so where there is none, and shows nothing.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
+#![expect(clippy::disallowed_methods, reason = "another user is another program")]
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bridgehead_process::{
+    Child, Confined, Confinement, Files, Limits, Shim, SpawnError, Spec, base_environment, spawn, use_shim,
+};
+use tokio::io::AsyncReadExt;
+
+/// What the prisoner is to try, one per line: a word, and what it is about.
+const TRIES: &str = "BRIDGEHEAD_CONFINEMENT_TRIES";
+
+/// What came of an attempt, in a word.
+fn word<T>(outcome: std::io::Result<T>) -> String {
+    match outcome {
+        Ok(_) => "ok".to_owned(),
+        Err(error) => match error.kind() {
+            ErrorKind::PermissionDenied => "denied".to_owned(),
+            _ => format!("{error}"),
+        },
+    }
+}
+
+/// This file's program as one that tries to get out. Does nothing without being asked.
+#[test]
+fn prisoner() {
+    let Ok(tries) = std::env::var(TRIES) else { return };
+    for line in tries.lines() {
+        let (what, about) = line.split_once(' ').unwrap_or((line, ""));
+        let pid = || rustix::process::Pid::from_raw(about.parse().unwrap()).unwrap();
+        let outcome = match what {
+            "read" => word(std::fs::read(about)),
+            "write" => word(std::fs::write(about, "x")),
+            "list" => word(std::fs::read_dir(about)),
+            "bind" => word(TcpListener::bind("127.0.0.1:0")),
+            "connect" => word(TcpStream::connect(about)),
+            "datagram" => {
+                word(UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.send_to(b"x", "127.0.0.1:9")))
+            }
+            "unix" => word(UnixStream::connect(about)),
+            "abstract" => {
+                word(SocketAddr::from_abstract_name(about).and_then(|name| UnixStream::connect_addr(&name)))
+            }
+            "pair" => word(UnixStream::pair()),
+            "signal" => word(rustix::process::test_kill_process(pid()).map_err(Into::into)),
+            "parent" => {
+                let parent = rustix::process::getppid().unwrap();
+                word(rustix::process::test_kill_process(parent).map_err(Into::into))
+            }
+            "memory_file" => {
+                let flags = rustix::fs::MemfdFlags::CLOEXEC;
+                word(rustix::fs::memfd_create("x", flags).map_err(Into::into))
+            }
+            "raise" => {
+                use rustix::process::{Resource, Rlimit, setrlimit};
+                let more = Rlimit { current: Some(4096), maximum: Some(4096) };
+                word(setrlimit(Resource::Nofile, more).map_err(Into::into))
+            }
+            "privileges" => {
+                let has = rustix::thread::capabilities(None).unwrap();
+                let none = has.permitted.is_empty() && has.effective.is_empty();
+                let bounded = rustix::thread::no_new_privs().unwrap();
+                (if none && bounded { "none" } else { "some" }).to_owned()
+            }
+            "descriptors" => {
+                // As many as there are open; the list itself is not one of them.
+                let open = (0..256).filter(|&number| std::fs::metadata(format!("/dev/fd/{number}")).is_ok());
+                format!("{:?}", open.collect::<Vec<_>>())
+            }
+            "environment" => {
+                let mut names: Vec<String> = std::env::vars().map(|(name, _)| name).collect();
+                names.sort();
+                names.join(",")
+            }
+            _ => panic!("{what}"),
+        };
+        println!("TRIED {what} {about}: {outcome}");
+    }
+}
+
+fn spec(confinement: Confinement, tries: &[String]) -> Spec {
+    let parent: BTreeMap<String, String> = std::env::vars().collect();
+    let mut env = base_environment(&parent);
+    env.insert(TRIES.to_owned(), tries.join("\n"));
+    Spec {
+        program: std::env::current_exe().unwrap().to_str().unwrap().to_owned(),
+        args: ["--exact", "prisoner", "--nocapture"].map(str::to_owned).to_vec(),
+        env,
+        cwd: Some("/".into()),
+        limits: Limits { open_files: Some(256), ..Limits::default() },
+        confinement: Some(confinement),
+    }
+}
+
+fn shim() {
+    use_shim(Shim::Program(env!("CARGO_BIN_EXE_process-shim").into()));
+}
+
+async fn said(mut child: Child) -> Vec<String> {
+    let mut output = String::new();
+    let mut stdout = child.take_stdout().unwrap();
+    let reading = stdout.read_to_string(&mut output);
+    tokio::time::timeout(Duration::from_secs(60), reading).await.unwrap().unwrap();
+    let exit = child.wait().await;
+    assert!(exit.is_success(), "{exit}: {output} {}", child.stderr_tail());
+    output.lines().filter_map(|line| line.split_once("TRIED ").map(|(_, said)| said.to_owned())).collect()
+}
+
+/// Has the prisoner try each, and expects what stands beside it.
+async fn check(confinement: Confinement, expected: &[(String, &str)]) {
+    shim();
+    let tries: Vec<String> = expected.iter().map(|(what, _)| what.clone()).collect();
+    let child = spawn(&spec(confinement, &tries), Box::new(|_| {})).unwrap();
+    let said = said(child).await;
+    assert_eq!(said.len(), expected.len(), "{said:?}");
+    for (said, (what, outcome)) in said.iter().zip(expected) {
+        let what = if what.contains(' ') { what.clone() } else { format!("{what} ") };
+        assert_eq!(*said, format!("{what}: {outcome}"));
+    }
+}
+
+fn offline(read: &[&Path], write: &[&Path]) -> Confinement {
+    let owned = |paths: &[&Path]| paths.iter().map(|path| path.to_path_buf()).collect();
+    let files = Some(Files { read: owned(read), write: owned(write) });
+    Confinement { files, network: false, degrade: false }
+}
+
+fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let place = tempfile::tempdir().unwrap();
+    let (inside, outside) = (place.path().join("inside"), place.path().join("outside"));
+    for folder in [&inside, &outside] {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::write(folder.join("file"), "x").unwrap();
+    }
+    (place, inside, outside)
+}
+
+/// What was not given cannot be read, by root either; neither can what other processes have.
+#[tokio::test]
+async fn box_33_other_files_cannot_be_read() {
+    let (_place, inside, outside) = place();
+    let read = |path: &Path| format!("read {}", path.display());
+    let expected = [
+        (read(&inside.join("file")), "ok"),
+        (read(&outside.join("file")), "denied"),
+        (format!("list {}", outside.display()), "denied"),
+        ("read /proc/1/environ".to_owned(), "denied"),
+        (format!("read /proc/{}/environ", std::process::id()), "denied"),
+        ("read /etc/shadow".to_owned(), "denied"),
+    ];
+    check(offline(&[&inside], &[]), &expected).await;
+}
+
+/// Nothing can be written where it may only be read, by detours either.
+#[tokio::test]
+async fn box_34_other_files_cannot_be_written() {
+    let (_place, inside, outside) = place();
+    std::os::unix::fs::symlink(outside.join("file"), inside.join("link")).unwrap();
+    let write = |path: PathBuf| format!("write {}", path.display());
+    let expected = [
+        (write(inside.join("new")), "ok"),
+        (write(outside.join("new")), "denied"),
+        (write(inside.join("../outside/file")), "denied"),
+        (write(inside.join("link")), "denied"),
+        (write("/dev/null".into()), "ok"),
+    ];
+    check(offline(&[], &[&inside]), &expected).await;
+    check(offline(&[&inside], &[]), &[(write(inside.join("newer")), "denied")]).await;
+    assert_eq!(std::fs::read_to_string(outside.join("file")).unwrap(), "x");
+}
+
+/// Without the network no socket can be made, whatever for.
+#[tokio::test]
+async fn box_35_there_is_no_network() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connect = format!("connect {}", listener.local_addr().unwrap());
+    let expected = [
+        (connect.clone(), "denied"),
+        ("bind".to_owned(), "denied"),
+        ("datagram".to_owned(), "denied"),
+        ("pair".to_owned(), "ok"),
+    ];
+    let no_network = Confinement { files: None, network: false, degrade: false };
+    check(no_network, &expected).await;
+    let (_place, inside, _) = place();
+    check(offline(&[&inside], &[]), &expected).await;
+    // With it, everything but what leads to other programs of the machine.
+    let network = Confinement { network: true, ..offline(&[&inside], &[]) };
+    check(network, &[(connect, "ok"), ("bind".to_owned(), "ok"), ("datagram".to_owned(), "ok")]).await;
+}
+
+/// A socket in the file system leads to a program that is not confined; with or without a network it is refused.
+#[tokio::test]
+async fn box_36_sockets_of_other_programs_are_out_of_reach() {
+    let (_place, inside, _) = place();
+    let path = inside.join("socket");
+    let _listener = UnixListener::bind(&path).unwrap();
+    let connect = format!("unix {}", path.display());
+    for network in [false, true] {
+        let confinement = Confinement { network, ..offline(&[], &[&inside]) };
+        check(confinement, &[(connect.clone(), "denied")]).await;
+    }
+}
+
+/// The same for sockets that have no file.
+#[tokio::test]
+async fn box_37_abstract_sockets_are_out_of_reach() {
+    let name = format!("bridgehead-confinement-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let _listener = UnixListener::bind_addr(&address).unwrap();
+    for network in [false, true] {
+        let confinement = Confinement { files: None, network, degrade: false };
+        if !network {
+            check(confinement, &[(format!("abstract {name}"), "denied")]).await;
+        } else {
+            let (_place, inside, _) = place();
+            let confinement = Confinement { network, ..offline(&[&inside], &[]) };
+            check(confinement, &[(format!("abstract {name}"), "denied")]).await;
+        }
+    }
+}
+
+/// Which version of Landlock the shim met.
+async fn landlock() -> u8 {
+    shim();
+    let nothing = Confinement { files: None, network: false, degrade: true };
+    let child = spawn(&spec(nothing, &[]), Box::new(|_| {})).unwrap();
+    let version = child.effective().confined.unwrap().landlock;
+    said(child).await;
+    version
+}
+
+/// Neither the gateway nor the keeper of the tree can be signalled from inside.
+#[tokio::test]
+async fn box_38_the_gateway_cannot_be_signalled() {
+    if landlock().await < 6 {
+        println!("NOT SHOWN box_38: Landlock has no scopes here (version 6)");
+        return;
+    }
+    let (_place, inside, _) = place();
+    check(offline(&[&inside], &[]), &[(format!("signal {}", std::process::id()), "denied")]).await;
+}
+
+/// The same for the shim, which is the parent.
+#[tokio::test]
+async fn box_28_the_keeper_cannot_be_signalled() {
+    if landlock().await < 6 {
+        println!("NOT SHOWN box_28: Landlock has no scopes here (version 6)");
+        return;
+    }
+    let no_network = Confinement { files: None, network: false, degrade: false };
+    check(no_network, &[("parent".to_owned(), "denied")]).await;
+}
+
+/// Memory that no limit would count cannot be had.
+#[tokio::test]
+async fn box_22_files_in_memory_are_refused() {
+    let no_network = Confinement { files: None, network: false, degrade: false };
+    check(no_network, &[("memory_file".to_owned(), "denied")]).await;
+}
+
+/// A limit cannot be raised from inside, by root either.
+#[tokio::test]
+async fn box_39_limits_cannot_be_raised() {
+    let no_network = Confinement { files: None, network: false, degrade: false };
+    check(no_network, &[("raise".to_owned(), "denied")]).await;
+}
+
+/// There are no capabilities, for root either, and what is executed brings none.
+#[tokio::test]
+async fn box_40_no_privilege_is_gained() {
+    let no_network = Confinement { files: None, network: false, degrade: false };
+    check(no_network, &[("privileges".to_owned(), "none")]).await;
+}
+
+/// BOX-4: a program has its three pipes and nothing else of the gateway, though the gateway has leaked something.
+#[tokio::test]
+async fn box_31_there_are_three_descriptors() {
+    let leaked = std::fs::File::open("/dev/null").unwrap();
+    rustix::io::fcntl_setfd(&leaked, rustix::io::FdFlags::empty()).unwrap();
+    let everything = Confinement { files: None, network: false, degrade: false };
+    check(everything, &[("descriptors".to_owned(), "[0, 1, 2]")]).await;
+    drop(leaked);
+}
+
+/// A program has what it was given of the environment.
+#[tokio::test]
+async fn box_32_the_environment_is_what_was_given() {
+    shim();
+    let mut spec =
+        spec(Confinement { files: None, network: false, degrade: false }, &["environment".to_owned()]);
+    spec.env.retain(|name, _| name == "PATH" || name == TRIES);
+    let said = said(spawn(&spec, Box::new(|_| {})).unwrap()).await;
+    assert_eq!(said, [format!("environment : {TRIES},PATH")]);
+}
+
+/// Calls that reach into other processes or the kernel are refused, by their second numbers too.
+#[tokio::test]
+async fn box_41_calls_that_lead_around_are_refused() {
+    const SCRIPT: &str = "import ctypes,platform\n\
+        c=ctypes.CDLL(None,use_errno=True)\n\
+        def t(n,*a):\n c.syscall(n,*a)\n return ctypes.get_errno()\n\
+        x=platform.machine()=='x86_64'\n\
+        print(t(425,1,0), t(101 if x else 117,0,0,0,0), t(0x40000027) if x else 1)";
+    let Some(python) = python() else {
+        println!("NOT SHOWN box_41: there is no python3");
+        return;
+    };
+    shim();
+    let mut spec = spec(Confinement { files: None, network: false, degrade: false }, &[]);
+    (spec.program, spec.args) = (python, vec!["-c".to_owned(), SCRIPT.to_owned()]);
+    let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
+    let mut output = String::new();
+    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    child.wait().await;
+    assert_eq!(output, "1 1 1\n", "{}", child.stderr_tail());
+}
+
+/// A Python that can be run by its path.
+fn python() -> Option<String> {
+    ["/usr/bin/python3", "/usr/local/bin/python3"]
+        .into_iter()
+        .find(|path| Path::new(path).is_file())
+        .map(str::to_owned)
+}
+
+/// A path that is not there is named, and nothing is started.
+#[tokio::test]
+async fn box_55_a_path_that_is_not_there_is_named() {
+    shim();
+    let confinement = offline(&[], &[Path::new("/no/such/place")]);
+    let error = spawn(&spec(confinement, &[]), Box::new(|_| {})).unwrap_err();
+    assert!(error.is_of_sandbox(), "{error}");
+    assert!(error.to_string().contains("`/no/such/place`, which stands in its `files`"), "{error}");
+}
+
+/// Takes Landlock away from this thread and all that it starts.
+fn without_landlock() {
+    use seccompiler::{SeccompAction, SeccompFilter};
+    let refused = BTreeMap::from([(libc::SYS_landlock_create_ruleset, Vec::new())]);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let errno = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
+    let filter = SeccompFilter::new(refused, SeccompAction::Allow, errno, arch).unwrap();
+    seccompiler::apply_filter(&TryInto::<seccompiler::BpfProgram>::try_into(filter).unwrap()).unwrap();
+}
+
+/// Where Landlock is missing, a server with files of its own is not started; unless it was said that it may be, and then
+/// it is told what is missing. Without the network it needs none.
+#[tokio::test]
+async fn box_53_what_cannot_be_kept_is_refused() {
+    // Only this thread, which starts what all others come from.
+    without_landlock();
+    shim();
+    let (_place, inside, outside) = place();
+    let asked = offline(&[&inside], &[]);
+    let error = spawn(&spec(asked.clone(), &[]), Box::new(|_| {})).unwrap_err();
+    assert!(matches!(&error, SpawnError::Confinement { feature: "Landlock (files)", .. }), "{error}");
+    assert!(error.to_string().contains("bridgehead doctor"), "{error}");
+
+    let degraded = Confinement { degrade: true, ..asked };
+    let tries = [format!("read {}", outside.join("file").display()), "bind".to_owned()];
+    let child = spawn(&spec(degraded.clone(), &tries), Box::new(|_| {})).unwrap();
+    let kept = child.effective().confined.unwrap();
+    assert_eq!(kept.missing(&degraded), ["Landlock (files)"]);
+    assert!(!kept.files && kept.network && kept.calls && kept.landlock == 0, "{kept:?}");
+    assert_eq!(child.view().effective().confined, Some(kept));
+    let said = said(child).await;
+    assert!(said[0].ends_with(": ok") && said[1].ends_with(": denied"), "{said:?}");
+
+    check(Confinement { files: None, network: false, degrade: false }, &[("bind".to_owned(), "denied")])
+        .await;
+}
+
+/// All that was asked for is kept, and a program that is not there is told like any other.
+#[tokio::test]
+async fn what_is_kept_is_told() {
+    shim();
+    let (_place, inside, _) = place();
+    let asked = offline(&[&inside], &[]);
+    let child = spawn(&spec(asked.clone(), &[]), Box::new(|_| {})).unwrap();
+    let kept: Confined = child.effective().confined.unwrap();
+    assert_eq!(kept.missing(&asked), Vec::<&str>::new(), "{kept:?}");
+    said(child).await;
+
+    let script = inside.join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut broken = spec(asked, &[]);
+    broken.program = script.to_str().unwrap().to_owned();
+    let error = spawn(&broken, Box::new(|_| {})).unwrap_err();
+    assert!(matches!(error, SpawnError::NoInterpreter { .. }), "{error}");
+}
+
+/// Set for the run of this file by another user.
+const AGAIN: &str = "BRIDGEHEAD_CONFINEMENT_AGAIN";
+
+/// All of this file holds for a user without privileges, as which root runs it once more.
+#[test]
+fn all_holds_for_an_unprivileged_user() {
+    if !rustix::process::geteuid().is_root() || std::env::var_os(AGAIN).is_some() {
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let other_user = || {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).env("TMPDIR", "/tmp");
+        command
+    };
+    let reaches = |path: &Path| {
+        other_user().arg("test").arg("-x").arg(path).status().is_ok_and(|status| status.success())
+    };
+    if !reaches(&program) || !reaches(Path::new(env!("CARGO_BIN_EXE_process-shim"))) {
+        println!(
+            "NOT SHOWN as an unprivileged user: there is no setpriv, or this program is out of its reach"
+        );
+        return;
+    }
+    let listed = other_user().arg(&program).arg("--list").output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    for test in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
+        // One process for each, as some change what their process may do.
+        let run = other_user().arg(&program).args(["--exact", test]).env(AGAIN, "1").output().unwrap();
+        assert!(run.status.success(), "{test}: {}", String::from_utf8_lossy(&run.stdout));
+    }
+}
