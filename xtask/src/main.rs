@@ -110,7 +110,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Everything in its short form. What waits for the network or keeps only one core busy runs beside other steps.
+/// Everything in its short form. What waits for the network, or is not needed for long, is done beside the first steps with
+/// the time that they leave over.
 fn ci(root: &Path) -> Result<()> {
     let mut steps = Steps::new(root);
     std::thread::scope(|scope| {
@@ -118,14 +119,13 @@ fn ci(root: &Path) -> Result<()> {
             foreign::install_packages(root)?;
             conformance::install(root)
         });
+        let shipped = scope.spawn(|| Built::to_ship_aside(root));
         check(&mut steps);
         coverage::ci(&mut steps);
-        steps.run("installing other people's programs", |_| joined(packages));
-        steps.run("building what is checked", |root| Built::to_check(root).map(drop));
-        let shipped = scope.spawn(|| Built::to_ship_aside(root));
+        steps.run("other people's programs", |_| joined(packages));
         steps.run("conformance", |root| conformance::run(root, &[]));
         steps.run("foreign clients and servers", |root| foreign::run(root, &[]));
-        steps.run("building what is shipped", |_| joined(shipped));
+        steps.run("what is shipped", |_| joined(shipped));
     });
     steps.run("soak", |root| soak::run(root, &[]));
     steps.run("benchmark", |root| bench::run(root, &[]));
