@@ -38,12 +38,9 @@ export async function ready(client, servers) {
 
 /** A server's tools as a client of the order's era is to see them, given what the server lists by itself. */
 export function prefixed(server, tools) {
-  return tools.map((tool) => {
-    const seen = { ...tool, name: `${server}__${tool.name}` };
-    // How a tool runs as a task: tasks are not relayed, so the gateway does not say it.
-    delete seen.execution;
-    return seen;
-  });
+  // Tasks of 2025-11-25 are not relayed: a tool that is nothing else is left out, and of others it is not said.
+  const listed = tools.filter((tool) => tool.execution?.taskSupport !== 'required');
+  return listed.map(({ execution, ...tool }) => ({ ...tool, name: `${server}__${tool.name}` }));
 }
 
 export function text(result) {
