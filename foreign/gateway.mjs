@@ -15,7 +15,8 @@ export async function connect() {
       ? new StdioClientTransport({ command: job.command, args: job.args, env: job.env })
       : new StreamableHTTPClientTransport(new URL(job.url));
   const connected = new Client({ name: 'foreign-servers', version: '1' }, { versionNegotiation: { mode } });
-  await check('', 'connect', () => connected.connect(transport));
+  // What the servers have is told when they have come up, and here a dozen of them start at once.
+  await check('', 'connect', () => connected.connect(transport), READY_MS);
   return connected;
 }
 
