@@ -7,6 +7,7 @@
 
 mod bench;
 mod built;
+mod cases;
 mod conformance;
 mod coverage;
 mod foreign;
@@ -46,9 +47,11 @@ Chores:
   foreign                clients and servers of other people through the gateway; also --full (five rounds of the
                          clients, the servers over stdio too), --only clients|servers|remote, --json FILE
   soak                   servers are killed in 50 cycles while calls run, and nothing may be left or grow; also
-                         --full (1000 cycles, 50 kills), --cycles N, --kills N, --json FILE
+                         --full (1000 cycles, 50 kills, 10000 isolated calls), --cycles N, --kills N,
+                         --calls N, --json FILE
   requirements           are all landed requirements named by a test, and is docs/requirements.md fresh?
   requirements --write   writes docs/requirements.md anew
+  cases                  which of the 59 cases of isolation a test shows, and why the others are not
   generate               writes every page that is made from code anew; --check only compares
   coverage               which lines the tests run, and whether that is enough; --html for pages to look through
   fuzz [TARGET]          property tests for five minutes, or --minutes N
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         ["soak", options @ ..] => soak::run(&root, options),
         ["requirements"] => report::check(&root),
         ["requirements", "--write"] => report::write(&root),
+        ["cases"] => cases::run(&root),
         ["generate"] => generate::write(&root),
         ["generate", "--check"] => generate::check(&root),
         ["coverage"] => coverage::run(&root, false),
@@ -140,6 +144,7 @@ fn joined(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
 fn check(steps: &mut Steps<'_>) {
     steps.cargo("formatting", &["fmt", "--all", "--check"], &[]);
     steps.run("requirements", report::check);
+    steps.run("cases of isolation", cases::run);
     steps.cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]);
     steps.cargo(
         "documentation",

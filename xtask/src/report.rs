@@ -210,7 +210,9 @@ mod tests {
         let page = render(&proofs);
         assert!(page.contains("through a map\n\n- `a::one`\n- `b::two`\n"), "{page}");
         assert!(
-            page.contains("**BOX-4** no zombie, orphan or open descriptor after any outcome *(not yet)*\n"),
+            page.contains(
+                "**BOX-1** an isolated call runs in a process of its own, with limits *(not yet)*\n"
+            ),
             "{page}"
         );
         let health = page.find("## Health").unwrap();

@@ -7,6 +7,7 @@
 pub mod client;
 pub mod echo;
 pub mod family;
+pub mod isolation;
 pub mod load;
 pub mod machine;
 pub mod plan;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::isolation::TREE;
 use crate::load::Round;
 use crate::plan::{Behind, Cell, Findings};
 use crate::record::Verification;
@@ -37,6 +38,10 @@ const KILOBYTES_PER_SERVER: f64 = 300.0;
 const BACK_MILLIS: f64 = 300.0;
 const FULL_LIST_MILLIS: f64 = 25.0;
 const SHIM_RATIO: f64 = 2.5;
+const ISOLATED_P50_MILLIS: f64 = 0.3;
+const ISOLATED_P95_MILLIS: f64 = 2.0;
+const LARGE_START_RATIO: f64 = 1.2;
+const KILL_MILLIS: f64 = 50.0;
 
 /// One thing that is promised.
 #[derive(Debug)]
@@ -207,6 +212,16 @@ impl Findings {
         if let Some(ratio) = kept.shim_ratio() {
             bar("start through the shim to first byte".to_owned(), ratio, true, SHIM_RATIO, "× plain");
         }
+        if let Some((p50, p95)) = kept.isolation.added_millis() {
+            bar("p50 that isolation adds to a call".to_owned(), p50, true, ISOLATED_P50_MILLIS, "ms");
+            bar("p95 that isolation adds to a call".to_owned(), p95, true, ISOLATED_P95_MILLIS, "ms");
+        }
+        if let Some(ratio) = kept.isolation.start_ratio() {
+            bar("start with a gigabyte more".to_owned(), ratio, true, LARGE_START_RATIO, "× without");
+        }
+        if let Some(took) = kept.isolation.kill_millis() {
+            bar(format!("kill of {TREE} processes"), took, true, KILL_MILLIS, "ms");
+        }
         bars
     }
 
@@ -350,6 +365,17 @@ impl Supervision {
             figures.push(("plain_start_ms", millis(&plain)));
             figures.push(("shim_start_ms", millis(&kept)));
         }
+        if !self.isolation.calls.is_empty() {
+            let (shared, alone): (Vec<_>, Vec<_>) = self.isolation.calls.iter().copied().unzip();
+            figures.push(("shared_call_ms", millis(&shared)));
+            figures.push(("isolated_call_ms", millis(&alone)));
+        }
+        if !self.isolation.starts.is_empty() {
+            let (small, large): (Vec<_>, Vec<_>) = self.isolation.starts.iter().copied().unzip();
+            figures.push(("start_ms", millis(&small)));
+            figures.push(("start_with_a_gigabyte_ms", millis(&large)));
+        }
+        figures.extend(self.isolation.kill_millis().map(|took| ("kill_of_100_ms", took)));
         figures
     }
 }
@@ -403,6 +429,7 @@ fn rounded(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::isolation::Isolation;
     use crate::plan::Form;
     use crate::statistics::Percentiles;
 
@@ -475,15 +502,22 @@ mod tests {
             restarts: vec![Restart { back: ms(301), own: ms(2) }],
             full_lists: vec![ms(25)],
             starts: vec![(ms(2), ms(5))],
+            isolation: Isolation {
+                calls: vec![(ms(1), ms(1))],
+                starts: vec![(ms(10), ms(12))],
+                kills: vec![ms(50)],
+            },
         };
         assert_eq!(missed(&findings), Vec::<String>::new());
-        assert_eq!(findings.bars().len(), 19);
+        assert_eq!(findings.bars().len(), 23);
         findings.supervision.among_many = vec![(round(100.0, 1.0, 1.0), round(111.0, 1.0, 1.0))];
         findings.supervision.memory = vec![memory(301.0)];
         findings.supervision.restarts = vec![Restart { back: ms(303), own: ms(2) }];
         findings.supervision.full_lists = vec![ms(26)];
         findings.supervision.starts = vec![(ms(2), ms(6))];
-        assert_eq!(missed(&findings).len(), 5);
+        findings.supervision.isolation =
+            Isolation { calls: vec![(ms(1), ms(4))], starts: vec![(ms(10), ms(13))], kills: vec![ms(51)] };
+        assert_eq!(missed(&findings).len(), 9);
         assert_eq!(findings.to_json()["supervision"]["shim_start_ms"], 6.0);
         assert!(findings.table().contains("killed server back ms"), "{}", findings.table());
     }

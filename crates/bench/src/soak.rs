@@ -9,6 +9,7 @@
 
 mod crashes;
 mod gateway;
+mod isolated;
 mod report;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use crate::family::{self, Seen};
 pub use crashes::Crashes;
 use gateway::{Gateway, call_over_lines};
+pub use isolated::Isolated;
 pub use report::{Findings, Row};
 
 /// How many calls are in flight when a server is harmed.
@@ -120,6 +122,8 @@ pub struct Soak {
     pub cycles: usize,
     /// How often the gateway itself is killed under load, and its record checked.
     pub kills: usize,
+    /// How many calls have a process tree each.
+    pub calls: usize,
 }
 
 /// What the gateway holds.
@@ -142,7 +146,7 @@ impl Soak {
         let started = Instant::now();
         let folder = tempfile::tempdir()?;
         let mark = format!("{MARK}={}-{}", std::process::id(), folder.path().display());
-        let config = gateway::write_config(folder.path(), &self.victims, &mark)?;
+        let config = gateway::write_config(folder.path(), &self.victims, &mark, "")?;
         let gateway = Gateway::start(&self.gateway, &config, folder.path())?;
         gateway.all_ready(&self.victims)?;
         let mut findings = Findings::new(&self.victims, self.cycles);
@@ -187,9 +191,17 @@ impl Soak {
             tell("killing the gateway under load");
             let folder = tempfile::tempdir()?;
             let victims = &self.victims[..1];
-            let config = gateway::write_config(folder.path(), victims, &mark)?;
+            let config = gateway::write_config(folder.path(), victims, &mark, "")?;
             let crashed = crashes::run(&self.gateway, &config, folder.path(), &victims[0], self.kills, tell)?;
             findings.crashes = Some(crashed);
+        }
+        if self.calls > 0 {
+            tell("calling with a process tree for each call");
+            let folder = tempfile::tempdir()?;
+            let victims = &self.victims[..1];
+            let config = gateway::write_config(folder.path(), victims, &mark, "isolation = \"call\"\n")?;
+            let calls = isolated::run(&self.gateway, &config, folder.path(), &victims[0], self.calls)?;
+            findings.isolated = Some(calls);
         }
         findings.elapsed = started.elapsed();
         Ok(findings)

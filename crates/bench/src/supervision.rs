@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bridgehead_process::{Shim, Spec, base_environment, use_shim};
+use bridgehead_process::{Prepared, Shim, Spec, base_environment, use_shim};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::client::{check, once};
 use crate::family;
+use crate::isolation::{self, Isolation};
 use crate::load::{Load, Round};
 use crate::machine::{Process, free_address};
 use crate::plan::{Form, Plan, text};
@@ -47,6 +48,8 @@ pub struct Supervision {
     pub full_lists: Vec<Duration>,
     /// From the start of a program to its first byte: plainly, and through the shim.
     pub starts: Vec<(Duration, Duration)>,
+    /// What isolation costs.
+    pub isolation: Isolation,
 }
 
 /// Memory in kilobytes for each server.
@@ -72,7 +75,16 @@ pub struct Restart {
 }
 
 /// The parts by the names that `--only` takes.
-const PARTS: [&str; 5] = ["many upstreams", "upstream memory", "restart", "twenty upstreams", "shim"];
+const PARTS: [&str; 8] = [
+    "many upstreams",
+    "upstream memory",
+    "restart",
+    "twenty upstreams",
+    "shim",
+    "isolated call",
+    "start of a large gateway",
+    "kill of a large tree",
+];
 
 /// Whether a part is to be measured.
 fn wanted(only: Option<&str>, part: &str) -> bool {
@@ -99,7 +111,8 @@ impl Supervision {
     pub(crate) fn measure(plan: &Plan, folder: &TempDir, tell: &mut dyn FnMut(&str)) -> Result<Self> {
         let stage = Stage { plan, folder, runtime: Builder::new_current_thread().enable_all().build()? };
         let mut found = Self::default();
-        let [many, memory, restart, twenty, shim] = PARTS.map(|part| wanted(plan.only.as_deref(), part));
+        let [many, memory, restart, twenty, shim, isolated, large, tree] =
+            PARTS.map(|part| wanted(plan.only.as_deref(), part));
         let samples = plan.form.samples();
         if shim {
             tell("starting programs, plainly and through the shim");
@@ -108,6 +121,25 @@ impl Supervision {
         if twenty {
             tell("starting gateways with twenty servers");
             found.full_lists = (0..samples).map(|_| stage.full_list()).collect::<Result<_>>()?;
+        }
+        if isolated {
+            tell("calling servers with a process for each call");
+            let shared = stage.gateway(1, 1)?;
+            let alone = stage.gateway_with(1, 1, "isolation = \"call\"\n")?;
+            found.isolation.calls = isolation::calls(shared.address, alone.address, samples * 20)?;
+        }
+        if large {
+            tell("starting programs beside a gigabyte of memory");
+            let _prepared = stage.prepare()?;
+            let start = || stage.runtime.block_on(first_byte(&plan.upstream, true));
+            start()?;
+            found.isolation.starts = isolation::starts(samples * 2, start)?;
+        }
+        if tree {
+            tell("killing trees of a hundred processes");
+            let _prepared = stage.prepare()?;
+            found.isolation.kills =
+                (0..samples).map(|_| stage.runtime.block_on(isolation::kill())).collect::<Result<_>>()?;
         }
         if restart {
             tell("killing servers");
@@ -143,6 +175,11 @@ struct Gateway {
 impl Stage<'_> {
     /// Starts a gateway in front of `servers` servers with `tools` tools each, and waits until it has them all.
     fn gateway(&self, servers: usize, tools: usize) -> Result<Gateway> {
+        self.gateway_with(servers, tools, "")
+    }
+
+    /// The same with more lines for each server.
+    fn gateway_with(&self, servers: usize, tools: usize, more: &str) -> Result<Gateway> {
         let command = serde_json::to_string(text(&self.plan.upstream)?)?;
         let mut config = "audit.store = \"none\"\n[gateway]\nprefix = true\n".to_owned();
         if let Some(threads) = self.plan.threads {
@@ -152,7 +189,7 @@ impl Stage<'_> {
             // Writing to a string cannot fail.
             let _ = write!(
                 config,
-                "\n[servers.s{number}]\ncommand = {command}\nargs = [\"--stdio\", \"--tools\", \"{}\"]\nenv = {{ SERVER = \"{number}\" }}\n",
+                "\n[servers.s{number}]\ncommand = {command}\nargs = [\"--stdio\", \"--tools\", \"{}\"]\nenv = {{ SERVER = \"{number}\" }}\n{more}",
                 tools - 1
             );
         }
@@ -261,20 +298,22 @@ impl Stage<'_> {
         Ok((rounds, grown))
     }
 
-    /// From the start of a program to its first byte, plainly and through the shim, in turns.
-    fn starts(&self, pairs: usize) -> Result<Vec<(Duration, Duration)>> {
+    /// Has programs started through the shim that is installed, held ready as a gateway holds it while it has servers.
+    fn prepare(&self) -> Result<Prepared> {
         let shim = self.plan.gateway.with_file_name("bridgehead-shim");
         ensure!(shim.is_file(), "no `bridgehead-shim` beside the gateway, where it is installed");
+        use_shim(Shim::Program(shim));
+        let _inside = self.runtime.enter();
+        Ok(bridgehead_process::prepare())
+    }
+
+    /// From the start of a program to its first byte, plainly and through the shim, in turns.
+    fn starts(&self, pairs: usize) -> Result<Vec<(Duration, Duration)>> {
+        let _prepared = self.prepare()?;
         let both = || {
             let plain = self.runtime.block_on(first_byte(&self.plan.upstream, false))?;
             let kept = self.runtime.block_on(first_byte(&self.plan.upstream, true))?;
             anyhow::Ok((plain, kept))
-        };
-        use_shim(Shim::Program(shim));
-        // As a gateway holds it while it has servers.
-        let _prepared = {
-            let _inside = self.runtime.enter();
-            bridgehead_process::prepare()
         };
         // The first start reads files that the others find in memory.
         both()?;

@@ -91,6 +91,7 @@ fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
             .and_then(|threads| NonZeroUsize::new(usize::try_from(threads).ok()?)),
         debug_errors: section.flag("debug_errors").unwrap_or(default.debug_errors),
         max_message_bytes: bytes(section, "max_message_mb", default.max_message_bytes),
+        builtin: true,
     }
 }
 

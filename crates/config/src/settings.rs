@@ -132,6 +132,8 @@ pub struct GatewaySettings {
     pub debug_errors: bool,
     /// The largest single message from a server.
     pub max_message_bytes: usize,
+    /// Whether the tools about the gateway itself are offered. No file says otherwise; a relay does.
+    pub builtin: bool,
 }
 
 /// `[http]`
@@ -341,6 +343,7 @@ impl Default for GatewaySettings {
             threads: None,
             debug_errors: false,
             max_message_bytes: 16 * MEGABYTE,
+            builtin: true,
         }
     }
 }

@@ -297,7 +297,7 @@ limits = { max_execution_ms = 5, max_memory_mb = 256 }
     5 | limits = { max_execution_ms = 5, max_memory_mb = 256 }
       |                                  ^^^^^^^^^^^^^
       |
-      = help: only `max_execution_ms` and `max_output_mb` limit calls to a `url`
+      = help: only `max_execution_ms` and `max_output_mb` limit calls to a `url`, unless `isolation = "call"`
     "#);
 }
 

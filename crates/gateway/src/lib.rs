@@ -30,7 +30,6 @@ mod session;
 mod status;
 mod subscriptions;
 mod surfaces;
-mod tasks;
 mod template;
 mod trace;
 mod uris;

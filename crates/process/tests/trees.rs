@@ -118,7 +118,7 @@ async fn a_daemon_does_not_survive() {
 
 /// POOL-9: a tree as `npx` makes it ends completely, asked politely or not.
 #[tokio::test]
-async fn launchers_and_shells_end_completely() {
+async fn box_29_launchers_and_shells_end_completely() {
     for script in [
         "sh -c 'sh -c \"echo up; sleep 300\"; true'; true",
         "sh -c 'trap \"\" TERM; echo up; sleep 300; sleep 300'; true",
@@ -333,7 +333,7 @@ async fn one_nursery_serves_many_and_ends_with_the_last() {
 
 /// POOL-9: nothing is left when the gateway itself is killed.
 #[tokio::test]
-async fn nothing_outlives_a_killed_gateway() {
+async fn box_27_nothing_outlives_a_killed_gateway() {
     let mark = mark("gateway");
     #[expect(clippy::disallowed_methods, reason = "this test needs a gateway that it can kill")]
     let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
@@ -459,4 +459,48 @@ async fn a_view_shows_the_tree_until_its_end() {
     assert!(view.memory_bytes().unwrap() > 100_000);
     child.kill().await;
     assert_eq!((view.tree(), view.memory_bytes()), (Vec::new(), None));
+}
+
+/// A program lives on when the thread that started it is gone.
+#[test]
+fn box_47_the_thread_that_started_it_may_end() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mark = mark("thread");
+    let handle = runtime.handle().clone();
+    let started = {
+        let mark = mark.clone();
+        std::thread::spawn(move || {
+            let _inside = handle.enter();
+            start("echo up; cat", &mark)
+        })
+    };
+    let (child, mut lines) = started.join().unwrap();
+    runtime.block_on(async {
+        assert_eq!(line(&mut lines).await, "up");
+        assert!(marked(&mark).contains(&child.pid()));
+        child.stop(Duration::from_secs(5)).await;
+    });
+}
+
+/// BOX-5: starting a program costs the same however much memory the starting program has. Where every start copied the
+/// page tables, it would cost many times as much.
+#[tokio::test]
+async fn box_48_a_start_does_not_grow_with_memory() {
+    async fn quickest() -> Duration {
+        let mut quickest = Duration::MAX;
+        for _ in 0..15 {
+            let mark = mark("memory");
+            let begun = Instant::now();
+            let (child, mut lines) = start("echo up; cat", &mark);
+            line(&mut lines).await;
+            quickest = quickest.min(begun.elapsed());
+            child.kill().await;
+        }
+        quickest
+    }
+    let small = quickest().await;
+    let held: Vec<Vec<u8>> = (0..1024).map(|number| vec![(number % 200) as u8 | 1; 1 << 20]).collect();
+    let large = quickest().await;
+    assert!(held.iter().all(|block| block[4096] != 0));
+    assert!(large < small * 4 + Duration::from_millis(10), "{small:?}, with a gigabyte {large:?}");
 }

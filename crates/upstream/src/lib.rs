@@ -20,6 +20,7 @@ mod pool;
 pub mod provider;
 mod record;
 mod registry;
+pub mod relay;
 mod shelf;
 mod stream;
 mod supervisor;

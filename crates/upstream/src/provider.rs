@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_audit::CorrelationId;
-use bridgehead_config::{GatewaySettings, Launch, Server, ServerName};
+use bridgehead_config::{Confinement, GatewaySettings, Isolation, Launch, Limits, Server, ServerName};
 use bridgehead_events::{Bus, Detail, Excerpt};
 use bridgehead_schema::{Envelope, Flat, Origin};
 use bridgehead_wire::{Code, Method, Object, Raw, Redactor, code};
@@ -22,11 +22,16 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::catalog::Tool;
+use crate::crash::CrashReason;
 use crate::link::{LinkError, Mirror, Purpose, call_params};
 use crate::policy::{Delays, RestartPolicy};
 use crate::record::Records;
 use crate::registry::Registry;
-use crate::upstream::{Ready, State, Surroundings, Upstream};
+use crate::relay;
+use crate::upstream::{FailureStage, Ready, State, Surroundings, Unavailable, Upstream};
+
+/// How many processes of a provider are started at the same time.
+const STARTS: usize = 4;
 
 /// The answer to something asked of a provider, on its way.
 pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -78,10 +83,18 @@ pub struct ProviderConfig {
     pub environment: BTreeMap<String, String>,
     /// The largest answer that is taken, in bytes.
     pub limit: usize,
+    /// Who shares a process of a program. A server that is reached instead of run is called
+    /// from this process, unless there is a [relay](crate::relay).
+    pub isolation: Isolation,
+    /// What processes of a program may use.
+    pub limits: Limits,
+    /// What they may reach; everything, if absent.
+    pub confinement: Option<Confinement>,
 }
 
 impl ProviderConfig {
-    /// The defaults for an endpoint: 30 s a call, ten attempts to reconnect, the first after 1 s.
+    /// The defaults for an endpoint: 30 s a call, ten attempts to reconnect, the first after 1 s; every call of a
+    /// program's tool in a process of its own, with 256 MB and the other limits of such a call.
     pub fn new(namespace: ServerName, endpoint: Launch) -> Self {
         Self {
             namespace,
@@ -91,6 +104,9 @@ impl ProviderConfig {
             reconnect_backoff: Duration::from_millis(1_000),
             environment: BTreeMap::new(),
             limit: GatewaySettings::default().max_message_bytes,
+            isolation: Isolation::Call,
+            limits: Limits::OF_A_CALL,
+            confinement: None,
         }
     }
 }
@@ -202,8 +218,16 @@ impl McpProvider {
     async fn start(&self, config: ProviderConfig) -> Result<(), ProviderError> {
         self.end().await;
         let settings = GatewaySettings { request_timeout: config.timeout, ..GatewaySettings::default() };
-        let server =
-            Server { jitter: false, ..Server::new(config.namespace.clone(), config.endpoint, &settings) };
+        // What is reached has a process of its own where there is a program that relays.
+        let is_program = matches!(config.endpoint, Launch::Stdio(_)) || relay::is_there();
+        let server = Server {
+            jitter: false,
+            isolation: if is_program { config.isolation } else { Isolation::Shared },
+            // The clock of a call is the provider's own.
+            limits: if is_program { config.limits } else { Limits::default() },
+            confinement: config.confinement,
+            ..Server::new(config.namespace.clone(), config.endpoint, &settings)
+        };
         let policy = RestartPolicy {
             delays: Delays::Doubling { first: config.reconnect_backoff, most: Duration::from_secs(30) },
             attempts: Some(config.max_retries),
@@ -214,7 +238,7 @@ impl McpProvider {
             limit: config.limit,
             changed: Arc::new(Notify::new()),
             notices: None,
-            warm_up: Arc::new(Semaphore::new(1)),
+            warm_up: Arc::new(Semaphore::new(STARTS)),
             bus: self.bus.clone(),
             records: Records::default(),
             shelf: None,
@@ -235,9 +259,12 @@ impl McpProvider {
             State::Failed(failure) => failure.reason.clone(),
             State::Starting { .. } | State::Asleep(_) | State::Stopped => "it was stopped".to_owned(),
         };
+        let sandbox =
+            matches!(upstream.state(), State::Failed(failure) if failure.stage == FailureStage::Sandbox);
         upstream.stop().await;
         let message = format!("server `{}` did not come up: {reason}", config.namespace);
-        Err(ProviderError::new(Code::ProviderInitFailed, message))
+        let code = if sandbox { Code::SandboxUnavailable } else { Code::ProviderInitFailed };
+        Err(ProviderError::new(code, message))
     }
 
     async fn run(
@@ -291,7 +318,18 @@ impl McpProvider {
             let message = format!("the arguments do not fit the schema of tool `{name}`: {}", json!(issues));
             return Err(ProviderError::new(Code::ProviderInvalidInput, message));
         }
-        let result = ask(&upstream, &ready, tool, arguments, (timeout, correlation)).await?;
+        let result = match upstream.config().isolation {
+            Isolation::Call => {
+                // Killed when it is dropped, answer or not.
+                let alone = upstream.one_shot(&tool.name).map_err(|error| refused(&upstream, &error))?;
+                let ready = alone.acquire(Instant::now() + timeout).await;
+                let ready = ready.map_err(|error| refused(&upstream, &error))?;
+                ask(&alone, &ready, tool, arguments, (timeout, correlation)).await?
+            }
+            Isolation::Shared | Isolation::Session => {
+                ask(&upstream, &ready, tool, arguments, (timeout, correlation)).await?
+            }
+        };
         fits_output(name, tool, &result)?;
         Ok((namespace.clone(), result))
     }
@@ -343,6 +381,15 @@ fn connected(upstream: &Upstream) -> Result<Arc<Ready>, ProviderError> {
     Err(ProviderError::new(Code::ProviderUnavailable, message))
 }
 
+/// Why there is no process for a call.
+fn refused(upstream: &Upstream, error: &Unavailable) -> ProviderError {
+    let code = match error {
+        Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
+        _ => Code::ProviderUnavailable,
+    };
+    ProviderError::new(code, format!("server `{}` has no process for the call: {error}", upstream.name()))
+}
+
 async fn ask(
     upstream: &Upstream,
     ready: &Ready,
@@ -375,6 +422,10 @@ async fn ask(
         }
         Ok(Err(error @ LinkError::Refused { .. })) => {
             (Code::ProviderUnavailable, format!("turned the call away: {error}"))
+        }
+        // Its process was for this call only, and is killed.
+        Ok(Err(error @ LinkError::TooLarge { .. })) if upstream.config().isolation == Isolation::Call => {
+            (Code::ProviderCrashed, format!("was ended ({}): {error}", CrashReason::OutputLimit.as_str()))
         }
         Ok(Err(error @ (LinkError::Unusable(_) | LinkError::TooLarge { .. }))) => {
             (Code::ProviderInvalidOutput, error.to_string())

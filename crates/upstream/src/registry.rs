@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::{Core, Listener};
 use crate::key::{Key, Scope};
+use crate::relay;
 use crate::upstream::{Surroundings, Upstream};
 
 /// The servers that run. Clones share it.
@@ -40,7 +41,8 @@ impl Registry {
 
     /// Joins the process that serves this configuration, or starts one in the background on the current runtime.
     pub fn attach(&self, server: Server, surroundings: Surroundings) -> Upstream {
-        let upstream = self.join(Arc::new(server), surroundings, Scope::Shared, Handle::current());
+        let server = Arc::new(relay::relayed(server));
+        let upstream = self.join(server, surroundings, Scope::Shared, Handle::current());
         upstream.refill_own();
         upstream
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_audit::{CorrelationId, SystemClock};
-use bridgehead_config::{Launch, Remote, Secret, Stdio, Transport};
+use bridgehead_config::{Isolation, Launch, Limits, Remote, Secret, Stdio, Transport};
 use bridgehead_events::{Bus, Delivery, Detail, Event, Subscription};
 use bridgehead_testkit::{Behaviour, Carrier, Crash, LeakCheck, Mock, Served, Tool};
 use bridgehead_upstream::provider::{
@@ -91,6 +91,9 @@ impl World {
         };
         ProviderConfig {
             reconnect_backoff: Duration::from_millis(5),
+            // What is lost here is the one connection.
+            isolation: Isolation::Shared,
+            limits: Limits::default(),
             ..ProviderConfig::new("far".parse().unwrap(), endpoint)
         }
     }
@@ -449,4 +452,51 @@ scenarios! {
     websocket_reconnect_exhausted: reconnect_exhausted over WebSocket;
     websocket_bus_events: bus_events over WebSocket;
     websocket_terminate: terminate over WebSocket;
+}
+
+/// PROV-4, BOX-1, BOX-3, BOX-4: without being asked, every call of a program's tool has a process of its own, limited; a
+/// crash or a timeout is that call's alone, and what is returned has the tool, the result, the duration and the id.
+#[tokio::test]
+async fn calls_of_a_program_are_isolated_by_default() {
+    let scripted = mock()
+        .tool("pid", Behaviour::ProcessId)
+        .tool("leave", Behaviour::Crash(Crash::Exit { status: 3 }))
+        .tool("stay", Behaviour::Hang)
+        .tool("flood", Behaviour::Flood { megabytes: 2 });
+    let world = World::new(Way::Stdio, scripted);
+    let shared = world.config();
+    let isolated = ProviderConfig::new("far".parse().unwrap(), shared.endpoint.clone());
+    assert_eq!((isolated.isolation, isolated.limits), (Isolation::Call, Limits::OF_A_CALL));
+    let limits = Limits { output: Some(1 << 20), ..isolated.limits };
+    world.provider.init(ProviderConfig { limits, ..isolated }).await.unwrap();
+
+    let correlation = CorrelationId::mint();
+    let pid = || Invocation { tool: "far__pid".to_owned(), arguments: json!({}), timeout: None };
+    let first = world.provider.execute(&pid(), correlation).await.unwrap();
+    assert_eq!((first.tool.as_str(), first.correlation), ("far__pid", correlation));
+    assert!(first.duration > Duration::ZERO);
+    let second = world.provider.execute(&pid(), correlation).await.unwrap();
+    assert_ne!(first.result.as_str(), second.result.as_str(), "two calls had one process");
+
+    let crash = world.run("leave", json!({})).await.unwrap_err();
+    assert_eq!(crash.code, Code::ProviderCrashed, "{crash}");
+    assert!(crash.message.contains("exit status 3"), "{crash}");
+    let flood = world.run("flood", json!({})).await.unwrap_err();
+    assert_eq!(flood.code, Code::ProviderCrashed, "{flood}");
+    assert!(flood.message.contains("output_limit"), "{flood}");
+    let timeout = Some(Duration::from_millis(300));
+    let stay = Invocation { tool: "far__stay".to_owned(), arguments: json!({}), timeout };
+    let late = world.provider.execute(&stay, correlation).await.unwrap_err();
+    assert_eq!(late.code, Code::ProviderTimeout, "{late}");
+    assert_eq!(world.provider.health(), Health::Healthy, "nothing of this touches the connection");
+    assert!(world.run("pid", json!({})).await.is_ok());
+
+    world.provider.terminate().await;
+    let confinement = bridgehead_config::Confinement {
+        files: Some(bridgehead_config::FileAccess { read: vec!["/no/such/place".into()], write: Vec::new() }),
+        ..Default::default()
+    };
+    let refused = ProviderConfig { confinement: Some(confinement), ..shared };
+    let error = world.provider.init(refused).await.unwrap_err();
+    assert_eq!(error.code, Code::SandboxUnavailable, "{error}");
 }

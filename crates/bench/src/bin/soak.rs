@@ -25,7 +25,8 @@ Options:
   --node DIR        where the Node for it is, if not in the path
   --cycles N        how often a server is harmed; 50 without
   --kills N         how often the gateway itself is killed under load, and its record checked; 5 without
-  --full            1000 cycles and 50 kills
+  --calls N         how many calls have a process tree each; 500 without
+  --full            1000 cycles, 50 kills and 10000 calls
   --json FILE       also writes the figures to this file
 ";
 
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
 /// Whether all went as it should.
 fn run() -> Result<bool> {
     let (mut gateway, mut mock, mut everything, mut node) = (None, None, None, None);
-    let (mut cycles, mut kills, mut file) = (50, 5, None);
+    let (mut cycles, mut kills, mut calls, mut file) = (50, 5, 500, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().with_context(|| format!("`{argument}` needs a value"));
@@ -54,7 +55,8 @@ fn run() -> Result<bool> {
             "--node" => node = Some(value()?),
             "--cycles" => cycles = value()?.parse().context("`--cycles` needs a number")?,
             "--kills" => kills = value()?.parse().context("`--kills` needs a number")?,
-            "--full" => (cycles, kills) = (1000, 50),
+            "--calls" => calls = value()?.parse().context("`--calls` needs a number")?,
+            "--full" => (cycles, kills, calls) = (1000, 50, 10_000),
             "--json" => file = Some(PathBuf::from(value()?)),
             "--help" | "-h" => {
                 print!("{HELP}");
@@ -66,7 +68,8 @@ fn run() -> Result<bool> {
     let mock = mock.context("`--mock FILE` is needed")?;
     let mut victims = vec![Victim::mock(&mock, "modern"), Victim::mock(&mock, "legacy")];
     victims.extend(everything.map(|folder| server_everything(folder, node)));
-    let soak = Soak { gateway: gateway.context("`--gateway FILE` is needed")?, victims, cycles, kills };
+    let soak =
+        Soak { gateway: gateway.context("`--gateway FILE` is needed")?, victims, cycles, kills, calls };
     let findings = soak.run(&mut |line| eprintln!("{line}"))?;
     println!("{}", findings.table());
     if let Some(file) = file {

@@ -21,8 +21,8 @@ use crate::request::Template;
 /// How long the last gateway may take to end when its client has gone.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// One configuration for all gateways of a run.
-pub(super) fn write_config(folder: &Path, victims: &[Victim], mark: &str) -> Result<PathBuf> {
+/// One configuration for all gateways of a run, with more lines for each server.
+pub(super) fn write_config(folder: &Path, victims: &[Victim], mark: &str, more: &str) -> Result<PathBuf> {
     // Every loss is to be the first one: the delays between restarts are another matter.
     let quoted = |text: &str| Value::from(text).to_string();
     let record = quoted(&folder.join("audit").to_string_lossy());
@@ -31,7 +31,7 @@ pub(super) fn write_config(folder: &Path, victims: &[Victim], mark: &str) -> Res
     for victim in victims {
         // Writing to a string cannot fail.
         let _ = write!(text, "\n[servers.{}]\ncommand = {}\n", victim.name, quoted(&victim.command));
-        let _ = writeln!(text, "args = {}\nstable_after_ms = 1", json!(victim.args));
+        let _ = write!(text, "args = {}\nstable_after_ms = 1\n{more}", json!(victim.args));
         if let Some(cwd) = &victim.cwd {
             let _ = writeln!(text, "cwd = {}", quoted(&cwd.to_string_lossy()));
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Crashes, Harm, Holdings, Victim};
+use super::{Crashes, Harm, Holdings, Isolated, Victim};
 use crate::statistics::median;
 
 /// A connection may be closing while it is counted.
@@ -41,6 +41,8 @@ pub struct Findings {
     pub left_after_kill: Vec<String>,
     /// How the record of a gateway fared that was killed under load.
     pub crashes: Option<Crashes>,
+    /// How the gateway fared with a process tree for each call.
+    pub isolated: Option<Isolated>,
     /// How long it all took.
     pub elapsed: Duration,
 }
@@ -59,6 +61,7 @@ impl Findings {
             left_after_term: Vec::new(),
             left_after_kill: Vec::new(),
             crashes: None,
+            isolated: None,
             elapsed: Duration::ZERO,
         }
     }
@@ -73,7 +76,9 @@ impl Findings {
     /// What is wrong; nothing if all is well.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = Vec::new();
-        if let (Some(early), Some(late)) = (self.early, self.late) {
+        let cycles = self.early.zip(self.late);
+        let calls = self.isolated.map(|isolated| (isolated.early, isolated.late));
+        for (early, late) in cycles.into_iter().chain(calls) {
             let mut more = |what: &str, early: u64, late: u64, allowed: u64| {
                 if late > early + allowed {
                     complaints.push(format!("{what} grew from {early} to {late}"));
@@ -84,8 +89,9 @@ impl Findings {
             more("resident kilobytes", early.resident_kb, late.resident_kb, MORE_RESIDENT_KB);
             more("keepers of servers", early.processes as u64, late.processes as u64, 0);
         }
-        if self.zombies > 0 {
-            complaints.push(format!("{} zombies", self.zombies));
+        let zombies = self.zombies + self.isolated.map_or(0, |isolated| isolated.zombies);
+        if zombies > 0 {
+            complaints.push(format!("{zombies} zombies"));
         }
         for (end, left) in [("SIGTERM", &self.left_after_term), ("SIGKILL", &self.left_after_kill)] {
             complaints.extend(left.iter().map(|process| format!("outlived {end} of the gateway: {process}")));
@@ -149,6 +155,13 @@ impl Findings {
                 "killed under load {kills} times: all {answered} answered calls are in the record, whose {rows} rows verify"
             );
         }
+        if let Some(Isolated { calls, early, late, .. }) = self.isolated {
+            let _ = writeln!(
+                out,
+                "{calls} calls with a process tree each: descriptors {} to {}, resident KB {} to {}",
+                early.descriptors, late.descriptors, early.resident_kb, late.resident_kb
+            );
+        }
         out
     }
 
@@ -178,6 +191,9 @@ impl Findings {
             "early": held(self.early), "late": held(self.late), "zombies": self.zombies,
             "left_after_term": self.left_after_term, "left_after_kill": self.left_after_kill,
             "complaints": self.complaints(),
+            "isolated": self.isolated.map(|isolated| {
+                json!({"calls": isolated.calls, "early": held(Some(isolated.early)), "late": held(Some(isolated.late))})
+            }),
             "kills": self.crashes.map(|crashes| {
                 json!({"kills": crashes.kills, "answered": crashes.answered, "rows": crashes.rows})
             }),

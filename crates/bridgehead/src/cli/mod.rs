@@ -16,6 +16,7 @@ mod instance;
 mod log;
 mod logs;
 mod output;
+mod relay;
 mod reload;
 mod remote;
 mod restart;
@@ -101,6 +102,9 @@ enum Verb {
     /// The bundled demo server, on stdin and stdout
     #[command(hide = true)]
     DemoServer,
+    /// One remote server, on stdin and stdout, for a gateway
+    #[command(hide = true)]
+    Relay,
 }
 
 /// Runs the program.
@@ -124,7 +128,7 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         _ => {}
     }
     let wants_json = match &verb {
-        Verb::Serve(_) | Verb::Completions(_) | Verb::DemoServer => false,
+        Verb::Serve(_) | Verb::Completions(_) | Verb::DemoServer | Verb::Relay => false,
         Verb::Tools(tools) => tools.json,
         Verb::Call(call) => call.json,
         Verb::Check(check) => check.json,
@@ -152,6 +156,7 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Restart(restart) => restart::run(&restart, &world),
         Verb::Events(events) => events::run(&events, &world),
         Verb::Audit(audit) => audit::run(&audit, &world),
+        Verb::Relay => relay::run(&world),
         Verb::Completions(_) | Verb::DemoServer => Exit::Success,
     }
 }

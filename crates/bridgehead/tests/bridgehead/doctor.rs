@@ -1,5 +1,6 @@
 //! `doctor`: what a machine can enforce, and what servers ask for and get.
 
+use bridgehead_testkit::{Behaviour, Carrier, Crash, Mock};
 use serde_json::json;
 
 use crate::common::Place;
@@ -61,4 +62,49 @@ async fn a_gap_is_told_with_its_cure() {
     let wrong = place.file("wrong.toml", "[servers.a]\ncomand = \"x\"\n");
     let ran = place.run(&["doctor", "--json", "--config", wrong.to_str().unwrap()]).await;
     assert_eq!((ran.code, &ran.json()["ok"]), (Some(78), &json!(false)));
+}
+
+/// BOX-1: a server that is reached is called from a process of its own, whatever it speaks, and its limits are those of
+/// that process. Nothing of the relay shows.
+#[tokio::test]
+async fn a_server_that_is_reached_can_be_isolated() {
+    let mock = || {
+        Mock::legacy()
+            .tool("greet", Behaviour::Echo)
+            .tool("leave", Behaviour::Crash(Crash::Exit { status: 3 }))
+    };
+    for (carrier, kind) in [(Carrier::Http, "http"), (Carrier::Sse, "sse"), (Carrier::WebSocket, "websocket")]
+    {
+        let place = Place::new();
+        let served = mock().serve(carrier);
+        let text = format!(
+            "[servers.far]\nurl = \"{}\"\ntype = \"{kind}\"\nisolation = \"call\"\nlimits = {{ max_memory_mb = 200 }}\n",
+            served.url()
+        );
+        let file = place.file("far.toml", &text);
+        let file = file.to_str().unwrap();
+        let ran = place.run(&["call", "greet", "--args", r#"{"a":1}"#, "--config", file]).await;
+        assert_eq!((ran.code, ran.stdout.trim()), (Some(0), r#"{"a":1}"#), "{kind}: {}", ran.stderr);
+        let ran = place.run(&["tools", "--json", "--config", file]).await;
+        let names: Vec<String> = ran.json()["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(names, ["greet", "leave", "server_ping", "server_health"], "{kind}");
+        let told = place.run(&["doctor", "--json", "--config", file]).await.json();
+        let far = &told["servers"][0];
+        assert_eq!(far["isolation"], "call", "{far:#}");
+        assert_eq!(
+            far["limits"]["memoryBytes"],
+            json!({"most": 200 << 20, "enforced": "sampled"}),
+            "{far:#}"
+        );
+    }
+    let place = Place::new();
+    let file =
+        place.file("gone.toml", "[servers.far]\nurl = \"http://127.0.0.1:9/mcp\"\nisolation = \"call\"\n");
+    let ran = place.run(&["tools", "--json", "--config", file.to_str().unwrap()]).await;
+    assert_eq!(ran.code, Some(3), "{} {}", ran.stdout, ran.stderr);
 }

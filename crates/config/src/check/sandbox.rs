@@ -27,14 +27,15 @@ fn read(written: &Section<'_>) -> Limits {
 }
 
 /// `limits` of a server. Those of a process need one of ours.
-pub(super) fn limits(section: &Section<'_>, findings: &mut Findings) -> Limits {
+pub(super) fn limits(section: &Section<'_>, isolation: Isolation, findings: &mut Findings) -> Limits {
     let written = Section::read(Place::Limits, section.table("limits"), findings);
-    if section.mentions("url") {
+    // One with a process for each call is reached from there.
+    if section.mentions("url") && isolation != Isolation::Call {
         let of_processes = ["max_memory_mb", "max_processes", "max_open_files", "max_file_mb", "max_log_kb"];
         for entry in of_processes.into_iter().filter_map(|name| written.entry(name)) {
             let diagnostic = findings
                 .diagnostic("what a remote server uses cannot be limited from here", &entry.key_span)
-                .help("only `max_execution_ms` and `max_output_mb` limit calls to a `url`");
+                .help("only `max_execution_ms` and `max_output_mb` limit calls to a `url`, unless `isolation = \"call\"`");
             findings.mistake(diagnostic);
         }
     }

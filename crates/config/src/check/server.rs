@@ -82,7 +82,7 @@ pub(super) fn read(
         server.max_leases = count(&section, "max_leases", server.max_leases);
         server.question_timeout = duration(&section, "question_timeout_ms", server.question_timeout);
         server.tools = tools(&section, server.isolation, queues, findings);
-        server.limits = sandbox::limits(&section, findings);
+        server.limits = sandbox::limits(&section, server.isolation, findings);
         if server.isolation == Isolation::Call {
             server.limits = server.limits.or(Limits::OF_A_CALL);
         }
@@ -146,12 +146,6 @@ fn isolation(section: &Section<'_>, findings: &mut Findings) -> Isolation {
         let diagnostic = findings
             .diagnostic("`shared` contradicts `isolation`", &entry.node.span)
             .help("keep one of them; `shared = false` means `isolation = \"session\"`");
-        findings.mistake(diagnostic);
-    }
-    if let (Some(Isolation::Call), true, Some((_, span))) = (by_word, section.mentions("url"), written) {
-        let diagnostic = findings
-            .diagnostic("a remote server cannot have a process for each call yet", span)
-            .help("use `shared` or `session`, or run the server here by its `command`");
         findings.mistake(diagnostic);
     }
     by_word.or(by_flag).unwrap_or_default()

@@ -23,5 +23,4 @@ mod status;
 mod subscriptions;
 mod support;
 mod surfaces;
-mod tasks;
 mod telemetry;

@@ -134,3 +134,47 @@ async fn box_50_a_killed_one_is_not_missed() {
     }
     fixture.end().await;
 }
+
+/// BOX-4: after many calls there are as many processes and descriptors as before.
+#[tokio::test]
+async fn box_46_many_calls_leave_nothing() {
+    let fixture = Fixture::start(&[("m", mock())], alone);
+    fixture.names().await;
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let idle = || fixture.gateway.status().upstreams[0].pids.len() == 3;
+    for _ in 0..10 {
+        fixture.call("pid", json!({})).await.unwrap();
+    }
+    until("all is calm", idle).await;
+    let before = descriptors();
+    for _ in 0..200 {
+        fixture.call("pid", json!({})).await.unwrap();
+    }
+    until("all is calm again", || idle() && descriptors() <= before + 2).await;
+    fixture.end().await;
+}
+
+/// BOX-5: a call that finds a process waiting takes hardly longer than one of a shared process. The median is judged here,
+/// as this machine may be busy; `cargo xtask bench` judges the 95th percentile.
+#[tokio::test]
+async fn box_59_a_waiting_process_costs_little() {
+    let servers = [("alone", mock()), ("shared", mock())];
+    let fixture = Fixture::start(&servers, alone);
+    fixture.names().await;
+    let (mut isolated, mut plain) = (Vec::new(), Vec::new());
+    for _ in 0..40 {
+        let waiting =
+            || fixture.gateway.status().upstreams[0].pool.as_ref().is_some_and(|pool| pool["idle"] == 2);
+        until("two are waiting", || waiting() && fixture.gateway.status().upstreams[0].pids.len() == 3).await;
+        for (tool, times) in [("alone__pid", &mut isolated), ("shared__pid", &mut plain)] {
+            let begun = std::time::Instant::now();
+            fixture.call(tool, json!({})).await.unwrap();
+            times.push(begun.elapsed());
+        }
+    }
+    isolated.sort();
+    plain.sort();
+    let added = isolated[20].saturating_sub(plain[20]);
+    assert!(added < Duration::from_millis(10), "{added:?}");
+    fixture.end().await;
+}

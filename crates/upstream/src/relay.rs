@@ -1,0 +1,113 @@
+//! Servers that are reached instead of run, but from a process of its own: the relay.
+//!
+//! The relay is this very program under another verb, with the server's address and headers in its environment; it speaks
+//! to its starter over stdio like any server. So a call to a remote server can be given a process tree with limits, and
+//! what an untrusted peer sends over the network is taken apart there and not in the gateway.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use bridgehead_config::{EraChoice, Isolation, Launch, Remote, Secret, Server, Stdio, Transport};
+use serde::{Deserialize, Serialize};
+
+/// The verb.
+pub const VERB: &str = "relay";
+/// The variable that tells a relay whom to reach.
+pub const VARIABLE: &str = "RELAYED_SERVER";
+
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says which program relays, by the verb [`VERB`]. The first who says so is heard.
+pub fn use_relay(program: PathBuf) {
+    let _ = PROGRAM.set(program);
+}
+
+/// Whether there is one.
+pub(crate) fn is_there() -> bool {
+    PROGRAM.get().is_some()
+}
+
+/// How a relay is told.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    url: String,
+    transport: u8,
+    headers: BTreeMap<String, String>,
+    era: u8,
+}
+
+const TRANSPORTS: [Transport; 4] = [Transport::Probe, Transport::Http, Transport::Sse, Transport::WebSocket];
+const ERAS: [EraChoice; 3] = [EraChoice::Auto, EraChoice::Modern, EraChoice::Legacy];
+
+fn place<T: PartialEq>(all: &[T], one: &T) -> u8 {
+    all.iter().position(|other| other == one).and_then(|at| u8::try_from(at).ok()).unwrap_or_default()
+}
+
+/// The server as it is run: one that is reached, with a process for every call, through a relay.
+pub(crate) fn relayed(mut server: Server) -> Server {
+    let Launch::Remote(remote) = &server.launch else { return server };
+    if server.isolation != Isolation::Call {
+        return server;
+    }
+    let headers = remote.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned()));
+    let told = Told {
+        url: remote.url.expose(),
+        transport: place(&TRANSPORTS, &remote.transport),
+        headers: headers.collect(),
+        era: place(&ERAS, &server.era),
+    };
+    server.launch = match (PROGRAM.get().and_then(|program| program.to_str()), serde_json::to_string(&told)) {
+        (Some(program), Ok(told)) => {
+            let mut stdio = Stdio::new(program, [VERB]);
+            stdio.env.insert(VARIABLE.to_owned(), Secret::new(told));
+            Launch::Stdio(stdio)
+        }
+        _ => Launch::Unusable {
+            reason: "`isolation = \"call\"` of a `url` needs the program `bridgehead`, which relays; use `shared` or \
+                     `session` here"
+                .to_owned(),
+        },
+    };
+    // What the relay speaks is its own affair.
+    server.era = EraChoice::Auto;
+    server
+}
+
+/// Whom a relay is to reach, from what its variable says.
+pub fn told(text: &str) -> Option<(Remote, EraChoice)> {
+    let Told { url, transport, headers, era } = serde_json::from_str(text).ok()?;
+    let headers = headers.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
+    let transport = *TRANSPORTS.get(usize::from(transport))?;
+    Some((Remote { url: url.parse().ok()?, transport, headers }, *ERAS.get(usize::from(era))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_config::GatewaySettings;
+
+    use super::*;
+
+    #[test]
+    fn a_relay_is_told_whom_to_reach() {
+        let mut remote = Remote::new("https://example.com/mcp".parse().unwrap());
+        remote.transport = Transport::Http;
+        remote.headers.insert("Authorization".to_owned(), Secret::new("hunter2"));
+        let name: bridgehead_config::ServerName = "far".parse().unwrap();
+        let mut server = Server::new(name, Launch::Remote(remote.clone()), &GatewaySettings::default());
+        assert_eq!(relayed(server.clone()), server, "it is not isolated");
+
+        (server.isolation, server.era) = (Isolation::Call, EraChoice::Legacy);
+        assert!(matches!(relayed(server.clone()).launch, Launch::Unusable { .. }), "nobody relays");
+        use_relay("/bin/relay".into());
+        let through = relayed(server);
+        let Launch::Stdio(stdio) = &through.launch else { panic!("{through:?}") };
+        assert_eq!((stdio.command.as_str(), stdio.args.as_slice()), ("/bin/relay", &[VERB.to_owned()][..]));
+        assert!(!format!("{through:?}").contains("hunter2"));
+        assert_eq!(told(stdio.env[VARIABLE].expose()), Some((remote, EraChoice::Legacy)));
+        assert_eq!(
+            (told("{}"), told(r#"{"url":"https://a/","transport":9,"headers":{},"era":0}"#)),
+            (None, None)
+        );
+    }
+}
