@@ -15,7 +15,8 @@ export async function connect() {
       ? new StdioClientTransport({ command: job.command, args: job.args, env: job.env })
       : new StreamableHTTPClientTransport(new URL(job.url));
   const connected = new Client({ name: 'foreign-servers', version: '1' }, { versionNegotiation: { mode } });
-  await check('', 'connect', () => connected.connect(transport));
+  // What the servers have is told when they have come up, and here a dozen of them start at once.
+  await check('', 'connect', () => connected.connect(transport), READY_MS);
   return connected;
 }
 
@@ -38,12 +39,9 @@ export async function ready(client, servers) {
 
 /** A server's tools as a client of the order's era is to see them, given what the server lists by itself. */
 export function prefixed(server, tools) {
-  return tools.map((tool) => {
-    const seen = { ...tool, name: `${server}__${tool.name}` };
-    // How a tool runs as a task: tasks are not relayed, so the gateway does not say it.
-    delete seen.execution;
-    return seen;
-  });
+  // Tasks of 2025-11-25 are not relayed: a tool that is nothing else is left out, and of others it is not said.
+  const listed = tools.filter((tool) => tool.execution?.taskSupport !== 'required');
+  return listed.map(({ execution, ...tool }) => ({ ...tool, name: `${server}__${tool.name}` }));
 }
 
 export function text(result) {

@@ -16,7 +16,7 @@ const SERVERS = {
     tools: `echo get-annotated-message get-env get-resource-links get-resource-reference get-structured-content get-sum
       get-tiny-image gzip-file-as-resource toggle-simulated-logging toggle-subscriber-updates
       trigger-long-running-operation get-roots-list trigger-elicitation-request trigger-url-elicitation
-      trigger-sampling-request simulate-research-query`,
+      trigger-sampling-request`,
     calls: async (call) => {
       assert.equal(text(await call('echo', { message: 'across' })), 'Echo: across');
       const weather = await call('get-structured-content', { location: 'Chicago' });

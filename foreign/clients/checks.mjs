@@ -19,11 +19,11 @@ export const job = JSON.parse(process.argv[2]);
 
 let failed = false;
 
-/** Runs one check and prints its outcome. */
-export async function check(upstream, name, body) {
+/** Runs one check, which has so many milliseconds, and prints its outcome. */
+export async function check(upstream, name, body, patience = PATIENCE_MS) {
   let line = { upstream, check: name, ok: true };
   try {
-    const detail = await withPatience(body());
+    const detail = await withPatience(body(), patience);
     if (detail) line.detail = String(detail);
   } catch (error) {
     failed = true;
@@ -173,10 +173,10 @@ async function rejection(promise) {
   return result.error;
 }
 
-function withPatience(promise) {
+function withPatience(promise, patience) {
   let timer;
   const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`no outcome within ${PATIENCE_MS} ms`)), PATIENCE_MS);
+    timer = setTimeout(() => reject(new Error(`no outcome within ${patience} ms`)), patience);
   });
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }

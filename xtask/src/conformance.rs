@@ -1,4 +1,6 @@
-//! Runs the official conformance suite against our fixture, directly and through the gateway, and compares.
+//! Runs the official conformance suite against our fixtures, directly and through the gateway, and compares.
+//!
+//! There are two fixtures, on the SDKs of two makers, with the same tools; their runs go on at the same time.
 //!
 //! The suite's own count says little about a gateway: it lets a check pass that could not be made. What is counted here
 //! besides is what the gateway *keeps*: every check that succeeds at the fixture directly must succeed through the
@@ -16,12 +18,12 @@ mod verdict;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 
-use peers::{Era, Peers};
+use peers::{Era, Maker, Peers, Programs};
 use suite::{REVISIONS, Side, Suite};
-use verdict::{Comparison, Expected, Scenario};
+use verdict::{Comparison, Expected, Scenario, Totals};
 
 pub(crate) use driver::run as play;
 
@@ -68,26 +70,32 @@ const CLIENT_LEGS: [(&str, &str); 2] =
     [("client 2025-11-25", "2025-11-25"), ("client 2026-07-28", "2026-07-28")];
 
 /// How often everything is run with `--full`: what holds only sometimes does not hold.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 /// What the chore was asked to do.
-#[derive(Default, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct Request<'a> {
-    full: bool,
+    repeat: usize,
     compare: bool,
     json: Option<&'a str>,
 }
 
 impl<'a> Request<'a> {
     fn read(arguments: &[&'a str]) -> Result<Self> {
-        let mut request = Self::default();
+        let mut request = Self { repeat: 1, compare: false, json: None };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             match *argument {
-                "--full" => request.full = true,
+                "--full" => request.repeat = ROUNDS,
+                "--repeat" => {
+                    let times = rest.next().and_then(|times| times.parse().ok()).filter(|times| *times > 0);
+                    request.repeat = times.context("--repeat needs a number")?;
+                }
                 "--compare" => request.compare = true,
                 "--json" => request.json = Some(rest.next().context("--json needs the name of a file")?),
-                other => bail!("`conformance` knows --full, --compare and --json FILE, not `{other}`"),
+                other => {
+                    bail!("`conformance` knows --full, --repeat N, --compare and --json FILE, not `{other}`")
+                }
             }
         }
         Ok(request)
@@ -104,38 +112,35 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     let request = Request::read(arguments)?;
     let expected = Expected::read(&root.join("conformance/expected-failures.json"))?;
     let suite = Suite::install(root)?;
-    let rounds = if request.full { ROUNDS } else { 1 };
-    let mut servers = Legs::default();
+    let programs = Programs::build(root, suite.typescript_fixture())?;
+    let servers = std::thread::scope(|scope| {
+        let runs = Maker::ALL.map(|maker| {
+            let (suite, programs, request) = (&suite, &programs, &request);
+            scope.spawn(move || observe(suite, programs, maker, request.repeat))
+        });
+        let mut servers = Legs::default();
+        for run in runs {
+            servers.0.extend(run.join().map_err(|_| anyhow!("a run panicked"))??.0);
+        }
+        anyhow::Ok(servers)
+    })?;
+    // Alone: the suite looks at how long a client waits.
     let mut clients = Legs::default();
-    let peers = Peers::start(root, suite.folder())?;
-    for round in 1..=rounds {
-        let mut direct = BTreeMap::new();
-        for revision in REVISIONS {
-            println!("round {round} of {rounds}: {revision}, directly");
-            direct.insert(revision, suite.run(peers.direct(), revision, &format!("{revision} directly"))?);
-        }
-        for Leg { label, revision, upstream } in &LEGS {
-            println!("round {round} of {rounds}: {label}, through the gateway");
-            let address = match upstream {
-                Upstream::Stdio(era) => peers.through(*era),
-                Upstream::Http => peers.through_http(),
-            };
-            let through = suite.run(address, revision, label)?;
-            let scenarios = suite.scenarios(Side::Server, revision)?;
-            servers.add(label, Comparison::new(&scenarios, &direct[revision], &through));
-        }
+    for round in 1..=request.repeat {
         for (label, revision) in CLIENT_LEGS {
-            println!("round {round} of {rounds}: {revision}, the gateway as the client");
-            let seen = suite.run_client(peers.gateway(), revision, label)?;
+            println!("round {round} of {}: {revision}, the gateway as the client", request.repeat);
+            let seen = suite.run_client(&programs.gateway, revision, label)?;
             clients.add(label, Comparison::of_client(&suite.scenarios(Side::Client, revision)?, &seen));
         }
     }
-    drop(peers);
 
     let mut mistakes = Vec::new();
     for (legs, table) in [(&servers, table as fn(&str, &Comparison) -> String), (&clients, client_table)] {
-        for (label, comparison) in &legs.0 {
+        for (label, Seen { worst: comparison, totals }) in &legs.0 {
             print!("\n{}", table(label, comparison));
+            if let Some(other) = totals.iter().find(|other| **other != totals[0]) {
+                mistakes.push(format!("{label}: not every time the same: {:?}, then {other:?}", totals[0]));
+            }
             if request.compare {
                 print!("\n{}", losses(comparison));
             }
@@ -159,15 +164,52 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The worst that was seen of each leg, in the order they were first run.
+/// Runs everything around the fixture of one maker.
+fn observe(suite: &Suite, programs: &Programs, maker: Maker, rounds: usize) -> Result<Legs> {
+    let mut servers = Legs::default();
+    let peers = Peers::start(programs, maker, suite.folder())?;
+    let prefix = maker.prefix();
+    for round in 1..=rounds {
+        let mut direct = BTreeMap::new();
+        for revision in REVISIONS {
+            println!("round {round} of {rounds}: {prefix}{revision}, directly");
+            let label = format!("{prefix}{revision} directly");
+            direct.insert(revision, suite.run(peers.direct(), revision, &label)?);
+        }
+        for Leg { label, revision, upstream } in &LEGS {
+            println!("round {round} of {rounds}: {prefix}{label}, through the gateway");
+            let address = match upstream {
+                Upstream::Stdio(era) => peers.through(*era),
+                Upstream::Http => peers.through_http(),
+            };
+            let label = format!("{prefix}{label}");
+            let through = suite.run(address, revision, &label)?;
+            let scenarios = suite.scenarios(Side::Server, revision)?;
+            servers.add(&label, Comparison::new(&scenarios, &direct[revision], &through));
+        }
+    }
+    Ok(servers)
+}
+
+/// What was seen of each leg, in the order they were first run.
 #[derive(Default)]
-struct Legs(Vec<(&'static str, Comparison)>);
+struct Legs(Vec<(String, Seen)>);
+
+/// The worst of all repetitions, and the sums of each.
+struct Seen {
+    worst: Comparison,
+    totals: Vec<Totals>,
+}
 
 impl Legs {
-    fn add(&mut self, label: &'static str, comparison: Comparison) {
-        match self.0.iter_mut().find(|(known, _)| *known == label) {
-            Some((_, worst)) => worst.keep_worst(comparison),
-            None => self.0.push((label, comparison)),
+    fn add(&mut self, label: &str, comparison: Comparison) {
+        let totals = comparison.totals();
+        match self.0.iter_mut().find(|(known, _)| known == label) {
+            Some((_, seen)) => {
+                seen.worst.keep_worst(comparison);
+                seen.totals.push(totals);
+            }
+            None => self.0.push((label.to_owned(), Seen { worst: comparison, totals: vec![totals] })),
         }
     }
 }
@@ -225,7 +267,7 @@ fn losses(comparison: &Comparison) -> String {
 
 fn report(servers: &Legs, clients: &Legs, expected: &Expected) -> Value {
     let legs = |legs: &Legs, with_direct: bool| -> Vec<Value> {
-        let tell = |(label, comparison): &(&'static str, Comparison)| {
+        let tell = |(label, Seen { worst: comparison, .. }): &(String, Seen)| {
             let totals = comparison.totals();
             let scenarios: Vec<Value> = comparison
                 .scenarios
@@ -269,7 +311,9 @@ mod tests {
     #[test]
     fn arguments_are_read_in_any_order() {
         let request = Request::read(&["--json", "out.json", "--full"]).unwrap();
-        assert_eq!(request, Request { full: true, compare: false, json: Some("out.json") });
+        assert_eq!(request, Request { repeat: 5, compare: false, json: Some("out.json") });
+        assert_eq!(Request::read(&["--repeat", "3"]).unwrap().repeat, 3);
+        assert!(Request::read(&["--repeat", "0"]).is_err());
         assert!(Request::read(&["--json"]).is_err());
         assert!(Request::read(&["--fast"]).is_err());
     }

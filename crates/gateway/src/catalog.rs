@@ -108,6 +108,8 @@ pub(crate) struct Catalog {
     uris: ResourceUris,
     /// What the servers have, taken together.
     pub(crate) features: Features,
+    /// What the only server tries out; where there are several nobody could tell whose it is.
+    pub(crate) experimental: Option<Raw>,
     instructions: OnceLock<Option<Raw>>,
     /// How many servers are still starting.
     pub(crate) starting: usize,
@@ -162,6 +164,8 @@ impl Catalog {
         let merged = |kind: Kind, known: fn(&Self) -> &Arc<Merged>| {
             Merged::merge(kind, offers, (shape.name_limit, shape.uris), server_info, before.map(known))
         };
+        let only = offers.all.first().filter(|offer| offer.listed && offers.servers == 1);
+        let experimental = only.and_then(|offer| offer.share.experimental.clone());
         let listed_shares = offers.all.iter().filter(|offer| offer.listed).map(|offer| &offer.share);
         let catalog = Self {
             routes,
@@ -170,6 +174,7 @@ impl Catalog {
             templates: merged(Kind::Templates, |before| &before.templates),
             uris: shape.uris,
             features: listed_shares.fold(Features::default(), |all, share| all.or(share.features)),
+            experimental,
             lists: Lists::new("tools", pages, offers.starting == 0, server_info.clone()),
             instructions: OnceLock::new(),
             starting: offers.starting,
@@ -235,8 +240,7 @@ impl Catalog {
             return vec![owner.place.clone()];
         }
         if let Some((server, _)) = inward(uri).filter(|_| self.uris == ResourceUris::Rewrite) {
-            let named = self.by_server().get(server).and_then(|group| group.share.as_ref());
-            return named.map(|share| Place::of(share)).into_iter().collect();
+            return self.place(server).into_iter().collect();
         }
         let scheme = uri.split(':').next().unwrap_or_default();
         let is_of_scheme = |share: &Share| {
@@ -247,6 +251,11 @@ impl Catalog {
         let (first, then): (Vec<_>, Vec<_>) =
             shares.filter(|share| share.features.resources).partition(|share| is_of_scheme(share));
         first.into_iter().chain(then).map(|share| Place::of(share)).collect()
+    }
+
+    /// The server of that name, if it is known.
+    pub(crate) fn place(&self, server: &str) -> Option<Place> {
+        self.by_server().get(server).and_then(|group| group.share.as_ref()).map(|share| Place::of(share))
     }
 
     /// What servers and tools tell the model, as one JSON string; nothing if none of them says anything.

@@ -26,7 +26,7 @@ use crate::error::CallError;
 use crate::park::not_valid;
 use crate::questions::{Questions, undeclared};
 use crate::queue::{Place, Queue};
-use crate::relay::{Hop, Input, Reply, Rewrite, log_for, params_for, progress_for};
+use crate::relay::{Hop, Input, Reply, Rewrite, declares_tasks, log_for, params_for, progress_for};
 use crate::rounds::{Next, Rounds, Stop, visit};
 use crate::trace::Trace;
 use crate::uris::result_outward;
@@ -160,6 +160,7 @@ impl Errand<'_> {
             correlation: self.correlation,
             trace: self.trace,
             log_level: level,
+            tasks: ready.tools.features.tasks,
         };
         let mut params = params_for(&self.ask.params, &self.ask.meta, subject.rewrite.as_ref(), hop);
         if let Some(next) = next {
@@ -200,6 +201,12 @@ impl Errand<'_> {
                 self.in_words(&message, None)
             }
         }
+    }
+
+    /// Whether the client can follow a call that becomes a task.
+    fn takes_tasks(&self) -> bool {
+        let declared = self.ask.meta.client_capabilities.as_ref();
+        self.ask.method == Method::ToolsCall && declared.is_some_and(declares_tasks)
     }
 
     /// Tells the client a log line of its request.
@@ -307,6 +314,7 @@ impl Errand<'_> {
                 Event::Withdrawn(id) => questions.withdraw(&id),
                 Event::Answer(Ok(result)) => {
                     let input = match cell {
+                        Cell::MODERN if ready.tools.features.tasks && self.takes_tasks() => Input::Task,
                         Cell::MODERN | Cell::ROUNDS => Input::Relayed,
                         _ => Input::Refused,
                     };
@@ -492,7 +500,7 @@ pub(crate) fn restart_own(upstream: &Upstream) -> bool {
 pub(crate) fn addressed(uris: ResourceUris, server: &str, outcome: Outcome) -> Result<Outcome, CallError> {
     match outcome {
         Outcome::Result(result, _) if uris == ResourceUris::Rewrite => {
-            read(result_outward(server, &result), Input::Relayed)
+            read(result_outward(server, &result), Input::Task)
         }
         outcome => Ok(outcome),
     }

@@ -23,6 +23,7 @@ use crate::builtin::{server_health, server_ping};
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::{Catalog, Registered, Shape};
 use crate::chain::{Call, Chain, Counters};
+use crate::errand::Outcome;
 use crate::error::CallError;
 use crate::feed::Feeds;
 use crate::life::Run;
@@ -43,6 +44,8 @@ const EVERYTHING: Features = Features {
     subscribe: true,
     completions: true,
     logging: true,
+    tasks: false,
+    ui: false,
     changes: Lists::ALL,
 };
 
@@ -302,6 +305,9 @@ impl Gateway {
             (Method::PromptsGet, _) => Box::pin(self.get_prompt(caller, ask, progress)).await,
             (Method::ResourcesRead, _) => Box::pin(self.read_resource(caller, ask, progress)).await,
             (Method::Complete, _) => Box::pin(self.complete(caller, ask, progress)).await,
+            (Method::TasksGet | Method::TasksUpdate | Method::TasksCancel, Era::Modern) => {
+                Box::pin(self.ask_task(caller, ask, progress)).await
+            }
             (Method::Listen, Era::Modern) => Box::pin(self.listen(ask, progress)).await,
             (Method::SetLevel, Era::Legacy) => Box::pin(self.set_level(caller, ask)).await,
             (Method::Subscribe, Era::Legacy) => Box::pin(self.subscribe(caller, ask)).await,
@@ -334,7 +340,7 @@ impl Gateway {
         let features = if catalog.starting == 0 { catalog.features } else { EVERYTHING };
         let result = json!({
             "protocolVersion": revision.as_str(),
-            "capabilities": capabilities(features),
+            "capabilities": capabilities(features, catalog.experimental.as_ref(), Era::Legacy),
             "serverInfo": {"name": "bridgehead", "version": self.0.version},
         });
         self.0.with_instructions(&result).to_raw()
@@ -469,6 +475,10 @@ impl Gateway {
             progress,
         };
         let outcome = self.0.chain.run(&call).instrument(span).await;
+        let outcome = match outcome {
+            Outcome::Result(result, reply) if reply.is_task() => self.0.offer_task(&call, &result),
+            outcome => outcome,
+        };
         self.0.chain.answer(&call, outcome)
     }
 }
@@ -480,9 +490,10 @@ impl Inner {
     }
 
     fn discover(&self) -> Spliced {
+        let catalog = self.catalog.load();
         self.with_instructions(&json!({
             "supportedVersions": [Revision::MODERN.as_str()],
-            "capabilities": capabilities(self.catalog.load().features),
+            "capabilities": capabilities(catalog.features, catalog.experimental.as_ref(), Era::Modern),
             "ttlMs": 0,
             "cacheScope": "private",
             "resultType": "complete",

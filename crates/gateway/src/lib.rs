@@ -30,6 +30,7 @@ mod session;
 mod status;
 mod subscriptions;
 mod surfaces;
+mod tasks;
 mod template;
 mod trace;
 mod uris;

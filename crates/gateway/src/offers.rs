@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 
 use bridgehead_config::Prefix;
 use bridgehead_upstream::{Features, Items, Listing, State, Tool, Upstream};
+use bridgehead_wire::Raw;
 use tracing::debug;
 
 use crate::names::{Wanted, plain};
@@ -26,6 +27,7 @@ pub(crate) struct Share {
     pub(crate) resources: Items,
     pub(crate) templates: Items,
     pub(crate) features: Features,
+    pub(crate) experimental: Option<Raw>,
     queue: Arc<Queue>,
     /// Those of tools that have another.
     tool_queues: HashMap<String, Arc<Queue>>,
@@ -51,6 +53,8 @@ pub(crate) struct Offers {
     pub(crate) all: Vec<Offer>,
     /// How many servers are still starting.
     pub(crate) starting: usize,
+    /// How many there are.
+    pub(crate) servers: usize,
 }
 
 impl Share {
@@ -76,6 +80,7 @@ impl Share {
             resources: Items::default(),
             templates: Items::default(),
             features: Features::default(),
+            experimental: None,
             instructions,
             cached: false,
             prefixed,
@@ -106,6 +111,7 @@ impl Share {
             resources: Arc::clone(&listing.resources),
             templates: Arc::clone(&listing.templates),
             features: listing.features,
+            experimental: listing.experimental.clone(),
             ..Self::new(upstream, tools, instructions, prefixed, taken, queues)
         }
     }
@@ -144,7 +150,7 @@ impl Offers {
         queues: &Queues,
         before: impl Fn(&str) -> Option<&'a Arc<Share>>,
     ) -> Self {
-        let mut offers = Self::default();
+        let mut offers = Self { servers: upstreams.len(), ..Self::default() };
         for upstream in upstreams {
             let prefixed = is_prefixed(prefix, upstream.config().prefix, upstreams.len());
             let known = before(upstream.name().as_ref()).filter(|share| share.is_of(upstream));

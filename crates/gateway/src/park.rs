@@ -275,6 +275,11 @@ impl Parks {
         self.table.lock().closed = false;
     }
 
+    /// What seals all that clients carry for us.
+    pub(crate) const fn seal(&self) -> &Seal {
+        &self.seal
+    }
+
     /// How many calls are parked.
     pub(crate) fn count(&self) -> usize {
         self.table.lock().parked.len()

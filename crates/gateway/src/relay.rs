@@ -38,6 +38,8 @@ pub(crate) struct Hop<'a> {
     pub(crate) trace: Option<Trace>,
     /// The log lines that the client wants.
     pub(crate) log_level: Option<Level>,
+    /// Whether the server's tasks can be asked for.
+    pub(crate) tasks: bool,
 }
 
 /// The params for the next hop: the server's own name of what is asked for, and a `_meta` of our making around what the
@@ -48,10 +50,14 @@ pub(crate) fn params_for(
     rewrite: Option<&Rewrite>,
     hop: Hop<'_>,
 ) -> Spliced {
-    let Hop { caller, server, progress_token, correlation, trace, log_level } = hop;
+    let Hop { caller, server, progress_token, correlation, trace, log_level, tasks } = hop;
     let mut edit = params.edit();
     if let Some(Rewrite { member, value }) = rewrite {
         edit.set(member, value.clone());
+    }
+    // Tasks of 2025-11-25 are not relayed: a call is answered by its result.
+    if caller.era() == Era::Legacy && params.get("task").is_some() {
+        edit.remove("task");
     }
     // What a client declares for this request holds for this request: who is asked by the result of it is
     // the same client.
@@ -60,7 +66,7 @@ pub(crate) fn params_for(
         if server == Era::Modern {
             // What a legacy client declared at its handshake it can answer during its call.
             let in_session = || caller.abilities().capabilities().into();
-            stamp_modern(meta, declared.map_or_else(in_session, relayed_capabilities));
+            stamp_modern(meta, declared.map_or_else(in_session, |all| relayed_capabilities(all, tasks)));
         }
         if let Some(token) = progress_token {
             meta.set(key::PROGRESS_TOKEN, Raw::encode(&token));
@@ -80,8 +86,16 @@ pub(crate) fn params_for(
     edit.finish()
 }
 
-/// A client's capabilities as far as we relay what they promise: a call that became a task could not be followed.
-fn relayed_capabilities(capabilities: &Raw) -> Spliced {
+/// Whether a client can follow tasks.
+pub(crate) fn declares_tasks(capabilities: &Raw) -> bool {
+    let extensions = |capabilities| Object::parse(&Object::parse(capabilities).ok()?.get("extensions")?).ok();
+    capabilities.as_str().contains("extensions")
+        && extensions(capabilities).is_some_and(|all: Object| all.get(key::TASKS).is_some())
+}
+
+/// A client's capabilities as far as we relay what they promise: a task of a server that does not say that it has any
+/// could not be followed.
+fn relayed_capabilities(capabilities: &Raw, tasks: bool) -> Spliced {
     let without_tasks = |capabilities: &Raw| {
         let object = Object::parse(capabilities).ok()?;
         let extensions = Object::parse(&object.get("extensions")?).ok()?;
@@ -91,7 +105,7 @@ fn relayed_capabilities(capabilities: &Raw) -> Spliced {
         edit.set("extensions", kept.finish());
         Some(edit.finish())
     };
-    let extended = capabilities.as_str().contains("extensions");
+    let extended = !tasks && capabilities.as_str().contains("extensions");
     extended.then(|| without_tasks(capabilities)).flatten().unwrap_or_else(|| capabilities.clone().into())
 }
 
@@ -126,8 +140,17 @@ pub(crate) fn log_for(params: &Raw, server: Option<&str>) -> Option<(Level, Raw)
 pub(crate) struct Reply {
     object: Object,
     pub(crate) is_error: bool,
-    /// Whether it is no result yet: the server wants to know something first, and the client calls again.
-    asks: bool,
+    kind: Kind,
+}
+
+/// What a result is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Complete,
+    /// No result yet: the server wants to know something first, and the client calls again.
+    Question,
+    /// No result yet: the call goes on as a task, which the client asks for.
+    Task,
 }
 
 /// Whether a server may answer a call by asking its client for input.
@@ -135,6 +158,8 @@ pub(crate) struct Reply {
 pub(crate) enum Input {
     /// Both sides speak of it.
     Relayed,
+    /// So they do, and of tasks too.
+    Task,
     /// The client could not be asked this way, or the server has no business to.
     Refused,
 }
@@ -143,24 +168,30 @@ impl Reply {
     /// Fails with words where the result cannot be passed on.
     pub(crate) fn read(result: &Raw, input: Input) -> Result<Self, &'static str> {
         let object = Object::parse(result).map_err(|_| "the result is not an object")?;
-        let asks = match object.get("resultType").map(|raw| raw.to_text()) {
-            None => false,
-            Some(Some(kind)) if kind == "complete" => false,
-            Some(Some(kind)) if kind == "input_required" && input == Input::Relayed => true,
+        let kind = match object.get("resultType").map(|raw| raw.to_text()) {
+            None => Kind::Complete,
+            Some(Some(kind)) if kind == "complete" => Kind::Complete,
+            Some(Some(kind)) if kind == "input_required" && input != Input::Refused => Kind::Question,
+            Some(Some(kind)) if kind == "task" && input == Input::Task => Kind::Task,
             Some(_) => return Err("the result is of a type that was not asked for"),
         };
         let is_error = object.get("isError").is_some_and(|raw| raw.as_str() == "true");
-        Ok(Self { object, is_error, asks })
+        Ok(Self { object, is_error, kind })
     }
 
     /// The result itself, if it is a question.
     pub(crate) fn asks(&self) -> Option<&Object> {
-        self.asks.then_some(&self.object)
+        (self.kind == Kind::Question).then_some(&self.object)
+    }
+
+    /// Whether the call goes on as a task.
+    pub(crate) fn is_task(&self) -> bool {
+        self.kind == Kind::Task
     }
 
     /// What it says, if it is a result already.
     pub(crate) fn complete(&self) -> Option<&Object> {
-        (!self.asks).then_some(&self.object)
+        (self.kind == Kind::Complete).then_some(&self.object)
     }
 
     /// The result for a client of `revision`, with our marks in its `_meta`.
@@ -185,7 +216,7 @@ impl Reply {
             Era::Legacy => {
                 edit.remove("ttlMs").remove("cacheScope");
             }
-            Era::Modern if self.asks => {}
+            Era::Modern if self.kind != Kind::Complete => {}
             Era::Modern => {
                 if self.object.get("ttlMs").is_none() {
                     edit.set("ttlMs", Raw::literal("0"));
@@ -223,7 +254,7 @@ impl Reply {
                 }
             }
             Era::Modern => {
-                if !self.asks {
+                if self.kind == Kind::Complete {
                     edit.set("resultType", Raw::literal("\"complete\""));
                 }
                 meta.set(key::SERVER_INFO, server_info.clone());
@@ -271,8 +302,15 @@ mod tests {
             questioner: None,
         };
         let correlation = CorrelationId::mint();
-        let hop =
-            Hop { caller: &caller, server, progress_token: token, correlation, trace: None, log_level: None };
+        let hop = Hop {
+            caller: &caller,
+            server,
+            progress_token: token,
+            correlation,
+            trace: None,
+            log_level: None,
+            tasks: false,
+        };
         let sent = params_for(&params, &meta, tool.as_ref(), hop).to_raw();
         assert_eq!(sent.as_str().replace(&correlation.to_string(), "ID"), expected);
     }
@@ -286,6 +324,8 @@ mod tests {
             )
         };
         sent(call, None, Era::Legacy, None, &with("s__t"));
+        let as_task = r#"{"name":"s__t", "arguments":{"x": 1.0},"task":{"ttl":1}}"#;
+        sent(as_task, None, Era::Legacy, None, &with("s__t"));
         sent(call, Some("t"), Era::Legacy, None, &with("t"));
         sent(
             call,
@@ -316,7 +356,10 @@ mod tests {
     fn capabilities_that_are_relayed() {
         #[track_caller]
         fn check(declared: &'static str, expected: &str) {
-            assert_eq!(relayed_capabilities(&Raw::literal(declared)).to_raw().as_str(), expected);
+            let declared = Raw::literal(declared);
+            assert_eq!(relayed_capabilities(&declared, false).to_raw().as_str(), expected);
+            assert_eq!(relayed_capabilities(&declared, true).to_raw().as_str(), declared.as_str());
+            assert_eq!(declares_tasks(&declared), declared.as_str() != expected);
         }
         check("{}", "{}");
         check(r#"{"elicitation": {"url":{}},"x":1.0}"#, r#"{"elicitation": {"url":{}},"x":1.0}"#);
@@ -341,6 +384,10 @@ mod tests {
         assert_eq!(told.as_str(), format!("{marks}{}", &text[2..]));
         let task = Raw::literal(r#"{"resultType":"task"}"#);
         assert!(Reply::read(&task, Input::Relayed).is_err());
+        let task = Reply::read(&task, Input::Task).unwrap();
+        assert!(task.is_task() && task.complete().is_none() && task.asks().is_none());
+        let told = task.finish(Revision::MODERN, &Raw::literal(r#"{"name":"b"}"#), id).to_raw();
+        assert!(told.as_str().contains(r#""resultType":"task""#));
     }
 
     /// PIPE-8: the correlation id is in the result's `_meta`, whatever the era.

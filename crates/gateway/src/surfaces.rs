@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bridgehead_audit::CorrelationId;
 use bridgehead_upstream::Features;
-use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Shape, Spliced, code};
+use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Shape, Spliced, code, key};
 use serde_json::{Value, json};
 
 use crate::caller::{Ask, Caller, ProgressSink};
@@ -25,14 +25,15 @@ pub(crate) const fn is_served(method: &Method, features: Features) -> bool {
         Method::Complete => features.completions,
         Method::Subscribe | Method::Unsubscribe => features.subscribe,
         Method::SetLevel => features.logging,
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => features.tasks,
         Method::Listen => true,
         _ => false,
     }
 }
 
-/// The capabilities that we declare where servers have these features. Our lists change with the servers, whatever
-/// they say of theirs.
-pub(crate) fn capabilities(features: Features) -> Value {
+/// The capabilities that we declare to clients of an era where servers have these features. Our lists change with the
+/// servers, whatever they say of theirs. Of extensions there are those that we can relay.
+pub(crate) fn capabilities(features: Features, experimental: Option<&Raw>, era: Era) -> Value {
     let mut capabilities = json!({"tools": {"listChanged": true}});
     if features.prompts {
         capabilities["prompts"] = json!({"listChanged": true});
@@ -48,6 +49,16 @@ pub(crate) fn capabilities(features: Features) -> Value {
     }
     if features.completions {
         capabilities["completions"] = json!({});
+    }
+    if let Some(experimental) = experimental.and_then(|raw| raw.decode::<Value>().ok()) {
+        capabilities["experimental"] = experimental;
+    }
+    if era == Era::Modern {
+        for (has, name) in [(features.tasks, key::TASKS), (features.ui, key::UI)] {
+            if has {
+                capabilities["extensions"][name] = json!({});
+            }
+        }
     }
     capabilities
 }
@@ -225,7 +236,7 @@ impl Gateway {
         self.tell(&errand, &place, outcome, Keep::Never)
     }
 
-    async fn carry(&self, errand: &Errand<'_>, place: &Place) -> Outcome {
+    pub(crate) async fn carry(&self, errand: &Errand<'_>, place: &Place) -> Outcome {
         let outcome = errand.run(&place.upstream, &place.queue, |_| ()).await;
         let uris = self.inner().settings.resource_uris;
         let outcome = outcome.and_then(|outcome| addressed(uris, &place.server, outcome));
@@ -236,7 +247,7 @@ impl Gateway {
     }
 
     /// What the client gets.
-    fn tell(
+    pub(crate) fn tell(
         &self,
         errand: &Errand<'_>,
         place: &Place,
@@ -265,7 +276,7 @@ impl Gateway {
 
 /// Whether the client is told how long it may keep a result.
 #[derive(Clone, Copy)]
-enum Keep {
+pub(crate) enum Keep {
     /// There is no such word for it.
     Never,
     /// It is: as the server says, or not at all.
@@ -360,9 +371,15 @@ mod tests {
     fn declared_and_served() {
         let none = Features::default();
         let all = Features { prompts: true, resources: true, completions: true, ..none };
-        assert_eq!(capabilities(none), json!({"tools": {"listChanged": true}}));
-        assert_eq!(capabilities(all)["prompts"], json!({"listChanged": true}));
-        assert_eq!(capabilities(all)["completions"], json!({}));
+        let declared = |features| capabilities(features, None, Era::Modern);
+        assert_eq!(declared(none), json!({"tools": {"listChanged": true}}));
+        assert_eq!(declared(all)["prompts"], json!({"listChanged": true}));
+        assert_eq!(declared(all)["completions"], json!({}));
+        let extended = Features { tasks: true, ui: true, ..none };
+        let extensions = json!({"io.modelcontextprotocol/tasks": {}, "io.modelcontextprotocol/ui": {}});
+        assert_eq!(declared(extended)["extensions"], extensions);
+        let legacy = capabilities(extended, Some(&Raw::literal(r#"{"x":{}}"#)), Era::Legacy);
+        assert_eq!(legacy, json!({"tools": {"listChanged": true}, "experimental": {"x": {}}}));
         for method in [Method::PromptsGet, Method::ResourcesRead, Method::TemplatesList, Method::Complete] {
             assert!(is_served(&method, all) && !is_served(&method, none), "{method}");
         }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use bridgehead_schema::{HeaderParameter, OutputSchema, Validator};
-use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Spliced, code};
+use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Spliced, code, key};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::{debug, warn};
@@ -65,6 +65,10 @@ pub struct Features {
     pub completions: bool,
     /// Log lines for clients.
     pub logging: bool,
+    /// Calls that go on as tasks (an extension of the modern era).
+    pub tasks: bool,
+    /// Tools with a user interface (an extension).
+    pub ui: bool,
     /// Whether it tells when one of its lists changes.
     pub changes: Lists,
 }
@@ -78,6 +82,8 @@ impl Features {
             member.as_ref().and_then(|member| member.get(name)).is_some_and(|raw| raw.as_str() == "true")
         };
         let (tools, prompts, resources) = (member("tools"), member("prompts"), member("resources"));
+        let extensions = member("extensions");
+        let extends = |name| extensions.as_ref().is_some_and(|all| all.get(name).is_some());
         let mut changes = Lists::NONE;
         for (member, list) in
             [(&tools, Lists::TOOLS), (&prompts, Lists::PROMPTS), (&resources, Lists::RESOURCES)]
@@ -92,31 +98,35 @@ impl Features {
             resources: resources.is_some(),
             completions: member("completions").is_some(),
             logging: member("logging").is_some(),
+            tasks: extends(key::TASKS),
+            ui: extends(key::UI),
             changes,
         }
     }
 
     /// As they are written down.
-    pub(crate) const fn flags(self) -> [bool; 8] {
-        let Self { prompts, resources, subscribe, completions, logging, changes } = self;
+    pub(crate) const fn flags(self) -> [bool; 10] {
+        let Self { prompts, resources, subscribe, completions, logging, tasks, ui, changes } = self;
         [
             prompts,
             resources,
             subscribe,
             completions,
             logging,
+            tasks,
+            ui,
             changes.has(Lists::TOOLS),
             changes.has(Lists::PROMPTS),
             changes.has(Lists::RESOURCES),
         ]
     }
 
-    pub(crate) fn from_flags(flags: [bool; 8]) -> Self {
-        let [prompts, resources, subscribe, completions, logging, changes @ ..] = flags;
+    pub(crate) fn from_flags(flags: [bool; 10]) -> Self {
+        let [prompts, resources, subscribe, completions, logging, tasks, ui, changes @ ..] = flags;
         let lists = [Lists::TOOLS, Lists::PROMPTS, Lists::RESOURCES];
         let changes = lists.into_iter().zip(changes).filter(|(_, told)| *told);
         let changes = changes.fold(Lists::NONE, |all, (list, _)| all | list);
-        Self { prompts, resources, subscribe, completions, logging, changes }
+        Self { prompts, resources, subscribe, completions, logging, tasks, ui, changes }
     }
 
     /// What either has.
@@ -128,6 +138,8 @@ impl Features {
             subscribe: self.subscribe || other.subscribe,
             completions: self.completions || other.completions,
             logging: self.logging || other.logging,
+            tasks: self.tasks || other.tasks,
+            ui: self.ui || other.ui,
             changes: self.changes | other.changes,
         }
     }
@@ -201,6 +213,8 @@ pub struct Listing {
     pub templates: Items,
     /// What it says that it has.
     pub features: Features,
+    /// What it says that it tries out, as it says it.
+    pub experimental: Option<Raw>,
     /// What it tells the model about itself.
     pub instructions: Option<String>,
     /// Whether this was read from disk, and the server has not been asked since.
@@ -216,6 +230,7 @@ impl Listing {
         };
         self.instructions == other.instructions
             && self.features == other.features
+            && self.experimental == other.experimental
             && self.iter().map(|tool| &tool.definition).eq(other.iter().map(|tool| &tool.definition))
             && same_items(&self.prompts, &other.prompts)
             && same_items(&self.resources, &other.resources)
@@ -464,6 +479,16 @@ impl Tool {
                 }
             },
         };
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Execution {
+            task_support: String,
+        }
+        let execution = members.get("execution").and_then(|raw| raw.decode::<Execution>().ok());
+        if execution.is_some_and(|execution| execution.task_support == "required") {
+            findings.add(&name, "runs as a task of 2025-11-25 only, which is not relayed, and is left out");
+            return None;
+        }
         #[derive(Deserialize, Default)]
         #[serde(rename_all = "camelCase", default)]
         struct Annotations {

@@ -18,14 +18,15 @@ use crate::catalog::{Features, Findings, ItemList, Items, Listing, Tool};
 use crate::key::Identity;
 
 /// The form of the file; another one is not read.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
 struct Written<T> {
     format: u32,
     instructions: Option<String>,
     /// As bits, for there is nothing to read in them.
-    features: [bool; 8],
+    features: [bool; 10],
+    experimental: Option<T>,
     tools: Vec<T>,
     prompts: Vec<T>,
     resources: Vec<T>,
@@ -87,6 +88,7 @@ fn parse(text: &str) -> Result<Listing, String> {
         resources: items(ItemList::Resources, &written.resources)?,
         templates: items(ItemList::Templates, &written.templates)?,
         features: Features::from_flags(written.features),
+        experimental: written.experimental.and_then(|text| Raw::parse(text.get().to_owned()).ok()),
         instructions: written.instructions,
         cached: true,
     })
@@ -99,6 +101,7 @@ fn render(listing: &Listing) -> io::Result<Vec<u8>> {
         format: FORMAT,
         instructions: listing.instructions.clone(),
         features: listing.features.flags(),
+        experimental: listing.experimental.as_ref().map(raw).transpose()?,
         tools: listing.iter().map(|tool| raw(&tool.definition)).collect::<Result<Vec<_>, _>>()?,
         prompts: items(&listing.prompts)?,
         resources: items(&listing.resources)?,
@@ -157,7 +160,8 @@ mod tests {
             prompts: item(ItemList::Prompts, r#"{"name":"p", "title":"P"}"#),
             resources: item(ItemList::Resources, r#"{"uri":"a://b"}"#),
             templates: item(ItemList::Templates, r#"{"uriTemplate":"a://{b}"}"#),
-            features: Features { prompts: true, changes: Lists::PROMPTS, ..Features::default() },
+            features: Features { prompts: true, tasks: true, changes: Lists::PROMPTS, ..Features::default() },
+            experimental: Some(Raw::literal(r#"{"x": 1.0}"#)),
             instructions: Some("say".to_owned()),
             cached: false,
         }
@@ -181,11 +185,11 @@ mod tests {
         }
         check("", "EOF");
         check("[]", "invalid");
-        check(r#"{"format":3,"later":true}"#, "its form is 3");
-        check(r#"{"format":2}"#, "missing field");
+        check(r#"{"format":4,"later":true}"#, "its form is 4");
+        check(r#"{"format":3}"#, "missing field");
         let kept = |tools: &str, prompts: &str| {
             format!(
-                r#"{{"format":2,"features":[true,false,false,false,false,false,false,false],"tools":[{tools}],"prompts":[{prompts}],"resources":[],"templates":[]}}"#
+                r#"{{"format":3,"features":[true,false,false,false,false,false,false,false,false,false],"tools":[{tools}],"prompts":[{prompts}],"resources":[],"templates":[]}}"#
             )
         };
         check(&kept(r#"{"title":"no name"}"#, ""), "a tool that is none");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bridgehead_audit::CorrelationId;
 use bridgehead_config::{Launch, Server};
 use bridgehead_events::{Detail, Excerpt, InitOutcome};
-use bridgehead_wire::Redactor;
+use bridgehead_wire::{Era, Object, Raw, Redactor};
 use futures_util::FutureExt;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -518,9 +518,18 @@ impl Supervisor {
         wanted: Lists,
         before: &Listing,
     ) -> Result<Listing, String> {
-        let features = Features::declared(&peer.capabilities);
-        let mut listing =
-            Listing { features, instructions: peer.instructions.clone(), cached: false, ..before.clone() };
+        let declared = Features::declared(&peer.capabilities);
+        // Those of the legacy era are others, and not relayed.
+        let tasks = declared.tasks && peer.revision.era() == Era::Modern;
+        let features = Features { tasks, ..declared };
+        let experimental = Object::parse(&peer.capabilities).ok().and_then(|all| all.get("experimental"));
+        let mut listing = Listing {
+            features,
+            experimental: experimental.filter(Raw::is_object).map(|raw| raw.detached()),
+            instructions: peer.instructions.clone(),
+            cached: false,
+            ..before.clone()
+        };
         if wanted.has(Lists::TOOLS) {
             let (tools, findings) = list_tools(link, peer).await.map_err(|error| error.to_string())?;
             for finding in &findings {

@@ -20,6 +20,8 @@ pub mod key {
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
     /// The extension of calls that go on as tasks, in capabilities.
     pub const TASKS: &str = "io.modelcontextprotocol/tasks";
+    /// The extension that gives tools a user interface.
+    pub const UI: &str = "io.modelcontextprotocol/ui";
     /// What progress notifications refer to.
     pub const PROGRESS_TOKEN: &str = "progressToken";
     /// Prefix of the keys that belong to one hop and are made anew for the next.

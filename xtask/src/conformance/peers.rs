@@ -9,7 +9,6 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
 use super::suite::program;
 use crate::built::Built;
@@ -38,36 +37,79 @@ impl Era {
     }
 }
 
-/// The running servers.
+/// Whose SDK a fixture is built on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Maker {
+    Rust,
+    TypeScript,
+}
+
+impl Maker {
+    pub(crate) const ALL: [Self; 2] = [Self::Rust, Self::TypeScript];
+
+    /// What the names of its legs begin with.
+    pub(crate) const fn prefix(self) -> &'static str {
+        match self {
+            Self::Rust => "",
+            Self::TypeScript => "TypeScript: ",
+        }
+    }
+}
+
+/// The programs that are run.
+pub(crate) struct Programs {
+    /// The gateway.
+    pub(crate) gateway: PathBuf,
+    rust: Vec<String>,
+    typescript: Vec<String>,
+}
+
+impl Programs {
+    /// Builds what is ours.
+    pub(crate) fn build(root: &Path, (node, script): (PathBuf, PathBuf)) -> Result<Self> {
+        let built = Built::to_check(root)?;
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        Ok(Self {
+            gateway: built.program("bridgehead")?.to_owned(),
+            rust: vec![text(built.program("conformance-fixture")?)],
+            typescript: vec![text(&node), text(&script)],
+        })
+    }
+
+    fn fixture(&self, maker: Maker) -> &[String] {
+        match maker {
+            Maker::Rust => &self.rust,
+            Maker::TypeScript => &self.typescript,
+        }
+    }
+}
+
+/// The running servers around the fixture of one maker.
 pub(crate) struct Peers {
     direct: Running,
     /// One for each era, in the order of [`Era::ALL`].
     through: [Running; 3],
     /// One whose upstream is reached over HTTP.
     remote: Running,
-    gateway: PathBuf,
 }
 
 impl Peers {
-    /// Builds and starts all.
-    pub(crate) fn start(root: &Path, folder: &Path) -> Result<Self> {
-        let built = Built::to_check(root)?;
-        let fixture = built.program("conformance-fixture")?;
-        let gateway = built.program("bridgehead")?.to_owned();
-        let command = Value::from(fixture.to_string_lossy());
+    /// Starts all.
+    pub(crate) fn start(programs: &Programs, maker: Maker, folder: &Path) -> Result<Self> {
+        let fixture = programs.fixture(maker);
+        let (command, arguments) = fixture.split_first().context("there is no fixture to start")?;
+        let kind = if maker == Maker::Rust { "rust" } else { "typescript" };
         let [both, legacy, modern] = Era::ALL.map(|era| {
-            let era = era.name();
-            let server = format!("command = {command}\nargs = [\"--stdio\", \"--era={era}\"]");
-            start_gateway(&gateway, era, &server, folder)
+            let era = format!("--era={}", era.name());
+            let arguments: Vec<&str> =
+                arguments.iter().map(String::as_str).chain(["--stdio", &era]).collect();
+            let server = format!("command = {command:?}\nargs = {arguments:?}");
+            start_gateway(&programs.gateway, &format!("{kind}{era}"), &server, folder)
         });
         let direct = start_fixture(fixture)?;
-        let remote = start_gateway(&gateway, "http", &format!("url = {:?}", direct.url), folder)?;
-        Ok(Self { direct, through: [both?, legacy?, modern?], remote, gateway })
-    }
-
-    /// The gateway's program.
-    pub(crate) fn gateway(&self) -> &Path {
-        &self.gateway
+        let server = format!("url = {:?}", direct.url);
+        let remote = start_gateway(&programs.gateway, &format!("{kind}-http"), &server, folder)?;
+        Ok(Self { direct, through: [both?, legacy?, modern?], remote })
     }
 
     /// The address of the fixture, which knows both eras.
@@ -103,8 +145,13 @@ impl Drop for Running {
     }
 }
 
-fn start_fixture(fixture: &Path) -> Result<Running> {
-    let process = program(fixture).args(["--http", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn();
+fn start_fixture(fixture: &[String]) -> Result<Running> {
+    let (command, arguments) = fixture.split_first().context("there is no fixture to start")?;
+    let process = program(Path::new(command))
+        .args(arguments)
+        .args(["--http", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn();
     let mut process = process.context("the fixture could not be started")?;
     let mut url = String::new();
     if let Some(out) = process.stdout.take() {

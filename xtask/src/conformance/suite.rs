@@ -21,6 +21,8 @@ pub(crate) const VERSION: &str = "0.2.0-alpha.12";
 /// The sets of requirements that are run.
 pub(crate) const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
 
+/// The fixture on the TypeScript SDK.
+const FIXTURE: &str = "fixture.mjs";
 const PACKAGE: &str = "node_modules/@modelcontextprotocol/conformance";
 
 /// What the suite judges.
@@ -80,6 +82,8 @@ impl Suite {
                 bail!("npm ci ended with {status}");
             }
         }
+        // Node looks for packages from where a script lies.
+        fs::copy(root.join("conformance").join(FIXTURE), folder.join(FIXTURE))?;
         let node = fs::read_dir(folder.join("node_modules"))?
             .filter_map(Result::ok)
             .filter(|entry| entry.file_name().to_string_lossy().starts_with("node-"))
@@ -87,6 +91,11 @@ impl Suite {
             .find(|node| node.exists());
         // Where npm has none for this platform, the one on the path must be new enough.
         Ok(Self { folder, node: node.unwrap_or_else(|| "node".into()) })
+    }
+
+    /// Node, and the fixture on the TypeScript SDK.
+    pub(crate) fn typescript_fixture(&self) -> (PathBuf, PathBuf) {
+        (self.node.clone(), self.folder.join(FIXTURE))
     }
 
     pub(crate) fn folder(&self) -> &Path {

@@ -1,7 +1,9 @@
-//! What a large result takes in the gateway while it passes.
+//! What a large result takes in the gateway while it passes, and what many calls take that wait for their clients.
 
 use bridgehead_testkit::client::HttpClient;
 use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, stream_head};
+use bridgehead_testkit::{Behaviour, Carrier, Mock};
+use futures_util::future::join_all;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -75,4 +77,45 @@ async fn a_large_result_passes_in_little_memory() {
         signal(&gateway, Signal::TERM);
         assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
     }
+}
+
+/// ERA-2: a thousand calls through the HTTP front that wait for their clients, all on one legacy server over streamable
+/// HTTP, take less than 50 MB of the gateway's process; each gets its answer, and none of it stays.
+#[tokio::test]
+async fn a_thousand_calls_that_wait_for_their_clients() {
+    const CALLS: usize = 1_000;
+    const AT_ONCE: usize = 50;
+    let form = json!({"message": "who?", "requestedSchema": {"type": "object", "properties": {}}});
+    let served = Mock::legacy().tool("form", Behaviour::ask("elicitation/create", form)).serve(Carrier::Http);
+    let place = Place::new();
+    let config = place.file("bridgehead.toml", &format!("[servers.far]\nurl = {:?}\n", served.url()));
+    let (mut gateway, address) = place.serve_http(&["--config", &config.display().to_string()], &[]).await;
+    let (http, pid) = (HttpClient::new(address), gateway.pid().unwrap());
+    let ask = |answer: Option<Value>| async move {
+        let meta = json!({"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}});
+        let mut params = json!({"name": "form", "arguments": {}, "_meta": meta});
+        if let Some(asked) = answer {
+            let key = asked["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
+            params["inputResponses"] = json!({key: {"action": "decline"}});
+            params["requestState"] = asked["requestState"].clone();
+        }
+        http.post_modern("/mcp", "tools/call", params).await.json()["result"].take()
+    };
+    let first = ask(None).await;
+    assert_eq!(ask(Some(first)).await["resultType"], "complete");
+    let before = status(pid, "VmRSS");
+    let mut asked = Vec::new();
+    while asked.len() < CALLS {
+        asked.extend(join_all((0..AT_ONCE).map(|_| ask(None))).await);
+    }
+    assert!(asked.iter().all(|result| result["resultType"] == "input_required"));
+    let grown = status(pid, "VmRSS").saturating_sub(before);
+    println!("{CALLS} calls that wait for their clients: {} kB", grown / 1024);
+    assert!(grown < 50 << 20, "{grown} bytes");
+    for some in asked.chunks(AT_ONCE) {
+        let answers = join_all(some.iter().map(|asked| ask(Some(asked.clone())))).await;
+        assert!(answers.iter().all(|result| result["resultType"] == "complete"));
+    }
+    signal(&gateway, Signal::TERM);
+    assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
 }

@@ -172,9 +172,11 @@ async fn a_client_over_http_is_asked() {
         while let Some(message) = stream.next_message().await {
             assert_eq!(message["method"], "notifications/cancelled", "{message}");
         }
-        let mut stream = session.call(&format!("{server}__roots"), 4).await;
+        let leaver = Session::open(http, everything()).await;
+        let mut stream = leaver.call(&format!("{server}__roots"), 4).await;
         assert_eq!(stream.next_message().await.unwrap()["method"], "roots/list");
         drop(stream);
+        http.delete("/mcp", &leaver.headers()).await;
         session.until_idle().await;
     }
     let plain = Session::open(http, json!({})).await.call("near__roots", 2).await;

@@ -400,6 +400,31 @@ mod tests {
         }
     }
 
+    /// ERA-1: whoever stays away for too long is told nothing more, and who asks it something learns that; the answer is
+    /// still kept for it.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_stays_away_is_given_up() {
+        let streams = Streams::default();
+        let (tell, notes) = mpsc::channel(4);
+        let call = Running::new(OnDisconnect::Finish, async move {
+            tell.send(Bytes::from_static(b"1")).await.unwrap();
+            tell.closed().await;
+            done("2")
+        });
+        let mut reply = answer(call, Some(notes), &streams, MANNER, true).await;
+        let mut seen = String::new();
+        while !seen.contains("data: 1\n") {
+            let frame = reply.body_mut().frame().await.unwrap().unwrap();
+            seen.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+        }
+        drop(reply);
+        sleep(GRACE - Duration::from_millis(1)).await;
+        assert!(streams.find("1-2").is_none(), "it may still come back");
+        sleep(Duration::from_millis(2)).await;
+        let (log, next) = streams.find("1-1").unwrap();
+        assert_eq!(text(body(log, next, MANNER)).await, "id: 1-2\nevent: message\ndata: 2\n\n");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn plain_unless_there_is_something_to_stream() {
         let streams = Streams::default();

@@ -62,7 +62,7 @@ fn many(upstream: &Upstream, tools: usize, description: &str) -> Arc<Share> {
 
 fn offers(shares: &[Arc<Share>]) -> Offers {
     let all = shares.iter().map(|share| Offer { share: Arc::clone(share), listed: true }).collect();
-    Offers { all, starting: 0 }
+    Offers { all, starting: 0, servers: shares.len() }
 }
 
 fn merge(shape: Shape, offers: &Offers, before: Option<&Catalog>) -> Catalog {

@@ -23,4 +23,5 @@ mod status;
 mod subscriptions;
 mod support;
 mod surfaces;
+mod tasks;
 mod telemetry;

@@ -297,3 +297,36 @@ async fn a_subscription_holds_when_it_is_answered() {
         fixture.end().await;
     }
 }
+
+/// ERA-1: a subscription to what nobody has, or nobody tells of, is refused to a legacy client, and left out of what a
+/// modern one is promised; no server hears of it.
+#[tokio::test]
+async fn a_subscription_to_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let silent = Mock::legacy()
+        .capabilities(r#"{"tools":{},"resources":{}}"#)
+        .replies("resources/list", r#"{"resources":[{"uri":"s://r","name":"r"}]}"#)
+        .replies("resources/templates/list", r#"{"resourceTemplates":[]}"#)
+        .transcript(&said);
+    let fixture = Fixture::start(&[("s", silent)], |_| ());
+    fixture.gateway.settled().await;
+    let client = Client::new(&fixture, LEGACY);
+    let refused = client.ask("resources/subscribe", json!({"uri": "s://r"}), None).await.unwrap_err();
+    assert_eq!(refused.code(), -32602);
+    let refused = client.ask("resources/subscribe", json!({}), None).await.unwrap_err();
+    assert_eq!(refused.code(), -32602);
+    let filter = json!({"resourceSubscriptions": ["s://r", "x://nowhere"]});
+    let (mut notes, listening) = Client::new(&fixture, MODERN).listen(&filter);
+    let acknowledged = decoded(&soon(notes.recv()).await.unwrap());
+    assert_eq!(acknowledged["params"]["notifications"], json!({}));
+    drop(notes);
+    soon(listening).await.unwrap().unwrap();
+    let empty = Fixture::start(&[], |_| ());
+    let nobody = Client::new(&empty, LEGACY);
+    let refused = nobody.ask("resources/subscribe", json!({"uri": "s://r"}), None).await.unwrap_err();
+    assert_eq!(refused.code(), -32002);
+    assert!(!std::fs::read_to_string(&said).unwrap().contains("subscribe"));
+    empty.end().await;
+    fixture.end().await;
+}

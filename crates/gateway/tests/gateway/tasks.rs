@@ -1,0 +1,131 @@
+//! Tasks of modern servers: their ids lead back to them, for the client that they were given to.
+
+use bridgehead_gateway::{Ask, Caller, Principal, Session, Transport};
+use bridgehead_testkit::client::modern_params;
+use bridgehead_testkit::{Behaviour, Carrier, Mock};
+use bridgehead_wire::{Object, Raw, RequestMeta, Revision};
+use serde_json::{Value, json};
+
+use crate::support::Fixture;
+
+const EXTENDED: &str =
+    r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}},"experimental":{"x/y":{"n":1.0}}}"#;
+const TASK: &str = r#"{"resultType":"task","taskId":"t/1","status":"working","ttlMs":null,"x": 1.50}"#;
+
+/// A server whose tool becomes a task; both have the same id for theirs.
+fn server(name: &str) -> Mock {
+    let state = format!(
+        r#"{{"resultType":"complete","taskId":"t/1","status":"completed","result":{{"by":"{name}"}},"params":$PARAMS}}"#
+    );
+    Mock::modern()
+        .capabilities(EXTENDED)
+        .tool("slow", Behaviour::raw_result(TASK))
+        .tool("received", Behaviour::Received)
+        .replies("tasks/get", state)
+        .replies("tasks/update", r#"{"resultType":"complete"}"#)
+        .replies("tasks/cancel", r#"{"resultType":"complete"}"#)
+}
+
+async fn ask(fixture: &Fixture, who: &str, method: &str, mut params: Value) -> Result<Value, Value> {
+    if params["_meta"].is_null() {
+        let declared = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+        params["_meta"] = json!({"io.modelcontextprotocol/clientCapabilities": declared});
+    }
+    let params = Object::parse(&Raw::encode(&modern_params(params))).unwrap();
+    let meta = RequestMeta::read(Some(&params)).unwrap();
+    let caller = Caller {
+        principal: Principal::named(who),
+        revision: Revision::MODERN,
+        transport: Transport::Memory,
+        session: Session::new(),
+        questioner: None,
+    };
+    let ask = Ask { method: method.into(), params, meta, id: None };
+    let answer = fixture.gateway.answer(&caller, &ask, None).await;
+    answer.map(|result| result.to_raw().decode().unwrap()).map_err(|error| error.body().decode().unwrap())
+}
+
+/// ERA-1: a call that became a task is asked for, answered and cancelled at its own server, over stdio and HTTP, by the
+/// client that made it and by nobody else; what the server says of it passes.
+#[tokio::test]
+async fn a_task_is_found_again() {
+    let far = server("far").serve(Carrier::Http);
+    let fixture = Fixture::start(&[("near", server("near"))], |options| {
+        let mut entry = crate::support::at("far", &far.url());
+        entry.era = bridgehead_config::EraChoice::Modern;
+        options.servers.push(entry);
+    });
+    fixture.gateway.settled().await;
+    for name in ["near", "far"] {
+        let task = ask(&fixture, "me", "tools/call", json!({"name": format!("{name}__slow")})).await.unwrap();
+        assert_eq!(task["resultType"], "task", "{task}");
+        assert_eq!((&task["status"], &task["x"]), (&json!("working"), &json!(1.5)));
+        let id = task["taskId"].as_str().unwrap();
+        assert_ne!(id, "t/1");
+        let got = ask(&fixture, "me", "tasks/get", json!({"taskId": id})).await.unwrap();
+        assert_eq!((&got["taskId"], &got["result"]["by"]), (&json!(id), &json!(name)), "{got}");
+        assert_eq!((&got["resultType"], &got["params"]["taskId"]), (&json!("complete"), &json!("t/1")));
+        for method in ["tasks/update", "tasks/cancel"] {
+            ask(&fixture, "me", method, json!({"taskId": id, "inputResponses": {}})).await.unwrap();
+        }
+        for (who, id) in [("you", id), ("me", "t/1"), ("me", "bh1.AAAA"), ("me", &id[..id.len() - 1])] {
+            let error = ask(&fixture, who, "tasks/get", json!({"taskId": id})).await.unwrap_err();
+            assert_eq!((&error["code"], &error["message"]), (&json!(-32602), &json!("no such task")));
+        }
+        assert_eq!(ask(&fixture, "me", "tasks/get", json!({})).await.unwrap_err()["code"], -32602);
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: a server is told of tasks only by a client that can follow them, and a task that nobody could follow is none.
+#[tokio::test]
+async fn a_client_without_tasks_gets_none() {
+    let plain =
+        Mock::modern().tool("slow", Behaviour::raw_result(TASK)).tool("received", Behaviour::Received);
+    let fixture = Fixture::start(&[("tasks", server("tasks")), ("plain", plain)], |_| ());
+    fixture.gateway.settled().await;
+    let none = json!({"io.modelcontextprotocol/clientCapabilities": {}});
+    let slow = json!({"name": "tasks__slow", "_meta": none});
+    let error = ask(&fixture, "me", "tools/call", slow).await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "{error}");
+    for (server, told) in [("tasks", true), ("plain", false)] {
+        let slow = ask(&fixture, "me", "tools/call", json!({"name": format!("{server}__slow")})).await;
+        assert_eq!(slow.is_ok(), told, "{slow:?}");
+        let received = json!({"name": format!("{server}__received")});
+        let received = ask(&fixture, "me", "tools/call", received).await.unwrap();
+        assert_eq!(received.to_string().contains("io.modelcontextprotocol/tasks"), told, "{received}");
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: extensions are declared to modern clients where a server has them; what servers try out where there is only
+/// one. Tools that run as tasks of 2025-11-25 only are not offered.
+#[tokio::test]
+async fn what_is_declared() {
+    let required = bridgehead_testkit::Tool::new("old", Behaviour::Echo);
+    let legacy = Mock::legacy()
+        .capabilities(EXTENDED)
+        .full_tool(required.extra("execution", r#"{"taskSupport":"required"}"#))
+        .tool("other", Behaviour::Echo);
+    for (servers, extensions, experimental) in [
+        (vec![("a", server("a"))], true, true),
+        (vec![("a", server("a")), ("b", legacy.clone())], true, false),
+        (vec![("b", legacy)], false, true),
+    ] {
+        let fixture = Fixture::start(&servers, |_| ());
+        fixture.gateway.settled().await;
+        let declared = ask(&fixture, "me", "server/discover", json!({})).await.unwrap();
+        let declared = &declared["capabilities"];
+        assert_eq!(!declared["extensions"].is_null(), extensions, "{declared}");
+        assert_eq!(!declared["experimental"].is_null(), experimental, "{declared}");
+        let legacy: Value = fixture.gateway.initialize(Revision::V2025_11_25).decode().unwrap();
+        assert_eq!(!legacy["capabilities"]["experimental"].is_null(), experimental, "{legacy}");
+        assert!(legacy["capabilities"]["extensions"].is_null(), "{legacy}");
+        if !extensions {
+            let error = ask(&fixture, "me", "tasks/get", json!({"taskId": "x"})).await.unwrap_err();
+            assert_eq!(error["code"], -32601);
+        }
+        assert!(!fixture.names().await.iter().any(|name| name.ends_with("old")));
+        fixture.end().await;
+    }
+}
