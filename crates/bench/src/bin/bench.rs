@@ -23,7 +23,8 @@ Options:
   --full            measures for minutes; without, for less than one
   --threads N       worker threads of the gateway, in place of its default
   --only TEXT       only loads and parts whose name holds it, such as `call, modern, 64`, `restart`,
-                    `many upstreams`, `twenty upstreams`, `upstream memory`, `shim` or `audit verify`
+                    `many upstreams`, `twenty upstreams`, `upstream memory`, `shim`, `isolated call`,
+                    `start of a large gateway`, `kill of a large tree` or `audit verify`
   --json FILE       also writes the figures to this file
   --enforce         fails if a bar is missed
 ";
