@@ -83,6 +83,21 @@ pub(crate) async fn negotiate(link: &Link, opening: Opening, offer: Offer) -> Re
     }
 }
 
+/// The same on a link that ends only where somebody waits for its end, which `ended` does: what came before it is
+/// heard still.
+pub(crate) async fn negotiate_until(
+    ended: impl Future<Output = ()>,
+    link: &Link,
+    opening: Opening,
+    offer: Offer,
+) -> Result<Peer, NegotiateError> {
+    let mut negotiating = std::pin::pin!(negotiate(link, opening, offer));
+    tokio::select! {
+        outcome = &mut negotiating => outcome,
+        () = ended => negotiating.await,
+    }
+}
+
 async fn discover(link: &Link) -> Result<Peer, NegotiateError> {
     let outcome = link.ask(&Method::Discover, &modern_params(&Object::empty()), Purpose::Handshake).await?;
     let refusal = outcome.as_ref().err().map(|error| (error.code(), error.message()));

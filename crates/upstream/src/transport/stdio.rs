@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 
 use crate::crash::Crash;
 use crate::link::{Link, LinkError};
-use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate};
+use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
 use crate::record::{Counted, LineSource, Record};
 use crate::transport::{ConnectError, opening};
 
@@ -151,13 +151,7 @@ impl Process {
         offer: Offer,
     ) -> Result<(Self, Peer), (NegotiateError, Self)> {
         let link = self.link.clone();
-        let negotiating = negotiate(&link, opening, offer);
-        tokio::pin!(negotiating);
-        let outcome = tokio::select! {
-            outcome = &mut negotiating => outcome,
-            () = self.ended() => negotiating.await,
-        };
-        match outcome {
+        match negotiate_until(self.ended(), &link, opening, offer).await {
             Ok(peer) => Ok((self, peer)),
             Err(error) => Err((error, self)),
         }

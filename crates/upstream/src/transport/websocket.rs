@@ -26,7 +26,7 @@ use super::dial::{DIAL_TIMEOUT, dial};
 use super::http::{explain, user_headers};
 use super::opening;
 use crate::link::{Link, LinkError};
-use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate};
+use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
 
 /// How often the peer is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -199,13 +199,7 @@ impl WebSocket {
         offer: Offer,
     ) -> Result<(Self, Peer), (NegotiateError, Self)> {
         let link = self.link.clone();
-        let negotiating = negotiate(&link, opening, offer);
-        tokio::pin!(negotiating);
-        let outcome = tokio::select! {
-            outcome = &mut negotiating => outcome,
-            () = self.ended() => negotiating.await,
-        };
-        match outcome {
+        match negotiate_until(self.ended(), &link, opening, offer).await {
             Ok(peer) => Ok((self, peer)),
             Err(error) => Err((error, self)),
         }
