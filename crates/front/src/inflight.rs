@@ -3,7 +3,7 @@
 //! An id stands here from [`InFlight::enter`] until its [`Entry`] is finished, cancelled or dropped, on
 //! every path; while it stands, the same id is refused.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::sync::Arc;
 
 use bridgehead_wire::{Id, RpcError, code};
@@ -25,17 +25,18 @@ impl InFlight {
     /// when the request is cancelled.
     pub(crate) fn enter(&self, id: &Id) -> Result<(Entry, AbortRegistration), RpcError> {
         let mut table = self.0.lock();
-        if table.running.contains_key(id) {
+        let Table { next, running } = &mut *table;
+        let hash_map::Entry::Vacant(place) = running.entry(id.clone()) else {
             return Err(RpcError::new(
                 code::INVALID_REQUEST,
                 "a request with this id is still being answered; use another id",
             ));
-        }
-        let serial = table.next;
-        table.next += 1;
+        };
+        let serial = *next;
+        *next += 1;
         let (handle, registration) = AbortHandle::new_pair();
-        table.running.insert(id.clone(), (serial, handle));
-        Ok((Entry { table: self.clone(), id: id.clone(), serial }, registration))
+        place.insert((serial, handle));
+        Ok((Entry { table: self.clone(), id: id.clone(), serial, left: false }, registration))
     }
 
     /// Stops the request `id`; says whether there was one. The id is free at once.
@@ -57,9 +58,13 @@ impl InFlight {
     }
 
     fn leave(&self, id: &Id, serial: u64) -> bool {
-        let mut table = self.0.lock();
-        let mine = table.running.get(id).is_some_and(|(other, _)| *other == serial);
-        mine && table.running.remove(id).is_some()
+        match self.0.lock().running.entry(id.clone()) {
+            hash_map::Entry::Occupied(place) if place.get().0 == serial => {
+                place.remove();
+                true
+            }
+            _ => false,
+        }
     }
 }
 
@@ -83,12 +88,15 @@ pub(crate) struct Entry {
     table: InFlight,
     id: Id,
     serial: u64,
+    /// Whether it has given the id back.
+    left: bool,
 }
 
 impl Entry {
     /// Frees the id and says whether the answer is still wanted. Comes before the answer is written:
     /// whoever has read the answer may use the id again.
-    pub(crate) fn finish(self) -> bool {
+    pub(crate) fn finish(mut self) -> bool {
+        self.left = true;
         self.table.leave(&self.id, self.serial)
     }
 
@@ -100,7 +108,9 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.table.leave(&self.id, self.serial);
+        if !self.left {
+            self.table.leave(&self.id, self.serial);
+        }
     }
 }
 

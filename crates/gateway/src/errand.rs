@@ -32,10 +32,6 @@ use crate::trace::Trace;
 use crate::uris::result_outward;
 
 /// How a request ended, if it was not dropped.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large one is the ordinary one; boxing it would cost every call"
-)]
 pub(crate) enum Outcome {
     /// A result, of an upstream or of a Rust tool.
     Result(Raw, Reply),
@@ -110,8 +106,9 @@ impl Errand<'_> {
         let abilities = self.caller.abilities();
         let lease = if own.is_none() && !alone && abilities.answers_any() {
             let whose = self.caller.session.remembered_by(self.caller.era());
-            let lease = upstream.lease(abilities, whose, last.min(began + limits.request_timeout)).await;
-            lease.map_err(|error| unavailable(upstream, &error))?
+            // Boxed, like all that is rare: the future of every call would be as large as the largest of them.
+            let lease = upstream.lease(abilities, whose, last.min(began + limits.request_timeout));
+            Box::pin(lease).await.map_err(|error| unavailable(upstream, &error))?
         } else {
             None
         };
@@ -262,7 +259,7 @@ impl Errand<'_> {
         let level = self.progress.and_then(|_| self.caller.log_level(self.ask));
         if let Some(level) = level.filter(|_| cell.server == Era::Legacy && ready.tools.features.logging) {
             // Answered late or not at all it only costs lines.
-            let _ = tokio::time::timeout(LEVEL_TIMEOUT, ready.link.want_level(level)).await;
+            let _ = tokio::time::timeout(LEVEL_TIMEOUT, Box::pin(ready.link.want_level(level))).await;
         }
         let mut exchange = ready.link.open_for(Purpose::Ordinary, abilities);
         let mut questions = Questions::default();
@@ -272,7 +269,7 @@ impl Errand<'_> {
         let patience = upstream.config().question_timeout;
         self.begin(&mut exchange, ready, cell, next.as_ref()).await;
         if cell == Cell::LEGACY && upstream.is_session() && self.caller.session.take_roots_changed(upstream) {
-            ready.link.notify(&Method::RootsListChanged, None).await;
+            Box::pin(ready.link.notify(&Method::RootsListChanged, None)).await;
         }
         loop {
             let now = Instant::now();
@@ -332,7 +329,7 @@ impl Errand<'_> {
                     };
                     // PIPE-9 again: the server waits for nothing meanwhile.
                     turn.pause();
-                    let round = rounds.answer(asks, self.caller, patience).await;
+                    let round = Box::pin(rounds.answer(asks, self.caller, patience)).await;
                     turn.go_on();
                     *last += now.elapsed();
                     let round = match round {
@@ -361,7 +358,9 @@ impl Errand<'_> {
                     visits += 1;
                     turn.pause();
                     let agreed = match cell.client {
-                        Era::Modern if visits <= MOST_SENDS => visit(&error, self.caller, patience).await,
+                        Era::Modern if visits <= MOST_SENDS => {
+                            Box::pin(visit(&error, self.caller, patience)).await
+                        }
                         _ => Ok(false),
                     };
                     turn.go_on();

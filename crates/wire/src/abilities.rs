@@ -76,6 +76,9 @@ impl Abilities {
 
     /// As the capabilities that declare it.
     pub fn capabilities(self) -> Raw {
+        if !self.answers_any() {
+            return Raw::literal("{}");
+        }
         let has = |bit: u8| self.0 & bit != 0;
         let list = |members: &[(bool, &str)]| {
             let declared: Vec<String> =

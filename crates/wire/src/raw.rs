@@ -33,7 +33,15 @@ impl Raw {
 
     /// A JSON string.
     pub fn string(text: &str) -> Self {
-        Self::encode(&text)
+        // Ids and names of ours need no escapes.
+        if text.bytes().any(|byte| matches!(byte, 0..0x20 | b'"' | b'\\')) {
+            return Self::encode(&text);
+        }
+        let mut quoted = Vec::with_capacity(text.len() + 2);
+        quoted.push(b'"');
+        quoted.extend_from_slice(text.as_bytes());
+        quoted.push(b'"');
+        Self(quoted.into())
     }
 
     /// A literal written in the source.

@@ -127,24 +127,50 @@ pub struct Object {
 }
 
 /// Where a member's key and value stand in the source. Positions rather than slices: a slice counts its
-/// references, and most members are never taken out.
+/// references, and most members are never taken out. Short ones: objects are handed on a lot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
     /// Where the key's text stands, without its quotes.
-    key: Range<usize>,
-    value: Range<usize>,
+    key: Span,
+    value: Span,
     /// Whether the key's text is not what it means.
     escaped: bool,
 }
 
+/// A stretch of the source, which is never as long as such a number can say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    /// Nothing if it is.
+    fn of(range: Range<usize>) -> Option<Self> {
+        Some(Self { start: u32::try_from(range.start).ok()?, end: u32::try_from(range.end).ok()? })
+    }
+
+    const fn start(self) -> usize {
+        self.start as usize
+    }
+
+    const fn end(self) -> usize {
+        self.end as usize
+    }
+
+    const fn range(self) -> Range<usize> {
+        self.start()..self.end()
+    }
+}
+
 impl Member {
     fn key<'a>(&self, source: &'a [u8]) -> &'a [u8] {
-        &source[self.key.clone()]
+        &source[self.key.range()]
     }
 
     /// What an escaped key means.
     fn unescaped(&self, source: &[u8]) -> String {
-        serde_json::from_slice(&source[self.key.start - 1..self.key.end + 1]).unwrap_or_default()
+        serde_json::from_slice(&source[self.key.start() - 1..self.key.end() + 1]).unwrap_or_default()
     }
 
     /// Keys are compared as what they mean: `"\u0061"` is `a`.
@@ -153,7 +179,7 @@ impl Member {
     }
 
     fn value(&self, source: &Bytes) -> Raw {
-        Raw::trusted(source.slice(self.value.clone()))
+        Raw::trusted(source.slice(self.value.range()))
     }
 }
 
@@ -200,7 +226,7 @@ impl Object {
         Edit {
             object: self,
             changes: SmallVec::from_elem(Change::Keep, self.members.len()),
-            added: SmallVec::new(),
+            values: SmallVec::new(),
         }
     }
 }
@@ -209,33 +235,47 @@ impl Object {
 #[derive(Debug)]
 pub struct Edit<'a> {
     object: &'a Object,
-    changes: SmallVec<[Change; 6]>,
-    added: SmallVec<[(&'static str, Spliced); 3]>,
+    changes: SmallVec<[Change; 16]>,
+    values: SmallVec<[Value; 3]>,
 }
 
-#[derive(Debug, Clone)]
+/// What becomes of a member that stands there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Keep,
     Remove,
-    Replace(Spliced),
+    /// It gets the value of this number.
+    Replace(u16),
+}
+
+/// A value that was set.
+#[derive(Debug)]
+struct Value {
+    name: &'static str,
+    text: Spliced,
+    /// Whether it takes the place of one that stands there.
+    replaces: bool,
 }
 
 impl Edit<'_> {
     /// Gives `name` a value: in its place if it stands there (further copies go), else in front. Names of
     /// ours need no escaping.
     pub fn set(&mut self, name: &'static str, value: impl Into<Spliced>) -> &mut Self {
-        let mut value = Some(value.into());
+        let text = value.into();
+        if let Some(known) = self.values.iter_mut().find(|known| known.name == name) {
+            known.text = text;
+            return self;
+        }
+        // So many are never set: there are not as many names of ours.
+        let Ok(number) = u16::try_from(self.values.len()) else { return self };
+        let mut replaces = false;
         for (member, change) in self.object.members.iter().zip(&mut self.changes) {
             if member.is(&self.object.source, name) {
-                *change = value.take().map_or(Change::Remove, Change::Replace);
+                *change = if replaces { Change::Remove } else { Change::Replace(number) };
+                replaces = true;
             }
         }
-        if let Some(value) = value {
-            match self.added.iter_mut().find(|added| added.0 == name) {
-                Some(added) => added.1 = value,
-                None => self.added.push((name, value)),
-            }
-        }
+        self.values.push(Value { name, text, replaces });
         self
     }
 
@@ -251,7 +291,10 @@ impl Edit<'_> {
                 *change = Change::Remove;
             }
         }
-        self.added.retain(|added| !unwanted(added.0));
+        for value in self.values.iter_mut().filter(|value| unwanted(value.name)) {
+            // Its number stays, and with it those of the others; by this name nothing is found any more.
+            *value = Value { name: "", text: Spliced::default(), replaces: true };
+        }
         self
     }
 
@@ -262,21 +305,22 @@ impl Edit<'_> {
 
     /// The object with the change made.
     pub fn finish(self) -> Spliced {
-        let Self { object, changes, added } = self;
+        let Self { object, changes, values } = self;
         let source = &object.source;
-        if added.is_empty() && changes.iter().all(|change| matches!(change, Change::Keep)) {
+        let added = || values.iter().filter(|value| !value.replaces);
+        if added().next().is_none() && changes.iter().all(|change| *change == Change::Keep) {
             return Spliced(SmallVec::from_iter([source.clone()]));
         }
-        let sizes = added.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+        let sizes = values.iter().map(|value| value.name.len() + value.text.len() + 4).sum();
         let mut out = Growing::new(source, sizes);
-        let first = object.members.first().map_or(1, |member| member.key.start - 1);
+        let first = object.members.first().map_or(1, |member| member.key.start() - 1);
         out.source(0..first);
         let mut empty = true;
-        for (name, value) in added {
+        for Value { name, text, .. } in added() {
             out.text(if empty { b"\"" } else { b",\"" });
             out.text(name.as_bytes());
             out.text(b"\":");
-            value.0.iter().for_each(|part| out.slice(part));
+            text.0.iter().for_each(|part| out.slice(part));
             empty = false;
         }
         // `kept` is the stretch of source bytes that has been accepted but not yet written out.
@@ -284,16 +328,16 @@ impl Edit<'_> {
         let mut previous_end = first;
         for (position, (member, change)) in object.members.iter().zip(changes).enumerate() {
             let gap = previous_end;
-            previous_end = member.value.end;
-            if matches!(change, Change::Remove) {
+            previous_end = member.value.end();
+            if change == Change::Remove {
                 continue;
             }
             // The separator in front of a member is the source's own, unless nothing stands before it.
             let start = if empty {
-                member.key.start - 1
+                member.key.start() - 1
             } else if position == 0 {
                 out.text(b",");
-                member.key.start - 1
+                member.key.start() - 1
             } else {
                 gap
             };
@@ -303,12 +347,14 @@ impl Edit<'_> {
                 kept = start..start;
             }
             match change {
-                Change::Replace(with) => {
-                    out.source(kept.start..member.value.start);
-                    with.0.iter().for_each(|part| out.slice(part));
-                    kept = member.value.end..member.value.end;
+                Change::Replace(number) => {
+                    out.source(kept.start..member.value.start());
+                    if let Some(with) = values.get(usize::from(number)) {
+                        with.text.0.iter().for_each(|part| out.slice(part));
+                    }
+                    kept = member.value.end()..member.value.end();
                 }
-                _ => kept.end = member.value.end,
+                _ => kept.end = member.value.end(),
             }
         }
         out.source(kept);

@@ -17,6 +17,8 @@ pub(crate) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id")
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
+/// What nearly all clients accept, in the words that nearly all of them use.
+const ORDINARY: &str = "application/json, text/event-stream";
 /// Integers beyond this have no exact form in every client; they are compared as text.
 const LARGEST_EXACT: f64 = 9_007_199_254_740_991.0;
 
@@ -29,6 +31,7 @@ pub(crate) fn accepts_events(headers: &HeaderMap) -> bool {
 pub(crate) fn prefers_events(headers: &HeaderMap) -> bool {
     headers
         .get(header::ACCEPT)
+        .filter(|value| *value != ORDINARY)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.split(',').next())
         .is_some_and(|first| essence(first).eq_ignore_ascii_case("text/event-stream"))
@@ -36,7 +39,7 @@ pub(crate) fn prefers_events(headers: &HeaderMap) -> bool {
 
 /// Whether the client takes both a JSON answer and events, as it must.
 pub(crate) fn accepts_both(headers: &HeaderMap) -> bool {
-    headers.get(header::ACCEPT).is_some_and(|value| value == "application/json, text/event-stream")
+    headers.get(header::ACCEPT).is_some_and(|value| value == ORDINARY)
         || accepts(headers, "application/json", "application/*") && accepts_events(headers)
 }
 
@@ -51,10 +54,9 @@ fn accepts(headers: &HeaderMap, exact: &str, range: &str) -> bool {
 
 /// Whether the body is declared as JSON.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| essence(value).eq_ignore_ascii_case("application/json"))
+    headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
+        value == "application/json" || essence(value).eq_ignore_ascii_case("application/json")
+    })
 }
 
 fn essence(value: &str) -> &str {

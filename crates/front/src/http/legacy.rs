@@ -82,9 +82,10 @@ pub(crate) fn session<B: Backend>(
     front: &Front<B>,
     principal: &Principal,
     headers: &HeaderMap,
+    version: Version<'_>,
 ) -> Result<Lease, Missing> {
     // A known revision other than the negotiated one is let pass, as common servers do.
-    let known = match Version::of(headers) {
+    let known = match version {
         Version::Absent => true,
         Version::One(version) => version.parse::<Revision>().is_ok(),
         Version::Unreadable => false,
@@ -330,12 +331,13 @@ fn without_body<B: Backend>(
     principal: &Principal,
     headers: &HeaderMap,
 ) -> Result<Lease, Missing> {
-    let modern = Version::of(headers).text().is_some_and(era::is_modern_version);
+    let version = Version::of(headers);
+    let modern = version.text().is_some_and(era::is_modern_version);
     if modern || !headers.contains_key(headers::SESSION) {
         let reason = "only POST is served here, except to sessions of earlier revisions";
         return Err(Missing { status: StatusCode::METHOD_NOT_ALLOWED, reason });
     }
-    session(front, principal, headers)
+    session(front, principal, headers, version)
 }
 
 /// What goes out on a session's stream: what its client is told of its own accord, comments in between.

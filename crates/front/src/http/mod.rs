@@ -218,7 +218,8 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
             return reply::json(StatusCode::BAD_REQUEST, out.freeze());
         }
     };
-    let version = Version::of(headers).text();
+    let said = Version::of(headers);
+    let version = said.text();
     let modern_header = version.is_some_and(era::is_modern_version);
     let message = match incoming {
         Incoming::Single(message) => message,
@@ -227,7 +228,7 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
             if modern_header || !headers.contains_key(headers::SESSION) {
                 return refuse(StatusCode::BAD_REQUEST, no_batch);
             }
-            return match legacy::session(front, &principal, headers) {
+            return match legacy::session(front, &principal, headers, said) {
                 // Boxed, like all that is rare: a request's future is as large as its largest branch.
                 Ok(lease) if lease.0.revision.has_batches() => {
                     Box::pin(legacy::batch(front, lease, items)).await
@@ -252,7 +253,7 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
                     Err(refused) => *refused,
                 },
                 Kind::Initialize => legacy::initialize(front, principal, &request),
-                Kind::Legacy => match legacy::session(front, &principal, headers) {
+                Kind::Legacy => match legacy::session(front, &principal, headers, said) {
                     Ok(lease) => {
                         let prefers = headers::prefers_events(headers);
                         legacy::request(front, lease, request, reading, prefers).await
@@ -266,7 +267,7 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
             if reading.claims_version() || modern_header {
                 return modern::notification(headers, &told, &reading);
             }
-            match legacy::session(front, &principal, headers) {
+            match legacy::session(front, &principal, headers, said) {
                 Ok(lease) => {
                     legacy::notified(&lease.0, &told);
                     reply::empty(StatusCode::ACCEPTED)
@@ -278,7 +279,7 @@ async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &Head
             StatusCode::BAD_REQUEST,
             "a response is not allowed here: nothing was asked of this client",
         ),
-        Message::Response(answer) => match legacy::session(front, &principal, headers) {
+        Message::Response(answer) => match legacy::session(front, &principal, headers, said) {
             Ok(lease) => {
                 lease.0.desk.answered(answer);
                 reply::empty(StatusCode::ACCEPTED)

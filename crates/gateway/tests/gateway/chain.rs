@@ -31,6 +31,16 @@ fn error_of(result: &Value) -> Value {
     text["error"].clone()
 }
 
+/// The future of a call is moved several times before it runs, so whatever is rare in it is boxed. What is awaited in
+/// passing has been ten times as large as all the rest before.
+#[test]
+fn the_future_of_a_call_is_small() {
+    let gateway = Gateway::new(Options::default()).unwrap();
+    let params = Raw::literal("{}");
+    let size = size_of_val(&ask_raw(&gateway, LEGACY, "tools/call", &params, None));
+    assert!(size <= 8 * 1024, "{size} bytes");
+}
+
 /// PIPE-1: lock, then validation, then audit enter, then dispatch, then audit exit. The waiting call has
 /// neither been validated nor recorded; the refused one is recorded as not validated and not dispatched.
 #[tokio::test]

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::Member;
+use super::{Member, Span};
 
 /// The members, if the text is an object and nothing else.
 pub(super) fn members(text: &[u8]) -> Option<SmallVec<[Member; 6]>> {
@@ -26,7 +26,7 @@ pub(super) fn members(text: &[u8]) -> Option<SmallVec<[Member; 6]>> {
         }
         let value = behind_blank(text, colon + 1);
         let end = value_end(text, value)?;
-        members.push(Member { key: at + 1..key - 1, value: value..end, escaped });
+        members.push(Member { key: Span::of(at + 1..key - 1)?, value: Span::of(value..end)?, escaped });
         at = behind_blank(text, end);
         match text.get(at)? {
             b',' => at = behind_blank(text, at + 1),
@@ -99,7 +99,7 @@ mod tests {
     fn check(text: &str, expected: Option<&[(&str, &str)]>) {
         let found = members(text.as_bytes());
         let found: Option<Vec<(&str, &str)>> = found.as_ref().map(|members| {
-            members.iter().map(|member| (&text[member.key.clone()], &text[member.value.clone()])).collect()
+            members.iter().map(|member| (&text[member.key.range()], &text[member.value.range()])).collect()
         });
         assert_eq!(found.as_deref(), expected, "{text}");
     }
@@ -169,9 +169,9 @@ mod tests {
             let decoded: Option<BTreeMap<String, &RawValue>> = serde_json::from_str(&text).ok();
             let found = members(text.as_bytes()).map(|members| {
                 let pairs = members.iter().map(|member| {
-                    let key = &text[member.key.start - 1..member.key.end + 1];
+                    let key = &text[member.key.start() - 1..member.key.end() + 1];
                     prop_assert_eq!(member.escaped, key.contains('\\'));
-                    Ok((serde_json::from_str::<String>(key).unwrap(), text[member.value.clone()].to_owned()))
+                    Ok((serde_json::from_str::<String>(key).unwrap(), text[member.value.range()].to_owned()))
                 });
                 pairs.collect::<Result<BTreeMap<String, String>, TestCaseError>>()
             });
@@ -185,7 +185,7 @@ mod tests {
         #[test]
         fn any_text_is_survived(text in "[{}\\[\\]\":,\\\\a1 ]{0,24}") {
             for member in members(text.as_bytes()).into_iter().flatten() {
-                prop_assert!(member.key.start <= member.key.end && member.value.end <= text.len());
+                prop_assert!(member.key.start() <= member.key.end() && member.value.end() <= text.len());
             }
         }
     }
