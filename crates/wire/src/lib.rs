@@ -12,6 +12,7 @@ mod encode;
 mod error;
 mod failure;
 mod frame;
+mod gather;
 mod header;
 mod level;
 mod message;
@@ -30,6 +31,7 @@ pub use encode::{error_response, notification, request, response, response_parts
 pub use error::RpcError;
 pub use failure::{Code, Shape};
 pub use frame::{Line, LineBuffer, on_one_line};
+pub use gather::Gathered;
 pub use header::{HeaderValueError, decode_header_value, encode_header_value};
 pub use level::Level;
 pub use message::{Id, Incoming, Malformed, Message, Notification, Request, Response};

@@ -5,19 +5,16 @@
 //!
 //! What must stay true: where the stream is cut into pieces makes no difference, each byte is looked at once
 //! (an event that comes in many pieces costs no more than one that comes whole), what the stream has not
-//! ended with an empty line is never given out, and a large event is copied at most twice.
+//! ended with an empty line is never given out, and a large event takes no more memory than [`Gathered`] does.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use crate::Gathered;
+
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-/// Pieces of a line smaller than this are gathered: a reference to each would cost more than a copy, in time or, where
-/// it holds on to a buffer that is hardly filled, in memory.
-const SMALL: usize = 256 * 1024;
-/// Gathered pieces are kept in parts of about this size, so that gathering never copies what it has gathered.
-const PART: usize = 256 * 1024;
 
 /// Collects a stream and gives back its events. The reader calls [`EventBuffer::push`] with what has come, then
 /// [`EventBuffer::next_event`] until there is none.
@@ -25,9 +22,8 @@ const PART: usize = 256 * 1024;
 pub struct EventBuffer {
     /// What has come and was not looked at yet.
     unread: VecDeque<Bytes>,
-    /// The beginning of the line that is being read: whole parts, then what is being gathered.
-    parts: Vec<Bytes>,
-    gathered: BytesMut,
+    /// The beginning of the line that is being read.
+    line: Gathered,
     /// The event that is being read.
     data: Option<Bytes>,
     more: BytesMut,
@@ -110,7 +106,7 @@ impl EventBuffer {
             }
             let Some(at) = memchr::memchr2(b'\n', b'\r', chunk) else {
                 let chunk = self.unread.pop_front()?;
-                self.keep(chunk);
+                self.line.push(chunk);
                 continue;
             };
             let end = chunk.split_to(at);
@@ -119,40 +115,13 @@ impl EventBuffer {
             if chunk.is_empty() {
                 self.unread.pop_front();
             }
-            let mut line = self.joined(end);
+            self.line.push(end);
+            let mut line = self.line.take();
             if !std::mem::replace(&mut self.begun, true) && line.starts_with(BYTE_ORDER_MARK) {
                 line.advance(BYTE_ORDER_MARK.len());
             }
             return Some(line);
         }
-    }
-
-    /// Keeps a piece of a line whose end has not come.
-    fn keep(&mut self, chunk: Bytes) {
-        if chunk.len() < SMALL {
-            self.gathered.extend_from_slice(&chunk);
-        }
-        if self.gathered.len() >= PART || (chunk.len() >= SMALL && !self.gathered.is_empty()) {
-            self.parts.push(self.gathered.split().freeze());
-        }
-        if chunk.len() >= SMALL {
-            self.parts.push(chunk);
-        }
-    }
-
-    fn joined(&mut self, end: Bytes) -> Bytes {
-        if self.parts.is_empty() && self.gathered.is_empty() {
-            return end;
-        }
-        let size = self.parts.iter().map(Bytes::len).sum::<usize>() + self.gathered.len() + end.len();
-        let mut line = BytesMut::with_capacity(size);
-        for part in self.parts.drain(..) {
-            line.extend_from_slice(&part);
-        }
-        line.extend_from_slice(&self.gathered);
-        line.extend_from_slice(&end);
-        self.gathered.clear();
-        line.freeze()
     }
 
     fn read_field(&mut self, mut line: Bytes) {

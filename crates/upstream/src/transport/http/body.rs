@@ -1,14 +1,14 @@
-//! What a POST carries besides the headers of every request, and what its response's body holds.
+//! What a POST carries besides the headers of every request, and what its answer's body holds.
 
 use bridgehead_schema::{HeaderKind, HeaderParameter};
 use bridgehead_wire::{Method, Object, Raw, encode_header_value};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::link::Mirror;
 
-pub(super) const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
+pub(super) static METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub(super) static NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// Integers beyond this have no header form.
 const LARGEST_EXACT: i64 = 9_007_199_254_740_991;
 
@@ -32,14 +32,17 @@ impl Mirrored {
         }
     }
 
-    pub(super) fn write(&self, headers: &mut HeaderMap) {
-        headers.insert(METHOD, self.method.clone());
-        if let Some(name) = &self.name {
-            headers.insert(NAME, name.clone());
-        }
-        for (name, value) in &self.parameters {
-            headers.insert(name, value.clone());
-        }
+    /// For a message that is about nothing.
+    pub(super) fn told(what: &str) -> Self {
+        let method = HeaderValue::from_str(what).unwrap_or(HeaderValue::from_static(""));
+        Self { method, name: None, parameters: Vec::new() }
+    }
+
+    /// The headers, in the order in which they are written.
+    pub(super) fn headers(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        let name = self.name.as_ref().map(|name| (&NAME, name));
+        let parameters = self.parameters.iter().map(|(name, value)| (name, value));
+        std::iter::once((&METHOD, &self.method)).chain(name).chain(parameters)
     }
 }
 
@@ -90,20 +93,21 @@ fn value(kind: HeaderKind, value: &Raw) -> Option<String> {
 }
 
 /// What a response says that its body is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Media {
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Media {
     Json,
     Events,
+    #[default]
     Other,
 }
 
 impl Media {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
-        let value =
-            headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        match value.split(';').next().unwrap_or_default().trim() {
-            json if json.eq_ignore_ascii_case("application/json") => Self::Json,
-            events if events.eq_ignore_ascii_case("text/event-stream") => Self::Events,
+    /// What the value of `Content-Type` means.
+    pub(super) fn of(value: &[u8]) -> Self {
+        let end = memchr::memchr(b';', value).unwrap_or(value.len());
+        match value[..end].trim_ascii() {
+            json if json.eq_ignore_ascii_case(b"application/json") => Self::Json,
+            events if events.eq_ignore_ascii_case(b"text/event-stream") => Self::Events,
             _ => Self::Other,
         }
     }
@@ -116,64 +120,13 @@ pub(super) fn media_name(headers: &HeaderMap) -> String {
     if essence.is_empty() { "nothing".to_owned() } else { format!("`{}`", &essence[..essence.len().min(60)]) }
 }
 
-/// The pieces of a body until it is whole. Joined once, and not at all if it came in one.
-///
-/// Where the length is known each piece is copied to its place as it comes: a piece holds on to the whole buffer that it
-/// was read into, and a long body would be in memory twice and more.
-#[derive(Debug, Default)]
-pub(super) struct Pieces {
-    parts: Vec<Bytes>,
-    whole: BytesMut,
-    /// How long the body is; nothing if that is not known.
-    expected: usize,
-    size: usize,
-}
-
-impl Pieces {
-    /// For a body of this length, if it is known. It must have been found acceptable.
-    pub(super) fn expecting(length: Option<u64>) -> Self {
-        let expected = length.and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
-        Self { expected, ..Self::default() }
-    }
-
-    pub(super) fn push(&mut self, part: Bytes) {
-        self.size += part.len();
-        if part.len() >= self.expected {
-            self.parts.push(part);
-            return;
-        }
-        if self.whole.is_empty() {
-            self.whole.reserve(self.expected);
-        }
-        self.whole.extend_from_slice(&part);
-    }
-
-    pub(super) const fn size(&self) -> usize {
-        self.size
-    }
-
-    pub(super) fn join(&mut self) -> Bytes {
-        match self.parts.as_slice() {
-            [] => return std::mem::take(&mut self.whole).freeze(),
-            [_] => return self.parts.pop().unwrap_or_default(),
-            _ => {}
-        }
-        let mut whole = BytesMut::with_capacity(self.size);
-        for part in self.parts.drain(..) {
-            whole.extend_from_slice(&part);
-        }
-        whole.freeze()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn headers(mirror: Mirror<'_>) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        Mirrored::new(&Method::ToolsCall, mirror).write(&mut headers);
-        headers
+        let mirrored = Mirrored::new(&Method::ToolsCall, mirror);
+        mirrored.headers().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
     /// LINK-2: `Mcp-Name` and `Mcp-Param-*` as a modern server wants them, base64 where a header cannot carry

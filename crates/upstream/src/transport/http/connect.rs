@@ -256,8 +256,8 @@ impl HttpConnection {
         }
         let dialect = remote.dialect.load_full();
         if dialect.session().is_some() && !remote.over.is_cancelled() {
-            let request = dialect.request(http::Method::DELETE, Bytes::new());
-            let _ = tokio::time::timeout(END_TIMEOUT, remote.exchange(request)).await;
+            let request = dialect.request("DELETE", &dialect.headers);
+            let _ = tokio::time::timeout(END_TIMEOUT, remote.exchange(&request)).await;
         }
         remote.over.cancel();
     }

@@ -9,20 +9,18 @@ use std::task::Poll;
 
 use bridgehead_wire::{EventBuffer, ServerEvent};
 use http::StatusCode;
-use hyper::body::Incoming;
 use tracing::{debug, warn};
 
 use super::body::{Media, media_name};
 use super::exchange::{RESUME_AFTER, RESUME_AT_MOST};
-use super::pool::Wire;
 use super::refusal::explain;
+use super::wire::Wire;
 use super::{Failure, Remote};
 use crate::link::LinkError;
 
 /// An open stream.
 #[derive(Debug)]
 pub(super) struct Feed {
-    body: Incoming,
     wire: Wire,
     events: EventBuffer,
 }
@@ -38,23 +36,23 @@ pub(super) struct NoFeed {
 impl Feed {
     /// Asks for the stream, from where the last one broke off.
     pub(super) async fn open(remote: &Remote, last_id: Option<&str>) -> Result<Self, NoFeed> {
-        match remote.exchange(remote.stream_request(last_id)).await {
+        match remote.exchange(&remote.stream_request(last_id)).await {
             Err(Failure::Unsent(reason) | Failure::Lost(reason)) => Err(NoFeed { status: None, reason }),
-            Ok((response, wire)) => {
-                let status = response.status();
+            Ok((head, wire)) => {
+                let status = head.status;
                 if !status.is_success() {
-                    let reason = explain(&remote.url, status, response.headers());
+                    let reason = explain(&remote.url, status, &head.headers);
                     return Err(NoFeed { status: Some(status), reason });
                 }
-                if Media::of(response.headers()) != Media::Events {
+                if head.media != Media::Events {
                     let reason = format!(
                         "{} answered with {} where an event stream was expected: check the `url` and the `type`",
                         remote.url,
-                        media_name(response.headers())
+                        media_name(&head.headers)
                     );
                     return Err(NoFeed { status: Some(status), reason });
                 }
-                Ok(Self { body: response.into_body(), wire, events: EventBuffer::new() })
+                Ok(Self { wire, events: EventBuffer::new() })
             }
         }
     }
@@ -74,7 +72,7 @@ impl Feed {
                 );
                 return None;
             }
-            let piece = poll_fn(|context| match self.wire.poll_body(&mut self.body, context) {
+            let piece = poll_fn(|context| match self.wire.poll_body(context) {
                 Poll::Ready(Some(Ok(piece))) => Poll::Ready(Some(piece)),
                 Poll::Ready(_) => Poll::Ready(None),
                 Poll::Pending => Poll::Pending,

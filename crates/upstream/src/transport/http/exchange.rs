@@ -12,17 +12,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bridgehead_wire::{
-    Abilities, EventBuffer, Id, Message, Method, Raw, RpcError, Spliced, code, request, response,
+    Abilities, EventBuffer, Gathered, Id, Message, Method, Raw, RpcError, Spliced, code, request, response,
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use hyper::body::{Body, Incoming};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use tracing::{debug, warn};
 
-use super::body::{Media, Mirrored, Pieces, media_name};
-use super::pool::Wire;
+use super::body::{Media, Mirrored, media_name};
 use super::refusal::{explain, never_ran, pause};
+use super::wire::{Head as Answered, Request, Wire};
 use super::{Dialect, Failure, Remote, SESSION, Speech};
 use crate::catalog::Lists;
 use crate::link::{Event, LinkError, Mirror, Purpose, call_is_over, cancelled_params};
@@ -39,7 +38,7 @@ pub(super) const RESUME_AT_MOST: Duration = Duration::from_secs(60);
 /// How much of a refusal is read to find an error in it.
 const LARGEST_REFUSAL: usize = 64 * 1024;
 
-type Head = Result<(Response<Incoming>, Wire), Failure>;
+type Head = Result<(Answered, Wire), Failure>;
 
 /// One request.
 pub(crate) struct HttpExchange {
@@ -67,8 +66,7 @@ pub(crate) struct HttpExchange {
 /// What is posted, kept to post it again.
 struct Outgoing {
     dialect: Arc<Dialect>,
-    mirrored: Option<Mirrored>,
-    body: Bytes,
+    request: Request,
 }
 
 enum State {
@@ -77,11 +75,11 @@ enum State {
     /// A head is awaited.
     Head(BoxFuture<'static, Head>),
     /// The answer is one JSON text.
-    Whole { body: Incoming, wire: Wire, pieces: Pieces },
+    Whole { wire: Wire, pieces: Gathered },
     /// The answer comes among events.
-    Events { body: Incoming, wire: Wire, events: Box<EventBuffer> },
+    Events { wire: Wire, events: Box<EventBuffer> },
     /// The server refused; perhaps an error says why.
-    Refused { body: Incoming, wire: Wire, pieces: Pieces, reason: String },
+    Refused { wire: Wire, pieces: Gathered, reason: String },
     /// The answer comes by the server's own stream.
     Elsewhere,
 }
@@ -140,7 +138,8 @@ impl HttpExchange {
         let mut body = BytesMut::new();
         request(&mut body, self.id, method.as_str(), params);
         let mirrored = (dialect.speech == Speech::Modern).then(|| Mirrored::new(method, mirror));
-        self.outgoing = Some(Outgoing { dialect, mirrored, body: body.freeze() });
+        let request = dialect.post(mirrored.as_ref(), body.freeze());
+        self.outgoing = Some(Outgoing { dialect, request });
         if let Some(slot) = self.slot.as_ref().filter(|_| !self.abilities.is_none()) {
             slot.can_answer(self.abilities);
         }
@@ -152,17 +151,14 @@ impl HttpExchange {
     /// Posts the request, after a pause if there is one.
     fn post(&mut self, pause: Option<Duration>) {
         let Some(outgoing) = &self.outgoing else { return };
-        let mut request = outgoing.dialect.request(http::Method::POST, outgoing.body.clone());
-        if let Some(mirrored) = &outgoing.mirrored {
-            mirrored.write(request.headers_mut());
-        }
+        let request = outgoing.request.clone();
         let remote = Arc::clone(&self.remote);
         self.sent = true;
         self.state = State::Head(Box::pin(async move {
             if let Some(pause) = pause {
                 tokio::time::sleep(pause).await;
             }
-            remote.exchange(request).await
+            remote.exchange(&request).await
         }));
     }
 
@@ -172,7 +168,7 @@ impl HttpExchange {
         self.state = State::Head(Box::pin(async move {
             tokio::time::sleep(after.min(RESUME_AT_MOST)).await;
             let request = remote.stream_request(Some(&last_id));
-            remote.exchange(request).await
+            remote.exchange(&request).await
         }));
     }
 
@@ -194,15 +190,15 @@ impl HttpExchange {
                         self.state = State::Head(head);
                         return Poll::Pending;
                     }
-                    Poll::Ready(Ok((response, wire))) => self.judge(response, wire),
+                    Poll::Ready(Ok((head, wire))) => self.judge(&head, wire),
                     Poll::Ready(Err(failure)) => Some(self.failed(failure)),
                 },
-                State::Whole { body, wire, pieces } => ready!(self.poll_whole(body, wire, pieces, context)),
-                State::Events { body, wire, events } => {
-                    ready!(self.poll_events(body, wire, events, context))
+                State::Whole { wire, pieces } => ready!(self.poll_whole(wire, pieces, context)),
+                State::Events { wire, events } => {
+                    ready!(self.poll_events(wire, events, context))
                 }
-                State::Refused { body, wire, pieces, reason } => {
-                    ready!(self.poll_refused(body, wire, pieces, reason, context))
+                State::Refused { wire, pieces, reason } => {
+                    ready!(self.poll_refused(wire, pieces, reason, context))
                 }
             };
             if let Some(event) = event {
@@ -254,26 +250,25 @@ impl HttpExchange {
     }
 
     /// What a head calls for.
-    fn judge(&mut self, response: Response<Incoming>, wire: Wire) -> Option<Event> {
-        let (head, body) = response.into_parts();
+    fn judge(&mut self, head: &Answered, wire: Wire) -> Option<Event> {
         self.status = Some(head.status);
         if let Some(session) = head.headers.get(SESSION) {
             self.session = Some(session.clone());
         }
         if !head.status.is_success() {
-            return self.turned_away(head.status, &head.headers, body, wire);
+            return self.turned_away(head.status, &head.headers, wire);
         }
-        match Media::of(&head.headers) {
+        match head.media {
             Media::Json if head.status != StatusCode::ACCEPTED => {
-                let length = body.size_hint().exact();
+                let length = wire.length();
                 if let Some(size) = length.filter(|size| *size > self.remote.limit as u64) {
                     return Some(self.too_large(size));
                 }
-                self.state = State::Whole { body, wire, pieces: Pieces::expecting(length) };
+                self.state = State::Whole { wire, pieces: Gathered::expecting(length) };
             }
-            Media::Events => self.state = State::Events { body, wire, events: Box::default() },
+            Media::Events => self.state = State::Events { wire, events: Box::default() },
             _ if self.speech() == Speech::Sse => {
-                self.remote.pool.put(wire, Some(body));
+                self.remote.pool.put(wire);
                 self.state = State::Elsewhere;
             }
             _ => {
@@ -292,13 +287,7 @@ impl HttpExchange {
         self.outgoing.as_ref().map_or(Speech::Modern, |outgoing| outgoing.dialect.speech)
     }
 
-    fn turned_away(
-        &mut self,
-        status: StatusCode,
-        headers: &HeaderMap,
-        body: Incoming,
-        wire: Wire,
-    ) -> Option<Event> {
+    fn turned_away(&mut self, status: StatusCode, headers: &HeaderMap, wire: Wire) -> Option<Event> {
         let reason = explain(&self.remote.url, status, headers);
         if self.resumptions > 0 {
             let reason = format!("the stream of the answer broke and was not given again: {reason}");
@@ -321,25 +310,24 @@ impl HttpExchange {
             return None;
         }
         self.sent = !never_ran(status, headers);
-        self.state = State::Refused { body, wire, pieces: Pieces::default(), reason };
+        self.state = State::Refused { wire, pieces: Gathered::default(), reason };
         None
     }
 
     fn poll_refused(
         &mut self,
-        mut body: Incoming,
         mut wire: Wire,
-        mut pieces: Pieces,
+        mut pieces: Gathered,
         reason: String,
         context: &mut Context<'_>,
     ) -> Poll<Option<Event>> {
         loop {
-            match wire.poll_body(&mut body, context) {
+            match wire.poll_body(context) {
                 Poll::Pending => {
-                    self.state = State::Refused { body, wire, pieces, reason };
+                    self.state = State::Refused { wire, pieces, reason };
                     return Poll::Pending;
                 }
-                Poll::Ready(Some(Ok(part))) if pieces.size() + part.len() <= LARGEST_REFUSAL => {
+                Poll::Ready(Some(Ok(part))) if pieces.len() + part.len() <= LARGEST_REFUSAL => {
                     pieces.push(part);
                 }
                 Poll::Ready(Some(_)) => {
@@ -348,9 +336,9 @@ impl HttpExchange {
                 Poll::Ready(None) => break,
             }
         }
-        self.remote.pool.put(wire, None);
+        self.remote.pool.put(wire);
         // A refusal that says why in the protocol's own way is an answer, whatever id it names.
-        Poll::Ready(Some(match Message::parse(&pieces.join()) {
+        Poll::Ready(Some(match Message::parse(&pieces.take()) {
             Ok(Message::Response(response)) if response.outcome.is_err() && !self.is_about_access() => {
                 self.answer(response.outcome)
             }
@@ -372,25 +360,24 @@ impl HttpExchange {
 
     fn poll_whole(
         &mut self,
-        mut body: Incoming,
         mut wire: Wire,
-        mut pieces: Pieces,
+        mut pieces: Gathered,
         context: &mut Context<'_>,
     ) -> Poll<Option<Event>> {
         loop {
-            if body.is_end_stream() {
+            if wire.is_read() {
                 break;
             }
-            match wire.poll_body(&mut body, context) {
+            match wire.poll_body(context) {
                 Poll::Pending => {
-                    self.state = State::Whole { body, wire, pieces };
+                    self.state = State::Whole { wire, pieces };
                     return Poll::Pending;
                 }
                 Poll::Ready(None) => break,
                 Poll::Ready(Some(Ok(part))) => {
                     pieces.push(part);
-                    if pieces.size() > self.remote.limit {
-                        return Poll::Ready(Some(self.too_large(pieces.size() as u64)));
+                    if pieces.len() > self.remote.limit {
+                        return Poll::Ready(Some(self.too_large(pieces.len() as u64)));
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
@@ -399,8 +386,8 @@ impl HttpExchange {
                 }
             }
         }
-        self.remote.pool.put(wire, None);
-        let text = pieces.join();
+        self.remote.pool.put(wire);
+        let text = pieces.take();
         if self.speech() == Speech::Sse && text.trim_ascii().is_empty() {
             self.state = State::Elsewhere;
             return Poll::Ready(None);
@@ -423,7 +410,6 @@ impl HttpExchange {
 
     fn poll_events(
         &mut self,
-        mut body: Incoming,
         mut wire: Wire,
         mut events: Box<EventBuffer>,
         context: &mut Context<'_>,
@@ -436,13 +422,12 @@ impl HttpExchange {
                 }
                 let Some(event) = self.take(&event.data) else { continue };
                 if !event.is_last() {
-                    self.state = State::Events { body, wire, events };
+                    self.state = State::Events { wire, events };
                 } else {
                     // Asks for the end of the stream, which the next to use the connection will find.
-                    match wire.poll_body(&mut body, context) {
+                    match wire.poll_body(context) {
                         Poll::Ready(Some(_)) => {}
-                        Poll::Ready(None) => self.remote.pool.put(wire, None),
-                        Poll::Pending => self.remote.pool.put(wire, Some(body)),
+                        Poll::Ready(None) | Poll::Pending => self.remote.pool.put(wire),
                     }
                 }
                 return Poll::Ready(Some(event));
@@ -450,15 +435,15 @@ impl HttpExchange {
             if events.held() > self.remote.limit {
                 return Poll::Ready(Some(self.too_large(events.held() as u64)));
             }
-            match wire.poll_body(&mut body, context) {
+            match wire.poll_body(context) {
                 Poll::Pending => {
-                    self.state = State::Events { body, wire, events };
+                    self.state = State::Events { wire, events };
                     return Poll::Pending;
                 }
                 Poll::Ready(Some(Ok(part))) => events.push(part),
                 Poll::Ready(end) => {
                     if end.is_none() {
-                        self.remote.pool.put(wire, None);
+                        self.remote.pool.put(wire);
                     }
                     return Poll::Ready(self.broke_off(&events));
                 }

@@ -1,7 +1,7 @@
 //! Servers reached over HTTP: streamable HTTP of both eras, and the older HTTP+SSE.
 //!
 //! There is no reader task for answers: a request is a POST that its sender drives in its own task, on a
-//! connection of its own thread ([`pool`]). What a legacy server says of its own accord comes by an event stream
+//! connection of its own thread ([`wire`], [`pool`]). What a legacy server says of its own accord comes by an event stream
 //! ([`events`]). Redirects are not followed, so credentials go nowhere but to the configured address.
 
 mod body;
@@ -10,7 +10,9 @@ mod events;
 mod exchange;
 mod pool;
 mod refusal;
+mod wire;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,14 +21,14 @@ use arc_swap::ArcSwap;
 use bridgehead_config::{Remote as Settings, Url};
 use bridgehead_wire::{Method, Revision, Spliced, notification};
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use self::pool::{Pool, Wire};
+use self::body::Mirrored;
+use self::pool::Pool;
+use self::wire::{Head, Request, Wire};
 use crate::link::LinkError;
 use crate::switchboard::Switchboard;
 use crate::transport::dial::{DialError, dial};
@@ -65,9 +67,11 @@ pub(crate) struct Remote {
 struct Dialect {
     speech: Speech,
     /// Where messages go.
-    target: http::Uri,
+    target: String,
     /// What every request carries.
     headers: HeaderMap,
+    /// How the head of every POST begins, once it is spoken.
+    post: Bytes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,16 +108,21 @@ impl Dialect {
         headers.insert(header::CONTENT_TYPE, JSON);
         headers.insert(header::ACCEPT, BOTH);
         headers.extend(user_headers(settings));
-        let dialect = Self { speech: Speech::Modern, target: http::Uri::default(), headers };
-        let target = settings.url.target();
-        Self { target: target.parse().unwrap_or_default(), ..dialect }.modern()
+        // What frames a message is ours to say.
+        headers.remove(header::CONTENT_LENGTH);
+        headers.remove(header::TRANSFER_ENCODING);
+        let target = settings.url.target().to_owned();
+        Self { speech: Speech::Modern, target, headers, post: Bytes::new() }.modern()
     }
 
     fn modern(mut self) -> Self {
         self.speech = Speech::Modern;
         self.headers.insert(VERSION, HeaderValue::from_static(Revision::MODERN.as_str()));
         self.headers.remove(SESSION);
-        self
+        // These repeat what each request is about.
+        self.headers.remove(&body::METHOD);
+        self.headers.remove(&body::NAME);
+        self.prepared()
     }
 
     /// For a handshake: no version is agreed yet.
@@ -121,7 +130,7 @@ impl Dialect {
         self.speech = Speech::Streamable;
         self.headers.remove(VERSION);
         self.headers.remove(SESSION);
-        self
+        self.prepared()
     }
 
     fn agreed(mut self, revision: Revision, session: Option<HeaderValue>) -> Self {
@@ -129,25 +138,69 @@ impl Dialect {
         if let Some(session) = session {
             self.headers.insert(SESSION, session);
         }
-        self
+        self.prepared()
     }
 
     fn at(mut self, url: &Url) -> Self {
         self.speech = Speech::Sse;
-        self.target = url.target().parse().unwrap_or_default();
-        self
+        url.target().clone_into(&mut self.target);
+        self.prepared()
     }
 
     fn session(&self) -> Option<&HeaderValue> {
         self.headers.get(SESSION)
     }
 
-    fn request(&self, method: http::Method, body: Bytes) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        request.uri_mut().clone_from(&self.target);
-        request.headers_mut().clone_from(&self.headers);
-        request
+    fn prepared(mut self) -> Self {
+        let mut head = BytesMut::new();
+        self.begin(&mut head, "POST", &self.headers);
+        self.post = head.freeze();
+        self
+    }
+
+    /// Writes the head of a request, but for the empty line that ends it.
+    fn begin(&self, out: &mut BytesMut, method: &str, headers: &HeaderMap) {
+        let target = if self.target.is_empty() { "/" } else { &self.target };
+        for part in [method, " ", target, " HTTP/1.1\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        headers.iter().for_each(|(name, value)| put_header(out, name, value));
+    }
+
+    /// A request without a body.
+    fn request(&self, method: &str, headers: &HeaderMap) -> Request {
+        let mut head = BytesMut::new();
+        self.begin(&mut head, method, headers);
+        head.extend_from_slice(b"\r\n");
+        Request::new(head, Bytes::new())
+    }
+
+    /// A message, with what of it stands in headers too.
+    fn post(&self, mirrored: Option<&Mirrored>, body: Bytes) -> Request {
+        let mut head = BytesMut::with_capacity(self.post.len() + 256 + body.len().min(wire::COPIED));
+        head.extend_from_slice(&self.post);
+        for (name, value) in mirrored.into_iter().flat_map(Mirrored::headers) {
+            // The request decides, whatever was configured.
+            if self.headers.contains_key(name) {
+                let mut headers = self.headers.clone();
+                headers.extend(
+                    mirrored.into_iter().flat_map(Mirrored::headers).map(|(n, v)| (n.clone(), v.clone())),
+                );
+                head.clear();
+                self.begin(&mut head, "POST", &headers);
+                break;
+            }
+            put_header(&mut head, name, value);
+        }
+        put_header(&mut head, &header::CONTENT_LENGTH, &HeaderValue::from(body.len()));
+        head.extend_from_slice(b"\r\n");
+        Request::new(head, body)
+    }
+}
+
+fn put_header(out: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
+    for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+        out.extend_from_slice(part);
     }
 }
 
@@ -198,19 +251,14 @@ impl Remote {
     /// Sends a message that has no answer.
     async fn tell(&self, what: &str, body: Bytes) {
         let dialect = self.dialect.load_full();
-        let mut request = dialect.request(http::Method::POST, body);
-        if dialect.speech == Speech::Modern
-            && let Ok(value) = HeaderValue::from_str(what)
-        {
-            request.headers_mut().insert(body::METHOD, value);
-        }
-        match tokio::time::timeout(ACCEPT_TIMEOUT, self.exchange(request)).await {
-            Ok(Ok((response, wire))) => {
-                let status = response.status();
-                if !status.is_success() {
-                    debug!(server = %self.board.server, what, %status, "the server refused a message");
+        let mirrored = (dialect.speech == Speech::Modern).then(|| Mirrored::told(what));
+        let request = dialect.post(mirrored.as_ref(), body);
+        match tokio::time::timeout(ACCEPT_TIMEOUT, self.exchange(&request)).await {
+            Ok(Ok((head, wire))) => {
+                if !head.status.is_success() {
+                    debug!(server = %self.board.server, what, status = %head.status, "the server refused a message");
                 }
-                self.pool.put(wire, Some(response.into_body()));
+                self.pool.put(wire);
             }
             Ok(Err(Failure::Unsent(reason) | Failure::Lost(reason))) => {
                 debug!(server = %self.board.server, what, reason, "a message did not reach the server");
@@ -219,35 +267,30 @@ impl Remote {
         }
     }
 
-    /// One request and the head of its response, on a connection that waits or on a new one.
-    async fn exchange(
-        &self,
-        mut request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Wire), Failure> {
+    /// One request and the head of its answer, on a connection that waits or on a new one.
+    async fn exchange(&self, request: &Request) -> Result<(Head, Wire), Failure> {
         self.held().await;
         // Each may have been closed by the server since it was looked at.
         while let Some(mut wire) = self.pool.take() {
             match wire.send(request).await {
-                Ok(response) => return Ok((response, wire)),
-                Err(failed) => match failed.unsent {
-                    Some(unsent) => request = unsent,
-                    None => return Err(self.broken(&failed.error)),
-                },
+                Ok(head) => return Ok((head, wire)),
+                Err(failed) if failed.unsent => {}
+                Err(failed) => return Err(self.broken(&failed.error)),
             }
         }
         let socket = dial(&self.url).await.map_err(|error: DialError| Failure::Unsent(error.to_string()))?;
-        let mut wire = Wire::over(socket).await.map_err(|error| Failure::Unsent(error.to_string()))?;
+        let mut wire = Wire::over(socket);
         match wire.send(request).await {
-            Ok(response) => Ok((response, wire)),
-            Err(failed) if failed.unsent.is_some() => {
+            Ok(head) => Ok((head, wire)),
+            Err(failed) if failed.unsent => {
                 Err(Failure::Unsent(format!("{} closed the connection at once ({})", self.url, failed.error)))
             }
             Err(failed) => Err(self.broken(&failed.error)),
         }
     }
 
-    fn broken(&self, error: &hyper::Error) -> Failure {
-        // The words of the library hold nothing that was sent.
+    fn broken(&self, error: &io::Error) -> Failure {
+        // Its words hold nothing that was sent.
         Failure::Lost(format!("the connection to {} broke before an answer came ({error})", self.url))
     }
 
@@ -283,14 +326,14 @@ impl Remote {
     }
 
     /// The request for an event stream, from where the last one broke off.
-    fn stream_request(&self, last_id: Option<&str>) -> Request<Full<Bytes>> {
+    fn stream_request(&self, last_id: Option<&str>) -> Request {
         let dialect = self.dialect.load();
-        let mut request = dialect.request(http::Method::GET, Bytes::new());
-        request.headers_mut().insert(header::ACCEPT, EVENTS);
-        request.headers_mut().remove(header::CONTENT_TYPE);
+        let mut headers = dialect.headers.clone();
+        headers.insert(header::ACCEPT, EVENTS);
+        headers.remove(header::CONTENT_TYPE);
         if let Some(id) = last_id.and_then(|id| HeaderValue::from_str(id).ok()) {
-            request.headers_mut().insert(LAST_EVENT_ID, id);
+            headers.insert(LAST_EVENT_ID, id);
         }
-        request
+        dialect.request("GET", &headers)
     }
 }

@@ -1,0 +1,682 @@
+//! One connection to a server and HTTP/1.1 on it: a request out, the head and the body of its answer in.
+//!
+//! The call that uses a connection drives it; there is no task and no channel in between. What must stay true: a request
+//! counts as unsent only as long as the socket has taken no byte of it; an answer that does not say clearly where it
+//! ends is an error, and its connection is not used again; neither is one on which something came that nobody asked for.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::time::Instant;
+
+use super::SESSION;
+use super::body::Media;
+use crate::transport::dial::Socket;
+
+/// How long a connection may have waited to be used again, where the server names no time.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// How much of a head is read before it is too large.
+const LARGEST_HEAD: usize = 256 * 1024;
+/// How many headers an answer may have.
+const MOST_HEADERS: usize = 100;
+/// How long the line of a chunk's size may be, or all that comes after the last chunk.
+const LARGEST_CHUNK_LINE: usize = 16 * 1024;
+/// How much is read at once to begin with, and of an answer that is long.
+const READ: usize = 8 * 1024;
+const LONGEST_READ: usize = 256 * 1024;
+/// A buffer with less room than this is made larger before it is read into.
+const LEAST_ROOM: usize = 2 * 1024;
+/// A piece up to this size is copied: it would hold on to the buffer that the next answer is read into.
+pub(super) const COPIED: usize = 4 * 1024;
+
+/// A request as it is written.
+#[derive(Clone)]
+pub(crate) struct Request {
+    head: Bytes,
+    body: Bytes,
+}
+
+impl Request {
+    /// Of a head that is whole.
+    pub(super) fn new(mut head: BytesMut, body: Bytes) -> Self {
+        if body.len() > COPIED {
+            return Self { head: head.freeze(), body };
+        }
+        // One piece is written faster than two.
+        head.extend_from_slice(&body);
+        Self { head: head.freeze(), body: Bytes::new() }
+    }
+}
+
+impl fmt::Debug for Request {
+    /// Shows no header: they may be credentials.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = self.head.len() + self.body.len();
+        formatter.debug_struct("Request").field("size", &size).finish_non_exhaustive()
+    }
+}
+
+/// The head of an answer.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) status: StatusCode,
+    pub(crate) media: Media,
+    /// All of them, if it is no success or of no media type that we know; else the session at the most.
+    pub(crate) headers: HeaderMap,
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(crate) struct SendError {
+    pub(crate) error: io::Error,
+    /// Whether provably nothing of it left.
+    pub(crate) unsent: bool,
+}
+
+/// One connection.
+pub(crate) struct Wire {
+    socket: Socket,
+    /// What was read and is not taken yet.
+    buffer: BytesMut,
+    /// How much of it was looked at for the end of a head.
+    looked: usize,
+    /// How much is read at once.
+    read: usize,
+    body: Body,
+    /// Whether the server keeps it after the answer.
+    kept: bool,
+    waits_since: Instant,
+    longest_wait: Duration,
+}
+
+/// What is still to come of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Body {
+    Nothing,
+    Length(u64),
+    /// The line that says how long the next chunk is.
+    ChunkSize,
+    Chunk(u64),
+    ChunkEnd,
+    /// Headers after the last chunk, of which this much was passed over.
+    Trailers(usize),
+    /// Until the connection ends.
+    ToEnd,
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Wire").field("body", &self.body).finish_non_exhaustive()
+    }
+}
+
+impl Wire {
+    pub(crate) fn over(socket: Socket) -> Self {
+        Self {
+            socket,
+            buffer: BytesMut::new(),
+            looked: 0,
+            read: READ,
+            body: Body::Nothing,
+            kept: true,
+            waits_since: Instant::now(),
+            longest_wait: LONGEST_WAIT,
+        }
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(crate) async fn send(&mut self, request: &Request) -> Result<Head, SendError> {
+        let mut left = Buf::chain(request.head.as_ref(), request.body.as_ref());
+        let whole = left.remaining();
+        poll_fn(|context| self.poll_exchange(&mut left, whole, context)).await
+    }
+
+    /// Writes what is left of a request, and reads meanwhile: a server may answer before it has read all of it, and
+    /// read no more.
+    fn poll_exchange(
+        &mut self,
+        left: &mut impl Buf,
+        whole: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Head, SendError>> {
+        while left.has_remaining() {
+            match poll_write(&mut self.socket, left, context) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) if left.remaining() == whole => {
+                    return Poll::Ready(Err(SendError { error, unsent: true }));
+                }
+                // It may have said why.
+                Poll::Ready(Err(_)) => {
+                    left.advance(left.remaining());
+                    self.kept = false;
+                }
+            }
+        }
+        let lost = |error| SendError { error, unsent: false };
+        if !left.has_remaining()
+            && let Poll::Ready(Err(error)) = Pin::new(&mut self.socket).poll_flush(context)
+        {
+            return Poll::Ready(Err(lost(error)));
+        }
+        let head = ready!(self.poll_head(context)).map_err(lost)?;
+        self.kept &= !left.has_remaining();
+        Poll::Ready(Ok(head))
+    }
+
+    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Head>> {
+        loop {
+            // A head is whole only if a line of it has ended with what came last.
+            let fresh = std::mem::replace(&mut self.looked, self.buffer.len());
+            if memchr::memchr(b'\n', &self.buffer[fresh..]).is_some()
+                && let Some(head) = self.take_head()?
+            {
+                self.looked = 0;
+                return Poll::Ready(Ok(head));
+            }
+            if self.buffer.len() > LARGEST_HEAD {
+                return Poll::Ready(Err(broken("the head of its answer is too large")));
+            }
+            if ready!(self.poll_fill(context))? == 0 {
+                return Poll::Ready(Err(ended()));
+            }
+        }
+    }
+
+    /// Takes the head of an answer out of the buffer, if it is whole. One that only says to wait is passed over.
+    fn take_head(&mut self) -> io::Result<Option<Head>> {
+        loop {
+            let mut headers = [const { MaybeUninit::uninit() }; MOST_HEADERS];
+            let mut response = httparse::Response::new(&mut []);
+            let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+                &mut response,
+                &self.buffer,
+                &mut headers,
+            );
+            let size = match parsed {
+                Ok(httparse::Status::Complete(size)) => size,
+                Ok(httparse::Status::Partial) => return Ok(None),
+                Err(error) => return Err(broken(&format!("its answer is not HTTP: {error}"))),
+            };
+            let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
+            let status = status.ok_or_else(|| broken("its answer has no status"))?;
+            if status == StatusCode::SWITCHING_PROTOCOLS {
+                return Err(broken("it changes to a protocol that nobody asked for"));
+            }
+            if status.is_informational() {
+                self.buffer.advance(size);
+                self.looked = self.buffer.len();
+                continue;
+            }
+            let said = Said::read(response.headers)?;
+            let head = said.head(status, response.headers);
+            self.body = said.body(status);
+            let keeps = if response.version == Some(1) { !said.closes } else { said.keeps };
+            self.kept &= keeps && self.body != Body::ToEnd;
+            self.longest_wait = said.wait.unwrap_or(self.longest_wait);
+            self.buffer.advance(size);
+            return Ok(Some(head));
+        }
+    }
+
+    /// The next piece of the answer's body, read by whoever asks for it; none when it was read to its end.
+    pub(crate) fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        loop {
+            match self.take_piece() {
+                Ok(Some(piece)) => return Poll::Ready(Some(Ok(piece))),
+                Ok(None) if self.body == Body::Nothing => return Poll::Ready(None),
+                Ok(None) => {}
+                Err(error) => {
+                    self.kept = false;
+                    return Poll::Ready(Some(Err(error)));
+                }
+            }
+            match ready!(self.poll_fill(context)) {
+                Ok(0) if self.body == Body::ToEnd => self.body = Body::Nothing,
+                Ok(0) => {
+                    self.kept = false;
+                    return Poll::Ready(Some(Err(ended())));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    self.kept = false;
+                    return Poll::Ready(Some(Err(error)));
+                }
+            }
+        }
+    }
+
+    /// A piece of the body from what was read. None if more must be read first, or nothing more will come.
+    fn take_piece(&mut self) -> io::Result<Option<Bytes>> {
+        while !self.buffer.is_empty() {
+            match self.body {
+                Body::Nothing => break,
+                Body::ToEnd => return Ok(Some(self.take(usize::MAX))),
+                Body::Length(left) => {
+                    let piece = self.take(usize::try_from(left).unwrap_or(usize::MAX));
+                    let left = left - piece.len() as u64;
+                    self.body = if left == 0 { Body::Nothing } else { Body::Length(left) };
+                    return Ok(Some(piece));
+                }
+                Body::Chunk(left) => {
+                    let piece = self.take(usize::try_from(left).unwrap_or(usize::MAX));
+                    let left = left - piece.len() as u64;
+                    self.body = if left == 0 { Body::ChunkEnd } else { Body::Chunk(left) };
+                    return Ok(Some(piece));
+                }
+                Body::ChunkEnd => match self.take_line(0)? {
+                    None => break,
+                    Some(line) if line.is_empty() => self.body = Body::ChunkSize,
+                    Some(_) => return Err(broken("a piece of its answer has another length than it says")),
+                },
+                Body::ChunkSize => match self.take_line(0)? {
+                    None => break,
+                    Some(line) => match chunk_size(&line)? {
+                        0 => self.body = Body::Trailers(0),
+                        size => self.body = Body::Chunk(size),
+                    },
+                },
+                Body::Trailers(passed) => match self.take_line(passed)? {
+                    None => break,
+                    Some(line) if line.is_empty() => self.body = Body::Nothing,
+                    Some(line) => self.body = Body::Trailers(passed + line.len() + 1),
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, most: usize) -> Bytes {
+        let size = most.min(self.buffer.len());
+        if size > COPIED {
+            return self.buffer.split_to(size).freeze();
+        }
+        let piece = Bytes::copy_from_slice(&self.buffer[..size]);
+        self.buffer.advance(size);
+        piece
+    }
+
+    /// A line without its break, if it has come whole. With what was `passed` over it must not be too long.
+    fn take_line(&mut self, passed: usize) -> io::Result<Option<Bytes>> {
+        let Some(end) = memchr::memchr(b'\n', &self.buffer) else {
+            if passed + self.buffer.len() > LARGEST_CHUNK_LINE {
+                return Err(broken("its answer is not cut into pieces as it says"));
+            }
+            return Ok(None);
+        };
+        if passed + end > LARGEST_CHUNK_LINE {
+            return Err(broken("too much comes after its answer"));
+        }
+        let line = Bytes::copy_from_slice(self.buffer[..end].trim_ascii_end());
+        self.buffer.advance(end + 1);
+        Ok(Some(line))
+    }
+
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.buffer.capacity() - self.buffer.len() < LEAST_ROOM {
+            self.buffer.reserve(self.read);
+        }
+        let room = self.buffer.capacity() - self.buffer.len();
+        let count = ready!(pin!(self.socket.read_buf(&mut self.buffer)).poll(context))?;
+        // What fills the buffer goes on: the next read may be longer.
+        if count == room {
+            self.read = (self.read * 2).min(LONGEST_READ);
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    /// How long what is left of the answer is, where that is known.
+    pub(crate) const fn length(&self) -> Option<u64> {
+        match self.body {
+            Body::Nothing => Some(0),
+            Body::Length(left) => Some(left),
+            _ => None,
+        }
+    }
+
+    /// Whether the answer was read to its end.
+    pub(crate) fn is_read(&self) -> bool {
+        self.body == Body::Nothing
+    }
+
+    /// Gets ready to wait for its next request; says whether it is worth keeping.
+    pub(super) fn rest(&mut self) -> bool {
+        if self.read > READ {
+            self.read = READ;
+            // What has come already is in the way of the next answer, or belongs to this one.
+            self.buffer = BytesMut::from(self.buffer.as_ref());
+        }
+        self.waits_since = Instant::now();
+        self.kept
+    }
+
+    /// Whether it can take a request now.
+    pub(super) fn is_usable(&mut self) -> bool {
+        if self.waits_since.elapsed() > self.longest_wait {
+            return false;
+        }
+        let context = &mut Context::from_waker(Waker::noop());
+        // The end of the last answer may not have been read. One that goes on after its last message is not worth
+        // waiting for.
+        while self.body != Body::Nothing {
+            match self.poll_body(context) {
+                Poll::Ready(None) => break,
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(Some(Err(_))) | Poll::Pending => return false,
+            }
+        }
+        // Whatever can be read now is the end of it, or nothing that was asked for.
+        self.kept && self.buffer.is_empty() && self.poll_fill(context).is_pending()
+    }
+}
+
+fn poll_write(socket: &mut Socket, left: &mut impl Buf, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    let mut parts = [IoSlice::new(&[]); 2];
+    let written = ready!(match left.chunks_vectored(&mut parts) {
+        // The system has less to do for one.
+        1 => Pin::new(socket).poll_write(context, &parts[0]),
+        count => Pin::new(socket).poll_write_vectored(context, &parts[..count]),
+    })?;
+    left.advance(written);
+    Poll::Ready(if written == 0 { Err(ErrorKind::WriteZero.into()) } else { Ok(()) })
+}
+
+/// What the headers of an answer say about its body and its connection.
+#[derive(Debug, Default)]
+struct Said {
+    length: Option<u64>,
+    /// Whether the last of its codings is that of chunks; nothing if it has none.
+    chunked: Option<bool>,
+    closes: bool,
+    keeps: bool,
+    wait: Option<Duration>,
+    media: Media,
+}
+
+impl Said {
+    fn read(headers: &[httparse::Header<'_>]) -> io::Result<Self> {
+        let mut said = Self::default();
+        for header in headers {
+            let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+            let value = header.value.trim_ascii();
+            if is("content-length") {
+                let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+                let length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                let length =
+                    length.filter(|_| digits).ok_or_else(|| broken("its answer has no usable length"))?;
+                if said.length.replace(length).is_some_and(|other| other != length) {
+                    return Err(broken("its answer has two lengths"));
+                }
+            } else if is("content-type") {
+                said.media = Media::of(value);
+            } else if is("transfer-encoding") {
+                said.chunked = Some(tokens(value).next_back().is_some_and(|last| last == b"chunked"));
+            } else if is("connection") {
+                said.closes |= tokens(value).any(|token| token.eq_ignore_ascii_case(b"close"));
+                said.keeps |= tokens(value).any(|token| token.eq_ignore_ascii_case(b"keep-alive"));
+            } else if is("keep-alive") {
+                said.wait = tokens(value).find_map(wait).or(said.wait);
+            }
+        }
+        Ok(said)
+    }
+
+    fn head(&self, status: StatusCode, headers: &[httparse::Header<'_>]) -> Head {
+        let all = !status.is_success() || self.media == Media::Other;
+        let mut kept = HeaderMap::new();
+        for header in headers {
+            if (all || header.name.eq_ignore_ascii_case(SESSION.as_str()))
+                && let (Ok(name), Ok(value)) =
+                    (HeaderName::try_from(header.name), HeaderValue::from_bytes(header.value))
+            {
+                kept.append(name, value);
+            }
+        }
+        Head { status, media: self.media, headers: kept }
+    }
+
+    fn body(&self, status: StatusCode) -> Body {
+        match (self.chunked, self.length) {
+            _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Body::Nothing,
+            (Some(true), _) => Body::ChunkSize,
+            (Some(false), _) | (None, None) => Body::ToEnd,
+            (None, Some(0)) => Body::Nothing,
+            (None, Some(length)) => Body::Length(length),
+        }
+    }
+}
+
+fn tokens(value: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+/// For how long the server says that it keeps the connection, less a second for what is under way.
+fn wait(token: &[u8]) -> Option<Duration> {
+    let seconds = std::str::from_utf8(token.strip_prefix(b"timeout=")?).ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds).saturating_sub(Duration::from_secs(1)).min(LONGEST_WAIT))
+}
+
+/// The size of a chunk; what else stands on its line says nothing to us.
+fn chunk_size(line: &[u8]) -> io::Result<u64> {
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit);
+    let size = std::str::from_utf8(digits).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
+    size.filter(|_| plain).ok_or_else(|| broken("a piece of its answer does not say how long it is"))
+}
+
+fn broken(reason: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, reason)
+}
+
+fn ended() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the server closed it")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A connection, and its other end.
+    async fn pair() -> (Wire, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (far, _) = listener.accept().await.unwrap();
+        (Wire::over(Socket::Plain(near)), far)
+    }
+
+    fn request(body: usize) -> Request {
+        let head = BytesMut::from(&b"POST / HTTP/1.1\r\n\r\n"[..]);
+        Request::new(head, Bytes::from(vec![b'x'; body]))
+    }
+
+    async fn piece(wire: &mut Wire) -> Option<io::Result<Bytes>> {
+        poll_fn(|context| wire.poll_body(context)).await
+    }
+
+    async fn whole(wire: &mut Wire) -> io::Result<String> {
+        let mut text = Vec::new();
+        while let Some(piece) = piece(wire).await {
+            text.extend_from_slice(&piece?);
+        }
+        Ok(String::from_utf8(text).unwrap())
+    }
+
+    /// What an answer is read as, however it is cut: the body and whether the connection is used again, or what is
+    /// wrong with it.
+    #[track_caller]
+    fn check(answer: &'static str, expected: Result<(&str, bool), &str>) -> impl Future<Output = ()> {
+        let at = std::panic::Location::caller();
+        async move {
+            let sizes = if answer.len() < 1000 { [1, 7, answer.len()] } else { [1000, 7000, answer.len()] };
+            for size in sizes {
+                let (mut wire, mut far) = pair().await;
+                let server = async {
+                    for piece in answer.as_bytes().chunks(size) {
+                        // It may have heard enough.
+                        let _ = far.write_all(piece).await;
+                        tokio::task::yield_now().await;
+                    }
+                    let _ = far.shutdown().await;
+                };
+                let client = async {
+                    wire.send(&request(1)).await.map_err(|failed| failed.error)?;
+                    let body = whole(&mut wire).await?;
+                    Ok::<_, io::Error>((body, wire.rest()))
+                };
+                let (found, ()) = tokio::join!(client, server);
+                match (found, expected) {
+                    (Ok((body, kept)), Ok((text, again))) => {
+                        assert_eq!((&*body, kept), (text, again), "{at}");
+                    }
+                    (Err(error), Err(reason)) => {
+                        assert!(error.to_string().contains(reason), "{at}: {error}");
+                        assert!(!wire.rest() || !wire.is_usable(), "{at}");
+                    }
+                    (found, _) => panic!("{at}: {found:?}"),
+                }
+            }
+        }
+    }
+
+    /// LINK-2: every way in which an answer can say where it ends.
+    #[tokio::test]
+    async fn answers_by_their_framing() {
+        check("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", Ok(("hello", true))).await;
+        check("HTTP/1.1 200 OK\ncontent-length:5 \n\nhello", Ok(("hello", true))).await;
+        check("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", Ok(("", true))).await;
+        check("HTTP/1.1 204 No\r\n\r\n", Ok(("", true))).await;
+        check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nContent-Length: 2\r\n\r\nhi", Ok(("hi", true))).await;
+        check("HTTP/1.1 200 OK\r\nconnection: x, Close\r\ncontent-length: 2\r\n\r\nhi", Ok(("hi", false)))
+            .await;
+        check("HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nhi", Ok(("hi", false))).await;
+        check("HTTP/1.0 200 OK\r\nconnection: Keep-Alive\r\ncontent-length: 2\r\n\r\nhi", Ok(("hi", true)))
+            .await;
+        check("HTTP/1.1 200 OK\r\n\r\nto the end", Ok(("to the end", false))).await;
+        check(
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi",
+            Ok(("hi", true)),
+        )
+        .await;
+        let chunks = "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\ncontent-length: 1\r\n\r\n\
+                      3;a=b\r\nhel\r\n0A \r\nlo, world.\r\n0\r\nTrailer: 1\r\n\r\n";
+        check(chunks, Ok(("hello, world.", true))).await;
+    }
+
+    /// LINK-2: an answer that does not say clearly where it ends is none.
+    #[tokio::test]
+    async fn answers_that_are_none() {
+        check("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhell", Err("closed")).await;
+        check("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello", Err("two lengths"))
+            .await;
+        for length in ["", "-1", "+5", "5, 5", "99999999999999999999", "five"] {
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\nhello");
+            check(answer.leak(), Err("no usable length")).await;
+        }
+        check("HTTP/1.1 101 Switching\r\n\r\n", Err("nobody asked for")).await;
+        check("SSH-2.0-x\r\n\r\n", Err("not HTTP")).await;
+        check("HTTP/1.1 200 OK\r\ncontent-le", Err("closed")).await;
+        for chunk in ["x\r\n", "\r\n", "-1\r\n", "ffffffffffffffffff\r\n"] {
+            let answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{chunk}");
+            check(answer.leak(), Err("how long it is")).await;
+        }
+        check("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nab\r\n", Err("another length"))
+            .await;
+        check("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n", Err("closed")).await;
+        let endless = |head: &str| format!("HTTP/1.1 200 OK\r\n{head}{}", "y".repeat(LARGEST_HEAD)).leak();
+        check(endless("x: "), Err("too large")).await;
+        check(endless("transfer-encoding: chunked\r\n\r\n"), Err("cut into pieces")).await;
+        check(endless("transfer-encoding: chunked\r\n\r\n0\r\n"), Err("cut into pieces")).await;
+    }
+
+    /// A connection is used again when the last answer was read to its end, and nothing else came.
+    #[tokio::test]
+    async fn what_is_used_again() {
+        let (mut wire, mut far) = pair().await;
+        let head = "HTTP/1.1 200 OK\r\nkeep-alive: max=5, timeout=7\r\n";
+        far.write_all(
+            format!("{head}content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n")
+                .as_bytes(),
+        )
+        .await
+        .unwrap();
+        let answer = wire.send(&request(0)).await.unwrap();
+        assert_eq!((answer.status, answer.media, answer.headers.len()), (StatusCode::OK, Media::Events, 0));
+        assert_eq!(piece(&mut wire).await.unwrap().unwrap(), "hi");
+        assert_eq!(wire.longest_wait, Duration::from_secs(6));
+        assert!(wire.rest() && !wire.is_usable(), "its end has not come");
+        far.write_all(b"0\r\n\r\n").await.unwrap();
+        wire.socket_is_readable().await;
+        assert!(wire.rest() && wire.is_usable());
+        assert!(wire.is_usable());
+        far.write_all(b"HTTP/1.1 408 Too slow\r\n\r\n").await.unwrap();
+        wire.socket_is_readable().await;
+        assert!(!wire.is_usable(), "nobody asked for that");
+
+        let (mut wire, far) = pair().await;
+        assert!(wire.is_usable());
+        drop(far);
+        wire.socket_is_readable().await;
+        assert!(!wire.is_usable(), "its server has closed it");
+    }
+
+    /// A long answer is read in long pieces, and a connection that waits does not hold on to their room.
+    #[tokio::test]
+    async fn long_answers_leave_no_room_behind() {
+        let (mut wire, mut far) = pair().await;
+        let server = async {
+            far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3000000\r\n\r\n").await.unwrap();
+            far.write_all(&vec![b'y'; 3_000_000]).await.unwrap();
+        };
+        let client = async {
+            wire.send(&request(0)).await.unwrap();
+            assert_eq!(wire.length(), Some(3_000_000));
+            assert_eq!(whole(&mut wire).await.unwrap().len(), 3_000_000);
+        };
+        tokio::join!(client, server);
+        assert!(wire.rest() && wire.buffer.capacity() <= READ && wire.is_usable());
+    }
+
+    /// PIPE-6: what left in part may have run, and an answer that comes before all of it was read is an answer.
+    #[tokio::test]
+    async fn requests_that_are_not_read() {
+        let (mut wire, mut far) = pair().await;
+        far.write_all(b"HTTP/1.1 413 Too large\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\nno")
+            .await
+            .unwrap();
+        let answer = wire.send(&request(50_000_000)).await.unwrap();
+        assert_eq!((answer.status.as_u16(), &answer.headers["retry-after"]), (413, &HeaderValue::from(1)));
+        assert_eq!(whole(&mut wire).await.unwrap(), "no");
+        assert!(!wire.rest(), "what is left of the request is not written");
+
+        let (mut wire, far) = pair().await;
+        drop(far);
+        assert!(!wire.send(&request(50_000_000)).await.unwrap_err().unsent);
+
+        let (mut wire, far) = pair().await;
+        far.set_zero_linger().unwrap();
+        drop(far);
+        wire.socket_is_readable().await;
+        assert!(wire.send(&request(1)).await.unwrap_err().unsent, "not a byte of it left");
+        let shown = format!("{:?} {wire:?}", request(3));
+        assert_eq!(shown, "Request { size: 22, .. } Wire { body: Nothing, .. }");
+    }
+
+    impl Wire {
+        async fn socket_is_readable(&self) {
+            if let Socket::Plain(socket) = &self.socket {
+                socket.readable().await.unwrap();
+            }
+        }
+    }
+}

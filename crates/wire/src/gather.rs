@@ -1,0 +1,130 @@
+//! A text that comes in pieces and is wanted in one.
+//!
+//! What must stay true: a text that came in one piece is not copied, each byte of another is copied about once, and a
+//! long one takes little more than twice its size while it is gathered, most often much less. A piece holds on to the
+//! whole buffer that it was read into, so what is gathered is copied out of it at once; and where the length is not
+//! known the place grows in great steps: what it has not written to yet costs addresses, not memory, while each step
+//! leaves a copy behind that the allocator may keep for a while.
+
+use bytes::{Bytes, BytesMut};
+
+/// Up to this a place that is too small doubles, as all buffers do.
+const LONG: usize = 256 * 1024;
+/// How much larger a longer one becomes.
+const STEP: usize = 16;
+/// And by how many bytes at the most.
+const FARTHEST: usize = 64 * 1024 * 1024;
+
+/// The pieces that have come.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    /// The first piece, while it is the only one.
+    first: Bytes,
+    place: BytesMut,
+    /// How long it will be; nothing if that is not known.
+    expected: usize,
+}
+
+impl Gathered {
+    /// For a text of this length, if it is known. It must have been found acceptable.
+    pub fn expecting(length: Option<u64>) -> Self {
+        let expected = length.and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
+        Self { expected, ..Self::default() }
+    }
+
+    /// Takes a piece.
+    pub fn push(&mut self, piece: Bytes) {
+        if self.is_empty() {
+            self.first = piece;
+            return;
+        }
+        self.reserve(self.len() + piece.len());
+        if !self.first.is_empty() {
+            self.place.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.place.extend_from_slice(&piece);
+    }
+
+    fn reserve(&mut self, needed: usize) {
+        let room = self.place.capacity();
+        if needed <= room {
+            return;
+        }
+        let mut grown = if room == 0 { self.expected } else { (room * 2).min(LONG) };
+        if grown < needed && needed > LONG {
+            grown = LONG;
+            while grown < needed {
+                grown = (grown * STEP).min(grown + FARTHEST);
+            }
+        }
+        self.place.reserve(grown.max(needed) - self.place.len());
+    }
+
+    /// How much has come.
+    pub fn len(&self) -> usize {
+        self.first.len() + self.place.len()
+    }
+
+    /// Whether nothing has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of it; nothing is left.
+    pub fn take(&mut self) -> Bytes {
+        self.expected = 0;
+        if self.place.is_empty() {
+            return std::mem::take(&mut self.first);
+        }
+        std::mem::take(&mut self.place).freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_joined_and_one_alone_is_not_copied() {
+        let mut gathered = Gathered::default();
+        assert!(gathered.is_empty());
+        assert_eq!(gathered.take(), "");
+        let whole = Bytes::from(vec![b'x'; 10]);
+        gathered.push(Bytes::new());
+        gathered.push(whole.clone());
+        assert_eq!(gathered.take().as_ptr(), whole.as_ptr());
+        for piece in ["a", "", "bc", "d"] {
+            gathered.push(Bytes::from_static(piece.as_bytes()));
+        }
+        assert_eq!((gathered.len(), gathered.take()), (4, Bytes::from_static(b"abcd")));
+        assert!(gathered.is_empty());
+    }
+
+    #[test]
+    fn a_known_length_is_made_room_for_at_once() {
+        let mut gathered = Gathered::expecting(Some(1000));
+        gathered.push(Bytes::from(vec![1; 10]));
+        gathered.push(Bytes::from(vec![2; 10]));
+        assert_eq!(gathered.place.capacity(), 1000);
+        // More than was said is taken all the same: it is not for us to judge.
+        gathered.push(Bytes::from(vec![3; 2000]));
+        assert_eq!(gathered.take().len(), 2020);
+    }
+
+    #[test]
+    fn a_long_text_is_moved_seldom() {
+        let mut gathered = Gathered::default();
+        let (mut moved, mut at) = (0, std::ptr::null());
+        let piece = Bytes::from(vec![0; 8 * 1024]);
+        for _ in 0..10_000_000 / piece.len() {
+            let room = gathered.place.capacity();
+            gathered.push(piece.clone());
+            if room >= LONG && room != gathered.place.capacity() {
+                moved += room;
+            }
+            at = gathered.place.as_ptr();
+        }
+        assert!(moved <= gathered.len() / 2, "{moved} bytes were copied again");
+        assert_eq!(gathered.take().as_ptr(), at);
+    }
+}
