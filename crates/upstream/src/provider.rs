@@ -84,7 +84,7 @@ pub struct ProviderConfig {
     /// The largest answer that is taken, in bytes.
     pub limit: usize,
     /// Who shares a process of a program. A server that is reached instead of run is called
-    /// from this process, unless there is a [relay](crate::relay).
+    /// from this process, unless there is a [`relay`].
     pub isolation: Isolation,
     /// What processes of a program may use.
     pub limits: Limits,
