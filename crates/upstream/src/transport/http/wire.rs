@@ -418,7 +418,8 @@ impl Said {
             } else if is("content-type") {
                 said.media = Media::of(value);
             } else if is("transfer-encoding") {
-                said.chunked = Some(tokens(value).next_back().is_some_and(|last| last == b"chunked"));
+                let last = tokens(value).next_back();
+                said.chunked = Some(last.is_some_and(|last| last.eq_ignore_ascii_case(b"chunked")));
             } else if is("connection") {
                 said.closes |= tokens(value).any(|token| token.eq_ignore_ascii_case(b"close"));
                 said.keeps |= tokens(value).any(|token| token.eq_ignore_ascii_case(b"keep-alive"));
@@ -568,7 +569,7 @@ mod tests {
             Ok(("hi", true)),
         )
         .await;
-        let chunks = "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\ncontent-length: 1\r\n\r\n\
+        let chunks = "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, Chunked\r\ncontent-length: 1\r\n\r\n\
                       3;a=b\r\nhel\r\n0A \r\nlo, world.\r\n0\r\nTrailer: 1\r\n\r\n";
         check(chunks, Ok(("hello, world.", true))).await;
     }
