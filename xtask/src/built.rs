@@ -18,7 +18,7 @@ impl Built {
 
     /// Builds the same beside something else that is more urgent and has more to say: linking keeps only one processor busy.
     pub(crate) fn to_ship_aside(root: &Path) -> Result<()> {
-        let cargo = ["-n", "19", "cargo", "--quiet"];
+        let cargo = ["-n", "5", "cargo", "--quiet"];
         steps::output(root, "nice", &[&cargo, SHIPPED].concat()).map(drop)
     }
 

@@ -37,10 +37,10 @@ Usage: cargo xtask CHORE
 Chores:
   check                  formatting, requirements, lints and documentation; warnings are errors
   test                   all tests of the workspace, then the examples in its documentation
-  ci                     check, test with coverage, and the short forms of conformance, foreign, soak and bench;
+  ci                     check, test with coverage, and the short forms of conformance, foreign and soak, bench --brief;
                          installs what is missing
-  bench                  what the gateway costs, against the server behind it, directly; also --full, --json FILE,
-                         --enforce (fails if a bar is missed), --threads N, --only TEXT
+  bench                  what the gateway costs, against the server behind it, directly; also --full, --brief,
+                         --json FILE, --enforce (fails if a bar is missed), --threads N, --only TEXT
   conformance            the official suite against our fixture, directly and through the gateway, and with the
                          gateway as the client it judges; also --full (three rounds, the worst counts), --compare
                          (what was lost and why), --json FILE
@@ -132,7 +132,7 @@ fn ci(root: &Path) -> Result<()> {
         steps.run("what is shipped", |_| joined(shipped));
     });
     steps.run("soak", |root| soak::run(root, &[]));
-    steps.run("benchmark", |root| bench::run(root, &[]));
+    steps.run("benchmark", |root| bench::run(root, &["--brief"]));
     steps.finish()
 }
 

@@ -40,6 +40,7 @@ pub struct Verification {
 impl Form {
     const fn recorded_rows(self) -> usize {
         match self {
+            Self::Brief => 20_000,
             Self::Short => 200_000,
             Self::Full => 1_000_000,
         }

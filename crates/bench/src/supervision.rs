@@ -100,6 +100,7 @@ impl Form {
     /// How often something is done that takes a moment each time.
     const fn samples(self) -> usize {
         match self {
+            Self::Brief => 1,
             Self::Short => 7,
             Self::Full => 21,
         }

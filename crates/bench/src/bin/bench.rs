@@ -20,7 +20,8 @@ Usage: bench --gateway FILE --upstream FILE [OPTIONS]
 Options:
   --gateway FILE    the program `bridgehead`
   --upstream FILE   the program `echo-upstream`
-  --full            measures for minutes; without, for less than one
+  --full            measures for many minutes; without, for two
+  --brief           measures for seconds: enough to see that everything runs, not to judge anything
   --threads N       worker threads of the gateway, in place of its default
   --only TEXT       only loads and parts whose name holds it, such as `call, modern, 64`, `restart`,
                     `many upstreams`, `twenty upstreams`, `upstream memory`, `shim`, `isolated call`,
@@ -51,6 +52,7 @@ fn run() -> Result<bool> {
             "--gateway" => gateway = Some(PathBuf::from(value()?)),
             "--upstream" => upstream = Some(PathBuf::from(value()?)),
             "--full" => form = Form::Full,
+            "--brief" => form = Form::Brief,
             "--threads" => threads = Some(value()?.parse().context("`--threads` needs a number")?),
             "--only" => only = Some(value()?),
             "--json" => file = Some(PathBuf::from(value()?)),
