@@ -116,11 +116,21 @@ pub(crate) struct SeenRow {
     hash: Option<Hash>,
 }
 
-/// What every row's text must have. What else stands in it must be JSON, and is not looked at: where the hash is right,
-/// it is what was written.
-#[derive(Deserialize)]
-struct Numbered {
-    seq: u64,
+/// The number in a row's text. Only that is read: where the hash is right, the rest is what was written, and where it is
+/// not, the row is a problem whatever it says.
+fn number(text: &[u8]) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Numbered {
+        seq: u64,
+    }
+    // As the store writes it; anything else that is JSON has a number too.
+    let rest = text.strip_prefix(br#"{"seq":"#).unwrap_or_default();
+    let digits = rest.iter().position(|byte| *byte == b',').map(|end| &rest[..end]);
+    let plain = digits.filter(|digits| !digits.is_empty() && digits[0] != b'0' && digits.len() < 20);
+    plain
+        .filter(|digits| digits.iter().all(u8::is_ascii_digit) && text.ends_with(b"\"}"))
+        .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok())
+        .or_else(|| serde_json::from_slice::<Numbered>(text).ok().map(|row| row.seq))
 }
 
 impl Seen {
@@ -128,11 +138,9 @@ impl Seen {
         if record.kind != RecordKind::Row {
             return Self::Other(record.clone());
         }
-        let text = std::str::from_utf8(&record.text).ok();
-        let numbered: Option<Numbered> = text.and_then(|text| serde_json::from_str(text).ok());
         Self::Row(SeenRow {
             seq: record.seq,
-            number: numbered.map(|row| row.seq),
+            number: number(&record.text),
             leaf: Hash::leaf(&record.text),
             hash: record.hash,
         })
