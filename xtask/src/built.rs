@@ -16,10 +16,9 @@ impl Built {
         Self::by(root, SHIPPED, &[])
     }
 
-    /// Builds the same beside something else that is more urgent and has more to say: linking keeps only one processor busy.
+    /// Builds the same beside something else that has more to say: linking keeps only one processor busy.
     pub(crate) fn to_ship_aside(root: &Path) -> Result<()> {
-        let cargo = ["-n", "5", "cargo", "--quiet"];
-        steps::output(root, "nice", &[&cargo, SHIPPED].concat()).map(drop)
+        steps::cargo(root, &[SHIPPED, &["--quiet"]].concat(), &[])
     }
 
     /// Every program of the workspace, built fast to look at how it behaves.

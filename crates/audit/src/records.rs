@@ -142,9 +142,10 @@ impl<'a> Segment<'a> {
         })?;
         let mut waiting = checkpoints.collect::<Result<Vec<_>, _>>()?;
         waiting.reverse();
+        // Each by itself is looked up; together SQLite would look at every row.
+        let bounds = "SELECT (SELECT min(seq) FROM rows), (SELECT max(seq) FROM rows)";
         let (first, last): (Option<i64>, Option<i64>) =
-            self.connection
-                .query_row("SELECT min(seq), max(seq) FROM rows", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            self.connection.query_row(bounds, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         Ok(Frame {
             headers,
             checkpoints: Checkpoints { waiting, rows: 0 },
