@@ -1,8 +1,8 @@
 //! What of a configuration file may be shown in a diagnostic.
 //!
 //! Threat: error output ends in terminals, CI logs and bug reports, and configuration files hold credentials.
-//! So a snippet shows a value only where the key table says that it is harmless: values of `env`, `headers` and
-//! of unknown keys are left out, and so are arguments and addresses that look like they carry a credential. The words
+//! So a snippet shows a value only where the key table says that it is harmless: values of `env`, `headers`, `proxy`
+//! and of unknown keys are left out, and so are arguments and addresses that look like they carry a credential. The words
 //! of comments are left out too: a line that was commented out is as secret as it was.
 //! A file that does not parse has no keys to go by; there, letters and digits of all values are blotted out.
 
@@ -123,6 +123,7 @@ fn mask_place(node: &Node, place: Place, ranges: &mut Vec<Span>) {
                     named.iter().for_each(|entry| mask_place(&entry.node, inner, ranges));
                 }
                 (Kind::Map | Kind::Table(_) | Kind::Tables(_), _) => mask_leaves(&entry.node, ranges),
+                _ if key.name == "proxy" => mask_leaves(&entry.node, ranges),
                 _ if key.name == "token_env" => mask_unless_variable(&entry.node, ranges),
                 _ => mask_telltales(&entry.node, ranges),
             },

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::filter::ToolFilter;
+use crate::proxy::Proxy;
 use crate::secret::Secret;
 use crate::settings::GatewaySettings;
 use crate::url::Url;
@@ -331,6 +332,10 @@ pub struct Remote {
     pub transport: Transport,
     /// Sent with every request, in the order of their names.
     pub headers: BTreeMap<String, Secret>,
+    /// Through whom it is reached; directly, if absent.
+    pub proxy: Option<Proxy>,
+    /// Whether redirects are followed that stay at the same address.
+    pub follow_redirects: bool,
 }
 
 /// How messages travel to a remote server.
@@ -458,10 +463,10 @@ impl Server {
 }
 
 impl Remote {
-    /// A server at `url` that is asked what it speaks, without headers of ours.
+    /// A server at `url` that is asked what it speaks: without headers of ours, reached directly, redirects not followed.
     pub fn new(url: Url) -> Self {
         let transport = if url.is_web_socket() { Transport::WebSocket } else { Transport::Probe };
-        Self { url, transport, headers: BTreeMap::new() }
+        Self { url, transport, headers: BTreeMap::new(), proxy: None, follow_redirects: false }
     }
 }
 

@@ -507,7 +507,7 @@ env = "hunter2"
     14 | pin = …
        | ^^^ not a key of `[servers.NAME]`
        |
-       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `isolation`, `shared`, `limits`, `require`, `files`, `network`, `profile`, `on_missing`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`, `output`
+       = help: the keys here are `type`, `command`, `args`, `env`, `env_file`, `cwd`, `url`, `headers`, `proxy`, `follow_redirects`, `disabled`, `prefix`, `request_timeout_ms`, `max_total_ms`, `tools`, `tools_allowed`, `tools_denied`, `isolation`, `shared`, `limits`, `require`, `files`, `network`, `profile`, `on_missing`, `idle_timeout_ms`, `lazy`, `era`, `queue`, `stable_after_ms`, `jitter`, `probe_interval_ms`, `restart`, `retry`, `interactive`, `max_leases`, `question_timeout_ms`, `output`
 
     error: `env` must be a table of strings, found a string
       --> bridgehead.toml:15:7
@@ -739,5 +739,92 @@ headers = { Host = "x", "a b" = "y", Authorization = "hunter2\n" }
        |                                                  ^
        |
        = help: a header has visible ASCII characters and spaces only; look for a line break at its end
+    "#);
+}
+
+/// LINK-2: a proxy that is none, each with its cure; nothing of it is shown, for it may be a password.
+#[test]
+fn a_proxy_with_a_mistake() {
+    let text = r#"
+[servers.a]
+url = "http://h/"
+proxy = "me:hunter2"
+
+[servers.b]
+url = "http://h/"
+proxy = "socks5://h"
+follow_redirects = "yes"
+
+[servers.c]
+url = "http://h/"
+proxy = "http://me:hunter/2@h"
+
+[servers.d]
+url = "http://h/"
+proxy = "http://me:hunter@2@h"
+
+[servers.e]
+url = "http://h/"
+proxy = "http://h:port"
+headers = { Proxy-Authorization = "Basic hunter2" }
+"#;
+    let shown = toml(text);
+    assert!(!shown.contains("hunter"), "{shown}");
+    assert_snapshot!(shown, @r#"
+    error: `proxy` is not the address of a proxy: it does not begin with `http://`
+     --> bridgehead.toml:4:9
+      |
+    4 | proxy = …
+      |         ^
+      |
+      = help: write it like `http://host:3128` or `http://NAME:PASSWORD@host:3128`
+
+    error: `proxy` is not the address of a proxy: it does not begin with `http://`
+     --> bridgehead.toml:8:9
+      |
+    8 | proxy = …
+      |         ^
+      |
+      = help: write it like `http://host:3128` or `http://NAME:PASSWORD@host:3128`
+
+    error: `follow_redirects` must be `true` or `false`, found a string
+     --> bridgehead.toml:9:20
+      |
+    9 | follow_redirects = "yes"
+      |                    ^^^^^ expected `true` or `false`
+      |
+      = help: follows redirects of a remote server (307 and 308, three in a row) that stay at the same scheme, host and port; to any other address they are never followed
+
+    error: `proxy` is not the address of a proxy: it goes on after the port; in a name or a password write `/`, `?` and `#` as `%..`
+      --> bridgehead.toml:13:9
+       |
+    13 | proxy = …
+       |         ^
+       |
+       = help: write it like `http://host:3128` or `http://NAME:PASSWORD@host:3128`
+
+    error: `proxy` is not the address of a proxy: its name or password is not `NAME:PASSWORD`; write `:`, `@`, `/` and `%` in them as `%..`
+      --> bridgehead.toml:17:9
+       |
+    17 | proxy = …
+       |         ^
+       |
+       = help: write it like `http://host:3128` or `http://NAME:PASSWORD@host:3128`
+
+    error: `proxy` is not the address of a proxy: its port is not a number from 1 to 65535
+      --> bridgehead.toml:21:9
+       |
+    21 | proxy = …
+       |         ^
+       |
+       = help: write it like `http://host:3128` or `http://NAME:PASSWORD@host:3128`
+
+    error: a name in `headers` cannot be used
+      --> bridgehead.toml:22:13
+       |
+    22 | headers = { Proxy-Authorization = … }
+       |             ^^^^^^^^^^^^^^^^^^^
+       |
+       = help: Bridgehead writes this one itself; remove it
     "#);
 }

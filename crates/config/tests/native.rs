@@ -382,6 +382,26 @@ fn headers_of_remote_servers() {
     assert!(config.interpolated.contains("KEY"));
 }
 
+/// LINK-2: a proxy takes variables, and what it is told is shown nowhere; without the keys there is none, and redirects are
+/// not followed, whatever the environment says.
+#[test]
+fn proxies_and_redirects_of_remote_servers() {
+    let text = "[servers.a]\nurl = \"https://h/\"\nproxy = \"http://me:${KEY}@proxy:3128\"\nfollow_redirects = true\n\
+                [servers.b]\nurl = \"https://h/\"";
+    let config = config_with(text, &[("KEY", "hunter2"), ("HTTPS_PROXY", "http://other:1")]);
+    let remote = |at: usize| match &config.servers[at].launch {
+        Launch::Remote(remote) => remote,
+        other => panic!("{other:?}"),
+    };
+    let proxy = remote(0).proxy.as_ref().unwrap();
+    assert_eq!((proxy.host(), proxy.port()), ("proxy", 3128));
+    assert_eq!(proxy.credentials().unwrap().expose(), "me:hunter2");
+    assert!(remote(0).follow_redirects);
+    assert_eq!((&remote(1).proxy, remote(1).follow_redirects), (&None, false));
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(config.interpolated.contains("KEY"));
+}
+
 /// ENV-9: what a gateway does with results against their schema is said for each server, and is nothing by default.
 #[test]
 fn output_has_three_values() {

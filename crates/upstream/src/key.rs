@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use bridgehead_config::{Launch, Remote, Server, Stdio};
+use bridgehead_config::{Launch, Proxy, Remote, Server, Stdio};
 use bridgehead_wire::Abilities;
 use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, Id};
@@ -128,13 +128,15 @@ impl Identity {
                 given.extend(env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
                 fields.list(given.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]));
             }
-            Launch::Remote(Remote { url, transport, headers }) => {
+            Launch::Remote(Remote { url, transport, headers, proxy, follow_redirects }) => {
                 fields.add(b"remote");
                 fields.add(url.expose().as_bytes());
                 fields.add(format!("{transport:?}").as_bytes());
                 fields.list(
                     headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.expose().as_bytes()]),
                 );
+                fields.add(proxy.as_ref().map(Proxy::expose).unwrap_or_default().as_bytes());
+                fields.add(&[u8::from(*follow_redirects)]);
             }
             Launch::Unusable { reason } => {
                 fields.add(b"unusable");

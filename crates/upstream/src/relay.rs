@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use bridgehead_config::{EraChoice, Isolation, Launch, Remote, Secret, Server, Stdio, Transport};
+use bridgehead_config::{EraChoice, Isolation, Launch, Proxy, Remote, Secret, Server, Stdio, Transport};
 use serde::{Deserialize, Serialize};
 
 /// The verb.
@@ -34,6 +34,8 @@ struct Told {
     url: String,
     transport: u8,
     headers: BTreeMap<String, String>,
+    proxy: Option<String>,
+    follow_redirects: bool,
     era: u8,
 }
 
@@ -55,6 +57,8 @@ pub(crate) fn relayed(mut server: Server) -> Server {
         url: remote.url.expose(),
         transport: place(&TRANSPORTS, &remote.transport),
         headers: headers.collect(),
+        proxy: remote.proxy.as_ref().map(Proxy::expose),
+        follow_redirects: remote.follow_redirects,
         era: place(&ERAS, &server.era),
     };
     server.launch = match (PROGRAM.get().and_then(|program| program.to_str()), serde_json::to_string(&told)) {
@@ -76,10 +80,15 @@ pub(crate) fn relayed(mut server: Server) -> Server {
 
 /// Whom a relay is to reach, from what its variable says.
 pub fn told(text: &str) -> Option<(Remote, EraChoice)> {
-    let Told { url, transport, headers, era } = serde_json::from_str(text).ok()?;
+    let Told { url, transport, headers, proxy, follow_redirects, era } = serde_json::from_str(text).ok()?;
     let headers = headers.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
     let transport = *TRANSPORTS.get(usize::from(transport))?;
-    Some((Remote { url: url.parse().ok()?, transport, headers }, *ERAS.get(usize::from(era))?))
+    let proxy = match proxy {
+        Some(proxy) => Some(proxy.parse().ok()?),
+        None => None,
+    };
+    let remote = Remote { url: url.parse().ok()?, transport, headers, proxy, follow_redirects };
+    Some((remote, *ERAS.get(usize::from(era))?))
 }
 
 #[cfg(test)]
@@ -93,6 +102,8 @@ mod tests {
         let mut remote = Remote::new("https://example.com/mcp".parse().unwrap());
         remote.transport = Transport::Http;
         remote.headers.insert("Authorization".to_owned(), Secret::new("hunter2"));
+        remote.proxy = Some("http://me:hunter2@proxy:3128".parse().unwrap());
+        remote.follow_redirects = true;
         let name: bridgehead_config::ServerName = "far".parse().unwrap();
         let mut server = Server::new(name, Launch::Remote(remote.clone()), &GatewaySettings::default());
         assert_eq!(relayed(server.clone()), server, "it is not isolated");
@@ -106,7 +117,10 @@ mod tests {
         assert!(!format!("{through:?}").contains("hunter2"));
         assert_eq!(told(stdio.env[VARIABLE].expose()), Some((remote, EraChoice::Legacy)));
         assert_eq!(
-            (told("{}"), told(r#"{"url":"https://a/","transport":9,"headers":{},"era":0}"#)),
+            (
+                told("{}"),
+                told(r#"{"url":"https://a/","transport":9,"headers":{},"follow_redirects":false,"era":0}"#)
+            ),
             (None, None)
         );
     }

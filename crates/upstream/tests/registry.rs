@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, Launch, Secret, Server, Stdio};
+use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, Server, Stdio};
 use bridgehead_events::{Bus, Delivery, InitOutcome, Subscription, Topic};
 use bridgehead_testkit::{Behaviour, LeakCheck, Mock};
 use bridgehead_upstream::{Registry, RestartPolicy, State, Surroundings, Unavailable, Upstream};
@@ -118,6 +118,33 @@ async fn a_process_belongs_to_what_the_server_is() {
         assert_ne!(pid(&one).await, pid(other).await);
     }
     assert_eq!((one.name().as_str(), other_name.name().as_str()), ("one", "two"));
+    assert_eq!(world.registry.len(), 5);
+    world.end().await;
+}
+
+/// POOL-1: a remote server that is reached in another way is another, be it with the same credentials at the same
+/// address.
+#[tokio::test]
+async fn a_remote_server_is_also_how_it_is_reached() {
+    let world = World::new();
+    let server = |change: &dyn Fn(&mut Remote)| {
+        let mut remote = Remote::new("http://127.0.0.1:9/mcp".parse().unwrap());
+        change(&mut remote);
+        world.attach(&Server::new(
+            "far".parse().unwrap(),
+            Launch::Remote(remote),
+            &GatewaySettings::default(),
+        ))
+    };
+    let one = server(&|_| ());
+    assert!(one.is_same_process(&server(&|_| ())));
+    let others = [
+        server(&|remote| remote.follow_redirects = true),
+        server(&|remote| remote.proxy = Some("http://127.0.0.1:8".parse().unwrap())),
+        server(&|remote| remote.proxy = Some("http://me:a@127.0.0.1:8".parse().unwrap())),
+        server(&|remote| remote.proxy = Some("http://me:b@127.0.0.1:8".parse().unwrap())),
+    ];
+    assert!(others.iter().all(|other| !one.is_same_process(other)));
     assert_eq!(world.registry.len(), 5);
     world.end().await;
 }

@@ -11,6 +11,7 @@ use crate::env_file;
 use crate::filter::ToolFilter;
 use crate::interpolate::{self, Refusal};
 use crate::keys::Place;
+use crate::proxy::Proxy;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::server::{
@@ -241,7 +242,7 @@ impl Reader<'_> {
     }
 
     fn remote(&mut self, section: &Section<'_>, transport: Option<Transport>) -> Option<Remote> {
-        let headers = self.headers(section);
+        let (headers, proxy) = (self.headers(section), self.proxy(section));
         let (text, span) = section.text("url")?;
         let text = self.fill("url", text, span)?;
         let url: Url = match text.trim().parse() {
@@ -273,7 +274,26 @@ impl Reader<'_> {
             );
             return None;
         }
-        Some(Remote { url, transport, headers: headers? })
+        let follow_redirects = section.flag("follow_redirects").unwrap_or(false);
+        Some(Remote { url, transport, headers: headers?, proxy: proxy?, follow_redirects })
+    }
+
+    /// The proxy, if one is written; nothing at all if it cannot be used.
+    fn proxy(&mut self, section: &Section<'_>) -> Option<Option<Proxy>> {
+        let Some((text, span)) = section.text("proxy") else {
+            return (!section.mentions("proxy")).then_some(None);
+        };
+        match self.fill("proxy", text, span)?.trim().parse() {
+            Ok(proxy) => Some(Some(proxy)),
+            Err(error) => {
+                self.mistake(
+                    &format!("`proxy` is not the address of a proxy: {error}"),
+                    span,
+                    "write it like `http://host:3128` or `http://NAME:PASSWORD@host:3128`",
+                );
+                None
+            }
+        }
     }
 
     fn headers(&mut self, section: &Section<'_>) -> Option<BTreeMap<String, Secret>> {
@@ -419,13 +439,14 @@ fn transport(name: &str) -> Option<Transport> {
 }
 
 /// Headers that every request needs as we write them.
-const OURS: [&str; 9] = [
+const OURS: [&str; 10] = [
     "accept",
     "connection",
     "content-length",
     "content-type",
     "host",
     "last-event-id",
+    "proxy-authorization",
     "te",
     "transfer-encoding",
     "upgrade",

@@ -90,6 +90,8 @@ pub const KEYS: &[Key] = &[
     works(Server, "cwd", Text, "that of the gateway", "Folder in which the command runs."),
     works(Server, "url", Text, "", "Address of a remote server (`http`, `https`, `ws` or `wss`); excludes `command`."),
     works(Server, "headers", Map, "{}", "Headers sent to a remote server with every request, such as `Authorization`; never shown."),
+    works(Server, "proxy", Text, "", "Proxy that a remote server is reached through, as `http://[NAME:PASSWORD@]HOST:PORT`; variables such as `HTTP_PROXY` are never looked at. Never shown."),
+    works(Server, "follow_redirects", Flag, "false", "Follows redirects of a remote server (307 and 308, three in a row) that stay at the same scheme, host and port; to any other address they are never followed."),
     works(Server, "disabled", Flag, "false", "Leaves the server out."),
     works(Server, "prefix", Flag, "that of the gateway", "Whether this server's tools are named `server__tool`."),
     works(Server, "request_timeout_ms", DURATION, "that of the gateway", "How long a call to this server may stay silent."),

@@ -1,6 +1,6 @@
 //! Opens connections to remote servers, encrypted where the address asks for it.
 //!
-//! No proxy is used, whatever the environment says. What TLS needs is made at the first encrypted connection:
+//! A proxy is used where one is configured, whatever the environment says. What TLS needs is made at the first encrypted connection:
 //! a gateway without one pays neither memory nor time for it.
 
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bridgehead_config::Url;
+use bridgehead_config::{Proxy, Url};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -17,7 +17,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How long a server may take to accept a connection, encryption included.
+use super::proxy::tunnel;
+
+/// How long a server may take to accept a connection, the way through a proxy and encryption included.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection.
@@ -42,29 +44,58 @@ pub(crate) enum DialError {
     Tls(Url, io::Error),
     #[error("the certificates that this machine trusts cannot be read: {0}")]
     Trust(String),
+    #[error("the host of the proxy {0} cannot be found ({1}): check `proxy`")]
+    ResolveProxy(Proxy, io::Error),
+    #[error("cannot connect to the proxy {0} ({1}): check `proxy`, or is it not running?")]
+    ConnectProxy(Proxy, io::Error),
+    /// In the words of what it did.
+    #[error("{0}")]
+    Proxy(String),
 }
 
-/// Connects.
-pub(crate) async fn dial(url: &Url) -> Result<Socket, DialError> {
-    tokio::time::timeout(DIAL_TIMEOUT, connect(url))
-        .await
-        .unwrap_or_else(|_| Err(DialError::Timeout(url.clone())))
+/// Connects, through the proxy if there is one.
+pub(crate) async fn dial(url: &Url, proxy: Option<&Proxy>) -> Result<Socket, DialError> {
+    let connecting = async {
+        let tcp = reach(url, proxy).await?;
+        if url.is_secure() { encrypt(url, tcp, trust().await?).await } else { Ok(Socket::Plain(tcp)) }
+    };
+    tokio::time::timeout(DIAL_TIMEOUT, connecting).await.unwrap_or_else(|_| {
+        Err(match proxy {
+            None => DialError::Timeout(url.clone()),
+            Some(proxy) => DialError::Proxy(format!(
+                "no connection to {url} through the proxy {proxy} within {} s: is either of them reachable?",
+                DIAL_TIMEOUT.as_secs()
+            )),
+        })
+    })
 }
 
-async fn connect(url: &Url) -> Result<Socket, DialError> {
-    let addresses: Vec<_> = tokio::net::lookup_host((url.host(), url.port()))
-        .await
-        .map_err(|error| DialError::Resolve(url.clone(), error))?
-        .collect();
-    let tcp = TcpStream::connect(addresses.as_slice())
-        .await
-        .map_err(|error| DialError::Connect(url.clone(), error))?;
+/// A connection on which the server is spoken to, or the proxy that carries what is said.
+async fn reach(url: &Url, proxy: Option<&Proxy>) -> Result<TcpStream, DialError> {
+    let Some(proxy) = proxy else {
+        let resolve = |error| DialError::Resolve(url.clone(), error);
+        return open(url.host(), url.port(), resolve, |error| DialError::Connect(url.clone(), error)).await;
+    };
+    let resolve = |error| DialError::ResolveProxy(proxy.clone(), error);
+    let refused = |error| DialError::ConnectProxy(proxy.clone(), error);
+    let mut tcp = open(proxy.host(), proxy.port(), resolve, refused).await?;
+    if !super::proxy::carries(url) {
+        tunnel(&mut tcp, url, proxy).await.map_err(DialError::Proxy)?;
+    }
+    Ok(tcp)
+}
+
+async fn open(
+    host: &str,
+    port: u16,
+    unknown: impl FnOnce(io::Error) -> DialError,
+    refused: impl FnOnce(io::Error) -> DialError,
+) -> Result<TcpStream, DialError> {
+    let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await.map_err(unknown)?.collect();
+    let tcp = TcpStream::connect(addresses.as_slice()).await.map_err(refused)?;
     // Requests are small and wait for their answers.
     let _ = tcp.set_nodelay(true);
-    if !url.is_secure() {
-        return Ok(Socket::Plain(tcp));
-    }
-    encrypt(url, tcp, trust().await?).await
+    Ok(tcp)
 }
 
 async fn encrypt(url: &Url, tcp: TcpStream, trust: Arc<ClientConfig>) -> Result<Socket, DialError> {
@@ -173,7 +204,27 @@ mod tests {
 
     use super::*;
 
-    /// LINK-2: an encrypted connection to a server whose certificate is trusted, and none to any other.
+    /// A proxy that passes one connection on, and then says what it was asked.
+    async fn proxy() -> (Proxy, tokio::task::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = format!("http://me:x@{}", listener.local_addr().unwrap()).parse().unwrap();
+        let passing = tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                assert_ne!(client.read_buf(&mut head).await.unwrap(), 0);
+            }
+            let head = String::from_utf8(head).unwrap();
+            let mut server = TcpStream::connect(head.split(' ').nth(1).unwrap()).await.unwrap();
+            client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            head
+        });
+        (proxy, passing)
+    }
+
+    /// LINK-2: an encrypted connection to a server whose certificate is trusted, also through a proxy, which sees nothing
+    /// of what is asked; and none to any other.
     #[tokio::test]
     async fn encryption() {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -201,19 +252,27 @@ mod tests {
         let url: Url = format!("https://localhost:{}/hunter2", address.port()).parse().unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(certificate).unwrap();
-        let tcp = TcpStream::connect(address).await.unwrap();
-        let mut socket = encrypt(&url, tcp, trusting(roots).unwrap()).await.unwrap();
-        assert!(socket.is_write_vectored());
-        let written = socket.write_vectored(&[io::IoSlice::new(b"ping")]).await.unwrap();
-        assert_eq!(written, 4);
-        socket.flush().await.unwrap();
-        let mut word = [0; 4];
-        socket.read_exact(&mut word).await.unwrap();
-        assert_eq!(&word, b"ping");
-        socket.shutdown().await.unwrap();
+        let trust = trusting(roots).unwrap();
+        let (proxy, passing) = proxy().await;
+        for proxy in [None, Some(&proxy)] {
+            let tcp = reach(&url, proxy).await.unwrap();
+            let mut socket = encrypt(&url, tcp, Arc::clone(&trust)).await.unwrap();
+            assert!(socket.is_write_vectored());
+            let written = socket.write_vectored(&[io::IoSlice::new(b"ping")]).await.unwrap();
+            assert_eq!(written, 4);
+            socket.flush().await.unwrap();
+            let mut word = [0; 4];
+            socket.read_exact(&mut word).await.unwrap();
+            assert_eq!(&word, b"ping");
+            socket.shutdown().await.unwrap();
+        }
+        let asked = passing.await.unwrap();
+        assert_eq!(asked.lines().next().unwrap(), format!("CONNECT localhost:{} HTTP/1.1", address.port()));
+        assert!(!asked.contains("hunter2"), "what is asked for is between us and the server: {asked}");
+        assert!(asked.contains("\r\nproxy-authorization: Basic bWU6eA==\r\n"), "{asked}");
 
-        let error = dial(&format!("https://127.0.0.1:{}/hunter2", address.port()).parse().unwrap()).await;
-        let error = error.unwrap_err().to_string();
+        let error = format!("https://127.0.0.1:{}/hunter2", address.port()).parse().unwrap();
+        let error = dial(&error, None).await.unwrap_err().to_string();
         assert!(error.contains("no encrypted connection") && error.contains("`SSL_CERT_FILE`"), "{error}");
         assert!(!error.contains("hunter2"), "{error}");
         server.abort();

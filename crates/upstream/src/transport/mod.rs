@@ -2,6 +2,7 @@
 
 mod dial;
 pub(crate) mod http;
+mod proxy;
 mod stdio;
 mod websocket;
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Remote, Server};
+use bridgehead_config::{Remote, Server, Url};
 use bridgehead_lines::LineReader;
 use bridgehead_wire::Line;
 use bytes::{BufMut, BytesMut};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
+use http::{HeaderMap, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
@@ -22,8 +23,8 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use super::dial::{DIAL_TIMEOUT, dial};
-use super::http::{explain, user_headers};
+use super::dial::{DIAL_TIMEOUT, Socket, dial};
+use super::http::{MOST_REDIRECTS, explain, redirect, user_headers};
 use super::opening;
 use crate::link::{Link, LinkError};
 use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
@@ -66,25 +67,18 @@ pub(crate) async fn connect(
 
 async fn open(server: &Server, settings: &Remote, limit: usize) -> Result<WebSocket, NegotiateError> {
     let lost = |reason: String| NegotiateError::Link(LinkError::Closed(reason.into()));
-    let url = &settings.url;
-    let socket = dial(url).await.map_err(|error| lost(error.to_string()))?;
-    let mut request = url
-        .expose()
-        .into_client_request()
-        .map_err(|_| lost(format!("{url} is no address of a WebSocket: check the `url`")))?;
-    request.headers_mut().extend(user_headers(settings));
-    let config = WebSocketConfig::default().max_message_size(Some(limit)).max_frame_size(Some(limit));
-    let shaking = tokio_tungstenite::client_async_with_config(request, socket, Some(config));
-    let frames = match tokio::time::timeout(DIAL_TIMEOUT, shaking).await {
-        Ok(Ok((frames, _))) => frames,
-        Ok(Err(Error::Http(response))) => {
-            return Err(lost(explain(url, response.status(), response.headers())));
-        }
-        Ok(Err(error)) => {
-            return Err(lost(format!("{url} opened no WebSocket ({error}): check the `url` and the `type`")));
-        }
-        Err(_) => {
-            return Err(lost(format!("{url} opened no WebSocket in time: check the `url` and the `type`")));
+    let mut url = settings.url.clone();
+    let mut redirects = 0;
+    let frames = loop {
+        let (status, headers) = match shake(&url, settings, limit).await.map_err(lost)? {
+            Ok(frames) => break frames,
+            Err(refusal) => refusal,
+        };
+        match redirect(&url, status, &headers) {
+            Some(to) if settings.follow_redirects && redirects < MOST_REDIRECTS => {
+                (url, redirects) = (to, redirects + 1);
+            }
+            _ => return Err(lost(explain(&url, status, &headers, settings.follow_redirects))),
         }
     };
     // The engine's two ends speak lines; each frame becomes one, and the other way round.
@@ -97,6 +91,28 @@ async fn open(server: &Server, settings: &Remote, limit: usize) -> Result<WebSoc
         carrier: Some(AbortOnDropHandle::new(carrier)),
         engine: [AbortOnDropHandle::new(tokio::spawn(read)), AbortOnDropHandle::new(tokio::spawn(write))],
     })
+}
+
+/// Opens the socket at `url`. The inner error is what the server said instead.
+async fn shake(
+    url: &Url,
+    settings: &Remote,
+    limit: usize,
+) -> Result<Result<WebSocketStream<Socket>, (StatusCode, HeaderMap)>, String> {
+    let socket = dial(url, settings.proxy.as_ref()).await.map_err(|error| error.to_string())?;
+    let mut request = url
+        .expose()
+        .into_client_request()
+        .map_err(|_| format!("{url} is no address of a WebSocket: check the `url`"))?;
+    request.headers_mut().extend(user_headers(settings));
+    let config = WebSocketConfig::default().max_message_size(Some(limit)).max_frame_size(Some(limit));
+    let shaking = tokio_tungstenite::client_async_with_config(request, socket, Some(config));
+    match tokio::time::timeout(DIAL_TIMEOUT, shaking).await {
+        Ok(Ok((frames, _))) => Ok(Ok(frames)),
+        Ok(Err(Error::Http(response))) => Ok(Err((response.status(), response.headers().clone()))),
+        Ok(Err(error)) => Err(format!("{url} opened no WebSocket ({error}): check the `url` and the `type`")),
+        Err(_) => Err(format!("{url} opened no WebSocket in time: check the `url` and the `type`")),
+    }
 }
 
 /// Moves messages both ways until one side ends, and says why.

@@ -11,6 +11,7 @@ use bridgehead_config::{EraChoice, Remote as Settings, Server, Transport};
 use bridgehead_wire::{Abilities, Method, Object, Raw, RpcError, Spliced, code};
 use bytes::Bytes;
 use http::StatusCode;
+use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
@@ -26,6 +27,9 @@ use crate::negotiate::{
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an HTTP+SSE server may take to say where messages go.
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a server may take to say whether it has a stream of its own. One that keeps silent until it has something to
+/// tell is not waited for any longer.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the server may take to let a session end.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -75,7 +79,11 @@ pub(crate) async fn connect(
     }
     let reason = match handshake(&remote, offer).await? {
         Ok(peer) => {
-            let listener = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&remote).listen()));
+            let (asked, answered) = oneshot::channel();
+            let listener = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&remote).listen(asked)));
+            // What comes by that stream is missed before it is open; and a server that sees the request for it after a
+            // call may take it for one that takes up the stream of that call's answer.
+            let _ = tokio::time::timeout(STREAM_TIMEOUT, answered).await;
             return Ok(found(&remote, Some(listener), false, peer));
         }
         Err(reason) => reason,
@@ -160,6 +168,7 @@ fn says_not_here(status: StatusCode) -> bool {
     let elsewhere = [
         StatusCode::UNAUTHORIZED,
         StatusCode::FORBIDDEN,
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED,
         StatusCode::TOO_MANY_REQUESTS,
         StatusCode::REQUEST_TIMEOUT,
     ];

@@ -9,11 +9,11 @@ use std::task::Poll;
 
 use bridgehead_wire::{EventBuffer, ServerEvent};
 use http::StatusCode;
+use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::body::{Media, media_name};
 use super::exchange::{RESUME_AFTER, RESUME_AT_MOST};
-use super::refusal::explain;
 use super::wire::Wire;
 use super::{Failure, Remote};
 use crate::link::LinkError;
@@ -41,7 +41,7 @@ impl Feed {
             Ok((head, wire)) => {
                 let status = head.status;
                 if !status.is_success() {
-                    let reason = explain(&remote.url, status, &head.headers);
+                    let reason = remote.explain(status, &head.headers);
                     return Err(NoFeed { status: Some(status), reason });
                 }
                 if head.media != Media::Events {
@@ -89,12 +89,15 @@ impl Remote {
         }
     }
 
-    /// Listens to a streamable server for as long as it lets us.
-    pub(super) async fn listen(self: Arc<Self>) {
+    /// Listens to a streamable server for as long as it lets us. `asked` is dropped when it has said whether it does.
+    pub(super) async fn listen(self: Arc<Self>, asked: oneshot::Sender<()>) {
+        let mut asked = Some(asked);
         let mut last_id: Option<String> = None;
         let mut delay = RESUME_AFTER;
         loop {
-            match Feed::open(&self, last_id.as_deref()).await {
+            let opened = Feed::open(&self, last_id.as_deref()).await;
+            drop(asked.take());
+            match opened {
                 Ok(mut feed) => {
                     while let Some(event) = feed.next(self.limit).await {
                         self.take(&event);

@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use tracing::{debug, warn};
 
 use super::body::{Media, Mirrored, media_name};
-use super::refusal::{explain, never_ran, pause};
+use super::refusal::{never_ran, pause};
 use super::wire::{Head as Answered, Request, Wire};
 use super::{Dialect, Failure, Remote, SESSION, Speech};
 use crate::catalog::Lists;
@@ -288,7 +288,7 @@ impl HttpExchange {
     }
 
     fn turned_away(&mut self, status: StatusCode, headers: &HeaderMap, wire: Wire) -> Option<Event> {
-        let reason = explain(&self.remote.url, status, headers);
+        let reason = self.remote.explain(status, headers);
         if self.resumptions > 0 {
             let reason = format!("the stream of the answer broke and was not given again: {reason}");
             return Some(Event::Lost(LinkError::Closed(reason.into())));

@@ -2,7 +2,8 @@
 //!
 //! There is no reader task for answers: a request is a POST that its sender drives in its own task, on a
 //! connection of its own thread ([`wire`], [`pool`]). What a legacy server says of its own accord comes by an event stream
-//! ([`events`]). Redirects are not followed, so credentials go nowhere but to the configured address.
+//! ([`events`]). A redirect is followed only where that is configured and only to another path of the same server, so
+//! credentials go nowhere but to the configured address.
 
 mod body;
 mod connect;
@@ -18,10 +19,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bridgehead_config::{Remote as Settings, Url};
+use bridgehead_config::{Proxy, Remote as Settings, Url};
 use bridgehead_wire::{Method, Revision, Spliced, notification};
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -32,10 +33,11 @@ use self::wire::{Head, Request, Wire};
 use crate::link::LinkError;
 use crate::switchboard::Switchboard;
 use crate::transport::dial::{DialError, dial};
+use crate::transport::proxy;
 
 pub(crate) use self::connect::{HttpConnection, connect};
 pub(crate) use self::exchange::HttpExchange;
-pub(crate) use self::refusal::explain;
+pub(crate) use self::refusal::{explain, redirect};
 
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -43,6 +45,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+/// How many redirects in a row are followed.
+pub(crate) const MOST_REDIRECTS: u32 = 3;
 /// How long a message that has no answer may take to be accepted.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -51,6 +55,8 @@ const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Remote {
     pub(crate) board: Switchboard,
     url: Url,
+    proxy: Option<Proxy>,
+    follows: bool,
     limit: usize,
     pool: Pool,
     dialect: ArcSwap<Dialect>,
@@ -66,8 +72,10 @@ pub(crate) struct Remote {
 #[derive(Clone)]
 struct Dialect {
     speech: Speech,
-    /// Where messages go.
+    /// Where messages go, as it stands in a request.
     target: String,
+    /// Whether that is a whole address, because a proxy carries the requests.
+    whole: bool,
     /// What every request carries.
     headers: HeaderMap,
     /// How the head of every POST begins, once it is spoken.
@@ -111,8 +119,12 @@ impl Dialect {
         // What frames a message is ours to say.
         headers.remove(header::CONTENT_LENGTH);
         headers.remove(header::TRANSFER_ENCODING);
-        let target = settings.url.target().to_owned();
-        Self { speech: Speech::Modern, target, headers, post: Bytes::new() }.modern()
+        let whole = is_carried(&settings.url, settings.proxy.as_ref());
+        if let Some(value) = settings.proxy.as_ref().filter(|_| whole).and_then(proxy::authorization) {
+            headers.insert(header::PROXY_AUTHORIZATION, value);
+        }
+        let target = target(&settings.url, whole);
+        Self { speech: Speech::Modern, target, whole, headers, post: Bytes::new() }.modern()
     }
 
     fn modern(mut self) -> Self {
@@ -143,7 +155,7 @@ impl Dialect {
 
     fn at(mut self, url: &Url) -> Self {
         self.speech = Speech::Sse;
-        url.target().clone_into(&mut self.target);
+        self.target = target(url, self.whole);
         self.prepared()
     }
 
@@ -198,6 +210,16 @@ impl Dialect {
     }
 }
 
+/// Whether requests are given to the proxy itself.
+fn is_carried(url: &Url, proxy: Option<&Proxy>) -> bool {
+    proxy.is_some() && proxy::carries(url)
+}
+
+/// An address as a request names it.
+fn target(url: &Url, whole: bool) -> String {
+    if whole { url.expose() } else { url.target().to_owned() }
+}
+
 fn put_header(out: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
     for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
         out.extend_from_slice(part);
@@ -218,6 +240,8 @@ impl Remote {
         Self {
             board: Switchboard::new(server),
             url: settings.url.clone(),
+            proxy: settings.proxy.clone(),
+            follows: settings.follow_redirects,
             limit,
             pool: Pool::default(),
             dialect: ArcSwap::from_pointee(Dialect::new(settings)),
@@ -267,8 +291,25 @@ impl Remote {
         }
     }
 
-    /// One request and the head of its answer, on a connection that waits or on a new one.
+    /// One request and the head of its answer, wherever the server has moved it to.
     async fn exchange(&self, request: &Request) -> Result<(Head, Wire), Failure> {
+        let (mut head, mut wire) = self.exchange_once(request).await?;
+        if self.follows && head.status.is_redirection() {
+            let mut url = self.url.clone();
+            for _ in 0..MOST_REDIRECTS {
+                let Some(to) = redirect(&url, head.status, &head.headers) else { break };
+                debug!(server = %self.board.server, status = %head.status, "the server redirects to another path");
+                self.pool.put(wire);
+                let target = target(&to, is_carried(&to, self.proxy.as_ref()));
+                (head, wire) = self.exchange_once(&request.to(&target)).await?;
+                url = to;
+            }
+        }
+        Ok((head, wire))
+    }
+
+    /// One request and the head of its answer, on a connection that waits or on a new one.
+    async fn exchange_once(&self, request: &Request) -> Result<(Head, Wire), Failure> {
         self.held().await;
         // Each may have been closed by the server since it was looked at.
         while let Some(mut wire) = self.pool.take() {
@@ -278,20 +319,41 @@ impl Remote {
                 Err(failed) => return Err(self.broken(&failed.error)),
             }
         }
-        let socket = dial(&self.url).await.map_err(|error: DialError| Failure::Unsent(error.to_string()))?;
+        let socket = dial(&self.url, self.proxy.as_ref()).await;
+        let socket = socket.map_err(|error: DialError| Failure::Unsent(error.to_string()))?;
         let mut wire = Wire::over(socket);
         match wire.send(request).await {
             Ok(head) => Ok((head, wire)),
-            Err(failed) if failed.unsent => {
-                Err(Failure::Unsent(format!("{} closed the connection at once ({})", self.url, failed.error)))
-            }
+            Err(failed) if failed.unsent => Err(Failure::Unsent(format!(
+                "{} closed the connection at once ({})",
+                self.place(),
+                failed.error
+            ))),
             Err(failed) => Err(self.broken(&failed.error)),
         }
     }
 
     fn broken(&self, error: &io::Error) -> Failure {
         // Its words hold nothing that was sent.
-        Failure::Lost(format!("the connection to {} broke before an answer came ({error})", self.url))
+        Failure::Lost(format!("the connection to {} broke before an answer came ({error})", self.place()))
+    }
+
+    /// Whom a connection leads to, for messages.
+    fn place(&self) -> String {
+        match &self.proxy {
+            None => self.url.to_string(),
+            Some(proxy) => format!("{} through the proxy {proxy}", self.url),
+        }
+    }
+
+    /// Says why the server gave no answer.
+    fn explain(&self, status: StatusCode, headers: &HeaderMap) -> String {
+        match &self.proxy {
+            Some(proxy) if proxy::carries(&self.url) && matches!(status.as_u16(), 407 | 502 | 504) => {
+                proxy::refusal(proxy, &self.url, status)
+            }
+            _ => explain(&self.url, status, headers, self.follows),
+        }
     }
 
     /// Waits while the server wants to be left alone.

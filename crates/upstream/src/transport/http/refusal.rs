@@ -8,8 +8,8 @@ use http::{HeaderMap, StatusCode, header};
 /// The longest time that a server may ask us to wait.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Says why the server at `url` gave no answer.
-pub(crate) fn explain(url: &Url, status: StatusCode, headers: &HeaderMap) -> String {
+/// Says why the server at `url` gave no answer; `follows` whether its redirects were followed.
+pub(crate) fn explain(url: &Url, status: StatusCode, headers: &HeaderMap, follows: bool) -> String {
     let code = status.as_u16();
     match code {
         401 if headers.contains_key(header::WWW_AUTHENTICATE) => format!(
@@ -29,11 +29,18 @@ pub(crate) fn explain(url: &Url, status: StatusCode, headers: &HeaderMap) -> Str
             None => format!("{url} gets too many requests (429): call less often"),
         },
         300..=399 => {
-            let to = headers
-                .get(header::LOCATION)
-                .and_then(|value| value.to_str().ok())
-                .and_then(|value| url.join(value).ok())
-                .map_or_else(|| "another address".to_owned(), |to| to.to_string());
+            if redirect(url, status, headers).is_some() {
+                if follows {
+                    return format!(
+                        "{url} redirects again and again ({code}): write the last address as `url`"
+                    );
+                }
+                return format!(
+                    "{url} redirects to another path ({code}), which is not followed: write that address as `url`, or \
+                     `follow_redirects = true`"
+                );
+            }
+            let to = location(url, headers).map_or_else(|| "another address".to_owned(), |to| to.to_string());
             format!(
                 "{url} redirects to {to} ({code}), which is not followed: write that address as `url` if you trust it"
             )
@@ -41,6 +48,17 @@ pub(crate) fn explain(url: &Url, status: StatusCode, headers: &HeaderMap) -> Str
         500..=599 => format!("{url} has a fault of its own ({status}): look there, it is asked again"),
         _ => format!("{url} refused the request ({status}): check `url`, `type` and `headers`"),
     }
+}
+
+/// The address that the same request may be sent to instead: none but another path of the same server.
+pub(crate) fn redirect(url: &Url, status: StatusCode, headers: &HeaderMap) -> Option<Url> {
+    // The other codes make it another request.
+    let kept = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
+    location(url, headers).filter(|to| kept && to.same_origin(url))
+}
+
+fn location(url: &Url, headers: &HeaderMap) -> Option<Url> {
+    url.join(headers.get(header::LOCATION)?.to_str().ok()?.trim()).ok()
 }
 
 /// How long the server asks us to wait, if the request was turned away for want of capacity.
@@ -72,7 +90,7 @@ mod tests {
     #[track_caller]
     fn check(status: u16, list: &[(&'static str, &str)], expected: &str) {
         let url: Url = "https://h/s/hunter2".parse().unwrap();
-        let shown = explain(&url, StatusCode::from_u16(status).unwrap(), &headers(list));
+        let shown = explain(&url, StatusCode::from_u16(status).unwrap(), &headers(list), false);
         assert!(shown.contains(expected) && shown.starts_with("https://h/… "), "{shown}");
         assert!(!shown.contains("hunter2"), "{shown}");
     }
@@ -98,6 +116,33 @@ mod tests {
         check(500, &[], "fault of its own");
         check(302, &[("location", "https://evil/?hunter2")], "redirects to https://evil/… (302)");
         check(302, &[], "redirects to another address");
+        check(307, &[("location", "/hunter2")], "redirects to another path (307), which is not followed");
+        check(308, &[("location", "https://evil/hunter2")], "redirects to https://evil/… (308)");
+    }
+
+    /// LINK-2: only a redirect that keeps the request as it is and stays at the same server can be followed.
+    #[test]
+    fn redirects() {
+        let url: Url = "https://h/s/mcp?k".parse().unwrap();
+        #[track_caller]
+        fn check(url: &Url, status: u16, location: &str, expected: Option<&str>) {
+            let status = StatusCode::from_u16(status).unwrap();
+            let to = redirect(url, status, &headers(&[("location", location)]));
+            assert_eq!(to.map(|to| to.expose()).as_deref(), expected, "{status} {location}");
+        }
+        check(&url, 307, "/other", Some("https://h/other"));
+        check(&url, 308, "other?k", Some("https://h/s/other?k"));
+        check(&url, 308, "https://H:443/other", Some("https://H:443/other"));
+        check(&url, 301, "/other", None);
+        check(&url, 302, "/other", None);
+        check(&url, 303, "/other", None);
+        check(&url, 307, "https://h:8443/other", None);
+        check(&url, 307, "http://h/other", None);
+        check(&url, 307, "https://h.evil/other", None);
+        check(&url, 307, "//evil/other", None);
+        check(&url, 307, "https://me:x@h/other", None);
+        check(&url, 307, "a b", None);
+        assert_eq!(redirect(&url, StatusCode::TEMPORARY_REDIRECT, &HeaderMap::new()), None);
     }
 
     /// BRG-6: a `Retry-After` is honoured, in both its forms, up to a minute.

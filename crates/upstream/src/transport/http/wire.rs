@@ -54,6 +54,17 @@ impl Request {
         head.extend_from_slice(&body);
         Self { head: head.freeze(), body: Bytes::new() }
     }
+
+    /// The same for another target.
+    pub(super) fn to(&self, target: &str) -> Self {
+        let line = memchr::memchr(b'\r', &self.head).unwrap_or(self.head.len());
+        let method = memchr::memchr(b' ', &self.head[..line]).unwrap_or(line);
+        let mut head = BytesMut::with_capacity(self.head.len() + target.len());
+        for part in [&self.head[..method], b" ", target.as_bytes(), b" HTTP/1.1", &self.head[line..]] {
+            head.extend_from_slice(part);
+        }
+        Self { head: head.freeze(), body: self.body.clone() }
+    }
 }
 
 impl fmt::Debug for Request {
