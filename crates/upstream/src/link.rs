@@ -342,10 +342,18 @@ impl Exchange {
     }
 
     /// Whether the request was handed to the writer: if not, it cannot have run.
-    pub const fn was_sent(&self) -> bool {
+    pub fn was_sent(&self) -> bool {
         match &self.0 {
             ExchangeKind::Stream(exchange) => exchange.was_sent(),
             ExchangeKind::Http(exchange) => exchange.was_sent(),
+        }
+    }
+
+    /// Why it waits to be sent, if the server asked to be left alone for a while.
+    pub(crate) fn put_off(&self) -> Option<LinkError> {
+        match &self.0 {
+            ExchangeKind::Stream(_) => None,
+            ExchangeKind::Http(exchange) => exchange.put_off(),
         }
     }
 

@@ -114,6 +114,32 @@ async fn a_legacy_server() {
     assert_eq!(ended.header("mcp-session-id"), "s1");
 }
 
+/// LINK-2: a legacy server has been asked for its own stream before it is asked for anything else, so that the request for
+/// it cannot be taken for one that takes up an answer; a server that says nothing to it is not waited for.
+#[tokio::test]
+async fn the_stream_of_a_server_comes_before_its_calls() {
+    let table: [fn() -> Vec<Part>; 3] = [
+        || reply("405 Method Not Allowed", &[], ""),
+        || vec![Part::Wait(Duration::from_millis(200)), stream_head(&[]), Part::Hang],
+        || vec![Part::Hang],
+    ];
+    for stream in table {
+        let peer = Peer::start(move |asked| match asked.method.as_str() {
+            "GET" => stream(),
+            _ => legacy(asked, |asked| json_reply(&result(asked, "old"))),
+        })
+        .await;
+        let running = Running::start(&peer, |_, _| {});
+        let ready = running.ready().await;
+        assert_eq!(call(&ready, "echo").await.unwrap(), "old");
+        let asked = peer.asked();
+        let stream = asked.iter().position(|asked| asked.method == "GET");
+        let list = asked.iter().position(|asked| asked.rpc() == "tools/list");
+        assert!(stream.is_some() && stream < list, "{asked:?}");
+        running.end().await;
+    }
+}
+
 /// LINK-2: progress comes before the answer, whatever else the stream holds.
 #[tokio::test]
 async fn answers_among_events() {

@@ -6,6 +6,8 @@ use bridgehead_wire::{RpcError, code};
 
 use super::timeout::InvalidTimeout;
 use crate::link::LinkError;
+use crate::negotiate::NegotiateError;
+use crate::transport::ConnectError;
 
 /// A failed connect or call.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -62,17 +64,39 @@ impl Cause {
     pub fn retryable(&self) -> bool {
         match self {
             Self::Timeout(_) => true,
-            Self::Link(error) => match error {
-                LinkError::Closed(_) | LinkError::Crashed(_) => true,
-                LinkError::Refused { transient, .. } => *transient,
-                LinkError::TooLarge { .. } | LinkError::Unusable(_) => false,
-            },
-            Self::Rpc(error) => {
-                matches!(error.code(), code::INTERNAL_ERROR | code::REQUEST_TIMEOUT | code::CONNECTION_CLOSED)
-            }
+            Self::Link(error) => may_pass(error),
+            Self::Rpc(error) => is_passing(error.code()),
             Self::Connect { retryable, .. } => *retryable,
             Self::Timing(_) | Self::Closed => false,
         }
+    }
+}
+
+fn may_pass(error: &LinkError) -> bool {
+    match error {
+        LinkError::Closed(_) | LinkError::Crashed(_) => true,
+        LinkError::Refused { transient, .. } => *transient,
+        LinkError::TooLarge { .. } | LinkError::Unusable(_) => false,
+    }
+}
+
+const fn is_passing(code: i64) -> bool {
+    matches!(code, code::INTERNAL_ERROR | code::REQUEST_TIMEOUT | code::CONNECTION_CLOSED)
+}
+
+impl From<ConnectError> for Cause {
+    fn from(error: ConnectError) -> Self {
+        let retryable = match &error {
+            ConnectError::Spawn(_) | ConnectError::Unusable(_) => false,
+            ConnectError::Negotiate(error) => match error {
+                NegotiateError::Link(error) | NegotiateError::EndedOnProbe(error) => may_pass(error),
+                NegotiateError::Refused { code, .. } | NegotiateError::NotModern { code, .. } => {
+                    is_passing(*code)
+                }
+                NegotiateError::Incompatible { .. } | NegotiateError::Unusable { .. } => false,
+            },
+        };
+        Self::Connect { reason: error.to_string(), retryable }
     }
 }
 
@@ -93,6 +117,19 @@ mod tests {
         check(&LinkError::Unusable("HTML".into()), false);
         check(&LinkError::TooLarge { bytes: 2, limit: 1 }, false);
         assert!(!Cause::Connect { reason: "no address".to_owned(), retryable: false }.retryable());
+        #[track_caller]
+        fn connecting(error: NegotiateError, expected: bool) {
+            assert_eq!(Cause::from(ConnectError::Negotiate(error)).retryable(), expected);
+        }
+        connecting(NegotiateError::EndedOnProbe(LinkError::Closed("gone".into())), true);
+        connecting(NegotiateError::Refused { code: code::INTERNAL_ERROR, message: "busy".to_owned() }, true);
+        connecting(
+            NegotiateError::NotModern { code: code::METHOD_NOT_FOUND, message: "no".to_owned() },
+            false,
+        );
+        let (theirs, ours) = ("1999-01-01".to_owned(), "2026-07-28".to_owned());
+        connecting(NegotiateError::Incompatible { theirs, ours }, false);
+        assert!(!Cause::from(ConnectError::Unusable("no program".to_owned())).retryable());
         assert!(!Cause::Closed.retryable());
     }
 }

@@ -35,7 +35,7 @@ use crate::catalog::{ListError, Tool, list_tools};
 use crate::link::{Link, LinkError, Mirror, Purpose, call_params};
 use crate::negotiate::{Offer, Opening, Peer, negotiate};
 use crate::record::Records;
-use crate::transport;
+use crate::transport::{self, ConnectError};
 
 /// The largest answer that is taken, unless the options say otherwise.
 const LARGEST_MESSAGE: usize = 16 << 20;
@@ -315,7 +315,8 @@ impl Bridge {
             Ok(Ok(Ok(result))) => return Ok(result),
             Ok(Ok(Err(error))) => Cause::Rpc(error),
             Ok(Err(error)) => Cause::Link(error),
-            Err(_) => Cause::Timeout(timeout),
+            // It may be the server that made us wait.
+            Err(_) => exchange.put_off().map_or(Cause::Timeout(timeout), Cause::Link),
         };
         Err(LostAttempt { cause, may_have_run: exchange.was_sent() })
     }
@@ -359,7 +360,9 @@ async fn connect(shared: &Shared) -> Result<Live, Cause> {
             Endpoint::Server(server) => reach(server, options, limit).await,
             Endpoint::Factory(factory) => {
                 let stream = (factory.0)(url).await;
-                let stream = stream.map_err(|error| failed(&error, true))?;
+                let unreachable =
+                    |error: io::Error| Cause::Connect { reason: error.to_string(), retryable: true };
+                let stream = stream.map_err(unreachable)?;
                 over(&shown(url), stream, limit).await
             }
         }
@@ -367,16 +370,10 @@ async fn connect(shared: &Shared) -> Result<Live, Cause> {
     tokio::time::timeout(timeout, connecting).await.unwrap_or(Err(Cause::Timeout(timeout)))
 }
 
-fn failed(error: &dyn fmt::Display, retryable: bool) -> Cause {
-    Cause::Connect { reason: error.to_string(), retryable }
-}
-
 async fn reach(server: &Server, options: &ConnectOptions, limit: usize) -> Result<Live, Cause> {
     let record = Records::default().of(server.name.as_ref());
     let (mut connection, peer) =
-        transport::connect(server, &options.environment, limit, &record, Offer::Nothing)
-            .await
-            .map_err(|error| failed(&error, true))?;
+        transport::connect(server, &options.environment, limit, &record, Offer::Nothing).await?;
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let client = Client::new(connection.link.clone(), peer);
     let stopped = stop.clone();
@@ -411,8 +408,7 @@ async fn over(name: &str, stream: Box<dyn MessageStream>, limit: usize) -> Resul
         ending.end(LinkError::Closed("the connection was closed".into()));
     });
     tasks.close();
-    let peer =
-        negotiate(&link, Opening::Probe, Offer::Nothing).await.map_err(|error| failed(&error, true))?;
+    let peer = negotiate(&link, Opening::Probe, Offer::Nothing).await.map_err(ConnectError::from)?;
     Ok(Live { client: Client::new(link, peer), tasks, stop })
 }
 

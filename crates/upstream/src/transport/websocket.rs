@@ -24,7 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use super::dial::{DIAL_TIMEOUT, Socket, dial};
-use super::http::{MOST_REDIRECTS, explain, redirect, user_headers};
+use super::http::{MOST_REDIRECTS, explain, redirect, refused, user_headers};
 use super::opening;
 use crate::link::{Link, LinkError};
 use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
@@ -78,7 +78,10 @@ async fn open(server: &Server, settings: &Remote, limit: usize) -> Result<WebSoc
             Some(to) if settings.follow_redirects && redirects < MOST_REDIRECTS => {
                 (url, redirects) = (to, redirects + 1);
             }
-            _ => return Err(lost(explain(&url, status, &headers, settings.follow_redirects))),
+            _ => {
+                let reason = explain(&url, status, &headers, settings.follow_redirects);
+                return Err(refused(status, reason).into());
+            }
         }
     };
     // The engine's two ends speak lines; each frame becomes one, and the other way round.

@@ -200,7 +200,7 @@ async fn sse(remote: &Arc<Remote>, offer: Offer) -> Result<(Link, HttpConnection
     let shaking = Dialect::clone(&remote.dialect.load()).shaking();
     remote.dialect.store(Arc::new(shaking.clone()));
     let opening = async {
-        let mut feed = Feed::open(remote, None).await.map_err(|no| closed(no.reason))?;
+        let mut feed = Feed::open(remote, None).await.map_err(LinkError::from)?;
         loop {
             match feed.next(remote.limit).await {
                 None => {

@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 
 use super::body::{Media, media_name};
 use super::exchange::{RESUME_AFTER, RESUME_AT_MOST};
+use super::refusal::refused;
 use super::wire::Wire;
 use super::{Failure, Remote};
 use crate::link::LinkError;
@@ -31,6 +32,15 @@ pub(super) struct NoFeed {
     /// What the server said, if it said anything.
     pub(super) status: Option<StatusCode>,
     pub(super) reason: String,
+}
+
+impl From<NoFeed> for LinkError {
+    fn from(NoFeed { status, reason }: NoFeed) -> Self {
+        match status {
+            None => Self::Closed(reason.into()),
+            Some(status) => refused(status, reason),
+        }
+    }
 }
 
 impl Feed {

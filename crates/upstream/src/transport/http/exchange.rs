@@ -17,10 +17,11 @@ use bridgehead_wire::{
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::body::{Media, Mirrored, media_name};
-use super::refusal::{never_ran, pause};
+use super::refusal::{never_ran, pause, refused};
 use super::wire::{Head as Answered, Request, Wire};
 use super::{Dialect, Failure, Remote, SESSION, Speech};
 use crate::catalog::Lists;
@@ -58,6 +59,8 @@ pub(crate) struct HttpExchange {
     last_progress: Option<f64>,
     logs: bool,
     pauses: u32,
+    /// Until when the server wants to be left alone; nothing is sent before.
+    put_off: Option<Instant>,
     resumptions: u32,
     sent: bool,
     done: bool,
@@ -112,6 +115,7 @@ impl HttpExchange {
             last_progress: None,
             logs: false,
             pauses: 0,
+            put_off: None,
             resumptions: 0,
             sent: false,
             done: false,
@@ -129,8 +133,19 @@ impl HttpExchange {
         }
     }
 
-    pub(crate) const fn was_sent(&self) -> bool {
-        self.sent
+    pub(crate) fn was_sent(&self) -> bool {
+        self.sent && self.put_off().is_none()
+    }
+
+    /// Why nothing has been sent yet, if the server wants to be left alone.
+    pub(crate) fn put_off(&self) -> Option<LinkError> {
+        let left = self.put_off?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+        let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+        let reason = format!(
+            "{} gets too many requests: it asks to wait {seconds} s more (`Retry-After`)",
+            self.remote.url
+        );
+        Some(LinkError::Refused { reason: reason.into(), transient: true })
     }
 
     pub(crate) fn send(&mut self, method: &Method, params: &Spliced, mirror: Mirror<'_>) {
@@ -154,6 +169,7 @@ impl HttpExchange {
         let request = outgoing.request.clone();
         let remote = Arc::clone(&self.remote);
         self.sent = true;
+        self.put_off = remote.rests_until();
         self.state = State::Head(Box::pin(async move {
             if let Some(pause) = pause {
                 tokio::time::sleep(pause).await;
@@ -347,8 +363,7 @@ impl HttpExchange {
     }
 
     fn refusal(&self, reason: String) -> LinkError {
-        let transient = self.status.is_some_and(|status| matches!(status.as_u16(), 429 | 502 | 503 | 504));
-        LinkError::Refused { reason: reason.into(), transient }
+        refused(self.status.unwrap_or_default(), reason)
     }
 
     /// Credentials are the operator's business: their words are ours, whatever the server says.

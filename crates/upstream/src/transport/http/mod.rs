@@ -37,7 +37,7 @@ use crate::transport::proxy;
 
 pub(crate) use self::connect::{HttpConnection, connect};
 pub(crate) use self::exchange::HttpExchange;
-pub(crate) use self::refusal::{explain, redirect};
+pub(crate) use self::refusal::{explain, redirect, refused};
 
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -363,6 +363,12 @@ impl Remote {
             tokio::time::sleep_until(self.born + Duration::from_millis(until)).await;
             let _ = self.hold_until.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
+    }
+
+    /// Until when that is, if it is not over.
+    fn rests_until(&self) -> Option<Instant> {
+        let until = self.hold_until.load(Ordering::Relaxed);
+        (until != 0).then(|| self.born + Duration::from_millis(until)).filter(|until| *until > Instant::now())
     }
 
     /// Leaves the server alone for a while.

@@ -5,6 +5,8 @@ use std::time::{Duration, SystemTime};
 use bridgehead_config::Url;
 use http::{HeaderMap, StatusCode, header};
 
+use crate::link::LinkError;
+
 /// The longest time that a server may ask us to wait.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -72,6 +74,12 @@ pub(crate) fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration>
         Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(SystemTime::now()).unwrap_or_default(),
     };
     (pause <= LONGEST_PAUSE).then_some(pause)
+}
+
+/// A refusal as the end of a request: whether the same may be taken later is in its status.
+pub(crate) fn refused(status: StatusCode, reason: String) -> LinkError {
+    let transient = matches!(status.as_u16(), 429 | 502 | 503 | 504);
+    LinkError::Refused { reason: reason.into(), transient }
 }
 
 /// Whether the server cannot have run the request.
