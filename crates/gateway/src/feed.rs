@@ -1,7 +1,7 @@
-//! What clients are told of their own accord: lists that changed, resources that changed, log lines.
+//! What clients are told of their own accord: lists, resources and tasks that changed, log lines.
 //!
 //! A client that does not read costs no more than what it asked for: a list is told once however often it changed, so
-//! is a resource, and of log lines the oldest go. A feed belongs to a legacy session, which asks for things as it goes
+//! is a resource, of a task only how it is doing now, and of log lines the oldest go. A feed belongs to a legacy session, which asks for things as it goes
 //! along, or to one `subscriptions/listen`, whose wishes are fixed and whose messages carry its id.
 
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 /// How many log lines may wait for one client.
 const MOST_LINES: usize = 256;
-/// How many resources one client may follow.
+/// How many resources one client may follow, and how many tasks.
 pub(crate) const MOST_RESOURCES: usize = 4_096;
 
 /// The feeds of all clients. Clones share them.
@@ -45,7 +45,27 @@ struct State {
     resources: HashMap<String, Option<Watch>>,
     changed: Lists,
     updated: VecDeque<(String, Raw)>,
+    tasks: HashMap<TaskPlace, FollowedTask>,
     lines: VecDeque<Raw>,
+}
+
+/// Where a task is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TaskPlace {
+    pub(crate) server: String,
+    /// The session whose own process it is in.
+    pub(crate) session: Option<u64>,
+    /// The server's id of it.
+    pub(crate) own: String,
+}
+
+#[derive(Debug)]
+struct FollowedTask {
+    /// The id that the client knows it by.
+    offered: String,
+    watch: Option<Watch>,
+    /// How it is doing, if that has not been told.
+    state: Option<Raw>,
 }
 
 impl Feeds {
@@ -119,6 +139,17 @@ impl Feeds {
         });
     }
 
+    /// A task is in another state now: `tell` gives what of it is told under the id that a client knows it by.
+    pub(crate) fn task_changed(&self, place: &TaskPlace, tell: impl Fn(&str) -> Raw) {
+        self.each(|feed| {
+            let mut state = feed.state.lock();
+            let Some(task) = state.tasks.get_mut(place) else { return };
+            task.state = Some(tell(&task.offered));
+            drop(state);
+            feed.bell.notify_one();
+        });
+    }
+
     /// A log line that belongs to no single request: for sessions that asked for such lines.
     pub(crate) fn logged(&self, session: Option<u64>, level: Level, params: &Raw) {
         self.each(|feed| {
@@ -138,9 +169,24 @@ impl Feeds {
         });
     }
 
-    /// Looks for servers to tell of the resources that nobody tells of any more.
-    pub(crate) fn watch_again(&self, watch: impl Fn(&str) -> Option<Watch>) {
+    /// Looks for servers to tell of the resources and the tasks that nobody tells of any more.
+    pub(crate) fn watch_again(
+        &self,
+        watch: impl Fn(&str) -> Option<Watch>,
+        watch_task: impl Fn(&TaskPlace) -> Option<Watch>,
+    ) {
         self.each(|feed| {
+            let lost: Vec<TaskPlace> = {
+                let state = feed.state.lock();
+                let is_lost = |task: &FollowedTask| task.watch.as_ref().is_none_or(Watch::is_over);
+                state.tasks.iter().filter(|(_, task)| is_lost(task)).map(|(place, _)| place.clone()).collect()
+            };
+            for place in lost {
+                let found = watch_task(&place);
+                if let Some(task) = feed.state.lock().tasks.get_mut(&place) {
+                    task.watch = found;
+                }
+            }
             let lost: Vec<String> = {
                 let state = feed.state.lock();
                 let lost =
@@ -187,6 +233,17 @@ impl Feed {
         room
     }
 
+    /// How this task is doing is wanted, under the id that the client knows it by. Says whether there was room for it.
+    pub(crate) fn follow_task(&self, place: TaskPlace, offered: &str, watch: Watch) -> bool {
+        let mut state = self.0.state.lock();
+        let room = state.tasks.len() < MOST_RESOURCES || state.tasks.contains_key(&place);
+        if room {
+            let task = FollowedTask { offered: offered.to_owned(), watch: Some(watch), state: None };
+            state.tasks.insert(place, task);
+        }
+        room
+    }
+
     /// They no longer are.
     pub(crate) fn leave(&self, uri: &str) {
         let mut state = self.0.state.lock();
@@ -226,6 +283,10 @@ impl Inner {
         if let Some((_, params)) = state.updated.pop_front() {
             drop(state);
             return Some(self.message(&Method::ResourceUpdated, Some(&params)));
+        }
+        if let Some(params) = state.tasks.values_mut().find_map(|task| task.state.take()) {
+            drop(state);
+            return Some(self.message(&Method::TaskChanged, Some(&params)));
         }
         let line = state.lines.pop_front()?;
         drop(state);

@@ -308,7 +308,7 @@ impl Gateway {
             (Method::TasksGet | Method::TasksUpdate | Method::TasksCancel, Era::Modern) => {
                 Box::pin(self.ask_task(caller, ask, progress)).await
             }
-            (Method::Listen, Era::Modern) => Box::pin(self.listen(ask, progress)).await,
+            (Method::Listen, Era::Modern) => Box::pin(self.listen(caller, ask, progress)).await,
             (Method::SetLevel, Era::Legacy) => Box::pin(self.set_level(caller, ask)).await,
             (Method::Subscribe, Era::Legacy) => Box::pin(self.subscribe(caller, ask)).await,
             (Method::Unsubscribe, Era::Legacy) => self.unsubscribe(caller, ask),
@@ -570,7 +570,7 @@ impl Inner {
             self.changes.send_modify(|generation| *generation += 1);
             self.feeds.changed(changed);
         }
-        self.feeds.watch_again(|uri| self.watch(uri));
+        self.feeds.watch_again(|uri| self.watch(uri), |place| self.watch_task_again(place));
     }
 }
 /// What a modern client can be asked: it says so with every request.

@@ -102,6 +102,11 @@ impl Session {
         self.0.kept.lock().ended
     }
 
+    /// Its number, which no other has.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
+    }
+
     /// The upstream that serves this session: `server` itself, or a process of the session's own. None means
     /// the former, which is the ordinary case and costs nothing.
     ///

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::feed::{Feed, tagged};
 use crate::gateway::{Gateway, Inner};
-use crate::relay::log_for;
+use crate::relay::{declares_tasks, log_for};
 use crate::session::Session;
 use crate::surfaces::{named, resource_not_found};
 use crate::uris::with_uri;
@@ -88,7 +88,12 @@ impl Gateway {
     }
 
     /// Modern: tells of changes until nobody reads any more, and gives the result then.
-    pub(crate) async fn listen(&self, ask: &Ask, sink: Option<ProgressSink>) -> Result<Spliced, RpcError> {
+    pub(crate) async fn listen(
+        &self,
+        caller: &Caller,
+        ask: &Ask,
+        sink: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
         #[derive(serde::Deserialize, Default)]
         #[serde(rename_all = "camelCase", default)]
         struct Filter {
@@ -96,6 +101,7 @@ impl Gateway {
             prompts_list_changed: bool,
             resources_list_changed: bool,
             resource_subscriptions: Vec<String>,
+            task_ids: Vec<String>,
         }
         let (Some(id), Some(sink)) = (&ask.id, sink) else {
             return Err(RpcError::new(code::INVALID_REQUEST, "there is no stream to tell of changes on"));
@@ -129,9 +135,24 @@ impl Gateway {
                 }
             }
         }
-        if !followed.is_empty() {
+        let mut tasks = Vec::new();
+        // Who did not declare that it can follow tasks is told of none.
+        if ask.meta.client_capabilities.as_ref().is_some_and(declares_tasks) {
+            for offered in filter.task_ids {
+                let Some((place, watch)) = self.watch_task(caller, &offered) else { continue };
+                settled.push(watch.settled());
+                if feed.follow_task(place, &offered, watch) {
+                    tasks.push(offered);
+                }
+            }
+        }
+        if !settled.is_empty() {
             let _ = tokio::time::timeout(WATCH_TIMEOUT, futures_util::future::join_all(settled)).await;
-            honoured["resourceSubscriptions"] = json!(followed);
+        }
+        for (names, name) in [(followed, "resourceSubscriptions"), (tasks, "taskIds")] {
+            if !names.is_empty() {
+                honoured[name] = json!(names);
+            }
         }
         let mut acknowledged = BytesMut::new();
         let params = tagged(Some(&Raw::encode(&json!({"notifications": honoured}))), &id);
@@ -176,6 +197,7 @@ impl Inner {
                     gateway.feeds.updated(origin.session, &with_uri(origin.server, params));
                 }
                 Notice::Updated(params) => gateway.feeds.updated(origin.session, params),
+                Notice::Task(params) => gateway.task_changed(origin, params),
                 Notice::Log(params) => {
                     let several = gateway.upstreams.try_read().is_none_or(|all| all.len() > 1);
                     if let Some((level, params)) = log_for(params, several.then_some(origin.server)) {

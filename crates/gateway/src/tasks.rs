@@ -3,15 +3,17 @@
 //!
 //! The id that a client gets is the server's own, sealed together with the server's name for the client's principal. It
 //! says where a later request goes, and is of no use to anybody else; nothing is kept here. What the server says of the
-//! task passes as it came, but for the id.
+//! task passes as it came, but for the id; also what it says of its own accord, to the listens of whom it was given to.
 
 use bridgehead_config::ResourceUris;
-use bridgehead_wire::{Code, Object, Raw, RpcError, Spliced, code};
+use bridgehead_upstream::{Origin, Watch};
+use bridgehead_wire::{Code, Era, Object, Raw, RpcError, Spliced, code};
 
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::chain::Call;
 use crate::errand::{Errand, Outcome, Subject, read};
 use crate::error::CallError;
+use crate::feed::TaskPlace;
 use crate::gateway::{Gateway, Inner};
 use crate::park::Parks;
 use crate::relay::{Input, Rewrite};
@@ -66,7 +68,38 @@ impl Gateway {
     }
 }
 
+impl Gateway {
+    /// Has the server of a task tell how it is doing; none if it is no task of this client's, or nobody tells.
+    pub(crate) fn watch_task(&self, caller: &Caller, offered: &str) -> Option<(TaskPlace, Watch)> {
+        let (server, own) = self.inner().parks.open_task(caller.principal.as_str(), offered)?;
+        let place = self.inner().catalog.load().place(&server).filter(|place| place.features.tasks)?;
+        let process = caller.session.uses(&place.upstream, Era::Modern).ok()?;
+        let session = process.is_some().then(|| caller.session.number());
+        let watch = process.as_ref().unwrap_or(&place.upstream).watch_task(&own);
+        Some((TaskPlace { server, session, own }, watch))
+    }
+}
+
 impl Inner {
+    /// The same for one that was told of before its server was replaced.
+    pub(crate) fn watch_task_again(&self, place: &TaskPlace) -> Option<Watch> {
+        if place.session.is_some() {
+            // Its process went with the server that was replaced.
+            return None;
+        }
+        let found = self.catalog.load().place(&place.server).filter(|place| place.features.tasks)?;
+        Some(found.upstream.watch_task(&place.own))
+    }
+
+    /// Tells whoever follows a task how it is doing.
+    pub(crate) fn task_changed(&self, origin: Origin<'_>, params: &Raw) {
+        let own = Object::parse(params).ok().and_then(|task| task.get(ID)?.to_text());
+        let Some(own) = own else { return };
+        let place = TaskPlace { server: origin.server.to_owned(), session: origin.session, own };
+        let uris = self.settings.resource_uris;
+        self.feeds.task_changed(&place, |offered| outward(params, offered, uris, origin.server).detached());
+    }
+
     /// The outcome of a call that became a task, under an id that leads back to it.
     pub(crate) fn offer_task(&self, call: &Call<'_>, result: &Raw) -> Outcome {
         let own = Object::parse(result).ok().and_then(|task| task.get(ID)?.to_text());

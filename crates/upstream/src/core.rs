@@ -32,7 +32,7 @@ pub(crate) struct Orders {
     pub(crate) suspect: Notify,
     /// Whether it is used has changed.
     pub(crate) usage: Notify,
-    /// Which resources are watched has changed.
+    /// What is watched has changed.
     pub(crate) watched: Notify,
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct Core {
     pub(crate) listeners: RwLock<Vec<Listener>>,
     pub(crate) usage: Mutex<Usage>,
     /// The resources that somebody wants to hear of, and how many do.
-    watched: Mutex<BTreeMap<String, usize>>,
+    watched: Mutex<BTreeMap<Watched, usize>>,
     /// Those of them that the server was asked for, and has answered.
-    pub(crate) followed: watch::Sender<BTreeSet<String>>,
+    pub(crate) followed: watch::Sender<BTreeSet<Watched>>,
     /// Whether it sleeps when nobody uses it, so that its use is counted at all.
     pub(crate) sleeps: bool,
     /// Whether it waits for its first use.
@@ -144,22 +144,22 @@ impl Core {
     }
 
     /// The resources that somebody wants to hear of.
-    pub(crate) fn watched(&self) -> BTreeSet<String> {
+    pub(crate) fn watched(&self) -> BTreeSet<Watched> {
         self.watched.lock().keys().cloned().collect()
     }
 
-    /// Changes of a resource are wanted, until the watch is dropped.
-    pub(crate) fn watch(self: &Arc<Self>, uri: &str, left: CancellationToken) -> Watch {
+    /// Changes of it are wanted, until the watch is dropped.
+    pub(crate) fn watch(self: &Arc<Self>, what: Watched, left: CancellationToken) -> Watch {
         let hold = self.hold();
         let mut watched = self.watched.lock();
-        let count = watched.entry(uri.to_owned()).or_default();
+        let count = watched.entry(what.clone()).or_default();
         *count += 1;
         let first = *count == 1;
         drop(watched);
         if first {
             self.orders.watched.notify_one();
         }
-        Watch { core: Arc::clone(self), uri: uri.to_owned(), left, _hold: hold }
+        Watch { core: Arc::clone(self), what, left, _hold: hold }
     }
 
     pub(crate) fn changed(&self) {
@@ -182,11 +182,20 @@ impl Core {
     }
 }
 
+/// What a server can be asked to tell the changes of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Watched {
+    /// A resource, by its URI.
+    Resource(String),
+    /// A task, by the id that the server gave it.
+    Task(String),
+}
+
 /// Somebody wants to hear of changes of a resource: its server stays awake and is asked to tell.
 #[derive(Debug)]
 pub struct Watch {
     core: Arc<Core>,
-    uri: String,
+    what: Watched,
     left: CancellationToken,
     _hold: Option<Hold>,
 }
@@ -194,11 +203,11 @@ pub struct Watch {
 impl Watch {
     /// Resolves once the server was asked to tell, and has answered: what changes from then on is told.
     pub fn settled(&self) -> impl Future<Output = ()> + use<> {
-        let (mut followed, uri) = (self.core.followed.subscribe(), self.uri.clone());
+        let (mut followed, what) = (self.core.followed.subscribe(), self.what.clone());
         let left = self.left.clone();
         async move {
             tokio::select! {
-                _ = followed.wait_for(|followed| followed.contains(&uri)) => {}
+                _ = followed.wait_for(|followed| followed.contains(&what)) => {}
                 () = left.cancelled() => {}
             }
         }
@@ -213,12 +222,12 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let mut watched = self.core.watched.lock();
-        let left = watched.get_mut(&self.uri).map(|count| {
+        let left = watched.get_mut(&self.what).map(|count| {
             *count -= 1;
             *count
         });
         if left == Some(0) {
-            watched.remove(&self.uri);
+            watched.remove(&self.what);
             drop(watched);
             self.core.orders.watched.notify_one();
         }

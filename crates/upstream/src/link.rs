@@ -418,10 +418,15 @@ pub fn stamp_modern(edit: &mut bridgehead_wire::Edit<'_>, capabilities: impl Int
 /// Params of a request of our own to a modern peer, with `members` beside the `_meta`. Of ourselves we can do
 /// nothing for a server.
 pub(crate) fn modern_params(members: &Object) -> Spliced {
+    modern_params_declaring(members, Raw::literal("{}"))
+}
+
+/// The same, declaring that we can do this.
+pub(crate) fn modern_params_declaring(members: &Object, capabilities: Raw) -> Spliced {
     let meta = members.get(key::META).and_then(|meta| Object::parse(&meta).ok());
     let meta = meta.unwrap_or_else(Object::empty);
     let mut meta = meta.edit();
-    stamp_modern(&mut meta, Raw::literal("{}"));
+    stamp_modern(&mut meta, capabilities);
     let mut edit = members.edit();
     edit.set(key::META, meta.finish());
     edit.finish()

@@ -2,8 +2,8 @@
 //!
 //! A modern server tells on a `subscriptions/listen` of ours, which names all that is wanted; when that becomes
 //! something else, another one is opened and the old one kept until the new one is acknowledged. A legacy server tells
-//! of its lists by itself, and of single resources by `resources/subscribe`. What it tells comes to the link like
-//! everything else; here it is only asked for.
+//! of its lists by itself, and of single resources by `resources/subscribe`; it has no tasks. What it tells comes to the
+//! link like everything else; here it is only asked for.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::catalog::{Features, Lists};
-use crate::core::Core;
-use crate::link::{Event, Exchange, Link, Purpose, modern_params};
+use crate::core::{Core, Watched};
+use crate::link::{Event, Exchange, Link, Purpose, modern_params_declaring};
 use crate::negotiate::Peer;
 
 /// How long after a listen ended the next is opened, at first and at most.
@@ -23,6 +23,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long a legacy server may take to answer a subscription.
 const ANSWER: Duration = Duration::from_secs(10);
+
+/// What is declared by whoever wants to hear of tasks.
+const WITH_TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
 /// What one server was asked to tell.
 pub(crate) struct Listening {
@@ -32,8 +35,10 @@ pub(crate) struct Listening {
     current: Option<Exchange>,
     /// The one that is to take its place.
     coming: Option<Exchange>,
-    /// The resources that the server was last asked for; none before the first time.
-    asked: Option<BTreeSet<String>>,
+    /// What the server was last asked for; none before the first time.
+    asked: Option<BTreeSet<Watched>>,
+    /// Tasks that it refused a listen with: it may have forgotten one of them, and nothing else is to suffer from that.
+    forgotten: BTreeSet<Watched>,
     /// When to ask again, after a listen that ended.
     again: Option<Instant>,
     pause: Duration,
@@ -51,6 +56,7 @@ impl Listening {
             current: None,
             coming: None,
             asked: None,
+            forgotten: BTreeSet::new(),
             again: None,
             pause: PAUSE,
             missed: false,
@@ -79,7 +85,8 @@ impl Listening {
                 self.coming = None;
                 if let Some(params) = self.filter(&wanted) {
                     let mut exchange = link.open(Purpose::Standing);
-                    exchange.send(&Method::Listen, &modern_params(&params)).await;
+                    let declared = Raw::literal(if has_tasks(&wanted) { WITH_TASKS } else { "{}" });
+                    exchange.send(&Method::Listen, &modern_params_declaring(&params, declared)).await;
                     self.coming = Some(exchange);
                 } else {
                     self.current = None;
@@ -121,16 +128,20 @@ impl Listening {
             self.refused = true;
             return debug!("the server does not know how to tell of changes");
         }
+        let asked = self.asked.take().unwrap_or_default();
+        if is_new && matches!(event, Event::Answer(Err(_))) && has_tasks(&asked) {
+            debug!("the server refuses to tell of tasks; it is asked for the rest");
+            self.forgotten.extend(asked.into_iter().filter(Watched::is_task));
+        }
         debug!(pause = ?self.pause, "a stream of changes ended; another is asked for");
         self.missed = true;
-        self.asked = None;
         self.again = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
     /// The params of a listen; none if there is nothing to tell.
-    fn filter(&self, wanted: &BTreeSet<String>) -> Option<Object> {
-        let Features { changes, subscribe, .. } = self.features;
+    fn filter(&self, wanted: &BTreeSet<Watched>) -> Option<Object> {
+        let Features { changes, subscribe, tasks, .. } = self.features;
         let mut filter = serde_json::Map::new();
         for (list, name) in [
             (Lists::TOOLS, "toolsListChanged"),
@@ -141,8 +152,15 @@ impl Listening {
                 filter.insert(name.to_owned(), true.into());
             }
         }
-        if subscribe && !wanted.is_empty() {
-            filter.insert("resourceSubscriptions".to_owned(), wanted.iter().cloned().collect());
+        for (able, name, of) in [
+            (subscribe, "resourceSubscriptions", Watched::resource as fn(&Watched) -> Option<&str>),
+            (tasks, "taskIds", Watched::task),
+        ] {
+            let known = wanted.iter().filter(|watched| !self.forgotten.contains(watched));
+            let names: Vec<&str> = known.filter_map(of).collect();
+            if able && !names.is_empty() {
+                filter.insert(name.to_owned(), names.into());
+            }
         }
         let params = serde_json::json!({ "notifications": filter });
         if filter.is_empty() { None } else { Object::parse(&Raw::encode(&params)).ok() }
@@ -158,10 +176,11 @@ impl Listening {
         loop {
             let wanted = core.watched();
             let asked = self.asked.get_or_insert_default();
-            let begin: Vec<String> = wanted.difference(asked).cloned().collect();
-            let end: Vec<String> = asked.difference(&wanted).cloned().collect();
-            for (method, uris) in [(Method::Subscribe, begin), (Method::Unsubscribe, end)] {
-                for uri in uris {
+            let begin: Vec<Watched> = wanted.difference(asked).cloned().collect();
+            let end: Vec<Watched> = asked.difference(&wanted).cloned().collect();
+            for (method, watched) in [(Method::Subscribe, begin), (Method::Unsubscribe, end)] {
+                for watched in watched {
+                    let Some(uri) = watched.resource() else { continue };
                     let params = Spliced::from(Raw::encode(&serde_json::json!({ "uri": uri })));
                     let asking = link.ask(&method, &params, Purpose::Ordinary);
                     let answer = tokio::time::timeout(ANSWER, asking).await;
@@ -169,18 +188,42 @@ impl Listening {
                         debug!(%method, "the server does not tell of changes of a resource");
                     }
                     core.followed.send_modify(|followed| match method {
-                        Method::Subscribe => drop(followed.insert(uri.clone())),
-                        _ => drop(followed.remove(&uri)),
+                        Method::Subscribe => drop(followed.insert(watched.clone())),
+                        _ => drop(followed.remove(&watched)),
                     });
                     if method == Method::Subscribe {
-                        asked.insert(uri);
+                        asked.insert(watched);
                     } else {
-                        asked.remove(&uri);
+                        asked.remove(&watched);
                     }
                 }
             }
             core.orders.watched.notified().await;
         }
+    }
+}
+
+fn has_tasks(watched: &BTreeSet<Watched>) -> bool {
+    watched.iter().any(Watched::is_task)
+}
+
+impl Watched {
+    fn resource(&self) -> Option<&str> {
+        match self {
+            Self::Resource(uri) => Some(uri),
+            Self::Task(_) => None,
+        }
+    }
+
+    fn task(&self) -> Option<&str> {
+        match self {
+            Self::Task(id) => Some(id),
+            Self::Resource(_) => None,
+        }
+    }
+
+    fn is_task(&self) -> bool {
+        self.task().is_some()
     }
 }
 

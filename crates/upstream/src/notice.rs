@@ -1,4 +1,4 @@
-//! What servers say outside of any request: that a resource changed, and log lines that belong to no single call.
+//! What servers say outside of any request: that a resource changed, how a task is doing, and log lines that belong to no single call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use bridgehead_wire::Raw;
 pub enum Notice {
     /// A resource reads otherwise now.
     Updated(Raw),
+    /// A task is in another state now.
+    Task(Raw),
     /// A log line.
     Log(Raw),
 }

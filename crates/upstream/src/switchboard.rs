@@ -283,6 +283,11 @@ impl Switchboard {
                     self.notice(&Notice::Updated(params));
                 }
             }
+            Method::TaskChanged => {
+                if let Some(params) = note.params {
+                    self.notice(&Notice::Task(params));
+                }
+            }
             Method::LogMessage => self.logged(note.params),
             Method::Acknowledged => self.acknowledged(note.params.as_ref()),
             method => debug!(server = %self.server, %method, "notification not relayed"),

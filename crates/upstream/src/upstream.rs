@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::catalog::Listing;
-use crate::core::{Core, Hold, Listener, Watch};
+use crate::core::{Core, Hold, Listener, Watch, Watched};
 use crate::key::Scope;
 use crate::leases::Leases;
 use crate::link::Link;
@@ -445,7 +445,12 @@ impl Upstream {
 
     /// Has it tell of changes of a resource, for as long as the watch lives. Wakes it.
     pub fn watch_resource(&self, uri: &str) -> Watch {
-        self.0.core.watch(uri, self.0.listener.left.clone())
+        self.0.core.watch(Watched::Resource(uri.to_owned()), self.0.listener.left.clone())
+    }
+
+    /// Has the server tell how a task is doing, by its own id for it, until the watch is dropped.
+    pub fn watch_task(&self, id: &str) -> Watch {
+        self.0.core.watch(Watched::Task(id.to_owned()), self.0.listener.left.clone())
     }
 
     /// The server, ready to be called. Waits for one that is coming up, at most until `deadline` and at most

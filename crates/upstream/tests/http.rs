@@ -241,6 +241,44 @@ async fn a_forgotten_session() {
     running.end().await;
 }
 
+/// ERA-1: a server that has forgotten a task and refuses to tell of it still tells of everything else.
+#[tokio::test]
+async fn a_forgotten_task_costs_no_other_changes() {
+    let peer = Peer::start(|asked| {
+        let id = &asked.json()["id"];
+        match asked.rpc().as_str() {
+            "server/discover" => json_reply(&json!({"jsonrpc": "2.0", "id": id, "result": {
+                "resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0, "cacheScope": "public",
+                "capabilities": {"tools": {"listChanged": true}, "extensions": {"io.modelcontextprotocol/tasks": {}}},
+            }})),
+            "subscriptions/listen" if asked.body.contains("taskIds") => {
+                let error = json!({"code": -32602, "message": "no such task"});
+                json_reply(&json!({"jsonrpc": "2.0", "id": id, "error": error}))
+            }
+            "subscriptions/listen" => {
+                let meta = json!({"io.modelcontextprotocol/subscriptionId": id});
+                let params = json!({"notifications": {"toolsListChanged": true}, "_meta": meta});
+                let method = "notifications/subscriptions/acknowledged";
+                let acknowledged = json!({"jsonrpc": "2.0", "method": method, "params": params});
+                vec![stream_head(&[]), event(&acknowledged), Part::Hang]
+            }
+            _ => modern(asked, |asked| json_reply(&result(asked, "hello"))),
+        }
+    })
+    .await;
+    let running = Running::start(&peer, |_, _| {});
+    running.ready().await;
+    let listens = |peer: &Peer| peer.asked_for("subscriptions/listen").len();
+    peer.until("it is asked to tell", |peer| listens(peer) == 1).await;
+    let watch = running.upstream.watch_task("t/1");
+    tokio::time::timeout(Duration::from_secs(20), watch.settled()).await.unwrap();
+    let asked: Vec<bool> =
+        peer.asked_for("subscriptions/listen").iter().map(|asked| asked.body.contains("taskIds")).collect();
+    assert_eq!(asked, [false, true, false]);
+    drop(watch);
+    running.end().await;
+}
+
 /// POOL-10: a request nobody waits for is cancelled: by the end of its response, or by a message to a legacy server.
 #[tokio::test]
 async fn cancellation() {

@@ -96,6 +96,8 @@ methods! {
     ResourcesListChanged = "notifications/resources/list_changed",
     /// A resource reads otherwise now.
     ResourceUpdated = "notifications/resources/updated",
+    /// How a task is doing now (an extension).
+    TaskChanged = "notifications/tasks",
     /// Modern: what of a `subscriptions/listen` is honoured.
     Acknowledged = "notifications/subscriptions/acknowledged",
 }

@@ -1,10 +1,15 @@
 //! Tasks of modern servers: their ids lead back to them, for the client that they were given to.
 
-use bridgehead_gateway::{Ask, Caller, Principal, Session, Transport};
+use std::time::Duration;
+
+use bridgehead_gateway::{Ask, Caller, Principal, ProgressSink, Session, Transport};
 use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::{Behaviour, Carrier, Mock};
-use bridgehead_wire::{Object, Raw, RequestMeta, Revision};
+use bridgehead_wire::{Id, Object, Raw, RequestMeta, Revision};
+use bytes::Bytes;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::Fixture;
 
@@ -21,6 +26,14 @@ fn server(name: &str) -> Mock {
         .capabilities(EXTENDED)
         .tool("slow", Behaviour::raw_result(TASK))
         .tool("received", Behaviour::Received)
+        .tool(
+            "tell",
+            Behaviour::tell_aside(
+                "notifications/tasks",
+                format!(r#"{{"taskId":"t/1","status":"completed","result":{{"by":"{name}"}},"x":1.50}}"#),
+                Behaviour::Text("told".to_owned()),
+            ),
+        )
         .replies("tasks/get", state)
         .replies("tasks/update", r#"{"resultType":"complete"}"#)
         .replies("tasks/cancel", r#"{"resultType":"complete"}"#)
@@ -31,6 +44,12 @@ async fn ask(fixture: &Fixture, who: &str, method: &str, mut params: Value) -> R
         let declared = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
         params["_meta"] = json!({"io.modelcontextprotocol/clientCapabilities": declared});
     }
+    let (caller, ask) = request(who, method, params, None);
+    let answer = fixture.gateway.answer(&caller, &ask, None).await;
+    answer.map(|result| result.to_raw().decode().unwrap()).map_err(|error| error.body().decode().unwrap())
+}
+
+fn request(who: &str, method: &str, params: Value, id: Option<&str>) -> (Caller, Ask) {
     let params = Object::parse(&Raw::encode(&modern_params(params))).unwrap();
     let meta = RequestMeta::read(Some(&params)).unwrap();
     let caller = Caller {
@@ -40,9 +59,31 @@ async fn ask(fixture: &Fixture, who: &str, method: &str, mut params: Value) -> R
         session: Session::new(),
         questioner: None,
     };
-    let ask = Ask { method: method.into(), params, meta, id: None };
-    let answer = fixture.gateway.answer(&caller, &ask, None).await;
-    answer.map(|result| result.to_raw().decode().unwrap()).map_err(|error| error.body().decode().unwrap())
+    let id = id.and_then(|id| Id::new(Raw::string(id)));
+    (caller, Ask { method: method.into(), params, meta, id })
+}
+
+/// Opens a listen for tasks; the messages of it, of which the first says what is honoured.
+async fn listen(
+    fixture: &Fixture,
+    who: &str,
+    ids: Value,
+    capabilities: Value,
+) -> (mpsc::Receiver<Bytes>, AbortOnDropHandle<()>, Value) {
+    let params = json!({
+        "notifications": {"taskIds": ids},
+        "_meta": {"io.modelcontextprotocol/clientCapabilities": capabilities},
+    });
+    let (caller, ask) = request(who, "subscriptions/listen", params, Some("l"));
+    let (sink, mut notes) = ProgressSink::channel(8);
+    let gateway = fixture.gateway.clone();
+    let listening = AbortOnDropHandle::new(tokio::spawn(async move {
+        let _ = gateway.answer(&caller, &ask, Some(sink)).await;
+    }));
+    let first = tokio::time::timeout(Duration::from_secs(30), notes.recv()).await.unwrap().unwrap();
+    let first: Value = serde_json::from_slice(&first).unwrap();
+    assert_eq!(first["method"], "notifications/subscriptions/acknowledged");
+    (notes, listening, first["params"]["notifications"].clone())
 }
 
 /// ERA-1: a call that became a task is asked for, answered and cancelled at its own server, over stdio and HTTP, by the
@@ -74,6 +115,55 @@ async fn a_task_is_found_again() {
         }
         assert_eq!(ask(&fixture, "me", "tasks/get", json!({})).await.unwrap_err()["code"], -32602);
     }
+    fixture.end().await;
+}
+
+/// ERA-1: what a server says of a task of its own accord is told on the listens that follow it, under the id that its client
+/// knows, as it came; nobody else's listen, and no other server's task of the same id, has a part in it.
+#[tokio::test]
+async fn a_task_that_changes_is_told_to_its_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let far = server("far").serve(Carrier::Http);
+    let near = server("near").transcript(&said);
+    let fixture = Fixture::start(&[("near", near)], |options| {
+        let mut entry = crate::support::at("far", &far.url());
+        entry.era = bridgehead_config::EraChoice::Modern;
+        options.servers.push(entry);
+    });
+    fixture.gateway.settled().await;
+    let tasks = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let tell = |server: &'static str| {
+        let call = json!({"name": format!("{server}__tell")});
+        async { ask(&fixture, "me", "tools/call", call).await.unwrap() }
+    };
+    for name in ["near", "far"] {
+        let other = if name == "near" { "far" } else { "near" };
+        let task = ask(&fixture, "me", "tools/call", json!({"name": format!("{name}__slow")})).await.unwrap();
+        let id = task["taskId"].as_str().unwrap();
+        let ids = json!([id, "t/1", "nobody's"]);
+        let (mut mine, _mine, honoured) = listen(&fixture, "me", ids.clone(), tasks.clone()).await;
+        assert_eq!(honoured, json!({"taskIds": [id]}));
+        let (mut yours, _yours, honoured) = listen(&fixture, "you", ids.clone(), tasks.clone()).await;
+        assert_eq!(honoured, json!({}));
+        let (mut plain, _plain, honoured) = listen(&fixture, "me", ids, json!({})).await;
+        assert_eq!(honoured, json!({}), "who cannot follow tasks is told of none");
+        tell(other).await;
+        tell(name).await;
+        let told = tokio::time::timeout(Duration::from_secs(30), mine.recv()).await.unwrap().unwrap();
+        let text = String::from_utf8(told.to_vec()).unwrap();
+        let told: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(told["method"], "notifications/tasks");
+        assert_eq!((&told["params"]["taskId"], &told["params"]["status"]), (&json!(id), &json!("completed")));
+        assert_eq!(told["params"]["result"], json!({"by": name}), "{told}");
+        assert_eq!(told["params"]["_meta"], json!({"io.modelcontextprotocol/subscriptionId": "l"}));
+        assert!(text.contains("1.50"), "{text}");
+        assert!(yours.try_recv().is_err() && plain.try_recv().is_err());
+    }
+    let said = std::fs::read_to_string(&said).unwrap();
+    let asked = said.lines().find(|line| line.contains("taskIds")).unwrap();
+    assert!(asked.contains(r#""taskIds":["t/1"]"#), "its own id: {asked}");
+    assert!(asked.contains(r#""extensions":{"io.modelcontextprotocol/tasks":{}}"#), "{asked}");
     fixture.end().await;
 }
 
