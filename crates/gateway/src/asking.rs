@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bridgehead_wire::{Abilities, Method, Raw, Response, RpcError, Spliced, code, notification, request};
 use bytes::{Bytes, BytesMut};
@@ -115,11 +116,17 @@ impl Questioner {
         }
     }
 
-    /// Asks, and gives the client's answer. Dropping the future takes the question back.
-    pub(crate) fn ask(&self, method: &Method, params: &Spliced) -> BoxFuture<'static, Answer> {
+    /// Asks, and gives the client's answer, which is waited for as long as `patience`, but not here. Dropping the future
+    /// takes the question back.
+    pub(crate) fn ask(
+        &self,
+        method: &Method,
+        params: &Spliced,
+        patience: Duration,
+    ) -> BoxFuture<'static, Answer> {
         match &self.0 {
             Way::Open(inner) => Inner::ask(inner, method, params),
-            Way::Parked(park) => park.put(method, params),
+            Way::Parked(park) => park.put(method, params, patience),
         }
     }
 }

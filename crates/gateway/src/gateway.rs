@@ -259,7 +259,7 @@ impl Gateway {
         progress: Option<ProgressSink>,
         abilities: Abilities,
     ) -> Result<Spliced, RpcError> {
-        let Inner { parks, chain, settings, .. } = &*self.0;
+        let Inner { parks, chain, .. } = &*self.0;
         let subject = || Subject::of(caller.principal.as_str(), ask.method.as_str(), &ask.params);
         let token = || ask.meta.progress_token.clone();
         let way = progress.clone().map(|sink| ParkWay { sink, token: token() });
@@ -275,7 +275,7 @@ impl Gateway {
             return self.answer_here(caller, ask, progress).await;
         }
         let correlation = correlation(ask);
-        let park = Arc::new(Park::new(abilities, correlation, settings.question_timeout, way));
+        let park = Arc::new(Park::new(abilities, correlation, way));
         let caller_here =
             Caller { questioner: Some(Questioner::parked(Arc::clone(&park))), ..caller.clone() };
         let mut ask_here = ask.clone();

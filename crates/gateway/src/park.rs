@@ -56,8 +56,6 @@ pub(crate) struct Park {
     id: [u8; 16],
     abilities: Abilities,
     correlation: CorrelationId,
-    /// How long the client has to come back.
-    patience: Duration,
     state: Mutex<State>,
     /// Wakes the request that waits for what comes.
     news: Notify,
@@ -69,6 +67,8 @@ pub(crate) struct Park {
 struct State {
     round: u32,
     last_key: u64,
+    /// How long the client has to come back: as long as the server that asks gives it.
+    patience: Duration,
     open: Vec<Question>,
     outcome: Option<Outcome>,
     /// Where progress and log lines go; nowhere while the client is away.
@@ -132,7 +132,7 @@ impl Parks {
                 return Err(RpcError::new(code::INTERNAL_ERROR, reason));
             }
             table.parked.insert(park.id, Arc::clone(&park));
-            park.state.lock().deadline = Some(Instant::now() + park.patience + GRACE);
+            park.state.lock().expect_client();
             let task = self.tasks.spawn(Arc::clone(self).keep(Arc::clone(&park), work));
             park.state.lock().task = Some(task.abort_handle());
         }
@@ -206,7 +206,7 @@ impl Parks {
         let mut state = park.state.lock();
         state.round += 1;
         state.way = None;
-        state.deadline = Some(Instant::now() + park.patience + GRACE);
+        state.expect_client();
         let round = state.round;
         let mut requests = String::new();
         for question in &mut state.open {
@@ -325,16 +325,19 @@ impl Drop for Here<'_> {
     }
 }
 
+impl State {
+    /// The client has its time to come back from now on.
+    fn expect_client(&mut self) {
+        self.deadline = Some(Instant::now() + self.patience + GRACE);
+    }
+}
+
 impl Park {
-    pub(crate) fn new(
-        abilities: Abilities,
-        correlation: CorrelationId,
-        patience: Duration,
-        way: Option<ParkWay>,
-    ) -> Self {
+    pub(crate) fn new(abilities: Abilities, correlation: CorrelationId, way: Option<ParkWay>) -> Self {
         let state = State {
             round: 0,
             last_key: 0,
+            patience: Duration::ZERO,
             open: Vec::new(),
             outcome: None,
             way,
@@ -346,7 +349,6 @@ impl Park {
             id: *uuid::Uuid::new_v4().as_bytes(),
             abilities,
             correlation,
-            patience,
             state: Mutex::new(state),
             news: Notify::new(),
             moved: Notify::new(),
@@ -357,10 +359,17 @@ impl Park {
         self.abilities
     }
 
-    /// Puts a question to the client; it is asked with the next answer. Dropping the future takes it back.
-    pub(crate) fn put(self: &Arc<Self>, method: &Method, params: &Spliced) -> BoxFuture<'static, Answer> {
+    /// Puts a question to the client, who has `patience` to come back; it is asked with the next answer. Dropping the
+    /// future takes it back.
+    pub(crate) fn put(
+        self: &Arc<Self>,
+        method: &Method,
+        params: &Spliced,
+        patience: Duration,
+    ) -> BoxFuture<'static, Answer> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state.lock();
+        state.patience = patience;
         state.last_key += 1;
         let key = format!("q{}", state.last_key);
         state.open.push(Question {

@@ -44,7 +44,8 @@ impl Questions {
             Some(questioner) if self.open.len() < MOST => {
                 let params = params_for(&asked.method, asked.params.as_ref(), caller.revision, None);
                 debug!(method = %asked.method, "the client is asked");
-                let answer = in_time(&asked.method, questioner.ask(&asked.method, &params), patience);
+                let answer =
+                    in_time(&asked.method, questioner.ask(&asked.method, &params, patience), patience);
                 return self.open.push((asked.id.clone(), answer));
             }
             Some(_) => RpcError::new(

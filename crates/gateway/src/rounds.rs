@@ -129,7 +129,8 @@ impl Rounds {
             let visit = question.url.as_ref().map(|_| uuid::Uuid::new_v4().to_string());
             let params =
                 questions::params_for(&question.method, question.params.as_ref(), revision, visit.as_deref());
-            let answer = in_time(&question.method, questioner.ask(&question.method, &params), patience);
+            let answer =
+                in_time(&question.method, questioner.ask(&question.method, &params, patience), patience);
             async move { (question, visit, answer.await) }
         });
         for (question, visit, answer) in join_all(asked).await {
@@ -199,7 +200,7 @@ pub(crate) async fn visit(refusal: &RpcError, caller: &Caller, patience: Duratio
     };
     let asked = pages.iter().map(|page| {
         let params = questions::params_for(&Method::Elicit, Some(page), caller.revision, None);
-        in_time(&Method::Elicit, questioner.ask(&Method::Elicit, &params), patience)
+        in_time(&Method::Elicit, questioner.ask(&Method::Elicit, &params, patience), patience)
     });
     let answers = join_all(asked).await;
     let accepted = |answer: &Raw| answer.decode::<Action>().is_ok_and(|answer| answer.action == "accept");

@@ -210,6 +210,8 @@ async fn questions_without_a_call_are_refused() {
     call.abort();
     until(|| answered("0")).await;
     assert!(client.told.try_recv().is_err(), "nobody is asked");
+    let exits = fixture.recorder.exits().len();
+    assert_eq!((exits, leased(&fixture), fixture.gateway.parked()), (1, 0, 0), "nothing is left of the call");
     fixture.end().await;
 }
 

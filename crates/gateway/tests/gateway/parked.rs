@@ -130,6 +130,17 @@ fn is_not_valid(outcome: &Result<Value, Value>) {
     assert_eq!(error["message"], "invalid or expired requestState", "nothing is told about what is wrong");
 }
 
+/// All calls have ended, and none is parked or waited for. What a fixture's end looks for, processes, comes on top.
+#[track_caller]
+fn nothing_is_left(fixture: &Fixture) {
+    let Fixture { gateway, recorder, .. } = fixture;
+    assert_eq!((recorder.exits().len(), gateway.parked()), (recorder.enters().len(), 0));
+    let upstream = &gateway.upstreams()[0];
+    if let bridgehead_upstream::State::Ready(ready) = upstream.state() {
+        assert_eq!(ready.link.in_flight(), 0);
+    }
+}
+
 fn count(transcript: &Path, text: &str) -> usize {
     std::fs::read_to_string(transcript).unwrap_or_default().matches(text).count()
 }
@@ -239,6 +250,7 @@ async fn a_state_is_good_for_one_request_of_one_client_once() {
     assert_eq!(done["resultType"], "complete");
     is_not_valid(&client.answer(gateway, "form", &asked, good).await);
     assert_eq!(count(&said, r#""method":"tools/call""#), 1, "it ran once");
+    nothing_is_left(&fixture);
     fixture.end().await;
 }
 
@@ -255,6 +267,7 @@ async fn two_answer_one_question() {
     assert_eq!(first.unwrap()["resultType"], "complete");
     is_not_valid(&second);
     assert_eq!(count(&said, r#""method":"tools/call""#), 1);
+    nothing_is_left(&fixture);
     fixture.end().await;
 }
 
@@ -290,6 +303,8 @@ async fn answers_are_matched_with_questions() {
     assert_eq!(keys(&bare), keys(&again), "no answers at all");
     let done = client.answer(gateway, "three", &bare, answers(&bare)).await.unwrap();
     assert_eq!(done["structuredContent"]["answers"].as_array().unwrap().len(), 3, "{done}");
+    assert_eq!(count(&said, r#""method":"tools/call""#), 1, "it ran once");
+    nothing_is_left(&fixture);
 
     // Without a state nothing is known of a question: this is a call like any other, and its answers are nobody's.
     let fresh =
@@ -317,7 +332,7 @@ async fn the_end_of_a_parked_call_is_kept() {
     assert_eq!(lost["data"]["code"], "PROVIDER_CRASHED", "{lost}");
     assert_eq!(lost["data"]["mayHaveRun"], true, "{lost}");
     is_not_valid(&client.answer(gateway, "form", &asked, answers(&asked)).await);
-    assert_eq!(gateway.parked(), 0);
+    nothing_is_left(&fixture);
     fixture.end().await;
 
     let peer = Peer::start(script).await;
@@ -364,10 +379,7 @@ fn script(asked: &Asked) -> Vec<Part> {
 async fn a_client_that_never_comes_back() {
     let (_folder, said) = transcript();
     let patience = Duration::from_millis(300);
-    let fixture = near(&said, |options| {
-        options.settings.question_timeout = patience;
-        options.servers[0].question_timeout = patience;
-    });
+    let fixture = near(&said, |options| options.servers[0].question_timeout = patience);
     fixture.gateway.settled().await;
     // Each can be asked one thing only, so that it is clear whom a question is for.
     let client = Client { capabilities: json!({"elicitation": {}}), ..Client::new() };
@@ -383,6 +395,50 @@ async fn a_client_that_never_comes_back() {
     assert!(said.contains("the client did not answer within"), "{said}");
     is_not_valid(&client.answer(gateway, "form", &asked, answers(&asked)).await);
     is_not_valid(&other.answer(gateway, "sample", &sampled, answers(&sampled)).await);
+    nothing_is_left(&fixture);
+    fixture.end().await;
+}
+
+/// ERA-2, ERA-3: calls whose clients never come back give their leases up when their time is over: whoever came when all
+/// eight were taken has waited, is asked then, and in the end all eight are free.
+#[tokio::test]
+async fn abandoned_questions_give_their_leases_back() {
+    let (_folder, said) = transcript();
+    let fixture = near(&said, |options| {
+        options.servers[0].interactive = bridgehead_config::Interactive::Exclusive;
+        options.servers[0].question_timeout = Duration::from_secs(5);
+    });
+    fixture.gateway.settled().await;
+    let (client, gateway) = (Client::new(), &fixture.gateway);
+    let leased = || gateway.upstreams()[0].leased();
+    // All processes are there before time counts.
+    let eight = || futures_util::future::join_all((0..8).map(|_| client.ask(gateway, "form")));
+    for asked in eight().await {
+        client.answer(gateway, "form", &asked, answers(&asked)).await.unwrap();
+    }
+    assert_eq!((leased(), gateway.parked()), (8, 0), "`max_leases` is 8 where nobody says otherwise");
+    let abandoned = eight().await;
+    assert_eq!((leased(), gateway.parked()), (8, 8));
+    let mut ninth = Box::pin(client.ask(gateway, "form"));
+    tokio::select! {
+        asked = &mut ninth => panic!("it did not wait: {asked}"),
+        () = until(|| fixture.recorder.enters().len() == 17) => {}
+    }
+    assert_eq!((leased(), gateway.parked()), (8, 8));
+    let asked = ninth.await;
+    let done = client.answer(gateway, "form", &asked, answers(&asked)).await.unwrap();
+    assert_eq!(done["resultType"], "complete");
+    until(|| gateway.parked() == 0).await;
+    for asked in &abandoned {
+        is_not_valid(&client.answer(gateway, "form", asked, answers(asked)).await);
+    }
+    assert_eq!(count(&said, r#""method":"tools/call""#), 17, "nothing ran twice");
+    assert_eq!(count(&said, r#""result":{"action":"cancel"}"#), 8);
+    for asked in eight().await {
+        client.answer(gateway, "form", &asked, answers(&asked)).await.unwrap();
+    }
+    assert_eq!(leased(), 8);
+    nothing_is_left(&fixture);
     fixture.end().await;
 }
 
