@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 use crate::built::Built;
+use crate::cases::Notes;
 use crate::steps::{self, Steps};
 
 /// This program under the name by which cargo calls it in place of the compiler, for the crates of the workspace only: what
@@ -129,10 +130,12 @@ impl<'a> Counters<'a> {
         } else {
             &["test", "--workspace", "--no-fail-fast"]
         };
-        let outcome = steps::cargo(self.root, arguments, &variables);
+        let notes = Notes::new()?;
+        let outcome = steps::cargo(self.root, arguments, &[&variables[..], &[notes.variable()]].concat());
         // A server that a test starts gets none of our variables, and leaves its counts in the folder of the test.
         remove_strays(self.root)?;
         outcome?;
+        notes.tell(self.root)?;
         let programs =
             Built::by(self.root, &["test", "--workspace", "--no-run"], &variables)?.into_programs();
         Ok(Counted { counters: self, programs })

@@ -51,7 +51,8 @@ Chores:
                          --calls N, --json FILE
   requirements           are all landed requirements named by a test, and is docs/requirements.md fresh?
   requirements --write   writes docs/requirements.md anew
-  cases                  which of the 59 cases of isolation a test shows, and why the others are not
+  cases                  which of the 59 cases of isolation have tests, and why the others have none; `test` and `ci`
+                         end with how many of them this machine could show
   generate               writes every page that is made from code anew; --check only compares
   coverage               which lines the tests run, and whether that is enough; --html for pages to look through
   fuzz [TARGET]          property tests for five minutes, or --minutes N

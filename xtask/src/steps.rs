@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::cases::Notes;
+
 /// Variables that a program gets besides those of this one.
 pub(crate) type Variables<'a> = &'a [(&'a str, &'a OsStr)];
 
@@ -60,13 +62,23 @@ impl<'a> Steps<'a> {
 
     /// All tests, with nextest where there is one: it gives each test a process of its own and ends those that hang.
     pub(crate) fn test(&mut self, profile: &str) {
-        if has_nextest(self.root) {
-            self.cargo("tests", &["nextest", "run", "--workspace", "--profile", profile], &[]);
+        let with_nextest = has_nextest(self.root);
+        self.run("tests", |root| {
+            let arguments: &[&str] = if with_nextest {
+                &["nextest", "run", "--workspace", "--profile", profile]
+            } else {
+                println!(
+                    "cargo-nextest is not installed; `cargo install cargo-nextest --locked` installs it"
+                );
+                println!("going on with `cargo test`, which cannot end a test that hangs");
+                &["test", "--workspace", "--no-fail-fast"]
+            };
+            let notes = Notes::new()?;
+            cargo(root, arguments, &[notes.variable()])?;
+            notes.tell(root)
+        });
+        if with_nextest {
             self.documentation_tests();
-        } else {
-            println!("cargo-nextest is not installed; `cargo install cargo-nextest --locked` installs it");
-            println!("going on with `cargo test`, which cannot end a test that hangs");
-            self.cargo("tests", &["test", "--workspace", "--no-fail-fast"], &[]);
         }
     }
 

@@ -36,6 +36,8 @@ mod sys;
 #[cfg(target_os = "linux")]
 mod tree;
 pub mod trial;
+#[cfg(target_os = "linux")]
+mod ungrouped;
 mod view;
 
 pub use child::{Child, spawn, start};

@@ -1,9 +1,11 @@
 //! What a program and all below it may use together, how that is kept, and what happens to one that takes more.
 //!
-//! Memory and processes are limits of the whole tree. The shim looks at the tree many times a second and kills all
-//! of it when there is too much; memory is refused to a single process too, by the system, once that process alone
-//! has all of it. So memory is *sampled*: it can be exceeded for a moment. Open files and file sizes are kept by the
-//! system alone, for each process.
+//! Memory and processes are limits of the whole tree. Where the gateway has a control group to divide, the tree is in
+//! one of its own: the system keeps its memory, and its processes too if that is asked for (the system counts threads,
+//! not processes, so it is not what everybody means). Elsewhere the shim looks at the tree many times a second and kills
+//! all of it when there is too much; memory is refused to a single process too, by the system, once that process
+//! alone has all of it. So memory is *sampled* there: it can be exceeded for a moment. Open files and file sizes are
+//! kept by the system alone, for each process.
 
 use std::fmt;
 
@@ -14,8 +16,12 @@ use crate::Confined;
 pub struct Limits {
     /// Memory of all of them that is not of a file, in bytes.
     pub memory: Option<u64>,
+    /// Start nothing unless the system itself keeps the memory.
+    pub hard_memory: bool,
     /// How many processes they may be.
     pub processes: Option<u32>,
+    /// Start nothing unless the system itself keeps their number; each thread counts as one then.
+    pub hard_processes: bool,
     /// How many descriptors each may have open.
     pub open_files: Option<u32>,
     /// How large each file that they write may become, in bytes.
@@ -30,9 +36,15 @@ impl Limits {
     /// Whether something must be kept by a shim.
     #[must_use]
     pub fn is_bounding(&self) -> bool {
-        let Self { memory, processes, open_files, file_size, cpu_seconds, log: _ } = self;
-        let counts = [*processes, *open_files, *cpu_seconds];
-        memory.is_some() || file_size.is_some() || counts.iter().any(Option::is_some)
+        let Self { open_files, file_size, cpu_seconds, .. } = self;
+        let of_each = file_size.is_some() || open_files.is_some() || cpu_seconds.is_some();
+        of_each || self.is_of_tree()
+    }
+
+    /// Whether something of the tree as a whole must be kept.
+    pub(crate) fn is_of_tree(&self) -> bool {
+        let Self { memory, hard_memory, processes, hard_processes, .. } = *self;
+        memory.is_some() || processes.is_some() || hard_memory || hard_processes
     }
 }
 

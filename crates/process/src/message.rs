@@ -1,6 +1,7 @@
 //! What gateway and shim say to each other over the control socket.
 //!
-//! The nursery is sent one byte for each shim, with the shim's end of a control socket; it says nothing itself. On
+//! The nursery is sent one byte for each shim, which says whether its tree wants a control group, with the shim's end of
+//! a control socket; it says nothing itself. On
 //! that socket the gateway sends one [`Order`], together with the three descriptors of the program, and later perhaps a
 //! grace: four bytes, milliseconds. The end of the stream means "kill everything now", whoever caused it. The
 //! shim sends [`Report`]s of a fixed size. Both ends are normally of one build; the version is there for a
@@ -11,16 +12,17 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::confinement::Feature;
+use crate::ungrouped::Ungrouped;
 use crate::{Breach, Confinement, Effective, Files, Limits, Spec, descent};
 
 /// The first argument that makes a program the nursery of shims.
 pub(crate) const ASKED: &str = "keep-process-trees";
 /// Counts changes of what is said here.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Bytes before the strings of an order: version, length of the strings, number of arguments, of variables,
 /// whether there is a directory; then the limits, where zero is none: memory in kilobytes, processes, open files, file
-/// size in kilobytes, processor time in seconds; then the confinement: what it is, and the numbers of paths to read and
-/// to write.
+/// size in kilobytes, processor time in seconds; then what the confinement is and which limits must be hard, and the
+/// numbers of paths to read and to write.
 pub(crate) const ORDER_HEAD: usize = 52;
 /// No order is longer; the system allows a program less.
 const LONGEST_ORDER: usize = 64 << 20;
@@ -47,16 +49,18 @@ pub(crate) struct OrderHead {
     env: usize,
     cwd: bool,
     limits: Limits,
-    confinement: u32,
+    flags: u32,
     read: usize,
     write: usize,
 }
 
-/// What the word of a confinement says.
+/// What the word of flags says.
 const CONFINED: u32 = 1;
 const NETWORK: u32 = 2;
 const DEGRADE: u32 = 4;
 const FILES: u32 = 8;
+const HARD_MEMORY: u32 = 16;
+const HARD_PROCESSES: u32 = 32;
 
 /// Encodes the order to start `program` as `spec` says; nothing if a string has a zero byte in it, which no
 /// program could be given.
@@ -83,8 +87,9 @@ pub(crate) fn order(spec: &Spec, program: &Path) -> Option<Vec<u8>> {
     for path in files.into_iter().flat_map(|files| files.read.iter().chain(&files.write)) {
         put(path.as_os_str())?;
     }
-    let flags = confinement.map_or(0, |Confinement { files, network, degrade }| {
-        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+    let hard = flag(spec.limits.hard_memory, HARD_MEMORY) | flag(spec.limits.hard_processes, HARD_PROCESSES);
+    let walls = confinement.map_or(0, |Confinement { files, network, degrade }| {
         CONFINED | flag(*network, NETWORK) | flag(*degrade, DEGRADE) | flag(files.is_some(), FILES)
     });
     let number = |count: usize| u32::try_from(count).ok().map(u32::to_le_bytes);
@@ -99,7 +104,7 @@ pub(crate) fn order(spec: &Spec, program: &Path) -> Option<Vec<u8>> {
         spec.limits.open_files.unwrap_or(0).to_le_bytes(),
         kilobytes(spec.limits.file_size).to_le_bytes(),
         spec.limits.cpu_seconds.unwrap_or(0).to_le_bytes(),
-        flags.to_le_bytes(),
+        (hard | walls).to_le_bytes(),
         number(files.map_or(0, |files| files.read.len()))?,
         number(files.map_or(0, |files| files.write.len()))?,
     ];
@@ -120,9 +125,12 @@ impl OrderHead {
         };
         let bytes = |kilobytes: usize| Some((kilobytes as u64) << 10).filter(|&bytes| bytes > 0);
         let count = |count: usize| u32::try_from(count).ok().filter(|&count| count > 0);
+        let flags = u32::try_from(number(10)?).ok()?;
         let limits = Limits {
             memory: bytes(number(5)?),
+            hard_memory: flags & HARD_MEMORY != 0,
             processes: count(number(6)?),
+            hard_processes: flags & HARD_PROCESSES != 0,
             open_files: count(number(7)?),
             file_size: bytes(number(8)?),
             cpu_seconds: count(number(9)?),
@@ -134,7 +142,7 @@ impl OrderHead {
             env: number(3)?,
             cwd: number(4)? == 1,
             limits,
-            confinement: u32::try_from(number(10)?).ok()?,
+            flags,
             read: number(11)?,
             write: number(12)?,
         };
@@ -158,7 +166,7 @@ impl OrderHead {
             (0..count).map(|_| strings.next().map(PathBuf::from)).collect()
         };
         let files = Files { read: paths(self.read)?, write: paths(self.write)? };
-        let has = |flag: u32| self.confinement & flag != 0;
+        let has = |flag: u32| self.flags & flag != 0;
         let confinement = has(CONFINED).then(|| Confinement {
             files: has(FILES).then_some(files),
             network: has(NETWORK),
@@ -177,6 +185,8 @@ pub(crate) enum Stage {
     Keeping,
     /// The limits could not be set.
     Limits,
+    /// The limits must be kept by a control group, and there is none.
+    Ungrouped(Ungrouped),
     /// The program could not be confined, for want of this.
     Confinement(Feature),
     /// The system refused to start the program.
@@ -219,6 +229,7 @@ impl Report {
                 (b'S', [program.pid, program.born, shim.pid, shim.born, effective.encode()])
             }
             Self::Failed { stage, errno } => {
+                let errno = if let Stage::Ungrouped(reason) = stage { reason.encode() } else { errno };
                 let stage: u32 = match stage {
                     Stage::Order => 0,
                     Stage::Keeping => 1,
@@ -227,6 +238,7 @@ impl Report {
                     Stage::Confinement(Feature::Landlock) => 4,
                     Stage::Confinement(Feature::Seccomp) => 5,
                     Stage::Confinement(Feature::Capabilities) => 6,
+                    Stage::Ungrouped(_) => 7,
                 };
                 (b'F', [stage, errno.cast_unsigned(), 0, 0, 0])
             }
@@ -258,6 +270,7 @@ impl Report {
                     4 => Stage::Confinement(Feature::Landlock),
                     5 => Stage::Confinement(Feature::Seccomp),
                     6 => Stage::Confinement(Feature::Capabilities),
+                    7 => Stage::Ungrouped(Ungrouped::decode(second.cast_signed())?),
                     _ => return None,
                 };
                 Self::Failed { stage, errno: second.cast_signed() }
@@ -283,7 +296,12 @@ mod tests {
             args: vec!["one".to_owned(), String::new(), "ü".to_owned()],
             env: BTreeMap::from([("NAME".to_owned(), "a=b".to_owned()), ("EMPTY".to_owned(), String::new())]),
             cwd: Some("/tmp".into()),
-            limits: Limits { memory: Some(256 << 20), processes: Some(64), ..Limits::default() },
+            limits: Limits {
+                memory: Some(256 << 20),
+                hard_memory: true,
+                processes: Some(64),
+                ..Limits::default()
+            },
             confinement: None,
         }
     }
@@ -345,6 +363,10 @@ mod tests {
                 effective: Effective { memory: Some(crate::Enforced::Sampled), ..Effective::default() },
             },
             Report::Failed { stage: Stage::Limits, errno: 1 },
+            Report::Failed {
+                stage: Stage::Ungrouped(Ungrouped::NotAlone),
+                errno: Ungrouped::NotAlone.encode(),
+            },
             Report::Failed { stage: Stage::Confinement(Feature::Landlock), errno: 95 },
             Report::Failed { stage: Stage::Confinement(Feature::Seccomp), errno: 38 },
             Report::Failed { stage: Stage::Confinement(Feature::Capabilities), errno: 1 },

@@ -56,7 +56,9 @@ impl Nursery {
 
     /// Asks for a shim with this control socket. That it was asked does not mean that there will be one; if there is
     /// none, the other end of the control socket is closed.
-    pub(crate) fn ask(&self, control: &OwnedFd) -> io::Result<()> {
+    ///
+    /// `grouped` says that its tree wants a control group.
+    pub(crate) fn ask(&self, control: &OwnedFd, grouped: bool) -> io::Result<()> {
         let descriptors = [control.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -64,7 +66,7 @@ impl Nursery {
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         // One that has not read hundreds of these does not read any more.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::sendmsg(&self.socket, &[IoSlice::new(&[0])], &mut ancillary, flags)?;
+        rustix::net::sendmsg(&self.socket, &[IoSlice::new(&[u8::from(grouped)])], &mut ancillary, flags)?;
         Ok(())
     }
 

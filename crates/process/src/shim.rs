@@ -31,6 +31,8 @@ pub fn main_if_asked() {
 }
 
 #[cfg(target_os = "linux")]
+mod cgroup;
+#[cfg(target_os = "linux")]
 mod confine;
 #[cfg(target_os = "linux")]
 mod keeping;

@@ -126,6 +126,17 @@ pub enum SpawnError {
         /// What is missing.
         reason: String,
     },
+    /// The limits must be kept by the system itself and there is no control group for that, so nothing was started.
+    #[error(
+        "program `{program}` was not started because `require` asks for limits that the system itself keeps, and here \
+         they can only be sampled: {why}; or take it out of `require`"
+    )]
+    Ungrouped {
+        /// The program as written.
+        program: String,
+        /// What is missing, and the cure.
+        why: &'static str,
+    },
     /// It cannot be confined as asked, so nothing was started.
     #[error(
         "program `{program}` was not started because it cannot be confined as asked: this system lacks {feature} \
@@ -168,7 +179,8 @@ impl SpawnError {
     /// Whether the program would have run, but not within the limits and the confinement that were asked for.
     #[must_use]
     pub fn is_of_sandbox(&self) -> bool {
-        matches!(self, Self::Limits { .. } | Self::Confinement { .. } | Self::Path { .. })
+        use SpawnError as E;
+        matches!(self, E::Limits { .. } | E::Ungrouped { .. } | E::Confinement { .. } | E::Path { .. })
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 /// Keeps every descriptor from `first` on from programs that this process starts. Whoever started it may have
@@ -87,6 +87,47 @@ pub(crate) fn fork(_: &Alone) -> io::Result<Fork> {
     // SAFETY: this is the only thread, so that every lock is free or held by the code that goes on in the child as
     // well, and everything that is valid here is valid there.
     match unsafe { libc::fork() } {
+        0 => Ok(Fork::Child),
+        child => {
+            u32::try_from(child).map(|child| Fork::Parent { child }).map_err(|_| io::Error::last_os_error())
+        }
+    }
+}
+
+/// What `clone3` is told, up to the group; the rest is for threads and for whoever wants to know more.
+#[repr(C)]
+#[derive(Default)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// The flag that puts the child into a control group; `libc` has it cut to a number that is too small for it.
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
+
+/// The same, with the child in the control group whose folder is given from its first moment on. The C library does not
+/// hear of this child, which is to become another program soon and starts no thread until then.
+pub(crate) fn fork_into(_: &Alone, group: BorrowedFd<'_>) -> io::Result<Fork> {
+    let mut arguments = CloneArguments {
+        flags: CLONE_INTO_CGROUP,
+        exit_signal: libc::SIGCHLD.cast_unsigned().into(),
+        cgroup: group.as_raw_fd().cast_unsigned().into(),
+        ..CloneArguments::default()
+    };
+    // SAFETY: without a flag to share anything the child has a copy of all memory, and goes on with the same stack, as
+    // after a fork. This is the only thread, so that every lock is free or held by the code that goes on in the child
+    // as well. The structure outlives the call, and its size is told.
+    let child = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<CloneArguments>()) };
+    match child {
         0 => Ok(Fork::Child),
         child => {
             u32::try_from(child).map(|child| Fork::Parent { child }).map_err(|_| io::Error::last_os_error())

@@ -102,7 +102,7 @@ impl<'spec> Starting<'spec> {
         let (control, its_control) = UnixStream::pair().map_err(other)?;
         let failed = |source| SpawnError::Shim { shim: shim_path.clone(), source: silence(source) };
         let nursery = Nursery::of(&shim_path).map_err(|error| NotStarted::Refused(failed(error)))?;
-        let asked = nursery.ask(&its_control.into()).and_then(|()| {
+        let asked = nursery.ask(&its_control.into(), spec.limits.is_of_tree()).and_then(|()| {
             // It waits in the socket until the shim is there.
             send_order(&control, &order, &[stdin.into(), stdout.into(), stderr.into()])
         });
@@ -162,6 +162,9 @@ impl<'spec> Starting<'spec> {
                     Stage::Limits => {
                         let program = self.spec.program.clone();
                         SpawnError::Limits { program, reason: source.to_string() }
+                    }
+                    Stage::Ungrouped(lack) => {
+                        SpawnError::Ungrouped { program: self.spec.program.clone(), why: lack.why() }
                     }
                     Stage::Confinement(feature) => SpawnError::Confinement {
                         program: self.spec.program.clone(),

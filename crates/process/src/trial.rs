@@ -16,6 +16,14 @@ pub struct Finding {
     pub protection: Protection,
     /// How it is kept, or why it is not.
     pub outcome: Result<String, String>,
+    /// Why it is not kept better, and what would help; nothing if it cannot be better.
+    pub better: Option<String>,
+}
+
+impl Finding {
+    fn plain(protection: Protection, outcome: Result<String, String>) -> Self {
+        Self { protection, outcome, better: None }
+    }
 }
 
 /// What a system may be able to keep.
@@ -132,7 +140,7 @@ pub async fn try_all(outside: &Path) -> Vec<Finding> {
             P::Calls,
             P::Privileges,
         ]
-        .map(|protection| Finding { protection, outcome: Err("this is not Linux".to_owned()) })
+        .map(|protection| Finding::plain(protection, Err("this is not Linux".to_owned())))
         .to_vec()
     }
 }
@@ -209,7 +217,10 @@ const NO_SHIM: &str = "the shim is not installed";
 #[cfg(target_os = "linux")]
 async fn start(spec: Option<Spec>) -> Result<Child, String> {
     let spec = spec.ok_or_else(|| NO_SHIM.to_owned())?;
-    crate::start(&spec, Box::new(|_| {})).await.map_err(|error: SpawnError| error.to_string())
+    crate::start(&spec, Box::new(|_| {})).await.map_err(|error| match error {
+        SpawnError::Ungrouped { why, .. } => why.to_owned(),
+        other => other.to_string(),
+    })
 }
 
 /// Waits for the end of one that has to be ended by its limits.
@@ -228,7 +239,7 @@ async fn tree() -> Finding {
         },
         Err(reason) => Err(reason),
     };
-    Finding { protection: Protection::Tree, outcome }
+    Finding::plain(Protection::Tree, outcome)
 }
 
 #[cfg(target_os = "linux")]
@@ -241,33 +252,50 @@ fn kept(enforced: Option<Enforced>) -> String {
 
 #[cfg(target_os = "linux")]
 async fn memory() -> Finding {
-    let limits = Limits { memory: Some(48 << 20), ..Limits::default() };
-    let outcome = match start(spec(Path::new("96"), limits, None)).await {
+    let limits = |hard_memory| Limits { memory: Some(48 << 20), hard_memory, ..Limits::default() };
+    let (child, better) = start_hard_or_not(|hard| spec(Path::new("96"), limits(hard), None)).await;
+    let outcome = match child {
         Err(reason) => Err(reason),
         Ok(child) => match breach(child).await {
             (Some(Breach::Memory { .. }), child) => Ok(kept(child.effective().memory)),
             _ => Err("a program that took twice what it may was not ended".to_owned()),
         },
     };
-    Finding { protection: Protection::Memory, outcome }
+    Finding { protection: Protection::Memory, outcome, better }
+}
+
+/// Starts what `wanted` gives for a limit that the system itself keeps, or else for one that does not have to be; and
+/// says why not, then.
+#[cfg(target_os = "linux")]
+async fn start_hard_or_not(wanted: impl Fn(bool) -> Option<Spec>) -> (Result<Child, String>, Option<String>) {
+    match start(wanted(true)).await {
+        Ok(child) => (Ok(child), None),
+        Err(why) => match start(wanted(false)).await {
+            Ok(child) => (Ok(child), Some(why)),
+            Err(reason) => (Err(reason), None),
+        },
+    }
 }
 
 #[cfg(target_os = "linux")]
 async fn processes() -> Finding {
-    let limits = Limits { processes: Some(2), ..Limits::default() };
-    let wanted = spec(Path::new("0"), limits, None).map(|spec| Spec {
-        program: "sh".to_owned(),
-        args: ["-c", "sleep 10 & sleep 10 & sleep 10 & wait"].map(str::to_owned).to_vec(),
-        ..spec
-    });
-    let outcome = match start(wanted).await {
+    let wanted = |hard_processes| {
+        let limits = Limits { processes: Some(2), hard_processes, ..Limits::default() };
+        spec(Path::new("0"), limits, None).map(|spec| Spec {
+            program: "sh".to_owned(),
+            args: ["-c", "sleep 10 & sleep 10 & sleep 10 & wait"].map(str::to_owned).to_vec(),
+            ..spec
+        })
+    };
+    let (child, better) = start_hard_or_not(wanted).await;
+    let outcome = match child {
         Err(reason) => Err(reason),
         Ok(child) => match breach(child).await {
             (Some(Breach::Processes { .. }), child) => Ok(kept(child.effective().processes)),
             _ => Err("a program that started more than it may was not ended".to_owned()),
         },
     };
-    Finding { protection: Protection::Processes, outcome }
+    Finding { protection: Protection::Processes, outcome, better }
 }
 
 /// Everything that a confined program is kept from.
@@ -309,7 +337,7 @@ async fn walls(outside: &Path) -> Vec<Finding> {
                 }
             }
         };
-        Finding { protection, outcome }
+        Finding::plain(protection, outcome)
     };
     each.into_iter().map(finding).collect()
 }

@@ -6,6 +6,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
 #![expect(clippy::disallowed_methods, reason = "another user is another program")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -17,6 +19,7 @@ use std::time::Duration;
 use bridgehead_process::{
     Child, Confined, Confinement, Files, Limits, Shim, SpawnError, Spec, base_environment, spawn, use_shim,
 };
+use support::not_shown;
 use tokio::io::AsyncReadExt;
 
 /// What the prisoner is to try, one per line: a word, and what it is about.
@@ -241,7 +244,7 @@ async fn landlock() -> u8 {
 #[tokio::test]
 async fn box_38_the_gateway_cannot_be_signalled() {
     if landlock().await < 6 {
-        println!("NOT SHOWN box_38: Landlock has no scopes here (version 6)");
+        not_shown("box_38_the_gateway_cannot_be_signalled", "Landlock with scopes (version 6)");
         return;
     }
     let (_place, inside, _) = place();
@@ -252,7 +255,7 @@ async fn box_38_the_gateway_cannot_be_signalled() {
 #[tokio::test]
 async fn box_28_the_keeper_cannot_be_signalled() {
     if landlock().await < 6 {
-        println!("NOT SHOWN box_28: Landlock has no scopes here (version 6)");
+        not_shown("box_28_the_keeper_cannot_be_signalled", "Landlock with scopes (version 6)");
         return;
     }
     let no_network = Confinement { files: None, network: false, degrade: false };
@@ -313,7 +316,7 @@ async fn box_41_calls_that_lead_around_are_refused() {
         x=platform.machine()=='x86_64'\n\
         print(t(425,1,0), t(101 if x else 117,0,0,0,0), t(0x40000027) if x else 1)";
     let Some(python) = python() else {
-        println!("NOT SHOWN box_41: there is no python3");
+        not_shown("box_41_calls_that_lead_around_are_refused", "python3, to make the calls with");
         return;
     };
     shim();
@@ -420,8 +423,9 @@ fn all_holds_for_an_unprivileged_user() {
         other_user().arg("test").arg("-x").arg(path).status().is_ok_and(|status| status.success())
     };
     if !reaches(&program) || !reaches(Path::new(env!("CARGO_BIN_EXE_process-shim"))) {
-        println!(
-            "NOT SHOWN as an unprivileged user: there is no setpriv, or this program is out of its reach"
+        not_shown(
+            "confinement_as_an_unprivileged_user",
+            "setpriv, or a way for another user to this program",
         );
         return;
     }

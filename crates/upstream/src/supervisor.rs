@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_audit::CorrelationId;
-use bridgehead_config::{Launch, Server};
+use bridgehead_config::{Launch, Requirement, Server};
 use bridgehead_events::{Detail, Excerpt, InitOutcome};
 use bridgehead_wire::{Era, Object, Raw, Redactor};
 use futures_util::FutureExt;
@@ -609,14 +609,29 @@ impl Supervisor {
     }
 }
 
-/// What is required of its limits and cannot be kept. There is nothing yet that keeps the limits of a whole tree but
-/// looking at it.
+/// What is required of its limits and cannot be kept by anybody: that of a limit which is not set, or of processes that
+/// are not here. Whether the rest is kept is known when a process was started.
 fn unenforceable(server: &Server) -> Option<String> {
-    let required = server.require.first()?.as_str();
-    Some(format!(
-        "`require` names `{required}`, but the limits of whole process trees can only be sampled here; \
-         take it out of `require`, or limit the gateway's own container or service"
-    ))
+    server.require.iter().find_map(|required| {
+        let (set, key) = match required {
+            Requirement::MemoryHard => (server.limits.memory.is_some(), "max_memory_mb"),
+            Requirement::ProcessesHard => (server.limits.processes.is_some(), "max_processes"),
+        };
+        let required = required.as_str();
+        if !matches!(server.launch, Launch::Stdio(_)) {
+            Some(format!(
+                "`require` names `{required}`, but the server runs elsewhere, where nothing can be limited; take it out of \
+                 `require`, or write `isolation = \"call\"` to have the limits of the process that reaches it"
+            ))
+        } else if !set {
+            Some(format!(
+                "`require` names `{required}`, but no such limit is set; write `{key}` into its `limits`, or take it out of \
+                 `require`"
+            ))
+        } else {
+            None
+        }
+    })
 }
 
 /// For ever, if there is no such time.

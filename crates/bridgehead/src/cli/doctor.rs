@@ -127,7 +127,7 @@ fn told(machine: &[Finding], servers: &[Server], exit: Exit) -> Value {
                 Err(why) => (false, why),
             };
             let cure = (!works).then(|| protection.cure());
-            json!({"protection": protection.as_str(), "works": works, "how": how, "for": protection.purpose(), "cure": cure})
+            json!({"protection": protection.as_str(), "works": works, "how": how, "for": protection.purpose(), "cure": cure, "better": finding.better})
         })
         .collect();
     let servers: Vec<Value> = servers
@@ -159,6 +159,9 @@ fn text(machine: &[Finding], servers: &[Server], only_machine: bool) -> String {
         })
         .collect();
     text.push_str(&output::table(&rows));
+    for (finding, better) in machine.iter().filter_map(|finding| Some((finding, finding.better.as_ref()?))) {
+        text.push_str(&format!("better: {}: {better}\n", finding.protection.as_str()));
+    }
     for finding in machine.iter().filter(|finding| finding.outcome.is_err()) {
         let protection = finding.protection;
         text.push_str(&format!(

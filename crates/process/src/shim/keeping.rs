@@ -12,12 +12,14 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+use super::cgroup::{Ground, Group};
 use super::confine::{self, Walls};
 use super::watch::{self, Watch};
 use crate::descent::{self, Descendant};
 use crate::message::{Birth, ORDER_HEAD, Order, OrderHead, Report, Stage};
 use crate::sys::{self, Alone, Fork, SignalMask};
-use crate::{Confined, Effective, Limits};
+use crate::ungrouped::Ungrouped;
+use crate::{Breach, Confined, Effective, Limits};
 
 /// How long processes may take to die by SIGKILL. Those that do not hang in the kernel, or belong to
 /// another user and could not be signalled.
@@ -25,11 +27,11 @@ pub(super) const DYING: Duration = Duration::from_secs(4);
 /// How long after a round of killing the tree is looked at again, if nobody was seen to end.
 pub(super) const ROUND: Duration = Duration::from_millis(2);
 
-/// Keeps one tree. `heard` is what a server may hear of signals.
-pub(super) fn main(heard: &SignalMask) -> i32 {
+/// Keeps one tree. `heard` is what a server may hear of signals; `ground` is where a tree may have a control group.
+pub(super) fn main(heard: &SignalMask, ground: Option<Result<Ground, Ungrouped>>) -> i32 {
     let stdin = io::stdin();
     let control = stdin.as_fd();
-    let Started { server, children, limits, effective } = match start(control, heard) {
+    let Started { server, children, watch, group, effective } = match start(control, heard, ground) {
         Ok(started) => started,
         Err((stage, error)) => {
             let errno = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
@@ -41,9 +43,8 @@ pub(super) fn main(heard: &SignalMask) -> i32 {
     let birth = |pid: u32| Birth { pid, born: descent::born(pid).unwrap_or_default() };
     let program = birth(server.as_raw_pid().unsigned_abs());
     report(control, Report::Started { program, shim: birth(std::process::id()), effective });
-    let watch = Watch::new(limits);
-    let left =
-        Keeper { control, children, server, watch, phase: Phase::Running, killed: BTreeSet::new() }.keep();
+    let (phase, killed) = (Phase::Running, BTreeSet::new());
+    let left = Keeper { control, children, server, watch, group, phase, killed }.keep();
     i32::from(left > 0)
 }
 
@@ -51,11 +52,16 @@ pub(super) fn main(heard: &SignalMask) -> i32 {
 struct Started {
     server: Pid,
     children: OwnedFd,
-    limits: Limits,
+    watch: Watch,
+    group: Option<Group>,
     effective: Effective,
 }
 
-fn start(control: BorrowedFd<'_>, heard: &SignalMask) -> Result<Started, (Stage, io::Error)> {
+fn start(
+    control: BorrowedFd<'_>,
+    heard: &SignalMask,
+    ground: Option<Result<Ground, Ungrouped>>,
+) -> Result<Started, (Stage, io::Error)> {
     let keeping = |error: io::Error| (Stage::Keeping, error);
     let children = sys::ends_of_children().map_err(keeping)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
@@ -72,11 +78,19 @@ fn start(control: BorrowedFd<'_>, heard: &SignalMask) -> Result<Started, (Stage,
     if let Some(cwd) = &order.cwd {
         command.current_dir(cwd);
     }
-    // They hold for us as well, who need next to nothing.
-    let effective = watch::set(&order.limits).map_err(|error| (Stage::Limits, error.into()))?;
     let limits = order.limits;
-    let (pid, confined) = match order.confinement {
-        None => {
+    let group = group(ground, &limits).map_err(|lack| (Stage::Ungrouped(lack), Errno::OPNOTSUPP.into()))?;
+    // They hold for us as well, who need next to nothing.
+    let effective = watch::set(&limits, group.is_some()).map_err(|error| (Stage::Limits, error.into()))?;
+    let walls = match order.confinement {
+        None => None,
+        Some(asked) => {
+            let refused = |(feature, errno): confine::Gap| (Stage::Confinement(feature), errno.into());
+            Some(Walls::prepare(asked, &order.program).map_err(refused)?)
+        }
+    };
+    let (pid, confined) = match (walls, &group) {
+        (None, None) => {
             // The server inherits what we hear. Whoever ends before we are deaf again is found by the first look.
             sys::hear_again(heard);
             let child = command.spawn();
@@ -85,30 +99,49 @@ fn start(control: BorrowedFd<'_>, heard: &SignalMask) -> Result<Started, (Stage,
             drop(command);
             (child.map_err(|error| (Stage::Program, error))?.id(), None)
         }
-        Some(asked) => {
-            let refused = |(feature, errno): confine::Gap| (Stage::Confinement(feature), errno.into());
-            let walls = Walls::prepare(asked, &order.program).map_err(refused)?;
-            start_confined(command, walls, heard).map(|(pid, confined)| (pid, Some(confined)))?
-        }
+        (walls, group) => start_forked(command, walls, group.as_ref(), heard)?,
     };
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let effective = Effective { confined, ..effective };
-    pid.map(|server| Started { server, children, limits, effective })
+    let watch = Watch::new(&limits, &effective);
+    pid.map(|server| Started { server, children, watch, group, effective })
         .ok_or_else(|| (Stage::Program, Errno::SRCH.into()))
+}
+
+/// The control group of the tree, if it has limits that one keeps. Nothing where there is none to be had and none is
+/// required.
+fn group(ground: Option<Result<Ground, Ungrouped>>, limits: &Limits) -> Result<Option<Group>, Ungrouped> {
+    let made = match ground {
+        Some(_) | None if !limits.is_of_tree() => return Ok(None),
+        Some(Ok(ground)) => Group::make(&ground, limits).map_err(|_| Ungrouped::Refused),
+        Some(Err(lack)) => Err(lack),
+        None => Err(Ungrouped::Refused),
+    };
+    match made {
+        Ok(group) => Ok(Some(group)),
+        Err(lack) if limits.hard_memory || limits.hard_processes => Err(lack),
+        Err(_) => Ok(None),
+    }
 }
 
 /// What a new process says before it is the server: how it is confined, or why it will not be the server.
 const WORD: usize = 6;
 
-/// Doubles this process; the other confines itself and becomes the server.
-fn start_confined(
+/// Doubles this process; the other is in the group from the beginning, confines itself and becomes the server.
+fn start_forked(
     mut command: std::process::Command,
-    walls: Walls,
+    walls: Option<Walls>,
+    group: Option<&Group>,
     heard: &SignalMask,
-) -> Result<(u32, Confined), (Stage, io::Error)> {
+) -> Result<(u32, Option<Confined>), (Stage, io::Error)> {
     let keeping = |error: io::Error| (Stage::Keeping, error);
     let (mut said, says) = io::pipe().map_err(keeping)?;
-    match sys::fork(&Alone::check().map_err(keeping)?).map_err(keeping)? {
+    let alone = Alone::check().map_err(keeping)?;
+    let forked = match group {
+        Some(group) => group.fork(&alone),
+        None => sys::fork(&alone),
+    };
+    match forked.map_err(keeping)? {
         Fork::Child => {
             drop(said);
             let mut says = says;
@@ -122,9 +155,12 @@ fn start_confined(
                 let [a, b, c, d] = number.to_le_bytes();
                 [a, b, c, d, 0]
             };
-            match walls.close() {
+            match walls.map(Walls::close).transpose() {
                 Ok(confined) => {
-                    say(b'C', number(confined.encode()));
+                    match confined {
+                        Some(confined) => say(b'C', number(confined.encode())),
+                        None => say(b'N', number(0)),
+                    }
                     sys::hear_again(heard);
                     // Returns only if there is no server.
                     let error = command.exec();
@@ -147,7 +183,8 @@ fn start_confined(
             let mut outcome = Err((Stage::Keeping, Errno::PROTO.into()));
             for &[tag, ref rest @ ..] in words {
                 outcome = match tag {
-                    b'C' => Ok((child, Confined::decode(number(*rest)))),
+                    b'C' => Ok((child, Some(Confined::decode(number(*rest))))),
+                    b'N' => Ok((child, None)),
                     b'G' => Err(match confine::decode(*rest) {
                         Some((feature, error)) => (Stage::Confinement(feature), error),
                         None => (Stage::Keeping, Errno::PROTO.into()),
@@ -202,6 +239,12 @@ fn report(control: BorrowedFd<'_>, report: Report) {
     let _ = rustix::net::send(control, &report.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
+/// What ended a sleep, besides children and time.
+struct Woken {
+    by_gateway: bool,
+    by_group: bool,
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     Running,
@@ -216,6 +259,7 @@ struct Keeper<'control> {
     children: OwnedFd,
     server: Pid,
     watch: Watch,
+    group: Option<Group>,
     phase: Phase,
     killed: BTreeSet<u32>,
 }
@@ -237,7 +281,7 @@ impl Keeper<'_> {
             }
             if self.phase == Phase::Running
                 && self.watch.due().is_some_and(|due| now >= due)
-                && let Some(breach) = self.watch.look()
+                && let Some(breach) = self.watch.look(self.group.as_ref())
             {
                 report(self.control, Report::Breached(breach));
                 self.kill();
@@ -254,30 +298,45 @@ impl Keeper<'_> {
                     Some(ROUND)
                 }
             };
-            if self.sleep(timeout, connected) {
+            let woken = self.sleep(timeout, connected);
+            if woken.by_group && self.phase == Phase::Running {
+                self.look_for_refusals();
+            }
+            if woken.by_gateway {
                 connected = self.listen();
             }
         }
     }
 
-    /// Sleeps until a child ends, the gateway speaks or the time is over. True if the gateway spoke.
-    fn sleep(&self, timeout: Option<Duration>, connected: bool) -> bool {
+    /// Sleeps until a child ends, the gateway speaks, the group has refused something or the time is over.
+    fn sleep(&self, timeout: Option<Duration>, connected: bool) -> Woken {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        // The one who is not there is one more time the one who always is, and asked for nothing.
+        let nobody = || PollFd::new(&self.children, PollFlags::empty());
+        let group = self.group.as_ref().filter(|_| self.phase == Phase::Running);
         let mut sources = [
             PollFd::new(&self.children, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.control, PollFlags::IN),
+            group.map_or_else(nobody, |group| PollFd::from_borrowed_fd(group.refusals(), PollFlags::PRI)),
+            if connected { PollFd::from_borrowed_fd(self.control, PollFlags::IN) } else { nobody() },
         ];
-        let count = if connected { 2 } else { 1 };
         // An interrupted sleep is a short one; all is looked at again anyway.
-        if poll(&mut sources[..count], timeout.as_ref()).is_err() {
-            return false;
+        if poll(&mut sources, timeout.as_ref()).is_err() {
+            return Woken { by_gateway: false, by_group: false };
         }
-        let ready = |source: &PollFd<'_>| !source.revents().is_empty();
-        if ready(&sources[0]) {
+        let [ended, by_group, by_gateway] = sources.map(|source| !source.revents().is_empty());
+        if ended {
             // One signal may stand for many; all children are waited for after it.
             let _ = rustix::io::read(&self.children, &mut [0_u8; 1024]);
         }
-        ready(&sources[1])
+        Woken { by_gateway, by_group }
+    }
+
+    /// Kills a tree that wanted more processes than the system gives it.
+    fn look_for_refusals(&mut self) {
+        if let Some(breach) = self.group.as_mut().and_then(Group::refused) {
+            report(self.control, Report::Breached(breach));
+            self.kill();
+        }
     }
 
     /// Does what the gateway says. False if it has gone or says what we do not understand.
@@ -307,7 +366,7 @@ impl Keeper<'_> {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.server => {
                     let failed = self.phase == Phase::Running && status.exit_status() != Some(0);
-                    if let Some(breach) = failed.then(|| self.watch.died_of()).flatten() {
+                    if let Some(breach) = failed.then(|| self.died_of()).flatten() {
                         report(self.control, Report::Breached(breach));
                     }
                     report(self.control, Report::Exited { status: status.as_raw() });
@@ -324,16 +383,29 @@ impl Keeper<'_> {
         }
     }
 
+    /// Which limit has ended a server that died, if any has.
+    fn died_of(&mut self) -> Option<Breach> {
+        let of_group = self.group.as_mut().and_then(|group| group.starved().or_else(|| group.refused()));
+        of_group.or_else(|| self.watch.died_of())
+    }
+
     /// Signals everybody in the tree.
     fn signal(&mut self, signal: Signal) {
+        if let Some(group) = self.group.as_ref().filter(|_| signal == Signal::KILL) {
+            self.killed.extend(group.kill());
+        }
+        // In a group as well: some may have left it.
         let signalled = signal_all(&descent::below(std::process::id()), signal);
         if signal == Signal::KILL {
             self.killed.extend(signalled);
         }
     }
 
-    fn gone(&self, left: u32) -> u32 {
+    fn gone(&mut self, left: u32) -> u32 {
         let killed = u32::try_from(self.killed.len()).unwrap_or(u32::MAX);
+        let killed = killed.max(self.group.as_ref().map_or(0, Group::killed_for_memory));
+        // Its folder goes before anybody hears that nothing is left.
+        self.group = None;
         report(self.control, Report::Gone { killed, left });
         left
     }

@@ -11,21 +11,23 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{DumpableBehavior, Signal, WaitOptions};
 
+use super::cgroup::Ground;
 use super::keeping::{self, DYING, ROUND};
 use crate::descent;
 use crate::sys::{self, Alone, Fork, SignalMask};
+use crate::ungrouped::Ungrouped;
 
 /// What a process that was the nursery goes on as.
 enum Role {
-    /// A shim; the server hears what the nursery once heard of signals.
-    Shim(SignalMask),
+    /// A shim; the server hears what the nursery once heard of signals, and its tree may have a group on the ground.
+    Shim(SignalMask, Option<Result<Ground, Ungrouped>>),
     /// Nothing any more.
     Done,
 }
 
 pub(super) fn main() -> i32 {
     match Nursery::open().and_then(Nursery::run) {
-        Ok(Role::Shim(heard)) => keeping::main(&heard),
+        Ok(Role::Shim(heard, ground)) => keeping::main(&heard, ground),
         Ok(Role::Done) => 0,
         Err(_) => 1,
     }
@@ -35,6 +37,10 @@ struct Nursery {
     alone: Alone,
     children: OwnedFd,
     heard: SignalMask,
+    /// Who has started this process.
+    gateway: u32,
+    /// Where trees have control groups, or why they have none; nobody looked as long as no tree wanted one.
+    ground: Option<Result<Ground, Ungrouped>>,
     /// The shims that have not ended.
     shims: BTreeSet<u32>,
     /// Until when what a shim left behind is killed.
@@ -51,7 +57,16 @@ impl Nursery {
         // So that a server cannot attach to its keeper and change its mind; shims inherit it.
         let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
         let _ = rustix::thread::set_name(c"shim-nursery");
-        Ok(Self { alone, children, heard: sys::deafen(), shims: BTreeSet::new(), sweeping: None })
+        let gateway = rustix::process::getppid().map_or(0, |parent| parent.as_raw_pid().unsigned_abs());
+        Ok(Self {
+            alone,
+            children,
+            heard: sys::deafen(),
+            gateway,
+            ground: None,
+            shims: BTreeSet::new(),
+            sweeping: None,
+        })
     }
 
     fn run(mut self) -> io::Result<Role> {
@@ -78,7 +93,10 @@ impl Nursery {
             }
             if asked {
                 match receive(gateway.as_fd()) {
-                    Ok(Some(control)) => {
+                    Ok(Some((control, grouped))) => {
+                        if grouped && self.ground.is_none() {
+                            self.ground = Some(Ground::prepare(self.gateway));
+                        }
                         if let Some(role) = self.fork(&control)? {
                             return Ok(role);
                         }
@@ -101,7 +119,7 @@ impl Nursery {
             Ok(Fork::Child) => {
                 // In place of the nursery's own socket. What else is open closes with the nursery.
                 rustix::stdio::dup2_stdin(control)?;
-                Ok(Some(Role::Shim(self.heard)))
+                Ok(Some(Role::Shim(self.heard, self.ground.take())))
             }
             Err(_) => Ok(None),
         }
@@ -128,6 +146,9 @@ impl Nursery {
     fn sweep(&mut self) {
         let Some(until) = self.sweeping else { return };
         let left = descent::below_except(std::process::id(), &self.shims);
+        if let Some(Ok(ground)) = &self.ground {
+            ground.sweep();
+        }
         if left.is_empty() || Instant::now() >= until {
             self.sweeping = None;
         }
@@ -135,8 +156,9 @@ impl Nursery {
     }
 }
 
-/// The control socket of a shim that is asked for. An error if nobody will ask any more.
-fn receive(gateway: std::os::fd::BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+/// The control socket of a shim that is asked for, and whether its tree wants a control group. An error if nobody will
+/// ask any more.
+fn receive(gateway: std::os::fd::BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, bool)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut asked = [0];
@@ -145,8 +167,9 @@ fn receive(gateway: std::os::fd::BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> 
     if received.bytes == 0 {
         return Err(Errno::PIPE.into());
     }
-    Ok(ancillary.drain().find_map(|message| match message {
+    let control = ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
-    }))
+    });
+    Ok(control.map(|control| (control, asked == [1])))
 }

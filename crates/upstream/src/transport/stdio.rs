@@ -87,7 +87,17 @@ impl Process {
         let config::Limits { memory, processes, open_files, file_size, log, output: _, execution } =
             server.limits;
         let cpu_seconds = (server.isolation == Isolation::Call).then(|| execution.map(cpu_seconds)).flatten();
-        let limits = Limits { memory, processes, open_files, file_size, cpu_seconds, log };
+        let required = |requirement| server.require.contains(&requirement);
+        let limits = Limits {
+            memory,
+            hard_memory: required(config::Requirement::MemoryHard),
+            processes,
+            hard_processes: required(config::Requirement::ProcessesHard),
+            open_files,
+            file_size,
+            cpu_seconds,
+            log,
+        };
         let confinement = server.confinement.as_ref().map(|asked| Confinement {
             files: asked
                 .files
