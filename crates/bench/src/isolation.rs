@@ -25,6 +25,8 @@ pub const TREE: usize = 100;
 pub struct Isolation {
     /// A call of a shared process, and one of a process of its own.
     pub calls: Vec<(Duration, Duration)>,
+    /// How many calls of processes of their own there are in a second, one right after the other.
+    pub per_second: Option<f64>,
     /// From the start of a program to its first byte, by a small program and by one with a gigabyte.
     pub starts: Vec<(Duration, Duration)>,
     /// From the order to kill a tree of a hundred to the last that was reaped.
@@ -83,6 +85,17 @@ pub(crate) fn calls(
     (0..pairs).map(|_| Ok((call(shared)?, call(alone)?))).collect()
 }
 
+/// How many calls one client makes in a second without a pause. From the third on each waits for a process to start.
+pub(crate) fn back_to_back(alone: SocketAddr, calls: usize) -> Result<f64> {
+    let template = Template::named(alone, Era::Modern, Ask::Call, None, "s0__echo");
+    let begun = Instant::now();
+    for _ in 0..calls {
+        let (body, _) = once(alone, template.bytes())?;
+        check(Ask::Call, 0, &body)?;
+    }
+    Ok(calls as f64 / begun.elapsed().as_secs_f64())
+}
+
 /// Starts in turns: `start` as it is, and while a gigabyte is held.
 pub(crate) fn starts(
     pairs: usize,
@@ -128,7 +141,7 @@ mod tests {
     fn what_isolation_adds_is_a_difference() {
         let ms = Duration::from_millis;
         let calls = (0..100).map(|number| (ms(1), if number < 90 { ms(2) } else { ms(5) })).collect();
-        let found = Isolation { calls, starts: vec![(ms(2), ms(3))], kills: vec![ms(7)] };
+        let found = Isolation { calls, per_second: None, starts: vec![(ms(2), ms(3))], kills: vec![ms(7)] };
         assert_eq!(found.added_millis(), Some((1.0, 4.0)));
         assert_eq!((found.start_ratio(), found.kill_millis()), (Some(1.5), Some(7.0)));
         let nothing = Isolation::default();

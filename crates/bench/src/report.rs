@@ -370,6 +370,8 @@ impl Supervision {
             figures.push(("shared_call_ms", millis(&shared)));
             figures.push(("isolated_call_ms", millis(&alone)));
         }
+        figures
+            .extend(self.isolation.per_second.map(|rate| ("isolated_calls_back_to_back_per_second", rate)));
         if !self.isolation.starts.is_empty() {
             let (small, large): (Vec<_>, Vec<_>) = self.isolation.starts.iter().copied().unzip();
             figures.push(("start_ms", millis(&small)));
@@ -504,19 +506,26 @@ mod tests {
             starts: vec![(ms(2), ms(5))],
             isolation: Isolation {
                 calls: vec![(ms(1), ms(1))],
+                per_second: Some(400.0),
                 starts: vec![(ms(10), ms(12))],
                 kills: vec![ms(50)],
             },
         };
         assert_eq!(missed(&findings), Vec::<String>::new());
         assert_eq!(findings.bars().len(), 23);
+        let rate = "isolated_calls_back_to_back_per_second";
+        assert_eq!(findings.to_json()["supervision"][rate], 400.0, "it is told and not judged");
         findings.supervision.among_many = vec![(round(100.0, 1.0, 1.0), round(111.0, 1.0, 1.0))];
         findings.supervision.memory = vec![memory(301.0)];
         findings.supervision.restarts = vec![Restart { back: ms(303), own: ms(2) }];
         findings.supervision.full_lists = vec![ms(26)];
         findings.supervision.starts = vec![(ms(2), ms(6))];
-        findings.supervision.isolation =
-            Isolation { calls: vec![(ms(1), ms(4))], starts: vec![(ms(10), ms(13))], kills: vec![ms(51)] };
+        findings.supervision.isolation = Isolation {
+            calls: vec![(ms(1), ms(4))],
+            per_second: None,
+            starts: vec![(ms(10), ms(13))],
+            kills: vec![ms(51)],
+        };
         assert_eq!(missed(&findings).len(), 9);
         assert_eq!(findings.to_json()["supervision"]["shim_start_ms"], 6.0);
         assert!(findings.table().contains("killed server back ms"), "{}", findings.table());

@@ -128,6 +128,7 @@ impl Supervision {
             let shared = stage.gateway(1, 1)?;
             let alone = stage.gateway_with(1, 1, "isolation = \"call\"\n")?;
             found.isolation.calls = isolation::calls(shared.address, alone.address, samples * 20)?;
+            found.isolation.per_second = Some(isolation::back_to_back(alone.address, samples * 40)?);
         }
         if large {
             tell("starting programs beside a gigabyte of memory");
