@@ -205,14 +205,12 @@ mod tests {
 
     /// QA-2: the groups, and the tests under their ids.
     #[test]
-    fn the_page_names_the_tests_and_what_is_not_due() {
+    fn the_page_names_the_tests() {
         let proofs = Proofs::from([("CAT-3".to_owned(), vec!["a::one".to_owned(), "b::two".to_owned()])]);
         let page = render(&proofs);
         assert!(page.contains("through a map\n\n- `a::one`\n- `b::two`\n"), "{page}");
         assert!(
-            page.contains(
-                "**BOX-1** an isolated call runs in a process of its own, with limits *(not yet)*\n"
-            ),
+            page.contains("**BOX-1** an isolated call runs in a process of its own, with limits\n"),
             "{page}"
         );
         let health = page.find("## Health").unwrap();

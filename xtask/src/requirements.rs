@@ -58,6 +58,7 @@ const fn kept(family: &'static str, number: u8, summary: &'static str) -> Requir
     Requirement { family, number, summary, landed: true }
 }
 
+#[expect(dead_code, reason = "all that is promised is kept; the next promise begins with this")]
 const fn later(family: &'static str, number: u8, summary: &'static str) -> Requirement {
     Requirement { family, number, summary, landed: false }
 }
@@ -148,7 +149,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("PROV", 3, "a call while disconnected is a retryable refusal"),
     kept("PROV", 4, "execute looks up, checks, runs confined, and checks the output"),
     kept("PROV", 5, "terminate ends everything and may be repeated"),
-    later("BOX", 1, "an isolated call runs in a process of its own, with limits"),
+    kept("BOX", 1, "an isolated call runs in a process of its own, with limits"),
     kept("BOX", 2, "the payload travels by IPC, and captured output is bounded"),
     kept("BOX", 3, "timeout, crash and memory limit end the whole tree and are told apart"),
     kept("BOX", 4, "no zombie, orphan or open descriptor after any outcome"),

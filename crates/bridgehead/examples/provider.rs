@@ -1,21 +1,25 @@
 //! A server as a provider of tools for an agent: initialise, execute, look at its health, terminate.
 //!
-//! `cargo run --example provider -- bridgehead demo-server`, or any other command of an MCP server
+//! `cargo run --example provider -- bridgehead demo-server`, or any other command or the URL of an MCP server with such a
+//! tool. Each call has a process of its own; those that this takes are this very program, which asks first what it is.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
 use std::sync::Arc;
 
-use bridgehead::config::{Launch, Stdio};
+use bridgehead::config::{Launch, Remote, Stdio};
 use bridgehead::events::Bus;
 use bridgehead::provider::{Health, Invocation, McpProvider, ProviderAdapter, ProviderConfig};
 use bridgehead::{CorrelationId, SystemClock};
 use serde_json::{Value, json};
 
-/// Runs `command`, adds two numbers with its tool `add`, and ends it.
+/// Runs or reaches a server, adds two numbers with its tool `add`, and ends it.
 pub(crate) async fn run(command: &str, arguments: &[String]) -> Result<Value, Box<dyn Error>> {
     let provider = McpProvider::new(Bus::new(Arc::new(SystemClock::default())));
-    let endpoint = Launch::Stdio(Stdio::new(command, arguments));
+    let endpoint = match command.contains("://") {
+        true => Launch::Remote(Remote::new(command.parse()?)),
+        false => Launch::Stdio(Stdio::new(command, arguments)),
+    };
     provider.init(ProviderConfig::new("demo".parse()?, endpoint)).await?;
     assert_eq!(provider.health(), Health::Healthy);
     for (name, _) in provider.tools() {
@@ -30,14 +34,15 @@ pub(crate) async fn run(command: &str, arguments: &[String]) -> Result<Value, Bo
     Ok(executed.result.decode()?)
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
+    bridgehead::main_if_asked();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut command = std::env::args().skip(1);
     let program = command.next().unwrap_or_else(|| "bridgehead".to_owned());
     let mut arguments: Vec<String> = command.collect();
     if arguments.is_empty() {
         arguments.push("demo-server".to_owned());
     }
-    println!("{}", run(&program, &arguments).await?["content"][0]["text"]);
+    println!("{}", runtime.block_on(run(&program, &arguments))?["content"][0]["text"]);
     Ok(())
 }

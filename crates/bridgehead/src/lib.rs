@@ -3,7 +3,8 @@
 //!
 //! This crate wires the others together and holds no protocol or policy of its own. Nothing happens before
 //! [`Server::start`]: building a server connects nothing, installs nothing and reads no environment. The
-//! library never prints and never ends the process; the binary beside it does.
+//! library never prints and never ends the process; the binary beside it does. The exception is a process that was
+//! started to be a helper of isolation, see [`main_if_asked`].
 //!
 //! ```
 //! use bridgehead::{NativeTool, Server, Transport};
@@ -28,6 +29,7 @@
 
 pub mod control;
 mod handlers;
+mod helper;
 mod running;
 mod server;
 mod transport;
@@ -51,6 +53,7 @@ pub use bridgehead_gateway::{
 pub use bridgehead_upstream::{bridge, provider};
 pub use control::Control;
 pub use handlers::Signal;
+pub use helper::main_if_asked;
 pub use running::{DRAIN, Ending, RunError, Running};
 pub use server::{Server, ServerOptions, StartError};
 pub use transport::{ByteStream, Connecting, Transport};

@@ -9,11 +9,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // First, as a shim has nothing to do with the command line.
-    bridgehead_process::shim::main_if_asked();
-    // Servers that are reached, but not from here, are reached by this program as a relay.
-    if let Ok(program) = std::env::current_exe() {
-        bridgehead_upstream::relay::use_relay(program);
-    }
+    // First, as a helper has nothing to do with the command line.
+    bridgehead::main_if_asked();
     cli::main()
 }

@@ -27,7 +27,6 @@ use crate::link::{LinkError, Mirror, Purpose, call_params};
 use crate::policy::{Delays, RestartPolicy};
 use crate::record::Records;
 use crate::registry::Registry;
-use crate::relay;
 use crate::upstream::{FailureStage, Ready, State, Surroundings, Unavailable, Upstream};
 
 /// How many processes of a provider are started at the same time.
@@ -83,8 +82,8 @@ pub struct ProviderConfig {
     pub environment: BTreeMap<String, String>,
     /// The largest answer that is taken, in bytes.
     pub limit: usize,
-    /// Who shares a process of a program. A server that is reached instead of run is called
-    /// from this process, unless there is a [`relay`].
+    /// Who shares a process. With [`Isolation::Call`] a server that is reached instead of run is called from another
+    /// process of this program, which has to have called `bridgehead::main_if_asked`; without it such a server is refused.
     pub isolation: Isolation,
     /// What processes of a program may use.
     pub limits: Limits,
@@ -218,13 +217,13 @@ impl McpProvider {
     async fn start(&self, config: ProviderConfig) -> Result<(), ProviderError> {
         self.end().await;
         let settings = GatewaySettings { request_timeout: config.timeout, ..GatewaySettings::default() };
-        // What is reached has a process of its own where there is a program that relays.
-        let is_program = matches!(config.endpoint, Launch::Stdio(_)) || relay::is_there();
+        let has_processes =
+            matches!(config.endpoint, Launch::Stdio(_)) || config.isolation == Isolation::Call;
         let server = Server {
             jitter: false,
-            isolation: if is_program { config.isolation } else { Isolation::Shared },
+            isolation: config.isolation,
             // The clock of a call is the provider's own.
-            limits: if is_program { config.limits } else { Limits::default() },
+            limits: if has_processes { config.limits } else { Limits::default() },
             confinement: config.confinement,
             ..Server::new(config.namespace.clone(), config.endpoint, &settings)
         };

@@ -23,11 +23,6 @@ pub fn use_relay(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// Whether there is one.
-pub(crate) fn is_there() -> bool {
-    PROGRAM.get().is_some()
-}
-
 /// How a relay is told.
 #[derive(Serialize, Deserialize)]
 struct Told {
@@ -68,8 +63,9 @@ pub(crate) fn relayed(mut server: Server) -> Server {
             Launch::Stdio(stdio)
         }
         _ => Launch::Unusable {
-            reason: "`isolation = \"call\"` of a `url` needs the program `bridgehead`, which relays; use `shared` or \
-                     `session` here"
+            reason: "with `isolation = \"call\"` a `url` is reached from another process of this program, which cannot be \
+                     one: call `bridgehead::main_if_asked()` first in its `main`, or choose the isolation `shared` or \
+                     `session`"
                 .to_owned(),
         },
     };

@@ -500,3 +500,17 @@ async fn calls_of_a_program_are_isolated_by_default() {
     let error = world.provider.init(refused).await.unwrap_err();
     assert_eq!(error.code, Code::SandboxUnavailable, "{error}");
 }
+
+/// BOX-1: a server that is reached is isolated by default too; a program that cannot be a second process is told what it
+/// lacks, and nothing of such a server is read in it.
+#[tokio::test]
+async fn a_server_that_is_reached_is_never_called_from_the_host_by_default() {
+    let world = World::new(Way::Http, mock());
+    let shared = world.config();
+    let isolated = ProviderConfig::new("far".parse().unwrap(), shared.endpoint.clone());
+    assert_eq!(isolated.isolation, Isolation::Call);
+    let error = world.provider.init(isolated).await.unwrap_err();
+    assert!(error.message.contains("bridgehead::main_if_asked()"), "{error}");
+    world.provider.init(shared).await.unwrap();
+    world.provider.terminate().await;
+}

@@ -156,7 +156,7 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Restart(restart) => restart::run(&restart, &world),
         Verb::Events(events) => events::run(&events, &world),
         Verb::Audit(audit) => audit::run(&audit, &world),
-        Verb::Relay => relay::run(&world),
+        Verb::Relay => relay::run(),
         Verb::Completions(_) | Verb::DemoServer => Exit::Success,
     }
 }

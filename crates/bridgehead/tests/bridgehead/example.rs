@@ -37,6 +37,22 @@ async fn the_provider_adds() {
     assert_eq!(result["structuredContent"]["sum"], 3, "{result}");
 }
 
+/// BOX-1, PROV-4: in a program that is not `bridgehead` a server that is reached is called from another process, which is
+/// that program again.
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "the example is a program of its own here")]
+async fn the_provider_reaches_servers_from_another_process() {
+    use bridgehead_testkit::{Behaviour, Carrier, Mock};
+
+    let served = Mock::legacy().tool("add", Behaviour::Echo).serve(Carrier::Http);
+    let tests = std::env::current_exe().unwrap();
+    let program = tests.parent().and_then(std::path::Path::parent).unwrap().join("examples/provider");
+    let ran = tokio::process::Command::new(program).arg(served.url()).kill_on_drop(true).output();
+    let ran = tokio::time::timeout(std::time::Duration::from_secs(60), ran).await.unwrap().unwrap();
+    let (said, complained) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && said.contains(r#"{\"a\":1,\"b\":2}"#), "{said} {complained}");
+}
+
 /// ENV-9: the tools of the demo server as typed operations.
 #[tokio::test]
 async fn the_operation_adds() {
