@@ -4,9 +4,6 @@
 //! says so where there is none, and shows nothing.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
-#![expect(clippy::disallowed_methods, reason = "another user is another program")]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -19,7 +16,7 @@ use std::time::Duration;
 use bridgehead_process::{
     Child, Confined, Confinement, Files, Limits, Shim, SpawnError, Spec, base_environment, spawn, use_shim,
 };
-use support::not_shown;
+use bridgehead_testkit::{as_unprivileged, not_shown};
 use tokio::io::AsyncReadExt;
 
 /// What the prisoner is to try, one per line: a word, and what it is about.
@@ -404,36 +401,11 @@ async fn what_is_kept_is_told() {
     assert!(matches!(error, SpawnError::NoInterpreter { .. }), "{error}");
 }
 
-/// Set for the run of this file by another user.
-const AGAIN: &str = "BRIDGEHEAD_CONFINEMENT_AGAIN";
-
 /// All of this file holds for a user without privileges, as which root runs it once more.
 #[test]
 fn all_holds_for_an_unprivileged_user() {
-    if !rustix::process::geteuid().is_root() || std::env::var_os(AGAIN).is_some() {
-        return;
-    }
-    let program = std::env::current_exe().unwrap();
-    let other_user = || {
-        let mut command = std::process::Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).env("TMPDIR", "/tmp");
-        command
-    };
-    let reaches = |path: &Path| {
-        other_user().arg("test").arg("-x").arg(path).status().is_ok_and(|status| status.success())
-    };
-    if !reaches(&program) || !reaches(Path::new(env!("CARGO_BIN_EXE_process-shim"))) {
-        not_shown(
-            "confinement_as_an_unprivileged_user",
-            "setpriv, or a way for another user to this program",
-        );
-        return;
-    }
-    let listed = other_user().arg(&program).arg("--list").output().unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
-    for test in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
-        // One process for each, as some change what their process may do.
-        let run = other_user().arg(&program).args(["--exact", test]).env(AGAIN, "1").output().unwrap();
-        assert!(run.status.success(), "{test}: {}", String::from_utf8_lossy(&run.stdout));
-    }
+    let shim = Path::new(env!("CARGO_BIN_EXE_process-shim"));
+    as_unprivileged("confinement_as_an_unprivileged_user", &[shim], |name| {
+        name != "all_holds_for_an_unprivileged_user"
+    });
 }

@@ -5,8 +5,6 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed expectation of a test")]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +13,7 @@ use std::time::{Duration, Instant};
 use bridgehead_process::{
     Breach, Child, Enforced, Limits, Shim, SpawnError, Spec, base_environment, spawn, use_shim,
 };
-use support::not_shown;
+use bridgehead_testkit::not_shown;
 use tokio::io::AsyncReadExt;
 
 /// Makes this file's program take so many megabytes, and wait.

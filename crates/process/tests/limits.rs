@@ -5,15 +5,13 @@
 #![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
 #![expect(clippy::disallowed_methods, reason = "a program that takes memory is another one")]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bridgehead_process::{
     Breach, Child, Effective, Enforced, Limits, Shim, SpawnError, Spec, base_environment, spawn, use_shim,
 };
-use support::not_shown;
+use bridgehead_testkit::{as_unprivileged, not_shown};
 use tokio::io::AsyncReadExt;
 
 /// Set in the environment of everything that a test starts, so that it is found wherever it went.
@@ -274,28 +272,11 @@ fn python() -> Option<&'static str> {
         .find(|path| std::path::Path::new(path).is_file())
 }
 
-/// Set for the run of this file by another user.
-const AGAIN: &str = "BRIDGEHEAD_LIMITS_AGAIN";
-
 /// All of this file holds for a user without privileges, as which root runs it once more.
 #[test]
 fn all_holds_for_an_unprivileged_user() {
-    if !rustix::process::geteuid().is_root() || std::env::var_os(AGAIN).is_some() {
-        return;
-    }
-    let program = std::env::current_exe().unwrap();
-    let other_user = || {
-        let mut command = std::process::Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).env("TMPDIR", "/tmp");
-        command
-    };
-    let reaches = |path: &std::path::Path| {
-        other_user().arg("test").arg("-x").arg(path).status().is_ok_and(|status| status.success())
-    };
-    if !reaches(&program) || !reaches(env!("CARGO_BIN_EXE_process-shim").as_ref()) {
-        not_shown("limits_as_an_unprivileged_user", "setpriv, or a way for another user to this program");
-        return;
-    }
-    let run = other_user().arg(&program).arg("--test-threads=1").env(AGAIN, "1").output().unwrap();
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+    let shim = std::path::Path::new(env!("CARGO_BIN_EXE_process-shim"));
+    as_unprivileged("limits_as_an_unprivileged_user", &[shim], |name| {
+        name != "all_holds_for_an_unprivileged_user"
+    });
 }

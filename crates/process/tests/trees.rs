@@ -482,25 +482,33 @@ fn box_47_the_thread_that_started_it_may_end() {
     });
 }
 
-/// BOX-5: starting a program costs the same however much memory the starting program has. Where every start copied the
-/// page tables, it would cost many times as much.
+/// BOX-5: starting a program costs a gateway with a gigabyte no more than a small one, and less than 2 ms at the median.
+/// What is judged is this thread's processor time, which other programs do not lengthen; `cargo xtask bench` judges the
+/// time that passes.
 #[tokio::test]
 async fn box_48_a_start_does_not_grow_with_memory() {
-    async fn quickest() -> Duration {
-        let mut quickest = Duration::MAX;
-        for _ in 0..15 {
+    /// The processor time of this thread so far.
+    fn spent() -> Duration {
+        let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        Duration::from_nanos(spent.split_whitespace().next().unwrap().parse().unwrap())
+    }
+    async fn median() -> Duration {
+        let mut all = Vec::new();
+        for _ in 0..31 {
             let mark = mark("memory");
-            let begun = Instant::now();
+            let begun = spent();
             let (child, mut lines) = start("echo up; cat", &mark);
+            all.push(spent() - begun);
             line(&mut lines).await;
-            quickest = quickest.min(begun.elapsed());
             child.kill().await;
         }
-        quickest
+        all.sort();
+        all[15]
     }
-    let small = quickest().await;
+    let small = median().await;
     let held: Vec<Vec<u8>> = (0..1024).map(|number| vec![(number % 200) as u8 | 1; 1 << 20]).collect();
-    let large = quickest().await;
+    let large = median().await;
     assert!(held.iter().all(|block| block[4096] != 0));
-    assert!(large < small * 4 + Duration::from_millis(10), "{small:?}, with a gigabyte {large:?}");
+    assert!(large < Duration::from_millis(2), "{large:?}");
+    assert!(large < small * 3 + Duration::from_micros(300), "{small:?}, with a gigabyte {large:?}");
 }

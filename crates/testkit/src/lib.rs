@@ -33,6 +33,7 @@ mod mock;
 pub mod peer;
 mod recorder;
 mod script;
+mod showing;
 
 pub use clock::FakeClock;
 pub use leak::{LeakCheck, Leftovers};
@@ -42,3 +43,4 @@ pub use script::{
     Behaviour, Carrier, Crash, Era, Initialize, LEGACY_REVISION, MODERN_REVISION, Probe, ProgressFault,
     Reply, RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim,
 };
+pub use showing::{as_unprivileged, not_shown};

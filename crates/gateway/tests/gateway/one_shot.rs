@@ -135,34 +135,79 @@ async fn box_50_a_killed_one_is_not_missed() {
     fixture.end().await;
 }
 
-/// BOX-4: after many calls there are as many processes and descriptors as before.
+/// A field of a process's `status`.
+fn field(pid: &str, name: &str) -> Option<String> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| Some(line.strip_prefix(name)?.split_whitespace().next()?.to_owned()))
+}
+
+/// How many below this process have ended and were not waited for.
+fn zombies() -> usize {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let all: Vec<String> = all.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let below = |pid: &String| {
+        let mut at = pid.clone();
+        while let Some(parent) = field(&at, "PPid:") {
+            if parent == std::process::id().to_string() {
+                return true;
+            }
+            at = parent;
+        }
+        false
+    };
+    all.iter().filter(|pid| field(pid, "State:").as_deref() == Some("Z") && below(pid)).count()
+}
+
+/// How many control groups there are beside that of this process; none where trees have none.
+fn groups() -> usize {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")?.strip_suffix("/bridgehead-gateway"));
+    let folder = own.map(|own| Path::new("/sys/fs/cgroup").join(own));
+    folder.and_then(|folder| std::fs::read_dir(folder).ok()).map_or(0, |entries| {
+        entries
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("bridgehead-tree-"))
+            .count()
+    })
+}
+
+/// BOX-4: after many calls there are as many processes, descriptors and control groups as before, no zombies, and no more
+/// memory. There are 500 of them here; `cargo xtask soak --full` makes ten thousand.
 #[tokio::test]
 async fn box_46_many_calls_leave_nothing() {
     let fixture = Fixture::start(&[("m", mock())], alone);
     fixture.names().await;
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let kilobytes = || field("self", "RssAnon:").unwrap().parse::<u64>().unwrap();
     let idle = || fixture.gateway.status().upstreams[0].pids.len() == 3;
-    for _ in 0..10 {
+    for _ in 0..50 {
         fixture.call("pid", json!({})).await.unwrap();
     }
     until("all is calm", idle).await;
-    let before = descriptors();
-    for _ in 0..200 {
+    let before = (descriptors(), groups(), kilobytes());
+    for _ in 0..500 {
         fixture.call("pid", json!({})).await.unwrap();
     }
-    until("all is calm again", || idle() && descriptors() <= before + 2).await;
+    until("all is calm again", || {
+        idle() && descriptors() <= before.0 + 2 && groups() <= before.1 && zombies() == 0
+    })
+    .await;
+    // The recorder of this test keeps all calls.
+    let grown = kilobytes().saturating_sub(before.2);
+    assert!(grown < 8 << 10, "{grown} kB");
     fixture.end().await;
 }
 
-/// BOX-5: a call that finds a process waiting takes hardly longer than one of a shared process. The median is judged here,
-/// as this machine may be busy; `cargo xtask bench` judges the 95th percentile.
+/// BOX-5: a call that finds a process waiting takes hardly longer than one of a shared process. There are few of them
+/// here and the median is judged, as this machine runs other tests at the same time, which is what the slowest of twenty
+/// would tell of; `cargo xtask bench --full` makes hundreds and judges the 95th percentile.
 #[tokio::test]
 async fn box_59_a_waiting_process_costs_little() {
     let servers = [("alone", mock()), ("shared", mock())];
     let fixture = Fixture::start(&servers, alone);
     fixture.names().await;
     let (mut isolated, mut plain) = (Vec::new(), Vec::new());
-    for _ in 0..40 {
+    for _ in 0..60 {
         let waiting =
             || fixture.gateway.status().upstreams[0].pool.as_ref().is_some_and(|pool| pool["idle"] == 2);
         until("two are waiting", || waiting() && fixture.gateway.status().upstreams[0].pids.len() == 3).await;
@@ -174,7 +219,8 @@ async fn box_59_a_waiting_process_costs_little() {
     }
     isolated.sort();
     plain.sort();
-    let added = isolated[20].saturating_sub(plain[20]);
-    assert!(added < Duration::from_millis(10), "{added:?}");
+    let added = |at: usize| isolated[at].saturating_sub(plain[at]);
+    println!("added: p50 {:?}, p95 {:?}", added(30), added(57));
+    assert!(added(30) < Duration::from_millis(10), "{:?}", added(30));
     fixture.end().await;
 }

@@ -161,6 +161,11 @@ async fn box_13_the_largest_answer_comes_whole() {
 }
 
 /// Lines that are no messages, answers to nobody, and answers that nobody can read harm nobody.
+///
+/// Such a line is no error of the protocol by itself: servers print to their output what is meant for a log, and always
+/// have. It is skipped and kept for `logs`, and the first answer with the right id counts. So an answer that cannot be
+/// read is none, and its call ends by its clock; as much nonsense as an answer may be large is what ends a process
+/// (case 16).
 #[tokio::test]
 async fn box_14_nonsense_harms_nobody() {
     let depth = 10_000;
@@ -168,23 +173,27 @@ async fn box_14_nonsense_harms_nobody() {
         format!("{{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
     let mock = Mock::legacy()
         .tool("bytes", shell(r"printf '\377\376\000{\n\n[]\nnull\n{}\n'"))
+        .tool("cut", Behaviour::RawLine(r#"{"jsonrpc":"2.0","id":$ID,"result":{"content":["#.to_owned()))
         .tool("deep", Behaviour::RawLine(deep))
         .tool("twice", Behaviour::DoubleAnswer)
         .tool("astray", Behaviour::WrongId);
     let fixture = Fixture::start(&[("m", mock.tool("echo", Behaviour::Echo))], |options| {
         alone(options);
         let limits = Limits { execution: Some(SHORT), ..Limits::default() };
-        options.servers[0]
-            .tools
-            .insert("deep".to_owned(), ToolOverride { limits, ..ToolOverride::default() });
+        for tool in ["deep", "cut"] {
+            let limited = ToolOverride { limits, ..ToolOverride::default() };
+            options.servers[0].tools.insert(tool.to_owned(), limited);
+        }
     });
     fixture.names().await;
-    assert!(fixture.call("bytes", json!({})).await.is_ok());
-    // What cannot be read is no message, and so no answer.
-    let deep = fixture.call("deep", json!({})).await.unwrap_err();
-    assert_eq!(deep["data"]["code"], "PROVIDER_TIMEOUT", "{deep}");
-    for tool in ["twice", "astray", "echo"] {
-        assert!(fixture.call(tool, json!({})).await.is_ok(), "{tool}");
+    for tool in ["bytes", "twice", "astray", "echo"] {
+        let answer = fixture.call(tool, json!({"of": tool})).await.unwrap();
+        assert_eq!(answer["structuredContent"], json!({"of": tool}), "{answer}");
+    }
+    for tool in ["deep", "cut"] {
+        let unread = fixture.call(tool, json!({})).await.unwrap_err();
+        assert_eq!(unread["data"]["code"], "PROVIDER_TIMEOUT", "{unread}");
+        assert!(fixture.call("echo", json!({})).await.is_ok(), "after {tool}");
     }
     fixture.end().await;
 }
@@ -203,7 +212,8 @@ async fn box_15_chatter_is_skipped() {
     fixture.end().await;
 }
 
-/// BOX-2, BOX-3: endless output is ended with the call.
+/// BOX-2, BOX-3: endless output is ended with the call, the process that wrote it is gone, and what is kept of it is
+/// bounded.
 #[tokio::test]
 async fn box_16_endless_output_is_ended() {
     let mock = Mock::legacy().tool("lines", shell("yes")).tool("one", shell("yes | tr -d '\\n'"));
@@ -214,33 +224,62 @@ async fn box_16_endless_output_is_ended() {
         options.servers[0].tools.insert("one".to_owned(), ToolOverride { limits, ..ToolOverride::default() });
     });
     fixture.names().await;
+    let pids = || fixture.gateway.status().upstreams[0].pids.clone();
+    until("two are waiting", || pids().len() == 3).await;
+    let before = pids();
     let error = fixture.call("lines", json!({})).await.unwrap_err();
     ended(&error["data"]["details"], "output_limit", "no messages");
+    until("the one that wrote is gone", || {
+        before.iter().filter(|pid| Path::new(&format!("/proc/{pid}")).exists()).count() == 2
+    })
+    .await;
     let error = fixture.call("one", json!({})).await.unwrap_err();
     assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
+    let lines = fixture.gateway.upstreams()[0].record().tail(usize::MAX);
+    let kept: usize = lines.iter().map(|line| line.text.len()).sum();
+    assert!(kept <= 256 << 10, "{kept}");
     assert!(fixture.call("echo", json!({})).await.is_ok());
     fixture.end().await;
 }
 
-/// One that reads nothing any more holds up nobody but its own callers.
+/// BOX-3: one that does not read what it is sent runs out of time, and meanwhile holds up nobody: the one task of this
+/// test serves others.
 #[tokio::test]
 async fn box_18_one_that_does_not_read_holds_up_nobody() {
-    let deaf = Mock::legacy().tool("stop", shell("kill -STOP $PPID; sleep 60")).tool("take", Behaviour::Echo);
-    let well = Mock::legacy().tool("echo", Behaviour::Echo);
-    let fixture = Fixture::start(&[("deaf", deaf), ("well", well)], |options| {
-        options.servers[0].limits.execution = Some(SHORT);
-        options.servers[0].restart = false;
+    let servers = ["deaf", "well"].map(|name| (name, Mock::legacy().tool("echo", Behaviour::Echo)));
+    let fixture = Fixture::start(&servers, |options| {
+        alone(options);
+        options.servers[0].limits.execution = Some(Duration::from_secs(3));
     });
     fixture.names().await;
-    let (stopped, taken) = tokio::join!(fixture.call("deaf__stop", json!({})), async {
-        // By now it has stopped, or will before it has read all of this.
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        fixture.call("deaf__take", json!({"text": "x".repeat(15 << 20)})).await
-    });
-    assert!(stopped.is_err() && taken.is_err(), "{stopped:?}");
-    let code = &taken.unwrap_err()["data"]["code"];
-    assert!(code == "PROVIDER_TIMEOUT" || code == "PROVIDER_CRASHED", "{code}");
-    assert!(fixture.call("well__echo", json!({})).await.is_ok());
+    let pids = || fixture.gateway.status().upstreams[0].pids.clone();
+    until("two are waiting", || pids().len() == 3).await;
+    let signal = |pid: &u32, signal| {
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(), signal)
+    };
+    let deaf = pids();
+    for pid in &deaf {
+        signal(pid, rustix::process::Signal::STOP).unwrap();
+    }
+    let answered = std::cell::Cell::new(0);
+    let well = async {
+        loop {
+            assert!(fixture.call("well__echo", json!({})).await.is_ok());
+            answered.set(answered.get() + 1);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // Far more than fits into a pipe.
+    let error = tokio::select! {
+        outcome = fixture.call("deaf__echo", json!({"text": "x".repeat(15 << 20)})) => outcome.unwrap_err(),
+        () = well => unreachable!(),
+    };
+    assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
+    assert!(answered.get() >= 20, "{}", answered.get());
+    // Those that nobody has killed go on; the test ends with all of them.
+    for pid in &deaf {
+        let _ = signal(pid, rustix::process::Signal::CONT);
+    }
     fixture.end().await;
 }
 
@@ -479,10 +518,32 @@ async fn a_server_that_cannot_be_confined_is_not_started() {
     fixture.end().await;
 }
 
-/// A fork bomb, a memory hog, a flood and a daemon, side by side with a server under load, whose answers they do not
-/// touch. All of them are bounded by more than their limits.
+/// How long the slowest took of calls that four clients make of a server, one after the other, until `enough` says so of
+/// how many there were; each of them must be answered as it should.
+async fn load(fixture: &Fixture, tool: &str, enough: impl Fn(u64) -> bool) -> Duration {
+    let answered = std::cell::Cell::new(0);
+    let client = async |client: u64| {
+        let mut slowest = Duration::ZERO;
+        while !enough(answered.get()) {
+            let asked = json!({"client": client, "number": answered.get()});
+            let begun = std::time::Instant::now();
+            let answer = fixture.call(tool, asked.clone()).await.unwrap();
+            slowest = slowest.max(begun.elapsed());
+            assert_eq!(answer["structuredContent"], asked);
+            answered.set(answered.get() + 1);
+        }
+        slowest
+    };
+    let slowest = tokio::join!(client(0), client(1), client(2), client(3));
+    slowest.0.max(slowest.1).max(slowest.2).max(slowest.3)
+}
+
+/// BOX-4: a fork bomb, a memory hog, a flood and a daemon, again and again, side by side with a server under load: all
+/// of its answers are right, and none of them takes much longer than without such neighbours. All of them are bounded by
+/// more than their limits.
 #[tokio::test]
 async fn box_25_bad_neighbours_do_not_touch_a_good_one() {
+    const CALLS: u64 = 1_000;
     let bomb = "for i in $(seq 200); do sleep 30 & done; wait";
     let daemon = "setsid sh -c 'setsid sleep 30 &' &";
     let bad = Mock::legacy()
@@ -495,34 +556,30 @@ async fn box_25_bad_neighbours_do_not_touch_a_good_one() {
         alone(options);
         let limits = &mut options.servers[0].limits;
         (limits.memory, limits.processes) = (Some(96 << 20), Some(32));
-        limits.output = Some(1 << 20);
+        (limits.output, limits.execution) = (Some(1 << 20), Some(LONG));
     });
     fixture.names().await;
-    let bad = async {
-        tokio::join!(
-            fixture.call("bad__bomb", json!({})),
-            fixture.call("bad__hog", json!({})),
-            fixture.call("bad__flood", json!({})),
-            fixture.call("bad__daemon", json!({})),
-        )
-    };
-    let answered = std::cell::Cell::new(0);
-    let good = async {
-        loop {
-            let number = answered.get();
-            let answer = fixture.call("good__echo", json!({"number": number})).await.unwrap();
-            assert_eq!(answer["structuredContent"]["number"], number);
-            answered.set(number + 1);
+    let calm = load(&fixture, "good__echo", |answered| answered >= CALLS).await;
+    let attacked = std::cell::Cell::new(false);
+    let attack = async {
+        for _ in 0..2 {
+            let (bomb, hog, flood, daemon) = tokio::join!(
+                fixture.call("bad__bomb", json!({})),
+                fixture.call("bad__hog", json!({})),
+                fixture.call("bad__flood", json!({})),
+                fixture.call("bad__daemon", json!({})),
+            );
+            assert_eq!(bomb.unwrap_err()["data"]["details"]["reason"], "process_limit");
+            assert_eq!(hog.unwrap_err()["data"]["details"]["reason"], "memory_limit");
+            assert_eq!(flood.unwrap_err()["data"]["details"]["reason"], "output_limit");
+            assert!(daemon.is_ok(), "{daemon:?}");
         }
+        attacked.set(true);
     };
-    let (bomb, hog, flood, daemon) = tokio::select! {
-        outcomes = bad => outcomes,
-        () = good => unreachable!(),
-    };
-    assert_eq!(bomb.unwrap_err()["data"]["details"]["reason"], "process_limit");
-    assert_eq!(hog.unwrap_err()["data"]["details"]["reason"], "memory_limit");
-    assert_eq!(flood.unwrap_err()["data"]["details"]["reason"], "output_limit");
-    assert!(daemon.is_ok(), "{daemon:?}");
-    assert!(answered.get() > 0);
+    let attacked_and = |answered| attacked.get() && answered >= CALLS;
+    let ((), slowest) = tokio::join!(attack, load(&fixture, "good__echo", attacked_and));
+    // The attackers want the processors too, and have a fair share of them until they are ended.
+    let bound = calm * 20 + Duration::from_secs(2);
+    assert!(slowest < bound, "the slowest of the calls took {slowest:?}, and {calm:?} before");
     fixture.end().await;
 }
