@@ -161,10 +161,11 @@ const SERVERS = {
   },
 };
 
+const wanted = Object.entries(SERVERS).filter(([server]) => !job.only || job.only.includes(server));
 const client = await connect();
-const listed = await ready(client, Object.keys(SERVERS));
+const listed = await ready(client, wanted.map(([server]) => server));
 const direct = job.direct ? await listDirectly() : {};
-for (const [server, expected] of Object.entries(SERVERS)) {
+for (const [server, expected] of wanted) {
   const call = (tool, args, options) => client.callTool({ name: `${server}__${tool}`, arguments: args }, options);
   await check(server, 'list', async () => {
     const names = expected.tools.split(/\s+/).map((tool) => `${server}__${tool}`);

@@ -37,6 +37,7 @@ pub(crate) fn run(installed: &Installed, full: bool, outcomes: &mut Outcomes) ->
         &leftovers(&mark),
     ));
 
+    stage.confined(outcomes)?;
     stage.kill(outcomes)?;
     if full {
         stage.over_stdio(outcomes)?;
@@ -87,8 +88,66 @@ impl<'a> Stage<'a> {
         let text = |key: &str| order[key].as_str().unwrap_or_default().to_owned();
         let name = format!("servers · {} · {}", text("era"), text("transport"));
         let told = drive(&name, &mut driver, &order, &self.log())?;
-        outcomes.servers.told("servers", &text("era"), &text("transport"), told);
+        let who = if order["only"].is_array() { "confined servers" } else { "servers" };
+        outcomes.servers.told(who, &text("era"), &text("transport"), told);
         Ok(())
+    }
+
+    /// A Node and a Python server with all that isolation has: a process for each call, with the limits of one, no network,
+    /// nothing that they could write to, and no file to read but their own.
+    fn confined(&self, outcomes: &mut Outcomes) -> Result<()> {
+        let mark = mark("confined");
+        let file = self.installed.scratch().join("confined.toml");
+        fs::write(&file, self.confined_servers(&mark)?)
+            .with_context(|| format!("{} could not be written", file.display()))?;
+        let gateway = Gateway::start(&self.installed.gateway(), &file, &mark, &self.log())?;
+        for era in ERAS {
+            let only = json!(["everything", "time"]);
+            self.drive(
+                &json!({"transport": "http", "era": era, "url": gateway.url, "only": only}),
+                outcomes,
+            )?;
+        }
+        outcomes.processes.push(gateway.terminate()?);
+        outcomes.processes.push(Outcome::of(
+            "confined servers",
+            "gone after SIGTERM of the gateway",
+            &leftovers(&mark),
+        ));
+        Ok(())
+    }
+
+    /// Texts are written as in JSON, which TOML reads too.
+    fn confined_servers(&self, mark: &str) -> Result<String> {
+        let at = self.installed;
+        // Interpreters may be installed anywhere, with their libraries beside them.
+        let home = |program: &Path| -> Result<PathBuf> {
+            let found = match program.is_absolute() {
+                true => program.to_owned(),
+                false => std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+                    .map(|folder| folder.join(program))
+                    .find(|path| path.is_file())
+                    .with_context(|| format!("there is no {}", program.display()))?,
+            };
+            let real = found.canonicalize()?;
+            let home = real.parent().and_then(Path::parent);
+            home.map(Path::to_owned).with_context(|| format!("{} lies nowhere", real.display()))
+        };
+        let everything = at.npm_program("mcp-server-everything");
+        let time = at.python("mcp-server-time");
+        let python = time.parent().context("it lies in a folder")?.to_owned();
+        let server = |name: &str, program: &Path, arguments: Value, read: Value| {
+            let (program, folder, path) = (json!(program), json!(self.folder), json!(self.path()));
+            format!(
+                "[servers.{name}]\ncommand = {program}\nargs = {arguments}\ncwd = {folder}\n\
+                 isolation = \"call\"\nprofile = \"offline-readonly\"\nfiles = {{ read = {read} }}\n\
+                 env = {{ {MARK} = \"{mark}\", PATH = {path} }}\n\n"
+            )
+        };
+        let node_reads = json!([at.npm(), home(at.node())?]);
+        let python_reads = json!([python.parent(), home(&python.join("python3"))?]);
+        Ok(server("everything", at.node(), json!([everything]), node_reads)
+            + &server("time", &time, json!([]), python_reads))
     }
 
     /// What is left when the gateway has no chance to tidy up.
