@@ -36,6 +36,11 @@ impl CorrelationId {
         uuid::Uuid::try_parse(text).ok().map(Self)
     }
 
+    /// Its text, to be written without detours.
+    pub(crate) fn hyphenated(self) -> uuid::fmt::Hyphenated {
+        self.0.hyphenated()
+    }
+
     /// The sixteen bytes, for stores.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 16] {

@@ -3,6 +3,8 @@
 //! The text is made once, when the event comes in, and is never made again from its parts: whoever checks a
 //! row hashes the bytes that are there. Its number stands first, because it is known last.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::io::Write;
 
 use bridgehead_wire::{Era, Redactor};
@@ -173,7 +175,10 @@ impl Keeping {
             text.plain("\"");
         }
         if payload.len() <= LONGEST_PAYLOAD && self.payloads == Payloads::Redacted {
-            text.string("payload", &String::from_utf8_lossy(&self.redactor.json(tool, payload)));
+            let kept = self.redactor.json(tool, payload);
+            // It is text, unless somebody who embeds this says otherwise; replacing what is not is slow.
+            let lossy = || String::from_utf8_lossy(&kept);
+            text.string("payload", &str::from_utf8(&kept).map_or_else(|_| lossy(), Cow::Borrowed));
         }
     }
 }
@@ -191,8 +196,13 @@ impl Text {
         server: Option<&str>,
     ) -> Self {
         let mut text = Self(Vec::with_capacity(512));
-        // Six decimals, so that times line up and sort as text. Writing to memory does not fail.
-        let _ = write!(text.0, r#""kind":"{kind}","time":"{time:.6}","correlationId":"{correlation}""#);
+        text.plain("\"kind\":\"");
+        text.plain(kind);
+        text.plain("\",\"time\":\"");
+        text.time(time);
+        text.plain("\",\"correlationId\":\"");
+        text.plain(correlation.hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer()));
+        text.plain("\"");
         text.string("tool", tool);
         if let Some(server) = server {
             text.string("server", server);
@@ -203,6 +213,30 @@ impl Text {
     /// Text that needs no escaping.
     fn plain(&mut self, text: &str) {
         self.0.extend_from_slice(text.as_bytes());
+    }
+
+    /// The time with six decimals, so that times line up and sort as text. Within one second only these differ.
+    fn time(&mut self, time: jiff::Timestamp) {
+        thread_local! {
+            static SECOND: Cell<(i64, [u8; 19])> = const { Cell::new((i64::MIN, [0; 19])) };
+        }
+        let (second, decimals) = (time.as_second(), time.subsec_microsecond());
+        if second < 0 || decimals < 0 {
+            // Before 1970 they count backwards.
+            return self.plain(&time_text(time));
+        }
+        let (mut kept, mut text) = SECOND.get();
+        if kept != second {
+            let whole = time_text(time);
+            match whole.as_bytes().first_chunk() {
+                Some(first) => (kept, text) = (second, *first),
+                None => return self.plain(&whole),
+            }
+            SECOND.set((kept, text));
+        }
+        self.0.extend_from_slice(&text);
+        // Writing to memory does not fail.
+        let _ = write!(self.0, ".{decimals:06}Z");
     }
 
     fn name(&mut self, name: &str) {
@@ -326,6 +360,24 @@ mod tests {
             r#""outcome":"error","code":"HANDLER_ERROR","message":"password=[redacted]","durationMs":43,"queuedMs":2}"#,
         );
         check(Outcome::Cancelled, r#""outcome":"cancelled","durationMs":43,"queuedMs":2}"#);
+    }
+
+    #[test]
+    fn times_are_written_as_everywhere() {
+        for time in [
+            "2026-11-15T12:00:00.5Z",
+            "2026-11-15T12:00:00.000001999Z",
+            "2026-11-15T12:00:00.999999999Z",
+            "2026-11-15T12:00:01Z",
+            "1970-01-01T00:00:00Z",
+            "1969-12-31T23:59:59.25Z",
+            "9999-12-30T21:59:59.999999Z",
+            "2026-11-15T12:00:00.5Z",
+        ] {
+            let (time, mut text) = (time.parse().unwrap(), Text(Vec::new()));
+            text.time(time);
+            assert_eq!(String::from_utf8(text.0).unwrap(), time_text(time));
+        }
     }
 
     /// AUD-4: `digest` keeps no text and `none` not even a digest; sizes stay.

@@ -92,15 +92,16 @@ impl Redactor {
 
     fn strings(&self, bytes: &Bytes) -> Bytes {
         let json: &[u8] = bytes;
+        // Once for all strings. Where it is no text throughout, each is looked at for itself.
+        let whole = std::str::from_utf8(json).ok();
         let mut edit = Edit::of(json);
         let mut at = 0;
-        while let Some(quote) = memchr::memchr(b'"', &json[at..]) {
+        while let Some(quote) = find(&json[at..], |byte| byte == b'"', |rest| memchr::memchr(b'"', rest)) {
             let start = at + quote;
             self.numbers(at, start, &mut edit);
-            let end = string_end(json, start);
+            let (end, text) = string_at(json, whole, start);
             at = end;
             // A lone surrogate is JSON but not text. It cannot be judged, so it goes.
-            let text = string_text(&json[start..end]);
             match text.as_deref().map(|text| self.text(text)) {
                 None => edit.replace(start, end, QUOTED_MARK),
                 Some(Cow::Owned(text)) => edit.replace(start, end, Raw::string(&text).bytes()),
@@ -165,26 +166,41 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// The text of a JSON string, quotes included in `string`.
-fn string_text(string: &[u8]) -> Option<Cow<'_, str>> {
-    let inner = string.get(1..string.len().saturating_sub(1))?;
-    if memchr::memchr(b'\\', inner).is_none() {
-        return std::str::from_utf8(inner).ok().map(Cow::Borrowed);
-    }
-    serde_json::from_slice::<String>(string).ok().map(Cow::Owned)
+/// Behind the string that opens at `start`, and what it says; `whole` is all of `json`, where that is known to be text.
+fn string_at<'a>(json: &'a [u8], whole: Option<&'a str>, start: usize) -> (usize, Option<Cow<'a, str>>) {
+    let (end, escaped) = string_end(json, start);
+    let inner = start + 1..end - 1;
+    let text = match whole {
+        _ if escaped => serde_json::from_slice(&json[start..end]).ok().map(Cow::Owned),
+        Some(whole) => whole.get(inner).map(Cow::Borrowed),
+        None => json.get(inner).and_then(|inner| str::from_utf8(inner).ok()).map(Cow::Borrowed),
+    };
+    (end, text)
 }
 
-/// Behind the string that opens at `start`.
-fn string_end(json: &[u8], start: usize) -> usize {
+/// Behind the string that opens at `start`, and whether it has escapes.
+fn string_end(json: &[u8], start: usize) -> (usize, bool) {
     let mut at = start + 1;
-    while let Some(found) = json.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
+    let mut escaped = false;
+    let ends = |byte: u8| byte == b'"' || byte == b'\\';
+    while let Some(found) =
+        json.get(at..).and_then(|rest| find(rest, ends, |rest| memchr::memchr2(b'"', b'\\', rest)))
+    {
         at += found;
         if json[at] == b'"' {
-            return at + 1;
+            return (at + 1, escaped);
         }
+        escaped = true;
         at += 2;
     }
-    json.len()
+    (json.len(), escaped)
+}
+
+/// The first byte that is `wanted`, which is near most of the time: only beyond that `far` is worth its start.
+fn find(rest: &[u8], wanted: impl Fn(u8) -> bool, far: impl FnOnce(&[u8]) -> Option<usize>) -> Option<usize> {
+    let (near, beyond) = rest.split_at(rest.len().min(32));
+    let found = near.iter().position(|byte| wanted(*byte));
+    found.or_else(|| Some(near.len() + far(beyond)?))
 }
 
 /// Behind the value that begins at `start`. On text that is not JSON, which free text may quote, it is
@@ -194,7 +210,7 @@ fn value_end(json: &[u8], start: usize) -> usize {
     let mut at = start;
     while let Some(byte) = json.get(at) {
         match byte {
-            b'"' => at = string_end(json, at),
+            b'"' => at = string_end(json, at).0,
             b'{' | b'[' => {
                 depth += 1;
                 at += 1;

@@ -95,11 +95,56 @@ const HARMLESS_TOKENS: &[&str] = &[
     "unk",
 ];
 
+/// A secret as the whole name only.
+const SIGNATURE: &str = "sig";
+
 /// Endings that are secrets only as a word of their own: `db_pass`, but not `bypass`.
 const SECRET_WORDS: &[&str] = &["pass", "pwd"];
 
+/// For each last letter the letters before it, of all words that this module knows.
+static ENDINGS: [u32; 26] = {
+    let mut endings = [0; 26];
+    let mut at = 0;
+    while at < SECRET.len() {
+        note_ending(&mut endings, SECRET[at]);
+        at += 1;
+    }
+    at = 0;
+    while at < TRAILERS.len() {
+        note_ending(&mut endings, TRAILERS[at]);
+        at += 1;
+    }
+    at = 0;
+    while at < SECRET_WORDS.len() {
+        note_ending(&mut endings, SECRET_WORDS[at]);
+        at += 1;
+    }
+    note_ending(&mut endings, SIGNATURE);
+    endings
+};
+
+const fn note_ending(endings: &mut [u32; 26], word: &str) {
+    if let [.., before @ b'a'..=b'z', last @ b'a'..=b'z'] = word.as_bytes() {
+        endings[(*last - b'a') as usize] |= 1 << (*before - b'a');
+    }
+}
+
+/// Whether `name` may be one of a secret, by its last two letters. Digits are looked through, so they tell nothing.
+fn at_first_glance(name: &[u8]) -> bool {
+    let mut last = name.iter().rev().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase);
+    match (last.next(), last.next()) {
+        (Some(last @ b'a'..=b'z'), Some(before @ b'a'..=b'z')) => {
+            ENDINGS[usize::from(last - b'a')] & (1 << (before - b'a')) != 0
+        }
+        _ => true,
+    }
+}
+
 /// Whether the value called `name` is a secret.
 pub(super) fn is_secret(name: &[u8]) -> bool {
+    if !at_first_glance(name) {
+        return false;
+    }
     let folded: SmallVec<[u8; 64]> =
         name.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase).collect();
     let mut folded = folded.as_slice();
@@ -107,7 +152,7 @@ pub(super) fn is_secret(name: &[u8]) -> bool {
         if let Some(before) = folded.strip_suffix(b"token") {
             return !HARMLESS_TOKENS.iter().any(|word| before.ends_with(word.as_bytes()));
         }
-        if one_ends(&SECRET, &SECRET_TAILS, folded).is_some() || folded == b"sig" {
+        if one_ends(&SECRET, &SECRET_TAILS, folded).is_some() || folded == SIGNATURE.as_bytes() {
             return true;
         }
         let digits = folded.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();

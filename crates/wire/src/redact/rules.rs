@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use regex::Regex;
 
-use super::{Edit, MARK, QUOTED_MARK, skip_blank, string_end, string_text, value_end};
+use super::{Edit, MARK, QUOTED_MARK, skip_blank, string_at, value_end};
 
 /// A rule that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -120,8 +120,8 @@ fn hide(edit: &mut Edit<'_>, start: usize, paths: &[&[String]]) -> usize {
             return at + 1;
         }
         let name = if object {
-            let end = string_end(json, at);
-            let name = string_text(&json[at..end]).map_or_else(|| "*".to_owned(), Cow::into_owned);
+            let (end, name) = string_at(json, None, at);
+            let name = name.map_or_else(|| "*".to_owned(), Cow::into_owned);
             // Behind the colon; on text that is no JSON somewhere behind the name.
             at = skip_blank(json, skip_blank(json, end) + 1).min(json.len());
             name
