@@ -4,6 +4,9 @@ use std::fmt;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
+/// The pattern that every name matches.
+const EVERYTHING: &str = "*";
+
 /// Patterns that admit tools and patterns that refuse them; a refusal wins. Letter case does not matter.
 #[derive(Clone)]
 pub struct ToolFilter {
@@ -14,8 +17,15 @@ pub struct ToolFilter {
 /// Compiled, and as written: a compiled set cannot be compared.
 #[derive(Clone)]
 struct Patterns {
-    set: GlobSet,
+    /// None where one of them is `*`, as in most configurations: compiling it takes longer than reading the rest.
+    set: Option<GlobSet>,
     written: Vec<String>,
+}
+
+impl Patterns {
+    fn hold(&self, tool: &str) -> bool {
+        self.set.as_ref().is_none_or(|set| set.is_match(tool))
+    }
 }
 
 /// Two filters are the same if the same patterns are written.
@@ -36,15 +46,17 @@ impl ToolFilter {
 
     /// Whether the tool of that name, as its server calls it, is offered.
     pub fn admits(&self, tool: &str) -> bool {
-        self.allowed.set.is_match(tool) && !self.denied.set.is_match(tool)
+        self.allowed.hold(tool) && !self.denied.hold(tool)
     }
 }
 
 impl Default for ToolFilter {
     /// Admits everything.
     fn default() -> Self {
-        let none = Patterns { set: GlobSet::empty(), written: Vec::new() };
-        Self::new(["*"], []).unwrap_or(Self { allowed: none.clone(), denied: none })
+        Self {
+            allowed: Patterns { set: None, written: vec![EVERYTHING.to_owned()] },
+            denied: Patterns { set: Some(GlobSet::empty()), written: Vec::new() },
+        }
     }
 }
 
@@ -56,14 +68,18 @@ impl fmt::Debug for ToolFilter {
 
 fn compile<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Patterns, (String, String)> {
     let mut set = GlobSetBuilder::new();
-    let mut written = Vec::new();
+    let (mut written, mut everything) = (Vec::new(), false);
     for pattern in patterns {
         let refused = |error: globset::Error| (pattern.to_owned(), error.kind().to_string());
-        let glob = if pattern.eq_ignore_ascii_case("any") { "*" } else { pattern };
-        set.add(GlobBuilder::new(glob).case_insensitive(true).build().map_err(refused)?);
         written.push(pattern.to_owned());
+        if pattern == EVERYTHING || pattern.eq_ignore_ascii_case("any") {
+            everything = true;
+        } else {
+            set.add(GlobBuilder::new(pattern).case_insensitive(true).build().map_err(refused)?);
+        }
     }
-    let set = set.build().map_err(|error| (String::new(), error.to_string()))?;
+    let built = || set.build().map_err(|error| (String::new(), error.to_string()));
+    let set = if everything { None } else { Some(built()?) };
     Ok(Patterns { set, written })
 }
 
@@ -94,6 +110,7 @@ mod tests {
             &["write", "read_secret"],
         );
         check(&[], &[], &[], &["a"]);
+        check(&["*", "x"], &["x"], &["a"], &["X"]);
         check(&["{a,b}?"], &[], &["a1", "b2"], &["c1", "a"]);
         assert!(ToolFilter::default().admits("x"));
         assert_eq!(ToolFilter::new(["a["], []).unwrap_err().0, "a[");

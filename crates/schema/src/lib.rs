@@ -13,6 +13,7 @@ mod complexity;
 mod content;
 mod envelope;
 mod header;
+mod plain;
 mod validator;
 
 pub use cast::{Cast, Change, OutputSchema, Source};

@@ -1,12 +1,15 @@
-//! A compiled schema. Checking allocates nothing when the instance is valid; only a failure is explained, and
+//! A schema that instances are checked against. Checking allocates nothing when the instance is valid; only a failure is explained, and
 //! only as far as a reader can use: a bounded number of issues, each of bounded size and without the
 //! offending value itself, which may be huge or secret.
+
+use std::sync::OnceLock;
 
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ReferencingError, ValidationOptions};
 use serde_json::Value;
 
 use crate::complexity::{self, Bounds};
+use crate::plain::is_plain;
 use crate::{SchemaError, shortened};
 
 /// Bytes of schema text.
@@ -33,7 +36,10 @@ pub struct Issue {
 /// A schema, ready to check instances.
 #[derive(Debug)]
 pub struct Validator {
-    compiled: jsonschema::Validator,
+    /// A plain schema is compiled when it is first asked: of a long list of tools most are never called.
+    compiled: OnceLock<jsonschema::Validator>,
+    /// The text of a plain schema.
+    plain: Option<Box<str>>,
     bounds: Bounds,
 }
 
@@ -54,11 +60,27 @@ impl Validator {
         if schema.len() > LONGEST_TEXT {
             return Err(SchemaError::TooLarge { what: "bytes", limit: LONGEST_TEXT });
         }
+        let text = schema;
         let schema: Value =
-            serde_json::from_str(schema).map_err(|error| SchemaError::NotJson(error.to_string()))?;
+            serde_json::from_str(text).map_err(|error| SchemaError::NotJson(error.to_string()))?;
         let bounds = complexity::measure(&schema)?;
-        let compiled = options().build(&schema).map_err(|error| refused(&error))?;
-        Ok((schema, Self { compiled, bounds }))
+        let plain = is_plain(&schema).then(|| text.into());
+        let compiled = OnceLock::new();
+        if plain.is_none() {
+            let built = options().build(&schema).map_err(|error| refused(&error))?;
+            let _ = compiled.set(built);
+        }
+        Ok((schema, Self { compiled, plain, bounds }))
+    }
+
+    /// None could only be a plain schema that does not compile, and there is none.
+    fn compiled(&self) -> Option<&jsonschema::Validator> {
+        if let Some(compiled) = self.compiled.get() {
+            return Some(compiled);
+        }
+        let schema: Value = serde_json::from_str(self.plain.as_deref()?).ok()?;
+        let built = options().build(&schema).ok()?;
+        Some(self.compiled.get_or_init(|| built))
     }
 
     /// Whether `instance` can be checked at all.
@@ -75,12 +97,15 @@ impl Validator {
         if !within(self.bounds.checked) {
             return Err(vec![whole("value is nested more deeply than can be checked against this schema")]);
         }
-        if self.compiled.is_valid(instance) {
+        let Some(compiled) = self.compiled() else {
+            return Err(vec![whole("the schema cannot be compiled, so nothing can be checked against it")]);
+        };
+        if compiled.is_valid(instance) {
             return Ok(());
         }
         let mut issues: Vec<Issue> = Vec::new();
         if within(self.bounds.explained) {
-            issues.extend(self.compiled.iter_errors(instance).take(MOST_ISSUES).map(|error| Issue {
+            issues.extend(compiled.iter_errors(instance).take(MOST_ISSUES).map(|error| Issue {
                 instance_path: shortened(error.instance_path(), LONGEST_PATH),
                 schema_path: shortened(error.schema_path(), LONGEST_PATH),
                 message: shortened(&error.masked(), LONGEST_MESSAGE),
