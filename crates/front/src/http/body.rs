@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use bytes::{Bytes, BytesMut};
-use http_body::Body as _;
+use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
@@ -27,14 +26,17 @@ pub(crate) enum BodyError {
 }
 
 /// Reads the whole body; one that came in one piece is not copied.
-pub(crate) async fn read(mut body: Body, limit: usize) -> Result<Bytes, BodyError> {
+pub(crate) async fn read<D>(mut body: D, limit: usize) -> Result<Bytes, BodyError>
+where
+    D: Body<Data = Bytes> + Unpin,
+{
     if body.size_hint().lower() > limit as u64 {
         discard(body).await;
         return Err(BodyError::TooLarge);
     }
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    loop {
+    while !body.is_end_stream() {
         let Some(frame) = timeout(SILENCE, body.frame()).await.map_err(|_| BodyError::Slow)? else { break };
         let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
         if first.len() + rest.len() + data.len() > limit {
@@ -57,7 +59,7 @@ pub(crate) async fn read(mut body: Body, limit: usize) -> Result<Bytes, BodyErro
     Ok(whole.freeze())
 }
 
-async fn discard(mut body: Body) {
+async fn discard<D: Body<Data = Bytes> + Unpin>(mut body: D) {
     let reading = async {
         let mut seen = 0_u64;
         while seen < DISCARDED
@@ -72,8 +74,10 @@ async fn discard(mut body: Body) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use axum::body::Body;
     use futures_util::stream;
+
+    use super::*;
 
     fn chunked(chunks: Vec<&'static [u8]>) -> Body {
         Body::from_stream(stream::iter(

@@ -35,8 +35,6 @@ const HEADERS_WITHIN: Duration = Duration::from_secs(120);
 const STALLED_WRITE: Duration = Duration::from_secs(60);
 /// How many connections are served at once.
 const MAX_CONNECTIONS: usize = 4096;
-/// How many headers a request may have.
-const MAX_HEADERS: usize = 128;
 /// How many bytes are buffered, of a request's headers and of an answer: enough for a long list of tools to
 /// leave in one write.
 const BUFFER_BYTES: usize = 512 * 1024;
@@ -154,7 +152,6 @@ where
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS_WITHIN)
-            .max_headers(MAX_HEADERS)
             .max_buf_size(BUFFER_BYTES)
             .serve_connection(io, service)
     );

@@ -125,15 +125,14 @@ impl<B: Backend> Routes<B> {
     /// Answers one HTTP request, wherever it came from. So few paths need no router.
     pub async fn answer<D>(&self, request: Request<D>) -> Response<Body>
     where
-        D: http_body::Body<Data = Bytes> + Send + 'static,
+        D: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         D::Error: Into<axum::BoxError>,
     {
-        let request = request.map(Body::new);
         match request.uri().path() {
             ENDPOINT => endpoint(&self.0, request).await,
             HEALTH => reply::text("ok"),
             path if path.starts_with(API) && self.0.api.get().is_some() => {
-                Box::pin(operate(&self.0, request)).await
+                Box::pin(operate(&self.0, request.map(Body::new))).await
             }
             _ => {
                 let error = RpcError::new(code::INVALID_REQUEST, "nothing here; the MCP endpoint is `/mcp`");
@@ -143,7 +142,10 @@ impl<B: Backend> Routes<B> {
     }
 }
 
-async fn endpoint<B: Backend>(front: &Front<B>, request: Request<Body>) -> Reply {
+async fn endpoint<B: Backend, D>(front: &Front<B>, request: Request<D>) -> Reply
+where
+    D: http_body::Body<Data = Bytes> + Unpin,
+{
     let (parts, body) = request.into_parts();
     let principal = match front.guard.admit(&parts) {
         Ok(principal) => principal,
@@ -183,7 +185,10 @@ async fn operate<B: Backend>(front: &Front<B>, request: Request<Body>) -> Reply 
     api.answer(Request::from_parts(parts, content)).await
 }
 
-async fn post<B: Backend>(front: &Front<B>, principal: Principal, headers: &HeaderMap, body: Body) -> Reply {
+async fn post<B: Backend, D>(front: &Front<B>, principal: Principal, headers: &HeaderMap, body: D) -> Reply
+where
+    D: http_body::Body<Data = Bytes> + Unpin,
+{
     let refuse = |status: StatusCode, reason: &str| {
         debug!(%status, reason, "refused a POST");
         reply::error(status, None, &RpcError::new(code::INVALID_REQUEST, reason))
