@@ -33,8 +33,9 @@ impl Raw {
 
     /// A JSON string.
     pub fn string(text: &str) -> Self {
-        // Ids and names of ours need no escapes.
-        if text.bytes().any(|byte| matches!(byte, 0..0x20 | b'"' | b'\\')) {
+        // Ids and names of ours need no escapes. Not `any`: looking at all bytes at once is faster than stopping early.
+        let escaped = text.bytes().fold(false, |found, byte| found | matches!(byte, 0..0x20 | b'"' | b'\\'));
+        if escaped {
             return Self::encode(&text);
         }
         let mut quoted = Vec::with_capacity(text.len() + 2);

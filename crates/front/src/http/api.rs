@@ -3,11 +3,9 @@
 //! The same routes are served on the HTTP front, to whoever holds a token, and on a Unix socket, to whoever may
 //! open its file. Who may speak is decided before this is reached. Decides nothing about servers itself.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use bridgehead_gateway::events::{Delivery, Filter, Subscription, Topic};
 use bridgehead_gateway::{Followed, Follower, Gateway};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -22,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::connection::{accept_all, connection};
-use super::reply::{self, Reply};
+use super::reply::{self, Body, Reply};
 use super::{body, sse};
 use crate::Token;
 
@@ -64,7 +62,10 @@ impl Api {
     }
 
     /// Answers a request of somebody who may ask.
-    pub(crate) async fn answer(&self, request: Request<Body>) -> Reply {
+    pub(crate) async fn answer<D>(&self, request: Request<D>) -> Reply
+    where
+        D: http_body::Body<Data = Bytes> + Unpin,
+    {
         let (parts, content) = request.into_parts();
         let query = Query(parts.uri.query().unwrap_or_default());
         let route = parts.uri.path().strip_prefix(API).unwrap_or_default();
@@ -131,7 +132,7 @@ impl Api {
         self.stream(Source::Lines(record.follow(tail)))
     }
 
-    async fn restart(&self, content: Body) -> Reply {
+    async fn restart(&self, content: impl http_body::Body<Data = Bytes> + Unpin) -> Reply {
         let asked = match body::read(content, MAX_BODY_BYTES).await {
             Ok(text) => serde_json::from_slice::<Value>(&text).unwrap_or_default(),
             Err(_) => Value::Null,
@@ -171,7 +172,7 @@ impl Api {
                     () = sleep(KEEP_ALIVE) => sse::COMMENT,
                 },
             };
-            Some((Ok::<_, Infallible>(piece), (source, shutdown, None)))
+            Some((piece, (source, shutdown, None)))
         });
         reply::events(Body::from_stream(pieces))
     }
@@ -254,7 +255,7 @@ pub async fn serve_socket(listener: UnixListener, api: Api, shutdown: Cancellati
                 let _held = slot;
                 let answer = move |request: Request<Incoming>| {
                     let api = api.clone();
-                    async move { api.answer(request.map(Body::new)).await }
+                    async move { api.answer(request).await }
                 };
                 if let Err(error) = connection(stream, answer, shutdown).await {
                     debug!(%error, "a connection to the control socket ended early");

@@ -74,15 +74,13 @@ async fn discard<D: Body<Data = Bytes> + Unpin>(mut body: D) {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
+    use super::super::reply::Body;
     use futures_util::stream;
 
     use super::*;
 
     fn chunked(chunks: Vec<&'static [u8]>) -> Body {
-        Body::from_stream(stream::iter(
-            chunks.into_iter().map(|chunk| Ok::<_, std::io::Error>(Bytes::from(chunk))),
-        ))
+        Body::from_stream(stream::iter(chunks.into_iter().map(Bytes::from)))
     }
 
     #[tokio::test]
@@ -96,7 +94,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_client_is_given_up() {
-        let body = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+        let body = Body::from_stream(stream::pending());
         assert_eq!(read(body, 5).await, Err(BodyError::Slow));
     }
 }

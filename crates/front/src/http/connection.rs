@@ -225,8 +225,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unstalled<S> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::reply::Body;
     use super::*;
-    use axum::body::Body;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::task::JoinHandle;
 

@@ -5,10 +5,8 @@
 //! cancelled by `notifications/cancelled`, or the session ends. A POST whose call was cancelled ends as
 //! an event stream without events.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::body::Body;
 use bridgehead_gateway::{Caller, Feed, Outlet, Principal, ProgressSink, Questioner, Transport};
 use bridgehead_wire::{
     Era, Id, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError, Spliced, code,
@@ -24,7 +22,7 @@ use tracing::debug;
 use super::Front;
 use super::headers::{self, Version};
 use super::replay::{self, Manner, Reader};
-use super::reply::{self, Answer, Reply};
+use super::reply::{self, Answer, Body, Reply};
 use super::running::{OnDisconnect, Running};
 use super::session::{Lease, Session, StreamLease};
 use super::sse;
@@ -350,11 +348,11 @@ struct Announcements {
 }
 
 impl Announcements {
-    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+    async fn next(mut self) -> Option<(Bytes, Self)> {
         let session = self.lease.0.clone();
         loop {
             if let Some(event) = self.reader.ready() {
-                return Some((Ok(event), self));
+                return Some((event, self));
             }
             let event = tokio::select! {
                 biased;
@@ -367,7 +365,7 @@ impl Announcements {
                 }
                 () = sleep(self.keep_alive) => sse::COMMENT,
             };
-            return Some((Ok(event), self));
+            return Some((event, self));
         }
     }
 }

@@ -21,7 +21,6 @@ mod workers;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::body::Body;
 use bridgehead_config::HttpSettings;
 use bridgehead_gateway::{Principal, Session};
 use bridgehead_wire::{Incoming, Message, RpcError, code};
@@ -32,6 +31,7 @@ use tracing::debug;
 
 pub use api::{API, Api, serve_socket};
 pub use connection::serve;
+pub use reply::Body;
 pub use workers::Workers;
 
 use self::body::BodyError;
@@ -125,14 +125,13 @@ impl<B: Backend> Routes<B> {
     /// Answers one HTTP request, wherever it came from. So few paths need no router.
     pub async fn answer<D>(&self, request: Request<D>) -> Response<Body>
     where
-        D: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-        D::Error: Into<axum::BoxError>,
+        D: http_body::Body<Data = Bytes> + Unpin,
     {
         match request.uri().path() {
             ENDPOINT => endpoint(&self.0, request).await,
             HEALTH => reply::text("ok"),
             path if path.starts_with(API) && self.0.api.get().is_some() => {
-                Box::pin(operate(&self.0, request.map(Body::new))).await
+                Box::pin(operate(&self.0, request)).await
             }
             _ => {
                 let error = RpcError::new(code::INVALID_REQUEST, "nothing here; the MCP endpoint is `/mcp`");
@@ -171,7 +170,10 @@ where
     }
 }
 
-async fn operate<B: Backend>(front: &Front<B>, request: Request<Body>) -> Reply {
+async fn operate<B: Backend, D>(front: &Front<B>, request: Request<D>) -> Reply
+where
+    D: http_body::Body<Data = Bytes> + Unpin,
+{
     let Some(api) = front.api.get() else { return reply::empty(StatusCode::NOT_FOUND) };
     let (parts, content) = request.into_parts();
     if let Err(refusal) = front.guard.admit_operator(&parts, api.token()) {

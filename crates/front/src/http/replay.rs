@@ -6,11 +6,9 @@
 //! the oldest go first, those of finished calls before others.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use bridgehead_wire::{Revision, on_one_line};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
@@ -18,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::reply::{self, Answer, Reply};
+use super::reply::{self, Answer, Body, Reply};
 use super::running::Running;
 use super::sse::COMMENT;
 
@@ -338,9 +336,9 @@ pub(crate) fn body(log: Arc<Log>, next: u64, manner: Manner) -> Reply {
         };
         tokio::select! {
             biased;
-            event = reader.next() => Some((Ok::<_, Infallible>(event?), (reader, Instant::now()))),
+            event = reader.next() => Some((event?, (reader, Instant::now()))),
             () = sent_away => None,
-            () = sleep(manner.keep_alive) => Some((Ok(COMMENT), (reader, quiet_since))),
+            () = sleep(manner.keep_alive) => Some((COMMENT, (reader, quiet_since))),
         }
     });
     reply::events(Body::from_stream(events))

@@ -5,10 +5,12 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use axum::body::Body;
 use bridgehead_wire::{Id, RpcError, Spliced, error_response, response_parts};
 use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt};
 use http::{HeaderValue, Response, StatusCode, header};
+use http_body::{Frame, SizeHint};
+use http_body_util::StreamBody;
 
 /// An answer on its way out.
 pub(crate) type Reply = Response<Body>;
@@ -30,10 +32,7 @@ impl Answer {
     pub(crate) fn into_reply(self) -> Reply {
         match self.body.parts() {
             [only] => json(self.status, only.clone()),
-            parts => {
-                let body = Parts { parts: parts.iter().cloned().collect(), left: self.body.len() };
-                with_json(self.status, Body::new(body))
-            }
+            parts => with_json(self.status, Body(Content::Ready(parts.iter().cloned().collect()))),
         }
     }
 }
@@ -82,31 +81,80 @@ pub(crate) fn events(body: Body) -> Reply {
     reply
 }
 
-/// A body of known length in slices.
-struct Parts {
-    parts: VecDeque<Bytes>,
-    left: usize,
+/// The body of an answer.
+///
+/// Nearly every answer is there as a whole when it leaves, so that is kept apart from what comes bit by bit.
+pub struct Body(Content);
+
+enum Content {
+    /// One slice.
+    Whole(Bytes),
+    /// Several.
+    Ready(VecDeque<Bytes>),
+    /// Somebody tells.
+    Coming(Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible> + Send>>),
 }
 
-impl http_body::Body for Parts {
+impl Body {
+    pub(crate) const fn empty() -> Self {
+        Self(Content::Whole(Bytes::new()))
+    }
+
+    /// What comes bit by bit.
+    pub(crate) fn coming(
+        body: impl http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
+    ) -> Self {
+        Self(Content::Coming(Box::pin(body)))
+    }
+
+    /// The same, as a stream of its parts.
+    pub(crate) fn from_stream(parts: impl Stream<Item = Bytes> + Send + 'static) -> Self {
+        Self::coming(StreamBody::new(parts.map(|part| Ok(Frame::data(part)))))
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Body {
+    fn from(whole: T) -> Self {
+        Self(Content::Whole(whole.into()))
+    }
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Body").finish_non_exhaustive()
+    }
+}
+
+impl http_body::Body for Body {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
-        let part = self.parts.pop_front();
-        self.left -= part.as_ref().map_or(0, Bytes::len);
-        Poll::Ready(part.map(|part| Ok(http_body::Frame::data(part))))
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = match &mut self.0 {
+            Content::Whole(whole) => Some(std::mem::take(whole)).filter(|whole| !whole.is_empty()),
+            Content::Ready(parts) => parts.pop_front(),
+            Content::Coming(body) => return body.as_mut().poll_frame(context),
+        };
+        Poll::Ready(next.map(|part| Ok(Frame::data(part))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.parts.is_empty()
+        match &self.0 {
+            Content::Whole(whole) => whole.is_empty(),
+            Content::Ready(parts) => parts.is_empty(),
+            Content::Coming(body) => body.is_end_stream(),
+        }
     }
 
-    fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.left as u64)
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Content::Whole(whole) => SizeHint::with_exact(whole.len() as u64),
+            Content::Ready(parts) => SizeHint::with_exact(parts.iter().map(|part| part.len() as u64).sum()),
+            Content::Coming(body) => body.size_hint(),
+        }
     }
 }
 

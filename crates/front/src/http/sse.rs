@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
 use bridgehead_wire::on_one_line;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::BoxFuture;
@@ -18,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::reply::{self, Answer, Reply};
+use super::reply::{self, Answer, Body, Reply};
 use super::running::Running;
 
 /// What keeps a silent stream alive.
@@ -69,7 +68,7 @@ pub(crate) async fn answer(
         silence: Box::pin(sleep(keep_alive)),
         until: until.map(|until| Box::pin(until.cancelled_owned())),
     };
-    reply::events(Body::new(body))
+    reply::events(Body::coming(body))
 }
 
 fn plain(answer: Option<Answer>) -> Reply {

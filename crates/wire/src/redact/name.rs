@@ -140,9 +140,14 @@ fn at_first_glance(name: &[u8]) -> bool {
     }
 }
 
+/// Whether `name` is one that nearly every result has. Some of them end like names of secrets.
+const fn is_common(name: &[u8]) -> bool {
+    matches!(name, b"text" | b"content" | b"structuredContent" | b"version" | b"description" | b"annotations")
+}
+
 /// Whether the value called `name` is a secret.
 pub(super) fn is_secret(name: &[u8]) -> bool {
-    if !at_first_glance(name) {
+    if is_common(name) || !at_first_glance(name) {
         return false;
     }
     let folded: SmallVec<[u8; 64]> =
@@ -229,6 +234,13 @@ mod tests {
         assert!(SECRET.iter().chain(&TRAILERS).all(|word| word.len() >= 3));
         assert!(SECRET.iter().all(|word| is_secret(word.as_bytes())));
         assert!(TRAILERS.iter().all(|word| is_secret(format!("password_{word}").as_bytes())));
+    }
+
+    /// In capitals they are not known and looked at like any other.
+    #[test]
+    fn common_names_are_none_of_secrets() {
+        check(false, &["text", "content", "structuredContent", "version", "description", "annotations"]);
+        check(false, &["TEXT", "CONTENT", "STRUCTUREDCONTENT", "VERSION", "DESCRIPTION", "ANNOTATIONS"]);
     }
 
     #[test]
