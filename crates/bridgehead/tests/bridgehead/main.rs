@@ -16,5 +16,6 @@ mod memory;
 mod operations;
 mod questions;
 mod record;
+mod remote;
 mod serve;
 mod verbs;
