@@ -20,7 +20,7 @@ use crate::steps;
 const CASES: u32 = 59;
 
 /// The variable that tells tests where to leave their notes.
-const NOTES: &str = "BRIDGEHEAD_NOT_SHOWN";
+const NOTES: &str = "CASES_NOT_SHOWN";
 
 /// What no test shows, and why.
 const NOT_SHOWN: &[(u32, &str)] = &[(

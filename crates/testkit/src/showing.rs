@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[expect(clippy::print_stdout, reason = "for whoever reads the output of a test")]
 pub fn not_shown(test: &str, lacking: &str) {
     println!("NOT SHOWN {test}: {lacking}");
-    if let Some(folder) = std::env::var_os("BRIDGEHEAD_NOT_SHOWN") {
+    if let Some(folder) = std::env::var_os("CASES_NOT_SHOWN") {
         let note = Path::new(&folder).join(test);
         // Another user may have said it already.
         if !note.exists() {
@@ -19,7 +19,7 @@ pub fn not_shown(test: &str, lacking: &str) {
 }
 
 /// Set for tests that are run once more.
-const AGAIN: &str = "BRIDGEHEAD_TESTS_AGAIN";
+const AGAIN: &str = "TESTS_AGAIN_AS_ANOTHER";
 
 /// Runs those tests of this test program once more whose names `wanted` picks, as a user without privileges, each in a
 /// process of its own. Only root can do that, and only once; and the user must be able to execute `programs`. What keeps
