@@ -1,7 +1,7 @@
 //! Opens connections to remote servers, encrypted where the address asks for it.
 //!
-//! A proxy is used where one is configured, whatever the environment says. What TLS needs is made at the first encrypted connection:
-//! a gateway without one pays neither memory nor time for it.
+//! A proxy is used where one is configured, whatever the environment says. What TLS needs is made at the first
+//! encrypted connection: a gateway without one pays neither memory nor time for it.
 
 use std::io;
 use std::pin::Pin;
