@@ -100,6 +100,12 @@ struct Waiting {
     _watch: AbortOnDropHandle<()>,
 }
 
+impl Waiting {
+    fn serves(&self) -> bool {
+        matches!(self.instance.state(), State::Ready(ready) if ready.link.is_open())
+    }
+}
+
 impl Pool {
     fn new(limits: Limits) -> Self {
         Self { limits, idle: Mutex::default(), misses: AtomicU64::new(0), vain: AtomicU32::new(0) }
@@ -109,9 +115,8 @@ impl Pool {
     pub(crate) fn take(&self) -> Option<Upstream> {
         let taken = {
             let mut idle = self.idle.lock();
-            let serves = |waiting: &Waiting| matches!(waiting.instance.state(), State::Ready(ready) if ready.link.is_open());
             let starts = |waiting: &Waiting| matches!(waiting.instance.state(), State::Starting { .. });
-            let ready = idle.iter().position(serves);
+            let ready = idle.iter().position(Waiting::serves);
             if ready.is_some() {
                 self.vain.store(0, Ordering::Relaxed);
             }
@@ -125,9 +130,10 @@ impl Pool {
         self.misses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many wait, and how many calls found none.
+    /// How many wait and would serve at once, and how many calls found none.
     pub(crate) fn count(&self) -> (usize, u64) {
-        (self.idle.lock().len(), self.misses.load(Ordering::Relaxed))
+        let idle = self.idle.lock().iter().filter(|waiting| waiting.serves()).count();
+        (idle, self.misses.load(Ordering::Relaxed))
     }
 
     /// Whether one more may wait.
