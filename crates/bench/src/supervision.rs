@@ -105,6 +105,15 @@ impl Form {
             Self::Full => 21,
         }
     }
+
+    /// How many isolated calls there are, as many in turns to a shared process. A percentile is judged by a full run.
+    const fn isolated_calls(self) -> usize {
+        match self {
+            Self::Brief => 20,
+            Self::Short => 140,
+            Self::Full => 2_000,
+        }
+    }
 }
 
 impl Supervision {
@@ -127,7 +136,8 @@ impl Supervision {
             tell("calling servers with a process for each call");
             let shared = stage.gateway(1, 1)?;
             let alone = stage.gateway_with(1, 1, "isolation = \"call\"\n")?;
-            found.isolation.calls = isolation::calls(shared.address, alone.address, samples * 20)?;
+            found.isolation.calls =
+                isolation::calls(shared.address, alone.address, plan.form.isolated_calls())?;
             found.isolation.per_second = Some(isolation::back_to_back(alone.address, samples * 40)?);
         }
         if large {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bridgehead_audit::NoopSink;
 use bridgehead_config::{Isolation, Limits};
 use bridgehead_gateway::Options;
 use bridgehead_testkit::{Behaviour, Crash, Mock};
@@ -173,9 +175,14 @@ fn groups() -> usize {
 
 /// BOX-4: after many calls there are as many processes, descriptors and control groups as before, no zombies, and no more
 /// memory. There are 500 of them here; `cargo xtask soak --full` makes ten thousand.
+///
+/// Nothing is recorded here: a recorder in memory keeps each result, and with it the block that it was read into.
 #[tokio::test]
 async fn box_46_many_calls_leave_nothing() {
-    let fixture = Fixture::start(&[("m", mock())], alone);
+    let fixture = Fixture::start(&[("m", mock())], |options| {
+        alone(options);
+        options.audit = Arc::new(NoopSink);
+    });
     fixture.names().await;
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let kilobytes = || field("self", "RssAnon:").unwrap().parse::<u64>().unwrap();
@@ -192,35 +199,33 @@ async fn box_46_many_calls_leave_nothing() {
         idle() && descriptors() <= before.0 + 2 && groups() <= before.1 && zombies() == 0
     })
     .await;
-    // The recorder of this test keeps all calls.
     let grown = kilobytes().saturating_sub(before.2);
-    assert!(grown < 8 << 10, "{grown} kB");
+    assert!(grown < 4 << 10, "{grown} kB");
     fixture.end().await;
 }
 
-/// BOX-5: a call that finds a process waiting takes hardly longer than one of a shared process. There are few of them
-/// here and the median is judged, as this machine runs other tests at the same time, which is what the slowest of twenty
-/// would tell of; `cargo xtask bench --full` makes hundreds and judges the 95th percentile.
+/// BOX-5: a call that finds a process waiting does not pay for its start: the process that serves it ran before the call
+/// came, each serves one call, and no call missed one.
+///
+/// That is what can be counted. How long it takes is no matter of a test, which runs beside others: `cargo xtask bench
+/// --full` makes two thousand such calls, in turns with those of a shared process, and fails if isolation adds more than
+/// 2 ms at the 95th percentile (`--enforce`); the promise is 10 ms.
 #[tokio::test]
 async fn box_59_a_waiting_process_costs_little() {
-    let servers = [("alone", mock()), ("shared", mock())];
-    let fixture = Fixture::start(&servers, alone);
+    let fixture = Fixture::start(&[("m", mock())], alone);
     fixture.names().await;
-    let (mut isolated, mut plain) = (Vec::new(), Vec::new());
+    let status = || fixture.gateway.status().upstreams[0].clone();
+    let mut served = BTreeSet::new();
     for _ in 0..60 {
-        let waiting =
-            || fixture.gateway.status().upstreams[0].pool.as_ref().is_some_and(|pool| pool["idle"] == 2);
-        until("two are waiting", || waiting() && fixture.gateway.status().upstreams[0].pids.len() == 3).await;
-        for (tool, times) in [("alone__pid", &mut isolated), ("shared__pid", &mut plain)] {
-            let begun = std::time::Instant::now();
-            fixture.call(tool, json!({})).await.unwrap();
-            times.push(begun.elapsed());
-        }
+        until("two are waiting", || {
+            status().pool.is_some_and(|pool| pool["idle"] == 2) && status().pids.len() == 3
+        })
+        .await;
+        let before = status().pids;
+        let pid = number(&fixture.call("pid", json!({})).await.unwrap());
+        assert!(before.contains(&pid), "{pid} was started for the call: {before:?}");
+        assert!(served.insert(pid), "{pid} served twice");
     }
-    isolated.sort();
-    plain.sort();
-    let added = |at: usize| isolated[at].saturating_sub(plain[at]);
-    println!("added: p50 {:?}, p95 {:?}", added(30), added(57));
-    assert!(added(30) < Duration::from_millis(10), "{:?}", added(30));
+    assert_eq!(status().pool.unwrap()["misses"], 0);
     fixture.end().await;
 }
