@@ -386,20 +386,6 @@ impl Errand<'_> {
                     )));
                 }
                 Event::Answer(Err(error)) => return Ok(Outcome::Relayed(error)),
-                // The process that wrote it was for this call only, and is killed.
-                Event::Lost(error @ LinkError::TooLarge { .. })
-                    if upstream.config().isolation == Isolation::Call =>
-                {
-                    let message = format!("server `{server}` was ended: {error}");
-                    let details = json!({
-                        "reason": CrashReason::OutputLimit.as_str(),
-                        "status": error.to_string(),
-                        "stderr": "",
-                    });
-                    return Err(CallError::new(Code::ProviderCrashed, message)
-                        .with_details(&details)
-                        .after_sending());
-                }
                 Event::Lost(error @ (LinkError::TooLarge { .. } | LinkError::Unusable(_))) => {
                     let message = format!("server `{server}`: {error}");
                     return Err(CallError::new(Code::ProviderInvalidOutput, message).after_sending());

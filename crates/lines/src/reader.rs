@@ -19,6 +19,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         Self { stream, lines: LineBuffer::new(limit), ended: false }
     }
 
+    /// Whether the stream has ended; the last line it gave was without its end then.
+    pub const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// The next line; nothing after the stream has ended. Dropping the future loses no bytes.
     pub async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
@@ -50,7 +55,9 @@ mod tests {
         theirs.write_all(b"one\ntwo\n0123456789abc\nlast").await.unwrap();
         drop(theirs);
         let mut found = Vec::new();
+        assert!(!lines.has_ended());
         while let Some(line) = lines.next().await.unwrap() {
+            assert_eq!(lines.has_ended(), found.len() == 3, "only the last has no end");
             found.push(match line {
                 Line::Text(text) => String::from_utf8(text.to_vec()).unwrap(),
                 Line::TooLong { bytes, .. } => format!("{bytes} bytes"),

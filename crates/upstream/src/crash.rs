@@ -4,6 +4,8 @@ use std::fmt;
 
 use bridgehead_process::{Breach, Exit};
 
+use crate::link::LinkError;
+
 /// How a server's process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crash {
@@ -13,7 +15,7 @@ pub struct Crash {
     pub status: String,
     /// The end of its error output, without secrets and control characters.
     pub stderr: String,
-    /// How many processes of its tree had to be killed.
+    /// How many processes of its tree had to be killed: those that outlived it, or all that there were when it was ended.
     pub killed: u32,
 }
 
@@ -31,11 +33,11 @@ pub enum CrashReason {
     ProcessLimit,
     /// It took more processor time than it may.
     CpuLimit,
-    /// It closed its output and went on running.
+    /// It closed its output and went on running, or wrote an answer that is none.
     Protocol,
     /// It answered nobody any more, and was ended for that.
     PeerTimeout,
-    /// Its answer was larger than it may be.
+    /// Its answer was larger than it may be, or as much of its output was no message.
     OutputLimit,
     /// It could not be limited or confined as asked.
     SandboxSetup,
@@ -65,45 +67,63 @@ impl CrashReason {
     }
 }
 
+/// Why a process is ended that would go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    /// It closed its output.
+    #[error("the server closed its output")]
+    Closed,
+    /// It answers nobody any more.
+    #[error("the server did not answer another call, nor a probe after it, and is restarted")]
+    Hangs,
+    /// So many bytes came that were no messages.
+    #[error("the server was ended: {0} bytes on its standard output were no messages")]
+    Noise(u64),
+    /// Its answer was larger than it may be.
+    #[error("the server was ended: {0}")]
+    TooLarge(LinkError),
+    /// What it wrote as an answer is none.
+    #[error("the server was ended: {0}")]
+    Violation(String),
+}
+
+impl Fault {
+    const fn reason(&self) -> CrashReason {
+        match self {
+            Self::Closed | Self::Violation(_) => CrashReason::Protocol,
+            Self::Hangs => CrashReason::PeerTimeout,
+            Self::Noise(_) | Self::TooLarge(_) => CrashReason::OutputLimit,
+        }
+    }
+}
+
 impl Crash {
-    /// What is known of a process that has ended, or, without an exit, has closed its output only.
-    pub(crate) fn new(exit: Option<Exit>, breach: Option<Breach>, stderr: String, killed: u32) -> Self {
-        let (reason, status) = match (breach, exit) {
-            (Some(breach), _) => {
+    /// What is known of a process that has ended.
+    pub(crate) fn new(exit: Exit, breach: Option<Breach>, stderr: String, killed: u32) -> Self {
+        let (reason, status) = match breach {
+            Some(breach) => {
                 let reason = match breach {
                     Breach::Memory { .. } => CrashReason::MemoryLimit,
                     Breach::Processes { .. } => CrashReason::ProcessLimit,
                 };
                 (reason, format!("the server was ended: {breach}"))
             }
-            (None, Some(exit)) if exit.is_of_cpu_limit() => (
+            None if exit.is_of_cpu_limit() => (
                 CrashReason::CpuLimit,
                 "the server was ended: it took more processor time than it may".to_owned(),
             ),
-            (None, Some(exit)) => {
+            None => {
                 let reason = if exit.code.is_some() { CrashReason::Exit } else { CrashReason::Signal };
                 (reason, format!("the server ended with {exit}"))
             }
-            (None, None) => (CrashReason::Protocol, "the server closed its output".to_owned()),
         };
         Self { reason, status, stderr, killed }
     }
-}
 
-impl Crash {
-    /// One that is ended because it answered nobody any more.
-    pub(crate) fn hangs(stderr: String) -> Self {
-        let status =
-            "the server did not answer another call, nor a probe after it, and is restarted".to_owned();
-        Self { reason: CrashReason::PeerTimeout, status, stderr, killed: 0 }
-    }
-}
-
-impl Crash {
-    /// One that wrote too much where only messages belong.
-    pub(crate) fn noise(bytes: u64) -> Self {
-        let status = format!("the server was ended: {bytes} bytes on its standard output were no messages");
-        Self { reason: CrashReason::OutputLimit, status, stderr: String::new(), killed: 0 }
+    /// One that is ended with all of its tree, which has so many processes.
+    pub(crate) fn of(fault: &Fault, stderr: String, tree: usize) -> Self {
+        let killed = u32::try_from(tree).unwrap_or(u32::MAX);
+        Self { reason: fault.reason(), status: fault.to_string(), stderr, killed }
     }
 }
 
@@ -121,13 +141,13 @@ mod tests {
     #[test]
     fn a_crash_says_why_and_how() {
         #[track_caller]
-        fn check(exit: Option<Exit>, breach: Option<Breach>, stderr: &str, reason: &str, text: &str) {
+        fn check(exit: Exit, breach: Option<Breach>, stderr: &str, reason: &str, text: &str) {
             let crash = Crash::new(exit, breach, stderr.to_owned(), 0);
             assert_eq!((crash.reason.as_str(), crash.to_string().as_str()), (reason, text));
         }
-        let killed = Some(Exit { code: None, signal: Some(9) });
+        let killed = Exit { code: None, signal: Some(9) };
         check(
-            Some(Exit { code: Some(3), signal: None }),
+            Exit { code: Some(3), signal: None },
             None,
             "boom",
             "exit",
@@ -150,12 +170,27 @@ mod tests {
             "process_limit",
             "the server was ended: it exceeded its process limit (it had 9)",
         );
-        let slow = Some(Exit { code: None, signal: Some(24) });
+        let slow = Exit { code: None, signal: Some(24) };
         check(slow, None, "", "cpu_limit", "the server was ended: it took more processor time than it may");
-        check(None, None, "", "protocol", "the server closed its output");
-        assert_eq!(Crash::hangs(String::new()).reason.as_str(), "peer_timeout");
-        assert_eq!(CrashReason::OutputLimit.as_str(), "output_limit");
         assert_eq!(CrashReason::SandboxSetup.as_str(), "sandbox_setup");
         assert!(CrashReason::MemoryLimit.is_limit() && !CrashReason::Signal.is_limit());
+    }
+
+    /// BOX-3: whatever a process is ended for, its error has the reason, the words, the last words and the tree's size.
+    #[test]
+    fn one_that_is_ended_says_why_and_how_many_went() {
+        #[track_caller]
+        fn check(fault: &Fault, reason: &str, words: &str) {
+            let crash = Crash::of(fault, "boom".to_owned(), 3);
+            assert_eq!((crash.reason.as_str(), crash.killed), (reason, 3));
+            assert!(crash.status.contains(words), "{crash}");
+            assert!(crash.to_string().ends_with("; its stderr ends: boom"), "{crash}");
+        }
+        check(&Fault::Closed, "protocol", "closed its output");
+        check(&Fault::Violation("it answered twice".to_owned()), "protocol", "was ended: it answered twice");
+        check(&Fault::Hangs, "peer_timeout", "did not answer another call");
+        check(&Fault::Noise(7), "output_limit", "7 bytes");
+        let large = LinkError::TooLarge { bytes: 9, limit: 8 };
+        check(&Fault::TooLarge(large), "output_limit", "9 bytes, more than the limit of 8");
     }
 }

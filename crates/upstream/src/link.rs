@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::catalog::Lists;
-use crate::crash::Crash;
+use crate::crash::{Crash, Fault};
 use crate::notice::Notice;
 use crate::stream::{Stream, StreamExchange};
 use crate::switchboard::Switchboard;
@@ -168,6 +168,19 @@ impl Link {
     pub(crate) fn limit_noise(&self, bytes: u64) {
         if let Kind::Stream(stream) = &self.0 {
             stream.limit_noise(bytes);
+        }
+    }
+
+    /// Takes an answer that is none for a fault from now on: for a process that serves one call.
+    pub(crate) fn be_strict(&self) {
+        self.board().be_strict();
+    }
+
+    /// Why the process behind it is to be ended, if reading was given up before its output ended.
+    pub(crate) fn fault(&self) -> Option<&Fault> {
+        match &self.0 {
+            Kind::Stream(stream) => stream.fault(),
+            Kind::Http(_) => None,
         }
     }
 

@@ -22,7 +22,6 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::catalog::Tool;
-use crate::crash::CrashReason;
 use crate::link::{LinkError, Mirror, Purpose, call_params};
 use crate::policy::{Delays, RestartPolicy};
 use crate::record::Records;
@@ -417,14 +416,14 @@ async fn ask(
         Ok(Err(error @ (LinkError::Closed(_) | LinkError::Crashed(_)))) => {
             // Over HTTP nothing else tells that the server is gone.
             upstream.suspect();
-            (Code::ProviderCrashed, format!("was lost during the call: {error}"))
+            let reason = match &error {
+                LinkError::Crashed(crash) => format!(" ({})", crash.reason.as_str()),
+                _ => String::new(),
+            };
+            (Code::ProviderCrashed, format!("was lost during the call{reason}: {error}"))
         }
         Ok(Err(error @ LinkError::Refused { .. })) => {
             (Code::ProviderUnavailable, format!("turned the call away: {error}"))
-        }
-        // Its process was for this call only, and is killed.
-        Ok(Err(error @ LinkError::TooLarge { .. })) if upstream.config().isolation == Isolation::Call => {
-            (Code::ProviderCrashed, format!("was ended ({}): {error}", CrashReason::OutputLimit.as_str()))
         }
         Ok(Err(error @ (LinkError::Unusable(_) | LinkError::TooLarge { .. }))) => {
             (Code::ProviderInvalidOutput, error.to_string())

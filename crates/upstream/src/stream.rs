@@ -11,7 +11,7 @@ use bridgehead_wire::{Abilities, Id, Line, Method, RpcError, Spliced, notificati
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, warn};
 
-use crate::crash::Crash;
+use crate::crash::Fault;
 use crate::link::{Event, LinkError, Purpose, call_is_over, cancelled_params};
 use crate::switchboard::{Slot, Switchboard};
 
@@ -22,6 +22,8 @@ pub(crate) struct Stream {
     limit: usize,
     /// How much that is no message may come, in bytes; any amount, if unset.
     noise_limit: OnceLock<u64>,
+    /// Why reading was given up.
+    fault: OnceLock<Fault>,
     out: Outbox,
 }
 
@@ -30,7 +32,13 @@ const NOISY_LINES: u32 = 64;
 
 impl Stream {
     pub(crate) fn new(server: &str, limit: usize) -> Self {
-        Self { board: Switchboard::new(server), limit, noise_limit: OnceLock::new(), out: Outbox::default() }
+        Self {
+            board: Switchboard::new(server),
+            limit,
+            noise_limit: OnceLock::new(),
+            fault: OnceLock::new(),
+            out: Outbox::default(),
+        }
     }
 
     pub(crate) fn open(self: &Arc<Self>, purpose: Purpose, abilities: Abilities) -> StreamExchange {
@@ -56,8 +64,12 @@ impl Stream {
                         continue;
                     }
                     noise = self.board.noise();
-                    if self.noise_limit.get().is_some_and(|&most| noise > most) {
-                        return self.board.end(LinkError::Crashed(Arc::new(Crash::noise(noise))));
+                    // A line that the end of the stream has cut off says nothing but that it ended.
+                    let fault = self.board.take_fault().filter(|_| !lines.has_ended());
+                    let noisy_beyond = self.noise_limit.get().filter(|&&most| noise > most);
+                    if let Some(fault) = fault.or(noisy_beyond.map(|_| Fault::Noise(noise))) {
+                        let _ = self.fault.set(fault);
+                        return;
                     }
                     noisy = noisy.wrapping_add(1);
                     if noisy.is_multiple_of(NOISY_LINES) {
@@ -72,7 +84,12 @@ impl Stream {
         }
     }
 
-    /// Ends the link once more than this came that is no message.
+    /// Why reading was given up before the stream ended, if it was. Whoever owns the process ends it then.
+    pub(crate) fn fault(&self) -> Option<&Fault> {
+        self.fault.get()
+    }
+
+    /// Gives up reading once more than this came that is no message.
     pub(crate) fn limit_noise(&self, bytes: u64) {
         let _ = self.noise_limit.set(bytes);
     }
@@ -96,7 +113,7 @@ impl Stream {
                     self.board.made_noise(bytes);
                 }
                 if let Some(id) = id.and_then(|id| id.as_u64()) {
-                    self.board.lose(id, LinkError::TooLarge { bytes, limit: self.limit });
+                    self.board.too_large(id, LinkError::TooLarge { bytes, limit: self.limit });
                 }
             }
         }
@@ -173,5 +190,103 @@ impl Drop for StreamExchange {
             let params = cancelled_params(self.id);
             self.stream.out.push(|out| notification(out, Method::Cancelled.as_str(), Some(&params)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(stream: &Arc<Stream>) -> StreamExchange {
+        stream.open(Purpose::Ordinary, Abilities::NONE)
+    }
+
+    /// What is wrong with what came, while request 3 waits; 1 was answered, 2 was given up.
+    async fn fault_of(strict: bool, came: &[u8]) -> Option<Fault> {
+        let stream = Arc::new(Stream::new("m", 100));
+        let first = open(&stream);
+        stream.read(&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n"[..]).await;
+        assert!(first.slot.has_event());
+        drop(open(&stream));
+        let _waits = open(&stream);
+        if strict {
+            stream.board.be_strict();
+        }
+        stream.read(came).await;
+        stream.fault().cloned()
+    }
+
+    #[track_caller]
+    fn violates(fault: Option<Fault>, words: &str) {
+        let Some(Fault::Violation(found)) = fault else { panic!("{words}: {fault:?}") };
+        assert!(found.contains(words), "{found}");
+    }
+
+    /// BOX-3: what comes instead of an answer ends a process that serves one call, and no other.
+    #[tokio::test]
+    async fn instead_of_an_answer() {
+        let cases: [(&[u8], &str); 6] = [
+            (br#"{"jsonrpc":"2.0","id":3,"result":{"content":["#, "cannot be read: not valid JSON"),
+            (b"{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"a\":\"\xff\"}}", "cannot be read: not valid JSON"),
+            (br#"{"jsonrpc":"2.0","id":3,"result":{},"error":null}"#, "cannot be read: neither"),
+            (br#"{"jsonrpc":"2.0","id":4,"result":{}}"#, "never sent"),
+            (br#"{"jsonrpc":"2.0","id":"3","result":{}}"#, "never sent"),
+            (br#"{"jsonrpc":"2.0","id":1,"result":{}}"#, "request 1 a second time"),
+        ];
+        for (line, words) in cases {
+            let ended = [line, b"\n"].concat();
+            violates(fault_of(true, &ended).await, words);
+            assert_eq!(fault_of(false, &ended).await, None, "others have calls there");
+        }
+        let large = format!("{{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":\"{}\"}}\n", "x".repeat(200));
+        let too_large = fault_of(true, large.as_bytes()).await;
+        assert!(matches!(too_large, Some(Fault::TooLarge(LinkError::TooLarge { limit: 100, .. }))));
+        assert_eq!(fault_of(false, large.as_bytes()).await, None);
+    }
+
+    /// What servers print to their output beside their answers is no fault, and neither are late answers.
+    #[tokio::test]
+    async fn beside_an_answer() {
+        let cases: [&[u8]; 8] = [
+            b"listening on stdio\n",
+            b"\xff\xfe{\n[]\nnull\n{}\n",
+            b"{ jsonrpc: '2.0', id: 3, result: {} }\n",
+            br#"{"level":30,"id":3,"error":"no such file"}"#,
+            b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":\"x\"}\n",
+            b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32601,\"message\":\"\"}}\n",
+            b"{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}\n",
+            // The process has ended: how says more than the half of a line that it left.
+            br#"{"jsonrpc":"2.0","id":3,"result":{"content":["#,
+        ];
+        for case in cases {
+            assert_eq!(fault_of(true, case).await, None, "{}", String::from_utf8_lossy(case));
+        }
+        let late_and_once_more = b"{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}\n".repeat(2);
+        violates(fault_of(true, &late_and_once_more).await, "request 2 a second time");
+    }
+
+    /// As long as nobody waits for an answer, nothing is in its place.
+    #[tokio::test]
+    async fn without_a_request_nothing_is_judged() {
+        let stream = Arc::new(Stream::new("m", 100));
+        stream.board.be_strict();
+        let mut answered = open(&stream);
+        let twice = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n".repeat(2);
+        stream.read(&twice[..]).await;
+        stream.read(&b"{\"jsonrpc\":\"2.0\",\"id\":9,\"result\":{\n"[..]).await;
+        assert_eq!(stream.fault(), None);
+        let answer = std::future::poll_fn(|context| answered.poll_next(context)).await;
+        assert!(matches!(answer, Event::Answer(Ok(_))), "{answer:?}");
+    }
+
+    /// BOX-2: as much noise as was said ends the reading.
+    #[tokio::test]
+    async fn noise_is_limited() {
+        let stream = Arc::new(Stream::new("m", 100));
+        stream.limit_noise(10);
+        stream.read(&b"chatter\n"[..]).await;
+        assert_eq!(stream.fault(), None);
+        stream.read(&b"chatter\nchatter\n"[..]).await;
+        assert_eq!(stream.fault(), Some(&Fault::Noise(16)));
     }
 }

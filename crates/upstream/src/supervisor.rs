@@ -375,6 +375,7 @@ impl Supervisor {
         let pid = process.pid();
         let transport = process.kind().as_str();
         if self.core.one_shot {
+            process.link.be_strict();
             debug!(server = %self.label(), pid, took = ?began.elapsed(), "one is ready to serve a call");
         } else {
             info!(server = %self.label(), transport, pid, revision = %peer.revision, tools = tools.len(), restarts, took = ?began.elapsed(), "serves");

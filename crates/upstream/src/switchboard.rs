@@ -4,6 +4,12 @@
 //! are only echoed. A message for a request goes to that request's slot in the order of arrival, the answer
 //! last, and a slot that has its answer gets nothing more.
 //!
+//! What cannot be read, or answers nobody, is skipped: servers print to their output what is meant for a log, and one bad
+//! line must not cost the calls of others. Behind a process that serves one call there are no others, and the board is
+//! strict: while somebody waits, an answer that cannot be read, and one to what was never sent or has its answer, is a
+//! fault that ends the process. A late answer to a request that was given up is none, and what does not look like an
+//! answer stays noise.
+//!
 //! A request of the peer's own says nothing about which of ours it is for. It goes to the only one that is open
 //! for somebody who can answer it, and is refused where there is none or more than one.
 
@@ -14,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 
 use bridgehead_wire::{
     Abilities, Id, Level, Message, Method, Notification, Object, Raw, Redactor, Request, Response, RpcError,
-    Spliced, code, key, response,
+    Spliced, code, is_broken_answer, key, response,
 };
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -22,6 +28,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::catalog::Lists;
+use crate::crash::Fault;
 use crate::doorbell::Doorbell;
 use crate::link::{Event, LinkError, Purpose};
 use crate::notice::Notice;
@@ -30,6 +37,8 @@ use crate::notice::Notice;
 const QUEUED_PROGRESS: usize = 256;
 /// What may wait of one peer's questions beyond that is refused.
 const QUEUED_EVENTS: usize = 2 * QUEUED_PROGRESS;
+/// How many requests that were given up are known by their ids; a strict board has far fewer.
+const GIVEN_UP: usize = 64;
 /// How much of a line that is not JSON goes into the log.
 const NOISE_SHOWN: usize = 200;
 
@@ -54,6 +63,9 @@ pub(crate) struct Switchboard {
     /// How many bytes of what came were no messages.
     noise: AtomicU64,
     on_notice: OnceLock<NoticeCallback>,
+    /// Whether an answer that is none is a fault, and the first that was one.
+    strict: AtomicBool,
+    fault: Mutex<Option<Fault>>,
     /// The level of log lines that a legacy peer was asked for, one above its number; 0 before.
     level: AtomicU8,
 }
@@ -79,6 +91,8 @@ impl std::fmt::Debug for NoticeCallback {
 #[derive(Debug, Default)]
 struct Table {
     slots: HashMap<u64, Arc<Slot>>,
+    /// The last requests that nobody waits for any more, and that may still be answered.
+    given_up: VecDeque<u64>,
     ended: Option<LinkError>,
 }
 
@@ -118,6 +132,8 @@ impl Switchboard {
             on_noise: OnceLock::new(),
             noise: AtomicU64::new(0),
             on_notice: OnceLock::new(),
+            strict: AtomicBool::new(false),
+            fault: Mutex::default(),
             level: AtomicU8::new(0),
         }
     }
@@ -141,6 +157,28 @@ impl Switchboard {
     /// How many bytes of what came were no messages.
     pub(crate) fn noise(&self) -> u64 {
         self.noise.load(Ordering::Relaxed)
+    }
+
+    /// Takes an answer that is none for a fault from now on, whenever somebody waits for one.
+    pub(crate) fn be_strict(&self) {
+        self.strict.store(true, Ordering::Release);
+    }
+
+    /// Whether what comes now instead of an answer is a fault.
+    fn judges(&self, table: &Table) -> bool {
+        let waits = |slot: &Arc<Slot>| slot.purpose != Purpose::Standing;
+        self.strict.load(Ordering::Acquire) && table.slots.values().any(waits)
+    }
+
+    /// The first fault since the last time this was asked; looked for whenever there was noise.
+    pub(crate) fn take_fault(&self) -> Option<Fault> {
+        self.fault.lock().take()
+    }
+
+    /// Something came that is no answer, and so many bytes of noise.
+    fn found(&self, fault: Fault, bytes: u64) {
+        self.fault.lock().get_or_insert(fault);
+        self.made_noise(bytes);
     }
 
     fn notice(&self, notice: &Notice) {
@@ -184,12 +222,25 @@ impl Switchboard {
 
     /// Nobody waits for `id` any more. Says whether somebody did.
     pub(crate) fn release(&self, id: u64) -> bool {
-        self.table.lock().slots.remove(&id).is_some()
+        let mut table = self.table.lock();
+        let waited = table.slots.remove(&id).is_some();
+        if waited {
+            if table.given_up.len() == GIVEN_UP {
+                table.given_up.pop_front();
+            }
+            table.given_up.push_back(id);
+        }
+        waited
     }
 
-    /// There will be no answer to `id`.
-    pub(crate) fn lose(&self, id: u64, error: LinkError) {
-        if let Some(slot) = self.table.lock().slots.remove(&id) {
+    /// There will be no answer to `id`: it was too large.
+    pub(crate) fn too_large(&self, id: u64, error: LinkError) {
+        let mut table = self.table.lock();
+        if self.judges(&table) {
+            drop(table);
+            return self.found(Fault::TooLarge(error), 1);
+        }
+        if let Some(slot) = table.slots.remove(&id) {
             slot.push(Event::Lost(error));
         }
     }
@@ -248,7 +299,9 @@ impl Switchboard {
     pub(crate) fn accept(&self, text: &Bytes) -> Option<BytesMut> {
         match Message::parse(text) {
             Ok(Message::Response(response)) => {
-                self.answered(response);
+                if let Some(fault) = self.answered(response) {
+                    self.found(fault, text.len() as u64 + 1);
+                }
                 None
             }
             Ok(Message::Notification(note)) => {
@@ -259,11 +312,16 @@ impl Switchboard {
             Err(malformed) => {
                 self.made_noise(text.len() as u64 + 1);
                 // Many servers print banners and debug output where only messages belong.
+                let line = text;
                 let text = String::from_utf8_lossy(&text[..text.len().min(NOISE_SHOWN)]);
                 let text: String = text.chars().filter(|c| !c.is_control()).collect();
                 debug!(server = %self.server, reason = %malformed, line = %self.redactor.text(&text), "ignored a line that is no message");
                 if let Some(NoiseCallback(show)) = self.on_noise.get() {
                     show(&text);
+                }
+                if self.judges(&self.table.lock()) && is_broken_answer(line) {
+                    let words = format!("its answer cannot be read: {malformed}");
+                    self.fault.lock().get_or_insert(Fault::Violation(words));
                 }
                 None
             }
@@ -294,7 +352,8 @@ impl Switchboard {
         }
     }
 
-    fn answered(&self, response: Response) {
+    /// Gives the answer to whom it belongs. Says what is wrong with one that belongs to nobody, if that matters here.
+    fn answered(&self, response: Response) -> Option<Fault> {
         let mut table = self.table.lock();
         let slot =
             response.id.as_ref().and_then(|id| id.as_u64()).and_then(|id| table.slots.remove(&id)).or_else(
@@ -305,12 +364,24 @@ impl Switchboard {
                     if foreign_error { table.slots.remove(&id) } else { None }
                 },
             );
-        drop(table);
-        match slot {
-            Some(slot) => slot.push(Event::Answer(response.outcome)),
-            // Late answers to cancelled requests, second answers, ids nobody used.
-            None => debug!(server = %self.server, id = ?response.id, "ignored an answer nobody waits for"),
+        if let Some(slot) = slot {
+            drop(table);
+            slot.push(Event::Answer(response.outcome));
+            return None;
         }
+        // Late answers to cancelled requests, second answers, ids nobody used.
+        debug!(server = %self.server, id = ?response.id, "ignored an answer nobody waits for");
+        // Without an id it says that the server could not read something.
+        let id = response.id.filter(|_| self.judges(&table))?;
+        let sent = 1..self.next_id.load(Ordering::Relaxed);
+        let Some(id) = id.as_u64().filter(|id| sent.contains(id)) else {
+            return Some(Fault::Violation("it answered a request that was never sent".to_owned()));
+        };
+        if let Some(at) = table.given_up.iter().position(|given_up| *given_up == id) {
+            table.given_up.remove(at);
+            return None;
+        }
+        Some(Fault::Violation(format!("it answered request {id} a second time")))
     }
 
     fn progressed(&self, params: Option<Raw>) {

@@ -162,6 +162,35 @@ fn id_at_end(tail: &[u8]) -> Option<Id> {
     None
 }
 
+/// Whether a line that is no message was to be an answer: it names the protocol, and of its members, read from the front
+/// for as long as they stand whole, one is the outcome, or at least the id, and none is a method. A log line is none of
+/// that, be it JSON or what a program prints of an object.
+pub fn is_broken_answer(line: &[u8]) -> bool {
+    looks_like_answer(line).unwrap_or(false) && memchr::memmem::find(line, b"\"jsonrpc\"").is_some()
+}
+
+fn looks_like_answer(line: &[u8]) -> Option<bool> {
+    let mut rest = skip_space(line).strip_prefix(b"{")?;
+    let mut has_id = false;
+    loop {
+        let Some((key, after)) = scalar(skip_space(rest)) else { return Some(has_id) };
+        match key {
+            b"\"result\"" | b"\"error\"" => return Some(true),
+            b"\"method\"" | b"\"params\"" => return Some(false),
+            b"\"id\"" => has_id = true,
+            _ => {}
+        }
+        let Some(value) = skip_space(after).strip_prefix(b":") else { return Some(has_id) };
+        let value = skip_space(value);
+        if matches!(value.first(), Some(b'{' | b'[')) {
+            return Some(false);
+        }
+        let Some((_, after)) = scalar(value) else { return Some(has_id) };
+        let Some(next) = skip_space(after).strip_prefix(b",") else { return Some(has_id) };
+        rest = next;
+    }
+}
+
 /// Turns line breaks into spaces, for a message that must be one line. Within JSON they can only be white
 /// space between tokens, such as a peer that is not bound to lines may send.
 pub fn on_one_line(mut message: &mut [u8]) {
@@ -254,6 +283,32 @@ mod tests {
         );
         too_long(&format!(r#"{{"result":{{"a":"{blob}","id":5}}}}"#), None);
         too_long(&blob, None);
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_told_from_a_log_line() {
+        #[track_caller]
+        fn check(line: &[u8], expected: bool) {
+            assert_eq!(is_broken_answer(line), expected, "{}", String::from_utf8_lossy(line));
+        }
+        check(br#"{"jsonrpc":"2.0","id":1,"result":{"content":["#, true);
+        check(br#" {"result":{"a":[}},"jsonrpc":"2.0","id":1}"#, true);
+        check(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"message\":\"\xff\"}}", true);
+        check(br#"{"jsonrpc":"2.0","id":1}"#, true);
+        check(br#"{"jsonrpc":"2.0","id":1,"res"#, true);
+        check(br#"{"jsonrpc":"2.0","id":1"#, true);
+        check(br#"{"jsonrpc":"2.0","id""#, true);
+        check(br#"{"jsonrpc":"2.0","id":1,"method":"ping","params":5}"#, false);
+        check(br#"{"jsonrpc":"2.0","method":"notifications/message","params":"x"}"#, false);
+        check(br#"{"jsonrpc":"2.0","id":1,"params":{},"method":5}"#, false);
+        check(br#"{"jsonrpc":"2.0","extra":{},"id":1}"#, false);
+        check(br#"{"jsonrpc":"2.0"}"#, false);
+        check(br#"{"level":30,"id":1,"error":"no connection"}"#, false);
+        check(br#"{ jsonrpc: '2.0', id: 1, result: { content: [] } }"#, false);
+        check(br#"got {"jsonrpc":"2.0","id":1,"result":"#, false);
+        check(b"{}", false);
+        check(b"{", false);
+        check(b"\xff\xfe{", false);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub use depth::{MAX_DEPTH, too_deep};
 pub use encode::{error_response, notification, request, response, response_parts};
 pub use error::RpcError;
 pub use failure::{Code, Shape};
-pub use frame::{Line, LineBuffer, on_one_line};
+pub use frame::{Line, LineBuffer, is_broken_answer, on_one_line};
 pub use gather::Gathered;
 pub use header::{HeaderValueError, decode_header_value, encode_header_value};
 pub use level::Level;

@@ -10,7 +10,7 @@ use bridgehead_wire::Redactor;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use crate::crash::Crash;
+use crate::crash::{Crash, Fault};
 use crate::link::{Link, LinkError};
 use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
 use crate::record::{Counted, LineSource, Record};
@@ -178,12 +178,23 @@ impl Process {
             let _ = reader.await;
             self.reader = None;
         }
-        let exit = tokio::time::timeout(EXIT_GRACE, self.child.wait()).await.ok();
-        self.link.end(LinkError::Crashed(Arc::new(self.crash(exit))));
+        if let Some(fault) = self.link.fault() {
+            return self.end_for(fault);
+        }
+        match tokio::time::timeout(EXIT_GRACE, self.child.wait()).await {
+            Ok(exit) => {
+                let crash = Crash::new(exit, self.child.breach(), self.tail(), self.child.killed());
+                self.link.end(LinkError::Crashed(Arc::new(crash)));
+            }
+            Err(_) => self.end_for(&Fault::Closed),
+        }
     }
 
-    fn crash(&self, exit: Option<Exit>) -> Crash {
-        Crash::new(exit, self.child.breach(), self.tail(), self.child.killed())
+    /// Says to all who wait for an answer why the server is ended with its tree, as large as that is now. Whoever owns
+    /// the process ends it; nobody waits for that.
+    fn end_for(&self, fault: &Fault) {
+        let crash = Crash::of(fault, self.tail(), self.child.tree().len());
+        self.link.end(LinkError::Crashed(Arc::new(crash)));
     }
 
     /// The end of its error output, as errors quote it.
@@ -196,8 +207,7 @@ impl Process {
 
     /// Says to all who wait for an answer that the server is ended because it did not answer somebody else.
     pub(crate) fn hangs(&self) {
-        let crash = Crash::hangs(self.tail());
-        self.link.end(LinkError::Crashed(Arc::new(crash)));
+        self.end_for(&Fault::Hangs);
     }
 
     /// Kills the server and all its tree at once.
