@@ -121,8 +121,7 @@ impl Crash {
     }
 
     /// One that is ended with all of its tree, which has so many processes.
-    pub(crate) fn of(fault: &Fault, stderr: String, tree: usize) -> Self {
-        let killed = u32::try_from(tree).unwrap_or(u32::MAX);
+    pub(crate) fn of(fault: &Fault, stderr: String, killed: u32) -> Self {
         Self { reason: fault.reason(), status: fault.to_string(), stderr, killed }
     }
 }

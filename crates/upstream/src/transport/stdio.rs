@@ -20,6 +20,8 @@ use crate::transport::{ConnectError, opening};
 const STOP_GRACE: Duration = Duration::from_secs(2);
 /// How long a process whose output has ended may take to be gone as well.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
+/// How one ends that its keeper kills.
+const KILLED: Exit = Exit { code: None, signal: Some(9) };
 /// How much of the end of stderr an error quotes.
 const STDERR_SHOWN: usize = 600;
 
@@ -64,6 +66,10 @@ pub(super) async fn connect(
             Err(error.into())
         }
     }
+}
+
+fn tree_size(child: &Child) -> u32 {
+    u32::try_from(child.tree().len()).unwrap_or(u32::MAX)
 }
 
 /// How much processor time one process of a call may take: more than it could on all processors within its time. Only
@@ -181,19 +187,20 @@ impl Process {
         if let Some(fault) = self.link.fault() {
             return self.end_for(fault);
         }
-        match tokio::time::timeout(EXIT_GRACE, self.child.wait()).await {
-            Ok(exit) => {
-                let crash = Crash::new(exit, self.child.breach(), self.tail(), self.child.killed());
-                self.link.end(LinkError::Crashed(Arc::new(crash)));
-            }
-            Err(_) => self.end_for(&Fault::Closed),
-        }
+        let (exit, killed) = match tokio::time::timeout(EXIT_GRACE, self.child.wait()).await {
+            Ok(exit) => (exit, self.child.killed()),
+            // Its keeper kills it for a limit, and has said so; a large tree on a busy machine takes a while to go.
+            Err(_) if self.child.breach().is_some() => (KILLED, tree_size(&self.child)),
+            Err(_) => return self.end_for(&Fault::Closed),
+        };
+        let crash = Crash::new(exit, self.child.breach(), self.tail(), killed);
+        self.link.end(LinkError::Crashed(Arc::new(crash)));
     }
 
     /// Says to all who wait for an answer why the server is ended with its tree, as large as that is now. Whoever owns
     /// the process ends it; nobody waits for that.
     fn end_for(&self, fault: &Fault) {
-        let crash = Crash::of(fault, self.tail(), self.child.tree().len());
+        let crash = Crash::of(fault, self.tail(), tree_size(&self.child));
         self.link.end(LinkError::Crashed(Arc::new(crash)));
     }
 
