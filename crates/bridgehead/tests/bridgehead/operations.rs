@@ -136,7 +136,7 @@ async fn streams_are_followed() {
     let restarting = async {
         loop {
             assert_eq!(place.run(&["restart", "files"]).await.code, Some(0));
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            status(&place, is_ready).await;
         }
     };
     let (event, line) = tokio::select! {

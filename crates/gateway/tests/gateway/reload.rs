@@ -7,7 +7,7 @@ use bridgehead_gateway::{Gateway, ReloadReport, Session};
 use bridgehead_testkit::{Behaviour, LeakCheck, Mock};
 use bridgehead_wire::Revision;
 
-use crate::support::{Fixture, call_as, server};
+use crate::support::{Fixture, call_as, server, until};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 
@@ -121,12 +121,14 @@ async fn a_stop_ends_a_reload() {
     fixture.gateway.settled().await;
     let mut servers = configured(&fixture.gateway);
     let leaks = LeakCheck::start();
-    servers.push(server("b", &mock("b").list_delay_ms(10_000), &leaks));
+    let folder = tempfile::tempdir().unwrap();
+    let heard = folder.path().join("heard");
+    servers.push(server("b", &mock("b").list_delay_ms(10_000).transcript(&heard), &leaks));
     let reload = tokio::spawn({
         let (gateway, servers) = (fixture.gateway.clone(), servers.clone());
         async move { gateway.reload(servers).await }
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    until(|| heard.exists()).await;
     let began = std::time::Instant::now();
     fixture.gateway.stop().await;
     assert!(began.elapsed() < Duration::from_secs(4));
