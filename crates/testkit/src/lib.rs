@@ -28,6 +28,7 @@
 
 pub mod client;
 mod clock;
+mod encryption;
 mod leak;
 mod mock;
 pub mod peer;
@@ -36,6 +37,7 @@ mod script;
 mod showing;
 
 pub use clock::FakeClock;
+pub use encryption::Encryption;
 pub use leak::{LeakCheck, Leftovers};
 pub use mock::{Mock, Served, mock_path, shim_path};
 pub use recorder::{Event, Recorder};

@@ -1,17 +1,14 @@
 //! A remote server from the outside: encrypted, behind a proxy, and with secrets in every place that has room for one.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bridgehead_testkit::Encryption;
 use bridgehead_testkit::client::HttpClient;
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply, reply};
 use rustix::process::Signal;
-use rustls::ServerConfig;
-use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
 
 use crate::common::{Place, signal};
 
@@ -38,16 +35,7 @@ fn serve(asked: &Asked) -> Vec<Part> {
 
 /// Speaks TLS in front of a server that speaks none; gives its port and its certificate.
 async fn encrypted(server: std::net::SocketAddr) -> (u16, String) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let Encryption { acceptor, pem, .. } = Encryption::of_localhost();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -63,7 +51,7 @@ async fn encrypted(server: std::net::SocketAddr) -> (u16, String) {
             });
         }
     });
-    (port, made.cert.pem())
+    (port, pem)
 }
 
 /// A proxy that opens connections to whoever gives the right password; gives its port.

@@ -196,11 +196,9 @@ impl AsyncWrite for Socket {
 
 #[cfg(test)]
 mod tests {
-    use rustls::ServerConfig;
-    use rustls::pki_types::PrivateKeyDer;
+    use bridgehead_testkit::Encryption;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
-    use tokio_rustls::TlsAcceptor;
 
     use super::*;
 
@@ -227,17 +225,7 @@ mod tests {
     /// of what is asked; and none to any other.
     #[tokio::test]
     async fn encryption() {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let certificate = made.cert.der().clone();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.clone()], key)
-            .unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let Encryption { acceptor, certificate, .. } = Encryption::of_localhost();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(async move {
