@@ -5,6 +5,8 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed expectation of a test")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,6 +16,7 @@ use bridgehead_process::{
     Breach, Child, Enforced, Limits, Shim, SpawnError, Spec, base_environment, spawn, use_shim,
 };
 use bridgehead_testkit::not_shown;
+use common::{four_takers, none_survived};
 use tokio::io::AsyncReadExt;
 
 /// Makes this file's program take so many megabytes, and wait.
@@ -106,14 +109,10 @@ async fn box_19_a_group_keeps_memory() {
 /// BOX-3: several processes share one limit, and all of them are killed at once: nobody is left to say that it went well.
 #[tokio::test]
 async fn box_21_a_group_is_killed_as_a_whole() {
-    let taker = format!("{TAKES}=40 \"${PROGRAM}\" --exact taker --nocapture");
-    let script = format!("{taker} & {taker} & {taker} & {taker} & wait; echo survived");
+    let script = four_takers(TAKES, PROGRAM);
     let Some(mut child) = start("box_21_a_group_is_killed_as_a_whole", &script, memory(96)) else { return };
     assert!(matches!(ended(&mut child).await, Some(Breach::Memory { .. })), "{}", child.stderr_tail());
-    assert!(child.killed() >= 4, "{}", child.killed());
-    let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
-    assert!(!output.contains("survived"), "{output}");
+    none_survived(&mut child).await;
 }
 
 /// BOX-3: memory in a file that is in no process is memory of the tree too.

@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
 #![expect(clippy::disallowed_methods, reason = "a program that takes memory is another one")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use bridgehead_process::{
     Breach, Child, Effective, Enforced, Limits, Shim, SpawnError, Spec, base_environment, spawn, use_shim,
 };
 use bridgehead_testkit::{as_unprivileged, not_shown};
+use common::{four_takers, none_survived};
 use tokio::io::AsyncReadExt;
 
 /// Set in the environment of everything that a test starts, so that it is found wherever it went.
@@ -114,15 +117,10 @@ async fn box_19_private_memory_is_limited() {
 async fn box_21_children_share_one_memory_limit() {
     let mark = mark("21");
     let limits = Limits { memory: Some(96 * MEGABYTE), ..Limits::default() };
-    let taker = format!("{TAKES}=40 \"${PROGRAM}\" --exact taker --nocapture");
-    let mut child =
-        start(&format!("{taker} & {taker} & {taker} & {taker} & wait; echo survived"), &mark, limits);
+    let mut child = start(&four_takers(TAKES, PROGRAM), &mark, limits);
     let breach = ended(&mut child, &mark).await;
     assert!(matches!(breach, Some(Breach::Memory { bytes }) if bytes >= 96 * MEGABYTE), "{breach:?}");
-    assert!(child.killed() >= 4, "{}", child.killed());
-    let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
-    assert!(!output.contains("survived"), "{output}");
+    none_survived(&mut child).await;
 }
 
 /// Whoever stays below the limit is left alone, and what is shared by forking counts once.
