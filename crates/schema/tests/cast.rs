@@ -2,6 +2,8 @@
 
 #![expect(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation of a test")]
 
+mod common;
+
 use std::time::{Duration, Instant};
 
 use bridgehead_schema::{Cast, Change, OutputSchema};
@@ -365,57 +367,24 @@ fn renamed(schema: &mut Value, first: usize) {
 
 /// Anything that compiles, references in circles and contradictions included.
 fn wild() -> impl Strategy<Value = Value> {
-    let word = prop::sample::select(
-        &[
-            "allOf",
-            "anyOf",
-            "oneOf",
-            "not",
-            "if",
-            "then",
-            "else",
-            "items",
-            "prefixItems",
-            "contains",
-            "properties",
-            "patternProperties",
-            "additionalProperties",
-            "unevaluatedProperties",
-            "unevaluatedItems",
-            "propertyNames",
-            "dependentSchemas",
-            "dependentRequired",
-            "required",
-            "$ref",
-            "type",
-            "enum",
-            "const",
-            "default",
-            "minLength",
-            "minItems",
-            "maxItems",
-            "minProperties",
-            "multipleOf",
-            "minimum",
-            "maximum",
-            "uniqueItems",
-            "format",
-            "pattern",
-        ][..],
-    );
+    let more = &[
+        "dependentRequired",
+        "default",
+        "minItems",
+        "maxItems",
+        "minProperties",
+        "multipleOf",
+        "minimum",
+        "maximum",
+        "uniqueItems",
+    ];
     let value = prop_oneof![
         3 => prop::sample::select(&["#", "#/$defs/a", "#/$defs/b", "string", "object", "array", "integer", "a", "^a", "date"][..])
             .prop_map(Value::from),
         2 => instance(),
         1 => prop::sample::subsequence(&NAMES[..], 0..3).prop_map(Value::from),
     ];
-    value.prop_recursive(4, 32, 4, move |inner| {
-        prop_oneof![
-            5 => prop::collection::vec((word.clone(), inner.clone()), 1..4)
-                .prop_map(|members| members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
-            1 => prop::collection::vec(inner, 0..3).prop_map(Value::from),
-        ]
-    })
+    common::wild(more, value, 4)
 }
 
 proptest! {

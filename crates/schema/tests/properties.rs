@@ -2,6 +2,8 @@
 
 #![expect(clippy::panic, reason = "a failed expectation of a test")]
 
+mod common;
+
 use std::time::{Duration, Instant};
 
 use bridgehead_schema::{SchemaError, Validator, header_parameters};
@@ -70,51 +72,24 @@ fn document(part: impl Strategy<Value = Value> + Clone) -> impl Strategy<Value =
 
 /// Anything that looks like a schema, with the keywords that can hurt.
 fn wild() -> impl Strategy<Value = Value> {
-    let word = prop::sample::select(
-        &[
-            "allOf",
-            "anyOf",
-            "oneOf",
-            "not",
-            "if",
-            "then",
-            "else",
-            "items",
-            "prefixItems",
-            "contains",
-            "properties",
-            "patternProperties",
-            "additionalProperties",
-            "unevaluatedProperties",
-            "unevaluatedItems",
-            "propertyNames",
-            "dependentSchemas",
-            "dependencies",
-            "$defs",
-            "definitions",
-            "$ref",
-            "$dynamicRef",
-            "$recursiveRef",
-            "$dynamicAnchor",
-            "$recursiveAnchor",
-            "$anchor",
-            "$id",
-            "id",
-            "$schema",
-            "pattern",
-            "format",
-            "type",
-            "enum",
-            "const",
-            "minLength",
-            "multipleOf",
-            "maximum",
-            "required",
-            "x-mcp-header",
-            "$vocabulary",
-            "contentSchema",
-        ][..],
-    );
+    let more = &[
+        "dependencies",
+        "$defs",
+        "definitions",
+        "$dynamicRef",
+        "$recursiveRef",
+        "$dynamicAnchor",
+        "$recursiveAnchor",
+        "$anchor",
+        "$id",
+        "id",
+        "$schema",
+        "multipleOf",
+        "maximum",
+        "x-mcp-header",
+        "$vocabulary",
+        "contentSchema",
+    ];
     let value = prop_oneof![
         2 => prop::sample::select(&["#", "#a", "#/$defs/a", "#/items", "#/%", "#/~2", "http://x/", "string", "x", "(a+)+$", "[",
             "\\p{L}{1000}", "(?=a)", "date-time", "http://json-schema.org/draft-07/schema#",
@@ -122,13 +97,7 @@ fn wild() -> impl Strategy<Value = Value> {
         1 => instance(),
         1 => Just(json!(1e308)),
     ];
-    value.prop_recursive(5, 40, 5, move |inner| {
-        prop_oneof![
-            4 => prop::collection::vec((word.clone(), inner.clone()), 0..5)
-                .prop_map(|members| members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
-            1 => prop::collection::vec(inner, 0..4).prop_map(Value::from),
-        ]
-    })
+    common::wild(more, value, 5)
 }
 
 /// What the keywords of [`plain`] mean. None where it does not end.
