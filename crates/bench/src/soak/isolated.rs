@@ -66,7 +66,7 @@ fn at_rest(gateway: &Gateway) -> Result<Holdings> {
     Ok(Holdings {
         descriptors: family::descriptors(pid),
         threads: family::threads(pid),
-        resident_kb: family::memory_kb(pid, "VmRSS").unwrap_or_default(),
+        own_kb: family::memory_kb(pid, "RssAnon").unwrap_or_default(),
         processes: AT_REST,
     })
 }

@@ -13,7 +13,7 @@ const MORE_DESCRIPTORS: usize = 4;
 /// Threads for blocking work come and go.
 const MORE_THREADS: usize = 2;
 /// Memory that the allocator keeps varies by this much.
-const MORE_RESIDENT_KB: u64 = 3 * 1024;
+const MORE_OWN_KB: u64 = 3 * 1024;
 
 /// One kind of harm to one server.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Findings {
             };
             more("descriptors", early.descriptors as u64, late.descriptors as u64, MORE_DESCRIPTORS as u64);
             more("threads", early.threads as u64, late.threads as u64, MORE_THREADS as u64);
-            more("resident kilobytes", early.resident_kb, late.resident_kb, MORE_RESIDENT_KB);
+            more("kilobytes of its own", early.own_kb, late.own_kb, MORE_OWN_KB);
             more("keepers of servers", early.processes as u64, late.processes as u64, 0);
         }
         let zombies = self.zombies + self.isolated.map_or(0, |isolated| isolated.zombies);
@@ -122,7 +122,7 @@ impl Findings {
             let _ = writeln!(
                 out,
                 "\n{:<22} {:>8} {:>8}  allowed\n{:<22} {:>8} {:>8}  +{MORE_DESCRIPTORS}\n{:<22} {:>8} {:>8}  +{MORE_THREADS}\n\
-                 {:<22} {:>8} {:>8}  +{MORE_RESIDENT_KB}\n{:<22} {:>8} {:>8}  +0",
+                 {:<22} {:>8} {:>8}  +{MORE_OWN_KB}\n{:<22} {:>8} {:>8}  +0",
                 "the gateway",
                 "early",
                 "late",
@@ -132,9 +132,9 @@ impl Findings {
                 "threads",
                 early.threads,
                 late.threads,
-                "resident memory, KB",
-                early.resident_kb,
-                late.resident_kb,
+                "own memory, KB",
+                early.own_kb,
+                late.own_kb,
                 "keepers of servers",
                 early.processes,
                 late.processes
@@ -158,8 +158,8 @@ impl Findings {
         if let Some(Isolated { calls, early, late, .. }) = self.isolated {
             let _ = writeln!(
                 out,
-                "{calls} calls with a process tree each: descriptors {} to {}, resident KB {} to {}",
-                early.descriptors, late.descriptors, early.resident_kb, late.resident_kb
+                "{calls} calls with a process tree each: descriptors {} to {}, own KB {} to {}",
+                early.descriptors, late.descriptors, early.own_kb, late.own_kb
             );
         }
         out
@@ -182,7 +182,7 @@ impl Findings {
             held.map(|held| {
                 json!({
                     "descriptors": held.descriptors, "threads": held.threads,
-                    "resident_kb": held.resident_kb, "keepers": held.processes,
+                    "own_kb": held.own_kb, "keepers": held.processes,
                 })
             })
         };
@@ -224,22 +224,22 @@ mod tests {
         let mut findings = Findings::new(std::slice::from_ref(&victim), 8);
         findings.add(&victim, Harm::Kill, Duration::from_millis(30), 1);
         findings.add(&victim, Harm::Kill, Duration::from_millis(10), 0);
-        findings.early = Some(Holdings { descriptors: 20, threads: 3, resident_kb: 9000, processes: 1 });
+        findings.early = Some(Holdings { descriptors: 20, threads: 3, own_kb: 9000, processes: 1 });
         findings.late = Some(late);
         findings
     }
 
     #[test]
     fn what_grows_is_complained_about() {
-        let flat = Holdings { descriptors: 24, threads: 5, resident_kb: 12_072, processes: 1 };
+        let flat = Holdings { descriptors: 24, threads: 5, own_kb: 12_072, processes: 1 };
         assert_eq!(findings(flat).complaints(), Vec::<String>::new());
-        let grown = Holdings { descriptors: 25, threads: 6, resident_kb: 12_073, processes: 2 };
+        let grown = Holdings { descriptors: 25, threads: 6, own_kb: 12_073, processes: 2 };
         assert_eq!(findings(grown).complaints().len(), 4);
     }
 
     #[test]
     fn zombies_and_survivors_are_complained_about() {
-        let flat = Holdings { descriptors: 20, threads: 3, resident_kb: 9000, processes: 1 };
+        let flat = Holdings { descriptors: 20, threads: 3, own_kb: 9000, processes: 1 };
         let mut findings = findings(flat);
         findings.zombies = 1;
         findings.left_after_kill = vec!["7 (S) node".to_owned()];
