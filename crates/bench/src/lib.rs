@@ -4,8 +4,10 @@
 //! is itself the load generator ([`load`]) and prints the [`report`]. Every answer is checked before it is counted,
 //! so that an error never looks like speed. The method is described in `docs/performance.md`.
 
+pub mod arguments;
 pub mod client;
 pub mod echo;
+pub mod ending;
 pub mod family;
 pub mod isolation;
 pub mod load;

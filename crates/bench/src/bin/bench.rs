@@ -6,10 +6,11 @@
     reason = "a program talks to the person who started it"
 )]
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use bridgehead_bench::arguments::{Arguments, write_figures};
+use bridgehead_bench::ending;
 use bridgehead_bench::plan::{Form, Plan};
 
 const HELP: &str = "\
@@ -31,7 +32,9 @@ Options:
 ";
 
 fn main() -> ExitCode {
-    match run() {
+    let outcome = run();
+    ending::wait_if_ended();
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -45,23 +48,22 @@ fn main() -> ExitCode {
 fn run() -> Result<bool> {
     let (mut gateway, mut upstream, mut form, mut threads) = (None, None, Form::Short, None);
     let (mut only, mut file, mut enforce) = (None, None, false);
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().with_context(|| format!("`{argument}` needs a value"));
-        match argument.as_str() {
-            "--gateway" => gateway = Some(PathBuf::from(value()?)),
-            "--upstream" => upstream = Some(PathBuf::from(value()?)),
+    let mut arguments = Arguments::new(HELP);
+    while let Some(option) = arguments.option() {
+        match option.as_str() {
+            "--gateway" => gateway = Some(arguments.path()?),
+            "--upstream" => upstream = Some(arguments.path()?),
             "--full" => form = Form::Full,
             "--brief" => form = Form::Brief,
-            "--threads" => threads = Some(value()?.parse().context("`--threads` needs a number")?),
-            "--only" => only = Some(value()?),
-            "--json" => file = Some(PathBuf::from(value()?)),
+            "--threads" => threads = Some(arguments.number()?),
+            "--only" => only = Some(arguments.text()?),
+            "--json" => file = Some(arguments.path()?),
             "--enforce" => enforce = true,
             "--help" | "-h" => {
                 print!("{HELP}");
                 return Ok(true);
             }
-            unknown => bail!("there is no option `{unknown}`\n\n{HELP}"),
+            _ => return arguments.unknown(),
         }
     }
     let plan = Plan {
@@ -71,11 +73,9 @@ fn run() -> Result<bool> {
         threads,
         only,
     };
+    ending::on_signals()?;
     let findings = plan.run(&mut |line| eprintln!("{line}"))?;
     println!("{}", findings.table());
-    if let Some(file) = file {
-        let text = serde_json::to_string_pretty(&findings.to_json())?;
-        std::fs::write(&file, text + "\n").with_context(|| format!("cannot write `{}`", file.display()))?;
-    }
+    write_figures(file.as_deref(), &findings.to_json())?;
     Ok(!enforce || findings.bars().iter().all(|bar| bar.holds()))
 }

@@ -9,7 +9,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use bridgehead_bench::arguments::{Arguments, write_figures};
+use bridgehead_bench::ending;
 use bridgehead_bench::soak::{Soak, Victim};
 use serde_json::json;
 
@@ -31,7 +33,9 @@ Options:
 ";
 
 fn main() -> ExitCode {
-    match run() {
+    let outcome = run();
+    ending::wait_if_ended();
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -45,24 +49,23 @@ fn main() -> ExitCode {
 fn run() -> Result<bool> {
     let (mut gateway, mut mock, mut everything, mut node) = (None, None, None, None);
     let (mut cycles, mut kills, mut calls, mut file) = (50, 5, 500, None);
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().with_context(|| format!("`{argument}` needs a value"));
-        match argument.as_str() {
-            "--gateway" => gateway = Some(PathBuf::from(value()?)),
-            "--mock" => mock = Some(value()?),
-            "--everything" => everything = Some(PathBuf::from(value()?)),
-            "--node" => node = Some(value()?),
-            "--cycles" => cycles = value()?.parse().context("`--cycles` needs a number")?,
-            "--kills" => kills = value()?.parse().context("`--kills` needs a number")?,
-            "--calls" => calls = value()?.parse().context("`--calls` needs a number")?,
+    let mut arguments = Arguments::new(HELP);
+    while let Some(option) = arguments.option() {
+        match option.as_str() {
+            "--gateway" => gateway = Some(arguments.path()?),
+            "--mock" => mock = Some(arguments.text()?),
+            "--everything" => everything = Some(arguments.path()?),
+            "--node" => node = Some(arguments.text()?),
+            "--cycles" => cycles = arguments.number()?,
+            "--kills" => kills = arguments.number()?,
+            "--calls" => calls = arguments.number()?,
             "--full" => (cycles, kills, calls) = (1000, 50, 10_000),
-            "--json" => file = Some(PathBuf::from(value()?)),
+            "--json" => file = Some(arguments.path()?),
             "--help" | "-h" => {
                 print!("{HELP}");
                 return Ok(true);
             }
-            unknown => bail!("there is no option `{unknown}`\n\n{HELP}"),
+            _ => return arguments.unknown(),
         }
     }
     let mock = mock.context("`--mock FILE` is needed")?;
@@ -70,12 +73,10 @@ fn run() -> Result<bool> {
     victims.extend(everything.map(|folder| server_everything(folder, node)));
     let soak =
         Soak { gateway: gateway.context("`--gateway FILE` is needed")?, victims, cycles, kills, calls };
+    ending::on_signals()?;
     let findings = soak.run(&mut |line| eprintln!("{line}"))?;
     println!("{}", findings.table());
-    if let Some(file) = file {
-        let text = serde_json::to_string_pretty(&findings.to_json())?;
-        std::fs::write(&file, text + "\n").with_context(|| format!("cannot write `{}`", file.display()))?;
-    }
+    write_figures(file.as_deref(), &findings.to_json())?;
     let complaints = findings.complaints();
     complaints.iter().for_each(|complaint| println!("{complaint}"));
     Ok(complaints.is_empty())
