@@ -4,6 +4,7 @@
 //! every path; while it stands, the same id is refused.
 
 use std::collections::{HashMap, hash_map};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bridgehead_wire::{Id, RpcError, code};
@@ -69,9 +70,10 @@ impl InFlight {
 }
 
 /// Runs `work` until it is done or its request is cancelled. The work always gets to begin: a call that is
-/// cancelled the moment it came has still come, and leaves its record.
+/// cancelled the moment it came has still come, and leaves its record. Pinned by the caller: given by value, the
+/// work would have room in this future twice.
 pub(crate) async fn until_cancelled<T>(
-    work: impl Future<Output = T>,
+    work: Pin<&mut impl Future<Output = T>>,
     registration: AbortRegistration,
 ) -> Option<T> {
     let cancelled = Abortable::new(std::future::pending::<()>(), registration);
@@ -118,6 +120,7 @@ impl Drop for Entry {
 mod tests {
     use super::*;
     use bridgehead_wire::Raw;
+    use std::pin::pin;
 
     /// PIPE-7: a request that is cancelled before anybody looked at it still begins, so that it is recorded.
     #[tokio::test]
@@ -130,7 +133,7 @@ mod tests {
             began = true;
             std::future::pending::<()>().await;
         };
-        assert_eq!(until_cancelled(work, registration).await, None);
+        assert_eq!(until_cancelled(pin!(work), registration).await, None);
         assert!(began);
     }
 

@@ -459,7 +459,7 @@ async fn run<B: Backend>(
             }
         }
     };
-    let outcome = until_cancelled(answer, registration).await?;
+    let outcome = until_cancelled(pin!(answer), registration).await?;
     let id = entry.id().clone();
     entry.finish().then_some((id, outcome))
 }

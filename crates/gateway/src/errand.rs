@@ -4,6 +4,7 @@
 //! questions back to the client, and what each way to fail is called. What a surface does before and after is its
 //! own; dropping the future cancels the request.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bridgehead_audit::CorrelationId;
@@ -121,14 +122,14 @@ impl Errand<'_> {
             let one_shot = alone.then(|| upstream.one_shot(self.subject.own)).transpose();
             let one_shot = one_shot.map_err(|error| unavailable(upstream, &error))?;
             let upstream = one_shot.as_deref().unwrap_or(upstream);
-            let ready = upstream.acquire(deadline).instrument(debug_span!("acquire")).await;
+            let ready = pin!(upstream.acquire(deadline)).instrument(debug_span!("acquire")).await;
             sends += 1;
             // One that ended before it served has run nothing; the next may do better.
             if alone && sends < MOST_SENDS && matches!(&ready, Err(Unavailable::Failed(_))) {
                 continue;
             }
             let ready = ready.map_err(|error| unavailable(upstream, &error))?;
-            let sending = self.send(upstream, &ready, &mut last, &mut turn, &mut progress);
+            let sending = pin!(self.send(upstream, &ready, &mut last, &mut turn, &mut progress));
             match sending.instrument(debug_span!("send", attempt = sends)).await {
                 Err(lost)
                     if lost.code == Code::ProviderCrashed

@@ -1,6 +1,7 @@
 //! The gateway itself: built without side effects, started, asked, stopped.
 
 use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -474,7 +475,8 @@ impl Gateway {
             trace: Trace::of(&span, &ask.meta, correlation),
             progress,
         };
-        let outcome = self.0.chain.run(&call).instrument(span).await;
+        // Pinned where it is made, here and wherever a span is around much: an instrumented future is moved twice.
+        let outcome = pin!(self.0.chain.run(&call)).instrument(span).await;
         let outcome = match outcome {
             Outcome::Result(result, reply) if reply.is_task() => self.0.offer_task(&call, &result),
             outcome => outcome,

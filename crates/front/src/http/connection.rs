@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -143,10 +144,8 @@ where
     A: Fn(Request<Incoming>) -> R,
     R: Future<Output = Reply> + Send + 'static,
 {
-    let service = service_fn(|request| {
-        let answering = answer(request);
-        async { Ok::<_, Infallible>(answering.await) }
-    });
+    // Not another `async` block around it: that would hold the answer's future twice and move it each time.
+    let service = service_fn(|request| answer(request).map(Ok::<_, Infallible>));
     let io = TokioIo::new(Unstalled { stream, deadline: None });
     let mut serving = pin!(
         http1::Builder::new()
@@ -155,7 +154,10 @@ where
             .max_buf_size(BUFFER_BYTES)
             .serve_connection(io, service)
     );
+    // One of its own: all connections, on all threads, would look at the same one with every step they take.
+    let shutdown = shutdown.child_token();
     tokio::select! {
+        biased;
         served = serving.as_mut() => return served,
         () = shutdown.cancelled() => serving.as_mut().graceful_shutdown(),
     }

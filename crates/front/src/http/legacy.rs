@@ -5,6 +5,7 @@
 //! cancelled by `notifications/cancelled`, or the session ends. A POST whose call was cancelled ends as
 //! an event stream without events.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bridgehead_gateway::{Caller, Feed, Outlet, Principal, ProgressSink, Questioner, Transport};
@@ -191,7 +192,7 @@ fn call<B: Backend>(
     let (backend, lease) = (front.backend.clone(), lease.clone());
     Ok(Running::new(OnDisconnect::Finish, async move {
         let _in_use = lease;
-        let answer = backend.answer(&caller, &ask, way.progress);
+        let answer = pin!(backend.answer(&caller, &ask, way.progress));
         let outcome = until_cancelled(answer, registration).await?;
         let id = entry.id().clone();
         entry.finish().then(|| Answer::new(&id, outcome.as_ref()))

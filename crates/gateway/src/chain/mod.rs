@@ -5,6 +5,7 @@ mod output;
 mod record;
 mod validate;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,13 +78,14 @@ impl Chain {
             None => None,
         };
         let checked = debug_span!("validate").in_scope(|| validate::check(call));
-        if let Err(error) = record.enter(checked.is_ok()).instrument(debug_span!("audit_enter")).await {
+        let entered = pin!(record.enter(checked.is_ok())).instrument(debug_span!("audit_enter")).await;
+        if let Err(error) = entered {
             let error = CallError::new(Code::AuditEnterFailed, format!("the call was not made: {error}"));
             return record.exit(Outcome::Failed(error));
         }
         let outcome = match checked {
             Ok(checked) => {
-                let dispatched = dispatch::run(self, call, checked, &mut record);
+                let dispatched = pin!(dispatch::run(self, call, checked, &mut record));
                 dispatched.instrument(debug_span!("dispatch", server = call.server())).await
             }
             Err(error) => Outcome::Failed(error),
