@@ -19,8 +19,13 @@ use super::{Desk, Shared, StoreError, lock_path, recover, retention};
 use crate::Checkpoint;
 use crate::row::{Draft, Kind, Row};
 
-/// A log of this size is brought into the file.
-pub(super) const LONG_LOG: u64 = 32 << 20;
+/// A log of this size is brought into the file. That holds up calls, and under load a segment of the usual size is full
+/// before: then its log is brought in when it is sealed, while calls go on with the next one.
+pub(super) const LONG_LOG: u64 = 128 << 20;
+/// How often it is brought there at most before the writers have to wait.
+const MOST_PASSES: usize = 5;
+/// What they may have added in one of these times.
+const FEW_PAGES: i64 = 256;
 /// How long exits may wait for a call that takes them along.
 const COME_BY: Duration = Duration::from_millis(20);
 /// How long it waits after a failed write.
@@ -151,8 +156,9 @@ impl Keeper<'_> {
         done
     }
 
-    /// Brings the log into the file: most of it beside the writers, the rest while they wait, so that the log
-    /// is begun anew instead of growing for ever under load.
+    /// Brings the log into the file: beside the writers as long as they add much to it meanwhile, the rest while they
+    /// wait, so that the log is begun anew instead of growing for ever under load. They wait for the disk then, and
+    /// what it has to write should be little.
     fn empty_log(&self) {
         if !self.shared.work.swap(false, Ordering::Relaxed) {
             return;
@@ -163,12 +169,19 @@ impl Keeper<'_> {
         });
         let Some(path) = long else { return };
         let emptied = connect(&path, true).and_then(|connection| {
+            // Says how many pages the log has.
             let empty = || {
                 connection
-                    .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+                    .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1))
                     .map_err(|error| StoreError::database(&path, &error))
             };
-            empty()?;
+            let mut pages = 0;
+            for _ in 0..MOST_PASSES {
+                let before = std::mem::replace(&mut pages, empty()?);
+                if pages - before < FEW_PAGES {
+                    break;
+                }
+            }
             self.alone(|desk| {
                 empty()?;
                 desk.segment.as_mut().into_iter().for_each(Segment::log_emptied);

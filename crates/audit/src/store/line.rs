@@ -1,8 +1,8 @@
 //! Where rows wait to be written, and how those who wait write them: the combining commit.
 //!
 //! There is no writer that calls hand their rows to. The first call that finds nobody writing lets the others
-//! that are ready join it (one turn of its runtime), writes for all of them, and tells them. One that is alone, as
-//! far as it knows, writes at once. Exits wait for nobody and ride along; the keeper comes by for those that no
+//! that are ready join it (one turn of its runtime, which looks for what has come in meanwhile), writes for all of
+//! them, and tells them. One that is alone, as far as it knows, writes at once. Exits wait for nobody and ride along; the keeper comes by for those that no
 //! call takes with it.
 //!
 //! What must stay true: the lock is held to move rows and flags, never while anything is written; one at a
@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
@@ -263,6 +263,8 @@ pub(crate) struct Entering<'a> {
     shared: &'a Shared,
     event: &'a Enter,
     state: Stage,
+    /// The turn that it leaves to the others before it writes for all.
+    turn: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 enum Stage {
@@ -273,10 +275,10 @@ enum Stage {
 
 impl<'a> Entering<'a> {
     pub(crate) fn new(shared: &'a Shared, event: &'a Enter) -> Self {
-        Self { shared, event, state: Stage::New }
+        Self { shared, event, state: Stage::New, turn: None }
     }
 
-    /// Gets in line, and says whether nobody else seems to come; the error is for a call that cannot.
+    /// Gets in line, and says whether it is to write; the error is for a call that cannot.
     fn queue(&mut self, context: &Context<'_>) -> Result<bool, AuditError> {
         let shared = self.shared;
         let slot = Arc::new(Slot::default());
@@ -310,12 +312,12 @@ impl<'a> Entering<'a> {
         if ring {
             shared.counter.bell.notify_one();
         }
-        if leads && !heavy && !alone {
-            // One turn for the others that are ready, then it writes for all.
-            context.waker().wake_by_ref();
+        let writes = leads && !heavy;
+        if writes && !alone {
+            self.turn = Some(Box::pin(tokio::task::yield_now()));
         }
         self.state = Stage::Queued(slot);
-        Ok(alone)
+        Ok(writes)
     }
 
     fn finish(&mut self, result: Result<(), AuditError>) -> Poll<Result<(), AuditError>> {
@@ -344,6 +346,10 @@ impl Future for Entering<'_> {
                 let slot = Arc::clone(slot);
                 let mut result = slot.poll(context);
                 if result.is_none() {
+                    if let Some(turn) = &mut self.turn {
+                        ready!(turn.as_mut().poll(context));
+                        self.turn = None;
+                    }
                     self.shared.counter.write(self.shared, false);
                     result = slot.poll(context);
                 }
