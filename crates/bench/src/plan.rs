@@ -88,7 +88,7 @@ impl Form {
 pub struct Plan {
     /// The gateway's program.
     pub gateway: PathBuf,
-    /// The program `echo-upstream`.
+    /// The program `echo-upstream`; `echo-stdio` lies beside it.
     pub upstream: PathBuf,
     /// How much.
     pub form: Form,
@@ -328,8 +328,13 @@ impl Plan {
     /// The lines that describe an echo server.
     fn echo(&self, tools: usize) -> Result<String> {
         // The escapes of a JSON string are those of a TOML string.
-        let command = serde_json::to_string(text(&self.upstream)?)?;
-        Ok(format!("command = {command}\nargs = [\"--stdio\", \"--tools\", \"{tools}\"]\n"))
+        let command = serde_json::to_string(text(&self.echo_stdio())?)?;
+        Ok(format!("command = {command}\nargs = [\"--tools\", \"{tools}\"]\n"))
+    }
+
+    /// The server on stdin and stdout.
+    pub(crate) fn echo_stdio(&self) -> PathBuf {
+        self.upstream.with_file_name("echo-stdio")
     }
 
     /// The same in front of the server that `lines` describe.

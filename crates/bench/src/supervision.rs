@@ -143,7 +143,7 @@ impl Supervision {
         if large {
             tell("starting programs beside a gigabyte of memory");
             let _prepared = stage.prepare()?;
-            let start = || stage.runtime.block_on(first_byte(&plan.upstream, true));
+            let start = || stage.runtime.block_on(first_byte(&plan.echo_stdio(), true));
             start()?;
             found.isolation.starts = isolation::starts(samples * 2, start)?;
         }
@@ -192,7 +192,7 @@ impl Stage<'_> {
 
     /// The same with more lines for each server.
     fn gateway_with(&self, servers: usize, tools: usize, more: &str) -> Result<Gateway> {
-        let command = serde_json::to_string(text(&self.plan.upstream)?)?;
+        let command = serde_json::to_string(text(&self.plan.echo_stdio())?)?;
         let mut config = "audit.store = \"none\"\n[gateway]\nprefix = true\n".to_owned();
         if let Some(threads) = self.plan.threads {
             let _ = writeln!(config, "threads = {threads}");
@@ -201,7 +201,7 @@ impl Stage<'_> {
             // Writing to a string cannot fail.
             let _ = write!(
                 config,
-                "\n[servers.s{number}]\ncommand = {command}\nargs = [\"--stdio\", \"--tools\", \"{}\"]\nenv = {{ SERVER = \"{number}\" }}\n{more}",
+                "\n[servers.s{number}]\ncommand = {command}\nargs = [\"--tools\", \"{}\"]\nenv = {{ SERVER = \"{number}\" }}\n{more}",
                 tools - 1
             );
         }
@@ -261,7 +261,7 @@ impl Stage<'_> {
     }
 
     fn restart(&self) -> Result<Restart> {
-        let own = self.runtime.block_on(first_byte(&self.plan.upstream, false))?;
+        let own = self.runtime.block_on(first_byte(&self.plan.echo_stdio(), false))?;
         let gateway = self.gateway(1, 1)?;
         let family = family::below(gateway.process.pid());
         let server = family.iter().find(|seen| family.iter().all(|other| other.parent != seen.pid));
@@ -323,8 +323,8 @@ impl Stage<'_> {
     fn starts(&self, pairs: usize) -> Result<Vec<(Duration, Duration)>> {
         let _prepared = self.prepare()?;
         let both = || {
-            let plain = self.runtime.block_on(first_byte(&self.plan.upstream, false))?;
-            let kept = self.runtime.block_on(first_byte(&self.plan.upstream, true))?;
+            let plain = self.runtime.block_on(first_byte(&self.plan.echo_stdio(), false))?;
+            let kept = self.runtime.block_on(first_byte(&self.plan.echo_stdio(), true))?;
             anyhow::Ok((plain, kept))
         };
         // The first start reads files that the others find in memory.
@@ -350,7 +350,6 @@ async fn first_byte(program: &Path, kept: bool) -> Result<Duration> {
         false => {
             #[expect(clippy::disallowed_methods, reason = "what the shim is compared with")]
             let mut child = tokio::process::Command::new(program)
-                .arg("--stdio")
                 .env_clear()
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -368,7 +367,7 @@ async fn first_byte(program: &Path, kept: bool) -> Result<Duration> {
         true => {
             let spec = Spec {
                 program: text(program)?.to_owned(),
-                args: vec!["--stdio".to_owned()],
+                args: Vec::new(),
                 env: base_environment(&Default::default()),
                 cwd: None,
                 limits: bridgehead_process::Limits::default(),
