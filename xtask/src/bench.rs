@@ -1,26 +1,39 @@
-//! `cargo xtask bench`: builds the gateway and the programs of the benchmark as they would be shipped, then hands over to
-//! the benchmark.
+//! `cargo xtask bench`: builds the gateway as it is shipped and the programs of the benchmark, then hands over to the
+//! benchmark.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
 use crate::built::Built;
-use crate::steps;
+use crate::{dist, steps};
 
-/// `options` go to the benchmark as they are.
+/// `options` go to the benchmark as they are. Where they ask for too short a look to judge anything, programs as they are built
+/// for tests will do.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
-    let built = Built::to_ship(root)?;
-    let status = steps::program_at(root, built.program("bench")?)
-        .arg("--gateway")
-        .arg(built.program("bridgehead")?)
-        .arg("--upstream")
-        .arg(built.program("echo-upstream")?)
-        .args(options)
+    let (measuring, shipped);
+    let gateway = if options.contains(&"--brief") {
+        measuring = Built::to_check(root)?;
+        measuring.program("bridgehead")?
+    } else {
+        shipped = dist::build(root)?;
+        measuring = Built::to_measure(root)?;
+        shipped.program("bridgehead")?
+    };
+    let status = steps::program_at(root, measuring.program("bench")?)
+        .args(arguments(&measuring, gateway, options)?)
         .status()
         .context("the benchmark could not be started")?;
     if !status.success() {
         bail!("the benchmark ended with {status}");
     }
     Ok(())
+}
+
+/// What the benchmark is told to measure this gateway.
+pub(crate) fn arguments(measuring: &Built, gateway: &Path, options: &[&str]) -> Result<Vec<OsString>> {
+    let programs =
+        ["--gateway".into(), gateway.into(), "--upstream".into(), measuring.program("echo-upstream")?.into()];
+    Ok(programs.into_iter().chain(options.iter().map(OsString::from)).collect())
 }

@@ -5,20 +5,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::steps::{self, Variables, cargo_output};
+use crate::steps::{Variables, cargo_output};
 
 /// Everything that cargo said it has built and can be started: its name and where it lies.
 pub(crate) struct Built(Vec<(String, PathBuf)>);
 
 impl Built {
-    /// The gateway, its shim beside it, and the programs that measure it, as they would be shipped.
-    pub(crate) fn to_ship(root: &Path) -> Result<Self> {
-        Self::by(root, SHIPPED, &[])
+    /// The gateway, its shim beside it, and the programs that measure it, optimised as `cargo build --release` does it.
+    pub(crate) fn optimised(root: &Path) -> Result<Self> {
+        Self::by(root, OPTIMISED, &[])
     }
 
-    /// Builds the same beside something else that has more to say: linking keeps only one processor busy.
-    pub(crate) fn to_ship_aside(root: &Path) -> Result<()> {
-        steps::cargo(root, &[SHIPPED, &["--quiet"]].concat(), &[])
+    /// The programs that measure the gateway, and nothing else.
+    pub(crate) fn to_measure(root: &Path) -> Result<Self> {
+        Self::by(root, &["build", "--release", "--bins", "--package=bridgehead-bench"], &[])
     }
 
     /// Every program of the workspace, built fast to look at how it behaves.
@@ -47,7 +47,7 @@ impl Built {
 }
 
 /// Nothing else may be built with them: Cargo would give the gateway the features that others want.
-const SHIPPED: &[&str] =
+const OPTIMISED: &[&str] =
     &["build", "--release", "--bins", "--package=bridgehead", "--package=bridgehead-bench"];
 
 fn read(messages: &str) -> Vec<(String, PathBuf)> {

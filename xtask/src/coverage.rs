@@ -5,21 +5,15 @@
 //! fails.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
 use crate::built::Built;
 use crate::cases::Notes;
+use crate::compiler::{self, Aim};
 use crate::steps::{self, Steps};
-
-/// This program under the name by which cargo calls it in place of the compiler, for the crates of the workspace only: what
-/// they depend on is built once, for tests with and without counters.
-const COMPILER: &str = "counting-rustc";
 
 /// The crates that are judged, and the least share of lines in percent (QA-1).
 const CRATES: &[(&str, f64)] = &[
@@ -74,19 +68,6 @@ pub(crate) fn ci(steps: &mut Steps<'_>) {
     }
 }
 
-/// Calls the compiler with counters if that is what this program was started for.
-pub(crate) fn compile() -> Option<ExitCode> {
-    let mut arguments = std::env::args_os();
-    let called = PathBuf::from(arguments.next()?);
-    if called.file_name() != Some(OsStr::new(COMPILER)) {
-        return None;
-    }
-    let mut compiler = steps::program_at(Path::new("."), arguments.next()?);
-    let error = compiler.args(arguments).args(["-Cinstrument-coverage", "--cfg=coverage"]).exec();
-    eprintln!("error: {compiler:?} could not be started: {error}");
-    Some(ExitCode::FAILURE)
-}
-
 /// How tests are run with counters.
 struct Counters<'a> {
     root: &'a Path,
@@ -94,26 +75,13 @@ struct Counters<'a> {
     tools: PathBuf,
     /// Where the counts of each process go.
     folder: PathBuf,
-    variables: [(&'static str, PathBuf); 2],
 }
 
 impl<'a> Counters<'a> {
     /// Installs what reads the counts, where it is missing.
     fn new(root: &'a Path) -> Result<Self> {
-        // They lie beside the libraries of the toolchain, wherever that came from.
-        let libraries = steps::output(root, "rustc", &["--print", "target-libdir"])?;
-        let libraries = String::from_utf8(libraries).context("the path of the toolchain is not text")?;
-        let tools = Path::new(libraries.trim()).with_file_name("bin");
-        if !tools.join("llvm-profdata").exists() {
-            steps::output(root, "rustup", &["component", "add", "llvm-tools"])
-                .context("`rustup component add llvm-tools` is needed to read the counts")?;
-        }
-        let folder = steps::target_folder()?.join("coverage");
-        let variables = [
-            ("RUSTC_WORKSPACE_WRAPPER", folder.join(COMPILER)),
-            ("LLVM_PROFILE_FILE", folder.join("%p-%m.profraw")),
-        ];
-        Ok(Self { root, tools, folder, variables })
+        let tools = compiler::tools(root)?;
+        Ok(Self { root, tools, folder: steps::target_folder()?.join("coverage") })
     }
 
     /// Runs all tests of the workspace.
@@ -122,9 +90,11 @@ impl<'a> Counters<'a> {
         if self.folder.exists() {
             fs::remove_dir_all(&self.folder)?;
         }
-        fs::create_dir_all(&self.folder)?;
-        fs::copy(steps::this_program()?, self.folder.join(COMPILER))?;
-        let variables = self.variables.each_ref().map(|(name, path)| (*name, path.as_os_str()));
+        // For the crates of the workspace only: what they depend on is built once, for tests with and without counters.
+        let compiler = Aim::Lines.install(&self.folder)?;
+        let counts = self.folder.join("%p-%m.profraw");
+        let variables =
+            [("RUSTC_WORKSPACE_WRAPPER", compiler.as_os_str()), ("LLVM_PROFILE_FILE", counts.as_os_str())];
         let arguments: &[&str] = if steps::has_nextest(self.root) {
             &["nextest", "run", "--workspace", "--profile", profile]
         } else {

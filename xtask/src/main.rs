@@ -8,8 +8,10 @@
 mod bench;
 mod built;
 mod cases;
+mod compiler;
 mod conformance;
 mod coverage;
+mod dist;
 mod foreign;
 mod fuzz;
 mod generate;
@@ -26,7 +28,6 @@ use std::thread::ScopedJoinHandle;
 
 use anyhow::{Result, anyhow};
 
-use built::Built;
 use steps::Steps;
 
 const HELP: &str = "\
@@ -41,6 +42,8 @@ Chores:
                          installs what is missing
   bench                  what the gateway costs, against the server behind it, directly; also --full, --brief,
                          --json FILE, --enforce (fails if a bar is missed), --threads N, --only TEXT
+  dist                   the programs as they are shipped, built twice: the second time by what the first was seen to do
+                         under load; prints where they are
   conformance            the official suite against our fixture, directly and through the gateway, and with the
                          gateway as the client it judges; also --full (three rounds, the worst counts), --compare
                          (what was lost and why), --json FILE
@@ -64,7 +67,7 @@ Examples:
 ";
 
 fn main() -> ExitCode {
-    if let Some(code) = coverage::compile() {
+    if let Some(code) = compiler::compile() {
         return code;
     }
     steps::remember_program();
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         }
         ["ci"] => ci(&root),
         ["bench", options @ ..] => bench::run(&root, options),
+        ["dist"] => dist::run(&root),
         ["conformance", rest @ ..] => conformance::run(&root, rest),
         // Not for people: the suite starts it, once for every scenario of clients.
         [conformance::PLAY, url] => conformance::play(url),
@@ -124,15 +128,13 @@ fn ci(root: &Path) -> Result<()> {
             foreign::install_packages(root)?;
             conformance::install(root)
         });
-        let shipped = scope.spawn(|| Built::to_ship_aside(root));
         check(&mut steps);
         coverage::ci(&mut steps);
         steps.run("other people's programs", |_| joined(packages));
         steps.run("conformance", |root| conformance::run(root, &[]));
         steps.run("foreign clients and servers", |root| foreign::run(root, &[]));
-        steps.run("what is shipped", |_| joined(shipped));
     });
-    steps.run("soak", |root| soak::run(root, &[]));
+    steps.run("soak", soak::ci);
     steps.run("benchmark", |root| bench::run(root, &["--brief"]));
     steps.finish()
 }

@@ -1,5 +1,4 @@
-//! `cargo xtask soak`: builds the gateway as it would be shipped and the scripted servers, then hands over to the program
-//! that harms them.
+//! `cargo xtask soak`: builds the gateway and the scripted servers, then hands over to the program that harms them.
 //!
 //! A foreign server takes part if `cargo xtask foreign` has installed it; nothing is installed here.
 
@@ -12,7 +11,15 @@ use crate::steps;
 
 /// `options` go to the program as they are.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
-    let built = Built::to_ship(root)?;
+    harm(root, &Built::optimised(root)?, options)
+}
+
+/// The short form, on a gateway as it is built for tests: CI has it already, and optimising takes minutes.
+pub(crate) fn ci(root: &Path) -> Result<()> {
+    harm(root, &Built::to_check(root)?, &[])
+}
+
+fn harm(root: &Path, built: &Built, options: &[&str]) -> Result<()> {
     // How fast a victim is does not matter, so it is built as for tests.
     let victims = Built::to_check(root)?;
     let mut soak = steps::program_at(root, built.program("soak")?);

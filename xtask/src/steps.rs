@@ -129,6 +129,14 @@ pub(crate) fn target_folder() -> Result<&'static Path> {
     this_program()?.parent().and_then(Path::parent).context("this program lies in no target folder")
 }
 
+/// What this machine is to the compiler.
+pub(crate) fn host(root: &Path) -> Result<String> {
+    let about =
+        String::from_utf8(output(root, "rustc", &["-vV"])?).context("the compiler's words are not text")?;
+    let host = about.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("the compiler does not say what machine this is")
+}
+
 /// Whether the better test runner is there.
 pub(crate) fn has_nextest(root: &Path) -> bool {
     succeeds(root, &["nextest", "--version"])

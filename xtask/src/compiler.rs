@@ -1,0 +1,110 @@
+//! This program in place of the compiler: under a name of its own cargo calls it, and it calls the compiler with more
+//! arguments. Given as flags they would become part of every symbol's name, and what was learned from one build could
+//! not be used by another.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::steps;
+
+/// What the compiler is to do besides compiling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// Count which lines run.
+    Lines,
+    /// Count what runs how often, into the folder [`COUNTS`] beside it.
+    Count,
+    /// Arrange the code by [`PROFILE`], which lies beside it.
+    Guide,
+}
+
+/// Where programs that were built to count leave their counts.
+pub(crate) const COUNTS: &str = "counts";
+/// What is made of the counts.
+pub(crate) const PROFILE: &str = "profile";
+
+impl Aim {
+    const ALL: [Self; 3] = [Self::Lines, Self::Count, Self::Guide];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Lines => "line-counting-rustc",
+            Self::Count => "counting-rustc",
+            Self::Guide => "guided-rustc",
+        }
+    }
+
+    /// Puts this program into `folder` under the name for this aim, and says where it is.
+    pub(crate) fn install(self, folder: &Path) -> Result<PathBuf> {
+        let place = folder.join(self.name());
+        fs::create_dir_all(folder)?;
+        fs::copy(steps::this_program()?, &place)
+            .with_context(|| format!("{} could not be written", place.display()))?;
+        Ok(place)
+    }
+
+    /// What the compiler gets besides what cargo gives it; `folder` is where this program lies.
+    fn more(self, folder: &Path, arguments: &[OsString]) -> Vec<OsString> {
+        let beside = |option: &str, name: &str| {
+            let mut option = OsString::from(option);
+            option.push(folder.join(name));
+            option
+        };
+        // Cargo names the target for what is part of the program, and not for what only helps to build it.
+        let of_program = arguments.iter().any(|argument| argument == "--target");
+        match self {
+            Self::Lines => vec!["-Cinstrument-coverage".into(), "--cfg=coverage".into()],
+            Self::Count if of_program => vec![beside("-Cprofile-generate=", COUNTS)],
+            Self::Guide if of_program => vec![beside("-Cprofile-use=", PROFILE)],
+            Self::Count | Self::Guide => Vec::new(),
+        }
+    }
+}
+
+/// Calls the compiler if that is what this program was started for.
+pub(crate) fn compile() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os();
+    let called = PathBuf::from(arguments.next()?);
+    let aim = Aim::ALL.into_iter().find(|aim| called.file_name() == Some(OsStr::new(aim.name())))?;
+    let mut compiler = steps::program_at(Path::new("."), arguments.next()?);
+    let arguments: Vec<OsString> = arguments.collect();
+    let more = aim.more(called.parent().unwrap_or(&called), &arguments);
+    let error = compiler.args(arguments).args(more).exec();
+    eprintln!("error: {compiler:?} could not be started: {error}");
+    Some(ExitCode::FAILURE)
+}
+
+/// Where LLVM's own tools lie, which read counts. Installs them where they are missing.
+pub(crate) fn tools(root: &Path) -> Result<PathBuf> {
+    // They lie beside the libraries of the toolchain, wherever that came from.
+    let libraries = steps::output(root, "rustc", &["--print", "target-libdir"])?;
+    let libraries = String::from_utf8(libraries).context("the path of the toolchain is not text")?;
+    let tools = Path::new(libraries.trim()).with_file_name("bin");
+    if !tools.join("llvm-profdata").exists() {
+        steps::output(root, "rustup", &["component", "add", "llvm-tools"])
+            .context("`rustup component add llvm-tools` is needed to read the counts")?;
+    }
+    Ok(tools)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_becomes_the_program_is_counted_and_guided() {
+        let folder = Path::new("d");
+        let of_program = ["--crate-name".into(), "a".into(), "--target".into(), "t".into()];
+        assert_eq!(Aim::Count.more(folder, &of_program), ["-Cprofile-generate=d/counts"]);
+        assert_eq!(Aim::Guide.more(folder, &of_program), ["-Cprofile-use=d/profile"]);
+        for aim in [Aim::Count, Aim::Guide] {
+            assert!(aim.more(folder, &of_program[..2]).is_empty());
+        }
+        assert_eq!(Aim::Lines.more(folder, &[]).len(), 2);
+    }
+}

@@ -1,0 +1,70 @@
+//! `cargo xtask dist`: the gateway and its shim as they are shipped, arranged by what they do most under load.
+//!
+//! They are built twice: first to count what runs how often while the benchmark runs its loads, then by these counts.
+//! Calls of many short functions, which is what carrying a message is, gain about a fifth from it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+
+use crate::bench;
+use crate::built::Built;
+use crate::compiler::{Aim, COUNTS, PROFILE, tools};
+use crate::steps;
+
+/// Builds them and says where they are.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    let built = build(root)?;
+    for name in ["bridgehead", "bridgehead-shim"] {
+        println!("{}", built.program(name)?.display());
+    }
+    Ok(())
+}
+
+/// The programs. What is up to date is not made again.
+pub(crate) fn build(root: &Path) -> Result<Built> {
+    let folder = steps::target_folder()?.join("dist");
+    let profile = folder.join(PROFILE);
+    let counting = compile(root, &folder, Aim::Count, "counting")?;
+    let gateway = counting.program("bridgehead")?;
+    if written(&profile) <= written(gateway) {
+        eprintln!("running the benchmark's loads to see what is used most");
+        let counts = folder.join(COUNTS);
+        if counts.exists() {
+            fs::remove_dir_all(&counts)?;
+        }
+        let measuring = Built::to_measure(root)?;
+        steps::output(
+            root,
+            measuring.program("bench")?,
+            &bench::arguments(&measuring, gateway, &["--brief"])?,
+        )?;
+        // Cargo does not know that what it has built depends on it.
+        let guided = folder.join("guided");
+        if guided.exists() {
+            fs::remove_dir_all(&guided)?;
+        }
+        let merge = ["merge".as_ref(), "-o".as_ref(), profile.as_os_str(), counts.as_os_str()];
+        steps::output(root, tools(root)?.join("llvm-profdata"), &merge)?;
+    }
+    compile(root, &folder, Aim::Guide, "guided")
+}
+
+/// Each aim has a folder of its own: cargo does not see what the compiler is told besides.
+fn compile(root: &Path, folder: &Path, aim: Aim, name: &str) -> Result<Built> {
+    let compiler = aim.install(folder)?;
+    let to = folder.join(name);
+    let to = to.to_str().context("the target folder's path is not text")?;
+    let target = steps::host(root)?;
+    let arguments =
+        ["build", "--release", "--bins", "--package=bridgehead", "--target", &target, "--target-dir", to];
+    Built::by(root, &arguments, &[("RUSTC_WRAPPER", OsStr::new(&compiler))])
+}
+
+/// When a file was written; a missing one long ago.
+fn written(file: &Path) -> SystemTime {
+    fs::metadata(file).and_then(|about| about.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+}
