@@ -144,9 +144,45 @@ pub fn load_average() -> f64 {
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
 }
 
+/// What the processors of this machine have done since it runs. Of a virtual one the host can take some for others.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostTime {
+    all: u64,
+    taken: u64,
+}
+
+impl HostTime {
+    /// Until now.
+    pub fn now() -> Self {
+        Self::read(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    fn read(stat: &str) -> Self {
+        // user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in the first two already.
+        let first = stat.lines().next().unwrap_or_default().split_ascii_whitespace().skip(1).take(8);
+        let times: Vec<u64> = first.filter_map(|time| time.parse().ok()).collect();
+        Self { all: times.iter().sum(), taken: times.get(7).copied().unwrap_or_default() }
+    }
+
+    /// How much of the time between the two the host took for others, in percent.
+    pub fn taken_since(self, earlier: Self) -> f64 {
+        let all = self.all.saturating_sub(earlier.all).max(1);
+        self.taken.saturating_sub(earlier.taken) as f64 * 100.0 / all as f64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_that_the_host_takes_is_found() {
+        let before = HostTime::read("cpu  10 0 5 80 1 0 2 2 0 0\ncpu0 1 1 1 1\n");
+        let after = HostTime::read("cpu  30 0 15 130 1 0 2 22 7 0\n");
+        assert!((after.taken_since(before) - 20.0).abs() < 1e-9);
+        assert!(after.taken_since(after).abs() < 1e-9);
+        assert_eq!(HostTime::read("cpu 1 2 3").taken, 0);
+    }
 
     #[test]
     fn processor_time_is_found_behind_any_name() {

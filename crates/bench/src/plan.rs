@@ -14,7 +14,7 @@ use tokio::runtime::Builder;
 
 use crate::client;
 use crate::load::{Load, Round};
-use crate::machine::{Process, free_address, load_average};
+use crate::machine::{HostTime, Process, free_address, load_average};
 use crate::record::{self, Verification};
 use crate::request::{Ask, Era, Template};
 use crate::supervision::{self, Supervision};
@@ -166,6 +166,8 @@ pub struct Findings {
     pub cores: usize,
     /// How busy the machine was before and after.
     pub load_average: [f64; 2],
+    /// How much of the processors' time the host of a virtual machine took for others, in percent.
+    pub taken: f64,
     /// How long it took.
     pub elapsed: Duration,
     /// The loads.
@@ -196,7 +198,7 @@ impl Plan {
     /// Runs it. `tell` gets a line now and then.
     pub fn run(&self, tell: &mut dyn FnMut(&str)) -> Result<Findings> {
         let started = Instant::now();
-        let load_before = load_average();
+        let (load_before, host_before) = (load_average(), HostTime::now());
         let folder = tempfile::tempdir()?;
         let (mut first_answer, mut first_list, mut idle_kb) = (Vec::new(), Vec::new(), Vec::new());
         tell("starting and stopping the gateway");
@@ -280,6 +282,7 @@ impl Plan {
             form: self.form,
             cores: std::thread::available_parallelism()?.get(),
             load_average: [load_before, load_average()],
+            taken: HostTime::now().taken_since(host_before),
             elapsed: started.elapsed(),
             cells,
             first_answer,

@@ -264,7 +264,8 @@ impl Findings {
             out,
             "\nCPU µs: processor time per request of the process that answers (echo-upstream directly, else the gateway)\n\
              first answer {:.1} ms, first list with the upstream's tools {:.1} ms, idle {:.1} MB, peak {:.1} MB, peak \
-             with 1000 tools {:.1} MB\n{} form, {} cores, load average {:.1} before and {:.1} after, {:.0} s\n",
+             with 1000 tools {:.1} MB\n{} form, {} cores, load average {:.1} before and {:.1} after, {:.1} % \
+             of the processors' time taken by the host, {:.0} s\n",
             millis(&self.first_answer),
             millis(&self.first_list),
             self.idle_megabytes(),
@@ -274,6 +275,7 @@ impl Findings {
             self.cores,
             self.load_average[0],
             self.load_average[1],
+            self.taken,
             self.elapsed.as_secs_f64(),
         );
         out.push_str(&words(self.verification.figures()));
@@ -307,6 +309,7 @@ impl Findings {
         }).collect();
         json!({
             "form": self.form.name(), "cores": self.cores, "load_average": self.load_average,
+            "taken_by_host_percent": rounded(self.taken),
             "seconds": self.elapsed.as_secs(), "cells": cells, "bars": bars,
             "first_answer_ms": rounded(millis(&self.first_answer)), "first_list_ms": rounded(millis(&self.first_list)),
             "idle_mb": rounded(self.idle_megabytes()), "peak_mb": rounded(megabytes(self.peak_kb as f64)),
@@ -454,6 +457,7 @@ mod tests {
             form: Form::Short,
             cores: 2,
             load_average: [0.0, 0.0],
+            taken: 0.0,
             elapsed: Duration::from_secs(1),
             cells: cells.collect(),
             first_answer: vec![Duration::from_millis(9)],
