@@ -104,7 +104,8 @@ pub(crate) fn unhex(text: &str, out: &mut [u8]) -> bool {
 }
 
 impl Hash {
-    fn digits(&self) -> [u8; 64] {
+    /// Its text.
+    pub(crate) fn digits(&self) -> [u8; 64] {
         let mut digits = [0; 64];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
             pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);

@@ -5,13 +5,11 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::io::Write;
 
 use bridgehead_wire::{Era, Redactor};
 use bytes::Bytes;
 use serde::Deserialize;
 
-use crate::hash::hex;
 use crate::{CorrelationId, Enter, Exit, Hash, Outcome};
 
 /// What is kept of arguments and results.
@@ -125,7 +123,14 @@ pub(crate) fn time_text(time: jiff::Timestamp) -> String {
 impl Keeping {
     pub(crate) fn enter(&self, event: &Enter) -> Draft {
         let call = event.call();
-        let mut text = Text::begin(ENTER, event.at(), call.correlation, &call.tool, call.server.as_deref());
+        let mut text = Text::begin(
+            event.arguments().len(),
+            ENTER,
+            event.at(),
+            call.correlation,
+            &call.tool,
+            call.server.as_deref(),
+        );
         text.string("principal", &call.principal);
         text.plain(match call.era {
             Era::Legacy => r#","era":"legacy""#,
@@ -139,7 +144,8 @@ impl Keeping {
 
     pub(crate) fn exit(&self, event: &Exit) -> Draft {
         let (tool, correlation) = (event.tool(), event.correlation());
-        let mut text = Text::begin(EXIT, event.at(), correlation, tool, event.server());
+        let mut text =
+            Text::begin(event.payload_bytes(), EXIT, event.at(), correlation, tool, event.server());
         let payload = match event.outcome() {
             Outcome::Result { body, is_error } => {
                 text.plain(if *is_error { r#","outcome":"toolError""# } else { r#","outcome":"result""# });
@@ -171,7 +177,7 @@ impl Keeping {
         text.number("bytes", payload.len() as u64);
         if self.payloads != Payloads::None {
             text.plain(r#","digest":""#);
-            hex(&Hash::of(payload).0, &mut text.0);
+            text.0.extend_from_slice(&Hash::of(payload).digits());
             text.plain("\"");
         }
         if payload.len() <= LONGEST_PAYLOAD && self.payloads == Payloads::Redacted {
@@ -188,14 +194,18 @@ impl Keeping {
 struct Text(Vec<u8>);
 
 impl Text {
+    /// `payload` is how long what may follow is.
     fn begin(
+        payload: usize,
         kind: &str,
         time: jiff::Timestamp,
         correlation: CorrelationId,
         tool: &str,
         server: Option<&str>,
     ) -> Self {
-        let mut text = Self(Vec::with_capacity(512));
+        // With room for its quotes to be escaped: as a rule nothing has to be moved.
+        let kept = if payload <= LONGEST_PAYLOAD { payload + payload / 4 } else { 0 };
+        let mut text = Self(Vec::with_capacity(384 + kept));
         text.plain("\"kind\":\"");
         text.plain(kind);
         text.plain("\",\"time\":\"");
@@ -235,8 +245,13 @@ impl Text {
             SECOND.set((kept, text));
         }
         self.0.extend_from_slice(&text);
-        // Writing to memory does not fail.
-        let _ = write!(self.0, ".{decimals:06}Z");
+        self.plain(".");
+        let (mut digits, mut left) = (*b"000000Z", decimals);
+        for digit in digits[..6].iter_mut().rev() {
+            *digit += u8::try_from(left % 10).unwrap_or_default();
+            left /= 10;
+        }
+        self.0.extend_from_slice(&digits);
     }
 
     fn name(&mut self, name: &str) {
@@ -253,7 +268,7 @@ impl Text {
 
     fn number(&mut self, name: &str, value: u64) {
         self.name(name);
-        let _ = write!(self.0, "{value}");
+        decimal(value, &mut self.0);
     }
 
     fn end(mut self) -> Vec<u8> {
@@ -266,7 +281,7 @@ impl Draft {
     /// The exit of a call whose end nobody saw.
     pub(crate) fn interrupted(enter: &Row, now: jiff::Timestamp) -> Option<Self> {
         let correlation = CorrelationId::parse(&enter.correlation_id)?;
-        let mut text = Text::begin(EXIT, now, correlation, &enter.tool, enter.server.as_deref());
+        let mut text = Text::begin(0, EXIT, now, correlation, &enter.tool, enter.server.as_deref());
         text.string("outcome", INTERRUPTED);
         // Nobody knows how long it took.
         text.plain(r#","durationMs":null,"queuedMs":null"#);
@@ -276,13 +291,21 @@ impl Draft {
     /// Writes the whole text.
     pub(crate) fn text(&self, seq: u64, enter: Option<u64>, out: &mut Vec<u8>) {
         out.clear();
-        // Writing to memory does not fail.
-        let _ = write!(out, "{{\"seq\":{seq},");
+        out.extend_from_slice(b"{\"seq\":");
+        decimal(seq, out);
         if let Some(enter) = enter {
-            let _ = write!(out, "\"enter\":{enter},");
+            out.extend_from_slice(b",\"enter\":");
+            decimal(enter, out);
         }
+        out.push(b',');
         out.extend_from_slice(&self.rest);
     }
+}
+
+/// Writes a number.
+fn decimal(value: u64, out: &mut Vec<u8>) {
+    // To memory: there is nothing that could fail.
+    let _ = serde_json::to_writer(out, &value);
 }
 
 #[cfg(test)]

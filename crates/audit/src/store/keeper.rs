@@ -42,7 +42,7 @@ pub(super) fn run(shared: &Shared) {
     loop {
         let closing = keeper.sleep(uncovered_since);
         keeper.prepare_heavy();
-        shared.counter.write(shared, true);
+        shared.counter.write(shared, None);
         keeper.watch_disk();
         keeper.empty_log();
         uncovered_since = match (shared.uncovered.load(Ordering::Relaxed), uncovered_since) {
@@ -287,7 +287,7 @@ impl Keeper<'_> {
         let until = Instant::now() + LAST_TRY;
         loop {
             self.prepare_heavy();
-            shared.counter.write(shared, true);
+            shared.counter.write(shared, None);
             let mut line = shared.counter.line.lock();
             let done = line.waiting.is_empty() && line.heavy.is_empty() && !line.busy;
             if done || Instant::now() >= until {

@@ -9,6 +9,7 @@
 //! time writes (`busy`); an enter is told of its commit only after the commit; a caller that goes away does
 //! not take the others' turn with it.
 
+use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ const MOST_HEAVY_BYTES: usize = 256 << 20;
 #[derive(Default)]
 pub(crate) struct Line {
     pub(crate) waiting: Vec<Waiting>,
+    /// How many of them somebody waits for.
+    awaited: usize,
     pub(crate) bytes: usize,
     /// What the keeper prepares before it can be written.
     pub(crate) heavy: VecDeque<Heavy>,
@@ -57,6 +60,12 @@ pub(crate) struct Line {
 pub(crate) struct Waiting {
     pub(crate) draft: Draft,
     pub(crate) slot: Option<Arc<Slot>>,
+}
+
+impl Borrow<Draft> for Waiting {
+    fn borrow(&self) -> &Draft {
+        &self.draft
+    }
 }
 
 /// An event whose payload is large.
@@ -86,13 +95,16 @@ struct State {
 
 impl Slot {
     pub(crate) fn settle(&self, result: Result<(), Arc<str>>) {
-        let mut state = self.0.lock();
-        state.result = Some(result);
-        let waker = state.waker.take();
-        drop(state);
-        if let Some(waker) = waker {
+        if let Some(waker) = self.answer(result) {
             waker.wake();
         }
+    }
+
+    /// Leaves the result there, and returns whom to wake.
+    fn answer(&self, result: Result<(), Arc<str>>) -> Option<Waker> {
+        let mut state = self.0.lock();
+        state.result = Some(result);
+        state.waker.take()
     }
 
     /// The result, or a promise to be woken when there is one.
@@ -121,6 +133,7 @@ impl Line {
 
     pub(crate) fn push(&mut self, draft: Draft, slot: Option<Arc<Slot>>) {
         self.bytes += draft.rest.len();
+        self.awaited += usize::from(slot.is_some());
         self.waiting.push(Waiting { draft, slot });
     }
 
@@ -136,13 +149,16 @@ impl Line {
     }
 
     pub(crate) fn take(&mut self) -> Vec<Waiting> {
-        self.bytes = 0;
-        std::mem::take(&mut self.waiting)
+        (self.bytes, self.awaited) = (0, 0);
+        // About as many come until the next time.
+        let room = Vec::with_capacity(self.waiting.len());
+        std::mem::replace(&mut self.waiting, room)
     }
 
     /// Puts rows back to where they were taken from.
     pub(crate) fn put_back(&mut self, mut rows: Vec<Waiting>) {
         self.bytes += rows.iter().map(|row| row.draft.rest.len()).sum::<usize>();
+        self.awaited += rows.iter().filter(|row| row.slot.is_some()).count();
         rows.append(&mut self.waiting);
         self.waiting = rows;
     }
@@ -150,6 +166,11 @@ impl Line {
     /// Whether the enter of this call is still being prepared: its exit must not overtake it.
     fn prepares(&self, id: CorrelationId) -> bool {
         self.heavy.iter().any(|heavy| matches!(heavy, Heavy::Enter(event, _) if event.correlation() == id))
+    }
+
+    /// Whether a file that is locked is still waited for.
+    fn is_patient(&mut self, shared: &Shared) -> bool {
+        self.blocked.get_or_insert_with(Instant::now).elapsed() < shared.options.patience
     }
 
     /// Has the keeper come by; says whether it must be called.
@@ -205,57 +226,63 @@ impl Counter {
         }
     }
 
-    /// Writes what waits, if nobody does and there is something.
-    pub(crate) fn write(&self, shared: &Shared, keeper: bool) {
+    /// Writes what waits, if nobody does and there is something. `own` is the slot of the call that writes, which
+    /// looks into it right afterwards; the keeper has none.
+    pub(crate) fn write(&self, shared: &Shared, own: Option<&Arc<Slot>>) {
         let mut line = self.line.lock();
-        if line.busy || (line.blocked.is_some() && !keeper) || line.waiting.is_empty() {
+        if line.busy || (line.blocked.is_some() && own.is_some()) || line.waiting.is_empty() {
             return;
         }
         line.busy = true;
         line.writing = Some(Instant::now());
         let rows = line.take();
         drop(line);
-        let (drafts, slots): (Vec<Draft>, Vec<Option<Arc<Slot>>>) =
-            rows.into_iter().map(|row| (row.draft, row.slot)).unzip();
-        let written = shared.append(&drafts);
+        let written = shared.append(&rows);
         let mut line = self.line.lock();
         line.busy = false;
         line.writing = None;
-        let mut refused = None;
-        match written {
-            Ok(()) => line.blocked = None,
-            Err(error) => {
-                let rows = drafts.into_iter().zip(slots.iter().cloned());
-                let locked = matches!(
-                    error.sqlite_error_code(),
-                    Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
-                );
-                let patient = locked
-                    && line.blocked.get_or_insert_with(Instant::now).elapsed() < shared.options.patience;
-                // Enters that are refused were never promised; exits are kept and tried again.
-                let kept = rows.filter(|(draft, _)| patient || draft.kind == Kind::Exit);
-                line.put_back(kept.map(|(draft, slot)| Waiting { draft, slot }).collect());
-                if patient {
-                    let ring = line.arm();
-                    drop(line);
-                    if ring {
-                        self.bell.notify_one();
-                    }
-                    return;
-                }
-                refused = Some(Arc::from(shared.explain(&error)));
+        let (settled, refused) = match &written {
+            Ok(()) => {
+                line.blocked = None;
+                (rows, None)
             }
-        }
+            Err(error) if locked(error) && line.is_patient(shared) => {
+                line.put_back(rows);
+                let ring = line.arm();
+                drop(line);
+                if ring {
+                    self.bell.notify_one();
+                }
+                return;
+            }
+            Err(error) => {
+                // Enters that are refused were never promised; exits are kept and tried again.
+                let (enters, exits) = rows.into_iter().partition(|row| row.draft.kind == Kind::Enter);
+                line.put_back(exits);
+                (enters, Some(Arc::from(shared.explain(error))))
+            }
+        };
         let ring = (!line.waiting.is_empty() || shared.wants_keeper()) && line.arm();
         drop(line);
-        for slot in slots.into_iter().flatten() {
-            slot.settle(refused.clone().map_or(Ok(()), Err));
+        for slot in settled.into_iter().filter_map(|row| row.slot) {
+            let waker = slot.answer(refused.clone().map_or(Ok(()), Err));
+            if let Some(waker) = waker
+                && own.is_none_or(|own| !Arc::ptr_eq(own, &slot))
+            {
+                waker.wake();
+            }
         }
         if ring {
             self.bell.notify_one();
         }
         self.pass_on();
     }
+}
+
+/// Whether another program holds the file locked.
+fn locked(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
+    matches!(error.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked))
 }
 
 /// The wait of one call for its enter row.
@@ -299,7 +326,7 @@ impl<'a> Entering<'a> {
         if line.blocked.is_some_and(|since| since.elapsed() >= shared.options.patience) {
             return Err(AuditError::Failed("another program holds the file locked".to_owned()));
         }
-        let leads = !line.busy && line.waiting.iter().all(|row| row.slot.is_none());
+        let leads = !line.busy && line.awaited == 0;
         match draft {
             Some(draft) => line.push(draft, Some(Arc::clone(&slot))),
             None => line.push_heavy(Heavy::Enter(Box::new(self.event.clone()), Arc::clone(&slot))),
@@ -350,7 +377,7 @@ impl Future for Entering<'_> {
                         ready!(turn.as_mut().poll(context));
                         self.turn = None;
                     }
-                    self.shared.counter.write(self.shared, false);
+                    self.shared.counter.write(self.shared, Some(&slot));
                     result = slot.poll(context);
                 }
                 match result {

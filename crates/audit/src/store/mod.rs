@@ -26,12 +26,12 @@ use bridgehead_wire::Redactor;
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
-use self::line::{Counter, Entering};
+use self::line::{Counter, Entering, Waiting};
 pub(crate) use self::recover::segment_files;
 pub use self::segment::Header;
 pub(crate) use self::segment::{FORMAT, connect};
 use self::segment::{OpenCalls, Segment};
-use crate::row::{Draft, Keeping};
+use crate::row::Keeping;
 use crate::{
     AuditError, AuditSink, Checkpoint, Clock, Enter, EnterFuture, Exit, Payloads, Signer, SystemClock,
 };
@@ -288,12 +288,11 @@ impl AuditSink for SqliteSink {
 
 impl Shared {
     /// Writes rows; only for whoever has set `busy`.
-    fn append(&self, drafts: &[Draft]) -> Result<(), rusqlite::Error> {
+    fn append(&self, rows: &[Waiting]) -> Result<(), rusqlite::Error> {
         let mut desk = self.desk.lock();
         let Desk { segment, open, fresh, .. } = &mut *desk;
         let Some(segment) = segment else { return Err(rusqlite::Error::InvalidQuery) };
-        let written = segment.append(drafts, open);
-        written?;
+        segment.append(rows, open)?;
         self.failing.store(false, Ordering::Relaxed);
         if segment.uncovered() >= self.options.checkpoint_rows {
             // One that fails is made with the next rows; they are written.

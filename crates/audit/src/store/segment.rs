@@ -6,12 +6,17 @@
 //!
 //! What must stay true: a failed append leaves the segment, its head and its tree as they were.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OpenFlags, ToSql, params};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::StoreError;
 use crate::merkle::Frontier;
@@ -24,6 +29,12 @@ pub(crate) const FORMAT: u32 = 1;
 pub(crate) const EXTENSION: &str = "sqlite";
 /// What a page of the log costs.
 const PAGE: u64 = 4096;
+
+/// How many rows one statement writes where there are so many: each costs less then.
+const AT_ONCE: usize = 16;
+const INSERT: &str = "INSERT INTO rows (seq, body, head) VALUES (?, ?, ?)";
+static INSERT_MANY: LazyLock<String> =
+    LazyLock::new(|| INSERT.to_owned() + &", (?, ?, ?)".repeat(AT_ONCE - 1));
 
 /// Each brings a file from the version of its index to the next one.
 const MIGRATIONS: &[&str] = &["
@@ -86,10 +97,19 @@ pub(crate) struct Segment {
     text: Vec<u8>,
 }
 
+/// The text of a row, which is known to be text.
+struct Text<'a>(&'a [u8]);
+
+impl ToSql for Text<'_> {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>, rusqlite::Error> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0)))
+    }
+}
+
 /// Calls that have entered and not left: the numbers of their enter rows. Several calls may share an id,
 /// because a caller may bring one.
 #[derive(Debug, Default)]
-pub(crate) struct OpenCalls(HashMap<CorrelationId, Vec<u64>>);
+pub(crate) struct OpenCalls(HashMap<CorrelationId, SmallVec<[u64; 2]>>);
 
 enum Change {
     Opened(CorrelationId),
@@ -102,12 +122,11 @@ impl OpenCalls {
     }
 
     fn close(&mut self, id: CorrelationId) -> Option<u64> {
-        let numbers = self.0.get_mut(&id)?;
-        let seq = if numbers.len() > 1 { Some(numbers.remove(0)) } else { numbers.pop() };
-        if numbers.is_empty() {
-            self.0.remove(&id);
+        let Entry::Occupied(mut numbers) = self.0.entry(id) else { return None };
+        if numbers.get().len() > 1 {
+            return Some(numbers.get_mut().remove(0));
         }
-        seq
+        numbers.remove().pop()
     }
 
     fn undo(&mut self, change: &Change) {
@@ -217,11 +236,15 @@ impl Segment {
     }
 
     /// Writes rows in one transaction; all of them or none.
-    pub(crate) fn append(&mut self, drafts: &[Draft], open: &mut OpenCalls) -> Result<(), rusqlite::Error> {
+    pub(crate) fn append(
+        &mut self,
+        rows: &[impl Borrow<Draft>],
+        open: &mut OpenCalls,
+    ) -> Result<(), rusqlite::Error> {
         let (next, head) = (self.next, self.head);
         self.before.become_like(&self.tree);
-        let mut changes = Vec::with_capacity(drafts.len());
-        let written = self.write(drafts, open, &mut changes);
+        let mut changes = Vec::with_capacity(rows.len());
+        let written = self.write(rows, open, &mut changes);
         if written.is_err() {
             // Where the transaction is already over this fails, and that is as good.
             let _ = self.connection.execute_batch("ROLLBACK");
@@ -234,16 +257,16 @@ impl Segment {
 
     fn write(
         &mut self,
-        drafts: &[Draft],
+        rows: &[impl Borrow<Draft>],
         open: &mut OpenCalls,
         changes: &mut Vec<Change>,
     ) -> Result<(), rusqlite::Error> {
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let mut written = 0;
-        {
-            let mut insert =
-                self.connection.prepare_cached("INSERT INTO rows (seq, body, head) VALUES (?1, ?2, ?3)")?;
-            for draft in drafts {
+        for some in rows.chunks(AT_ONCE) {
+            let together = some.len() == AT_ONCE;
+            let mut insert = self.connection.prepare_cached(if together { &INSERT_MANY } else { INSERT })?;
+            for (place, draft) in some.iter().map(Borrow::borrow).enumerate() {
                 let seq = self.next;
                 let enter = match draft.kind {
                     Kind::Enter => {
@@ -258,9 +281,14 @@ impl Segment {
                 draft.text(seq, enter, &mut self.text);
                 let leaf = Hash::leaf(&self.text);
                 self.head = Hash::link(&self.head, &leaf);
-                let text = std::str::from_utf8(&self.text).unwrap_or_default();
-                insert.execute(params![seq, text, self.head.0])?;
                 self.tree.push(leaf);
+                let first = if together { 3 * place } else { 0 };
+                insert.raw_bind_parameter(first + 1, seq)?;
+                insert.raw_bind_parameter(first + 2, Text(&self.text))?;
+                insert.raw_bind_parameter(first + 3, self.head.0)?;
+                if !together || place + 1 == AT_ONCE {
+                    insert.raw_execute()?;
+                }
                 self.next += 1;
                 written += self.text.len() as u64;
             }
