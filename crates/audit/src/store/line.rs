@@ -1,9 +1,9 @@
 //! Where rows wait to be written, and how those who wait write them: the combining commit.
 //!
-//! There is no writer that calls hand their rows to. The first call that finds nobody writing lets the others
-//! that are ready join it (one turn of its runtime, which looks for what has come in meanwhile), writes for all of
-//! them, and tells them. One that is alone, as far as it knows, writes at once. Exits wait for nobody and ride along; the keeper comes by for those that no
-//! call takes with it.
+//! There is no writer that calls hand their rows to. A call that finds nobody writing lets others join it while few
+//! of those under way have (a turn of its runtime at a time, which looks for what has come in meanwhile), writes for
+//! all of them, and tells them. One that is alone, or nearly so, writes at once. Exits wait for nobody and ride along;
+//! the keeper comes by for those that no call takes with it.
 //!
 //! What must stay true: the lock is held to move rows and flags, never while anything is written; one at a
 //! time writes (`busy`); an enter is told of its commit only after the commit; a caller that goes away does
@@ -26,6 +26,8 @@ use crate::{AuditError, CorrelationId, Enter, Exit};
 pub(crate) const MOST_ROWS: usize = 8192;
 /// How many bytes of them.
 pub(crate) const MOST_BYTES: usize = 64 << 20;
+/// How many turns of its runtime the one who writes leaves to others at most.
+const MOST_TURNS: u8 = 8;
 /// A payload beyond this is digested and redacted by the keeper: it would hold up a thread that serves.
 pub(crate) const HEAVY: usize = 256 * 1024;
 /// How much unprepared payload may wait for the keeper.
@@ -41,9 +43,8 @@ pub(crate) struct Line {
     /// What the keeper prepares before it can be written.
     pub(crate) heavy: VecDeque<Heavy>,
     heavy_bytes: usize,
-    /// How many calls have entered and not left, about: what never leaves is counted for ever, and costs no more
-    /// than a turn.
-    open: usize,
+    /// How many calls had entered and not left when last was written.
+    under_way: usize,
     /// Somebody writes.
     pub(crate) busy: bool,
     /// Since when the file has been locked by another program; the keeper alone tries until it is not.
@@ -168,6 +169,13 @@ impl Line {
         self.heavy.iter().any(|heavy| matches!(heavy, Heavy::Enter(event, _) if event.correlation() == id))
     }
 
+    /// Whether so few wait of the calls under way that more are worth a wait: what a commit costs besides its rows is
+    /// then shared by more.
+    fn is_few(&self) -> bool {
+        let ended = self.waiting.len() - self.awaited;
+        2 * self.awaited < self.under_way.saturating_sub(ended)
+    }
+
     /// Whether a file that is locked is still waited for.
     fn is_patient(&mut self, shared: &Shared) -> bool {
         self.blocked.get_or_insert_with(Instant::now).elapsed() < shared.options.patience
@@ -192,7 +200,6 @@ impl Counter {
         let heavy = event.payload_bytes() > HEAVY;
         let draft = if heavy { None } else { Some(shared.keeping.exit(&event)) };
         let mut line = self.line.lock();
-        line.open = line.open.saturating_sub(1);
         if line.closed {
             return Err(AuditError::Failed("the store is closed".to_owned()));
         }
@@ -242,8 +249,9 @@ impl Counter {
         line.busy = false;
         line.writing = None;
         let (settled, refused) = match &written {
-            Ok(()) => {
+            Ok(under_way) => {
                 line.blocked = None;
+                line.under_way = *under_way;
                 (rows, None)
             }
             Err(error) if locked(error) && line.is_patient(shared) => {
@@ -290,8 +298,10 @@ pub(crate) struct Entering<'a> {
     shared: &'a Shared,
     event: &'a Enter,
     state: Stage,
-    /// The turn that it leaves to the others before it writes for all.
+    /// The turn that it leaves to others before it writes for all.
     turn: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// How many it may still leave to them.
+    turns: u8,
 }
 
 enum Stage {
@@ -302,7 +312,7 @@ enum Stage {
 
 impl<'a> Entering<'a> {
     pub(crate) fn new(shared: &'a Shared, event: &'a Enter) -> Self {
-        Self { shared, event, state: Stage::New, turn: None }
+        Self { shared, event, state: Stage::New, turn: None, turns: MOST_TURNS }
     }
 
     /// Gets in line, and says whether it is to write; the error is for a call that cannot.
@@ -333,18 +343,29 @@ impl<'a> Entering<'a> {
         }
         // The keeper watches over those who wait for another's write.
         let ring = (heavy || !leads) && line.arm();
-        let alone = leads && !heavy && line.open == 0;
-        line.open += 1;
         drop(line);
         if ring {
             shared.counter.bell.notify_one();
         }
-        let writes = leads && !heavy;
-        if writes && !alone {
+        self.state = Stage::Queued(slot);
+        Ok(leads && !heavy)
+    }
+
+    /// Ready when nothing is left to wait for before writing.
+    fn let_others_join(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(turn) = &mut self.turn {
+                ready!(turn.as_mut().poll(context));
+                self.turn = None;
+            }
+            let line = self.shared.counter.line.lock();
+            if self.turns == 0 || line.busy || !line.is_few() {
+                return Poll::Ready(());
+            }
+            drop(line);
+            self.turns -= 1;
             self.turn = Some(Box::pin(tokio::task::yield_now()));
         }
-        self.state = Stage::Queued(slot);
-        Ok(writes)
     }
 
     fn finish(&mut self, result: Result<(), AuditError>) -> Poll<Result<(), AuditError>> {
@@ -373,10 +394,7 @@ impl Future for Entering<'_> {
                 let slot = Arc::clone(slot);
                 let mut result = slot.poll(context);
                 if result.is_none() {
-                    if let Some(turn) = &mut self.turn {
-                        ready!(turn.as_mut().poll(context));
-                        self.turn = None;
-                    }
+                    ready!(self.let_others_join(context));
                     self.shared.counter.write(self.shared, Some(&slot));
                     result = slot.poll(context);
                 }
@@ -401,6 +419,41 @@ impl Drop for Entering<'_> {
                 self.shared.counter.bell.notify_one();
             }
             self.shared.counter.pass_on();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(enters: usize, exits: usize, under_way: usize) -> Line {
+        let mut line = Line { under_way, ..Line::default() };
+        let draft = |kind| Draft { kind, correlation: CorrelationId::mint(), rest: Vec::new() };
+        (0..enters).for_each(|_| line.push(draft(Kind::Enter), Some(Arc::default())));
+        (0..exits).for_each(|_| line.push(draft(Kind::Exit), None));
+        line
+    }
+
+    /// AUD-2: a call that is alone is not held up, one of many waits for some of them.
+    #[test]
+    fn others_are_waited_for_where_many_calls_are_under_way() {
+        for (enters, exits, under_way, few) in [
+            (1, 0, 0, false),
+            (1, 1, 1, false),
+            (1, 0, 2, false),
+            (1, 0, 3, true),
+            (1, 60, 60, false),
+            (10, 20, 64, true),
+            (22, 20, 64, false),
+            (1, 9, 2, false),
+        ] {
+            let mut line = line(enters, exits, under_way);
+            assert_eq!(line.is_few(), few, "{enters} {exits} {under_way}");
+            let taken = line.take();
+            assert_eq!((line.awaited, line.bytes), (0, 0));
+            line.put_back(taken);
+            assert_eq!(line.is_few(), few, "put back, {enters} {exits} {under_way}");
         }
     }
 }

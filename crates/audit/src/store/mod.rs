@@ -287,8 +287,8 @@ impl AuditSink for SqliteSink {
 }
 
 impl Shared {
-    /// Writes rows; only for whoever has set `busy`.
-    fn append(&self, rows: &[Waiting]) -> Result<(), rusqlite::Error> {
+    /// Writes rows and says how many calls are under way now; only for whoever has set `busy`.
+    fn append(&self, rows: &[Waiting]) -> Result<usize, rusqlite::Error> {
         let mut desk = self.desk.lock();
         let Desk { segment, open, fresh, .. } = &mut *desk;
         let Some(segment) = segment else { return Err(rusqlite::Error::InvalidQuery) };
@@ -310,7 +310,7 @@ impl Shared {
         if full || !fresh.is_empty() || segment.logged() >= keeper::LONG_LOG {
             self.work.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(open.count())
     }
 
     fn wants_keeper(&self) -> bool {

@@ -143,6 +143,11 @@ impl OpenCalls {
         }
     }
 
+    /// How many there are; those that share an id count once.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The numbers of all of them, in order.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let mut numbers: Vec<u64> = self.0.values().flatten().copied().collect();
