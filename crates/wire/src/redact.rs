@@ -73,25 +73,29 @@ impl Redactor {
     /// and every other string goes through [`Redactor::text`].
     #[must_use]
     pub fn raw(&self, raw: &Raw) -> Raw {
-        Raw::trusted(self.strings(raw.bytes()))
+        Raw::trusted(self.strings(raw.bytes()).map_or_else(|| raw.bytes().clone(), Bytes::from))
     }
 
     /// The same for the arguments or the result of a tool, where also the paths named for it are hidden.
     /// Text that is no JSON comes back as some text without what was found.
     #[must_use]
-    pub fn json(&self, tool: &str, json: &Bytes) -> Bytes {
-        self.strings(&self.paths(tool, json))
+    pub fn json<'a>(&self, tool: &str, json: &'a [u8]) -> Cow<'a, [u8]> {
+        let json = self.paths(tool, json);
+        match self.strings(&json) {
+            Some(hidden) => Cow::Owned(hidden),
+            None => json,
+        }
     }
 
     /// The arguments or the result of a tool without what the paths named for it lead to, and nothing else done.
     #[must_use]
-    pub fn paths(&self, tool: &str, json: &Bytes) -> Bytes {
+    pub fn paths<'a>(&self, tool: &str, json: &'a [u8]) -> Cow<'a, [u8]> {
         let hidden = self.rules.as_ref().and_then(|rules| rules.hide_paths(tool, json));
-        hidden.map_or_else(|| json.clone(), Bytes::from)
+        hidden.map_or(Cow::Borrowed(json), Cow::Owned)
     }
 
-    fn strings(&self, bytes: &Bytes) -> Bytes {
-        let json: &[u8] = bytes;
+    /// None if there is nothing to hide.
+    fn strings(&self, json: &[u8]) -> Option<Vec<u8>> {
         // Once for all strings. Where it is no text throughout, each is looked at for itself.
         let whole = std::str::from_utf8(json).ok();
         let mut edit = Edit::of(json);
@@ -115,7 +119,7 @@ impl Redactor {
             }
         }
         self.numbers(at, json.len(), &mut edit);
-        edit.finish().map_or_else(|| bytes.clone(), Bytes::from)
+        edit.finish()
     }
 
     /// Numbers are searched for the operator's patterns only: the built-in shapes are all text.

@@ -147,8 +147,6 @@ fn hide(edit: &mut Edit<'_>, start: usize, paths: &[&[String]]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
     use crate::{Raw, Redactor};
 
@@ -168,9 +166,9 @@ mod tests {
     fn patterns_hide_what_they_match() {
         #[track_caller]
         fn check(json: &str, expected: &str) {
-            let once = redactor().json("any", &Bytes::from(json.to_owned()));
-            assert_eq!(once, expected);
-            assert!(Raw::parse(once.clone()).is_ok());
+            let once = redactor().json("any", json.as_bytes());
+            assert_eq!(once, expected.as_bytes());
+            assert!(Raw::parse(once.to_vec()).is_ok());
             assert_eq!(redactor().json("any", &once), once);
         }
         check(r#"{"card":4111111111111111,"n":12}"#, r#"{"card":"[redacted]","n":12}"#);
@@ -194,12 +192,12 @@ mod tests {
     fn paths_hide_values_of_their_tool() {
         #[track_caller]
         fn check(json: &str, expected: &str) {
-            let json = Bytes::from(json.to_owned());
-            let once = redactor().json("crm__save", &json);
-            assert_eq!(once, expected);
-            assert!(Raw::parse(once.clone()).is_ok());
+            let json = json.as_bytes();
+            let once = redactor().json("crm__save", json);
+            assert_eq!(once, expected.as_bytes());
+            assert!(Raw::parse(once.to_vec()).is_ok());
             assert_eq!(redactor().json("crm__save", &once), once);
-            assert_eq!(redactor().json("other", &json), json);
+            assert_eq!(redactor().json("other", json), json);
         }
         check(
             r#"{ "user" : {"ssn": {"a":[1]} , "b":1.0} }"#,
@@ -221,8 +219,8 @@ mod tests {
     #[test]
     fn a_path_of_all_tools_holds_for_each() {
         for tool in ["crm__save", "other"] {
-            let hidden = redactor().paths(tool, &Bytes::from_static(br#"{"everywhere":[1],"password":"x"}"#));
-            assert_eq!(hidden, r#"{"everywhere":"[redacted]","password":"x"}"#);
+            let hidden = redactor().paths(tool, br#"{"everywhere":[1],"password":"x"}"#);
+            assert_eq!(*hidden, *br#"{"everywhere":"[redacted]","password":"x"}"#);
         }
     }
 
@@ -231,7 +229,7 @@ mod tests {
         for text in
             ["{", "{\"user\"", "{\"user\":", "{\"user\":{\"ssn\"", "[1,", "{,}", "{\"a\" 1}", "[}", "", " "]
         {
-            let _ = redactor().json("crm__save", &Bytes::from(text));
+            let _ = redactor().json("crm__save", text.as_bytes());
         }
     }
 
