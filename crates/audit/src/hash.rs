@@ -8,7 +8,8 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-const LEAF: u8 = 0;
+/// What the text of a row is hashed behind.
+pub(crate) const LEAF: u8 = 0;
 const NODE: u8 = 1;
 const LINK: u8 = 2;
 const HEADER: u8 = 3;

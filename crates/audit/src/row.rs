@@ -10,6 +10,7 @@ use bridgehead_wire::{Era, Redactor};
 use bytes::Bytes;
 use serde::Deserialize;
 
+use crate::hash::LEAF;
 use crate::{CorrelationId, Enter, Exit, Hash, Outcome};
 
 /// What is kept of arguments and results.
@@ -97,9 +98,12 @@ pub struct Row {
 pub(crate) struct Draft {
     pub(crate) kind: Kind,
     pub(crate) correlation: CorrelationId,
-    /// The text behind the numbers, up to and with the closing brace.
-    pub(crate) rest: Vec<u8>,
+    /// [`ROOM`] for the numbers, then the text behind them, up to and with the closing brace.
+    bytes: Vec<u8>,
 }
+
+/// What the numbers take at most, with their names and the mark of a leaf.
+const ROOM: usize = 64;
 
 /// Which of the two events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +143,7 @@ impl Keeping {
         text.string("transport", call.transport);
         text.plain(if event.validated() { r#","validated":true"# } else { r#","validated":false"# });
         self.keep(&call.tool, event.arguments(), &mut text);
-        Draft { kind: Kind::Enter, correlation: call.correlation, rest: text.end() }
+        Draft { kind: Kind::Enter, correlation: call.correlation, bytes: text.end() }
     }
 
     pub(crate) fn exit(&self, event: &Exit) -> Draft {
@@ -169,7 +173,7 @@ impl Keeping {
         if let Some(body) = payload {
             self.keep(tool, body, &mut text);
         }
-        Draft { kind: Kind::Exit, correlation, rest: text.end() }
+        Draft { kind: Kind::Exit, correlation, bytes: text.end() }
     }
 
     /// Writes what is kept of a payload.
@@ -205,7 +209,8 @@ impl Text {
     ) -> Self {
         // With room for its quotes to be escaped: as a rule nothing has to be moved.
         let kept = if payload <= LONGEST_PAYLOAD { payload + payload / 4 } else { 0 };
-        let mut text = Self(Vec::with_capacity(384 + kept));
+        let mut text = Self(Vec::with_capacity(ROOM + 384 + kept));
+        text.0.extend_from_slice(&[0; ROOM]);
         text.plain("\"kind\":\"");
         text.plain(kind);
         text.plain("\",\"time\":\"");
@@ -268,7 +273,8 @@ impl Text {
 
     fn number(&mut self, name: &str, value: u64) {
         self.name(name);
-        decimal(value, &mut self.0);
+        // To memory: there is nothing that could fail.
+        let _ = serde_json::to_writer(&mut self.0, &value);
     }
 
     fn end(mut self) -> Vec<u8> {
@@ -285,27 +291,76 @@ impl Draft {
         text.string("outcome", INTERRUPTED);
         // Nobody knows how long it took.
         text.plain(r#","durationMs":null,"queuedMs":null"#);
-        Some(Self { kind: Kind::Exit, correlation, rest: text.end() })
+        Some(Self { kind: Kind::Exit, correlation, bytes: text.end() })
     }
 
-    /// Writes the whole text.
-    pub(crate) fn text(&self, seq: u64, enter: Option<u64>, out: &mut Vec<u8>) {
-        out.clear();
-        out.extend_from_slice(b"{\"seq\":");
-        decimal(seq, out);
+    #[cfg(test)]
+    pub(crate) fn empty(kind: Kind) -> Self {
+        Self { kind, correlation: CorrelationId::mint(), bytes: vec![0; ROOM] }
+    }
+
+    /// How much memory it takes, about.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The whole row, with these numbers.
+    pub(crate) fn numbered(&mut self, seq: u64, enter: Option<u64>) -> Numbered<'_> {
+        let mut front = Front { room: &mut self.bytes[..ROOM], at: ROOM };
+        front.put(b",");
         if let Some(enter) = enter {
-            out.extend_from_slice(b",\"enter\":");
-            decimal(enter, out);
+            front.number(enter);
+            front.put(b",\"enter\":");
         }
-        out.push(b',');
-        out.extend_from_slice(&self.rest);
+        front.number(seq);
+        front.put(b"{\"seq\":");
+        front.put(&[LEAF]);
+        let start = front.at;
+        Numbered(&self.bytes[start..])
     }
 }
 
-/// Writes a number.
-fn decimal(value: u64, out: &mut Vec<u8>) {
-    // To memory: there is nothing that could fail.
-    let _ = serde_json::to_writer(out, &value);
+impl AsMut<Self> for Draft {
+    fn as_mut(&mut self) -> &mut Self {
+        self
+    }
+}
+
+/// A whole row behind the mark of a leaf: what is hashed needs no copy then.
+pub(crate) struct Numbered<'a>(&'a [u8]);
+
+impl Numbered<'_> {
+    pub(crate) fn leaf(&self) -> Hash {
+        Hash::of(self.0)
+    }
+
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.0[1..]
+    }
+}
+
+/// Fills a place from its end.
+struct Front<'a> {
+    room: &'a mut [u8],
+    at: usize,
+}
+
+impl Front<'_> {
+    fn put(&mut self, text: &[u8]) {
+        let end = self.at;
+        self.at -= text.len();
+        self.room[self.at..end].copy_from_slice(text);
+    }
+
+    fn number(&mut self, mut number: u64) {
+        loop {
+            self.put(&[b'0' + u8::try_from(number % 10).unwrap_or_default()]);
+            number /= 10;
+            if number == 0 {
+                return;
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -330,17 +385,19 @@ mod tests {
         Moment { wall: "2026-11-15T12:00:00.5Z".parse().unwrap(), monotonic: Duration::from_millis(7) }
     }
 
-    fn whole(draft: &Draft, seq: u64, enter: Option<u64>) -> String {
-        let mut out = b"old".to_vec();
-        draft.text(seq, enter, &mut out);
-        String::from_utf8(out).unwrap()
+    fn whole(mut draft: Draft, seq: u64, enter: Option<u64>) -> String {
+        // As after a write that failed: it gets other numbers then.
+        draft.numbered(u64::MAX, Some(u64::MAX));
+        let numbered = draft.numbered(seq, enter);
+        assert_eq!(numbered.leaf(), Hash::leaf(numbered.text()));
+        String::from_utf8(numbered.text().to_vec()).unwrap()
     }
 
     /// AUD-1, AUD-4: the text of an enter row is this, byte for byte; it is what the hashes are made of.
     #[test]
     fn an_enter_row_is_this_text() {
         let enter = Enter::new(call(), Bytes::from_static(br#"{"token":"x"}"#), true, at());
-        let text = whole(&Keeping::default().enter(&enter), 3, None);
+        let text = whole(Keeping::default().enter(&enter), 3, None);
         assert_eq!(
             text,
             concat!(
@@ -366,7 +423,7 @@ mod tests {
             let now = Moment { monotonic: Duration::from_millis(50), ..at() };
             let exit = Exit::new(&call(), at(), now, outcome).after_waiting(Duration::from_millis(2));
             let keeping = Keeping { payloads: Payloads::Redacted, ..Keeping::default() };
-            let text = whole(&keeping.exit(&exit), 4, Some(3));
+            let text = whole(keeping.exit(&exit), 4, Some(3));
             let (_, tail) = text.split_once(r#""server":"files","#).unwrap();
             assert_eq!(tail, expected);
             assert!(text.starts_with(r#"{"seq":4,"enter":3,"kind":"exit","#), "{text}");
@@ -409,7 +466,7 @@ mod tests {
         let enter = Enter::new(call(), Bytes::from_static(br#"{"a":"b"}"#), true, at());
         for (payloads, digest) in [(Payloads::Digest, true), (Payloads::None, false)] {
             let keeping = Keeping { payloads, ..Keeping::default() };
-            let row: Row = serde_json::from_str(&whole(&keeping.enter(&enter), 1, None)).unwrap();
+            let row: Row = serde_json::from_str(&whole(keeping.enter(&enter), 1, None)).unwrap();
             assert_eq!((row.bytes, row.digest.is_some(), row.payload), (Some(9), digest, None));
         }
     }
@@ -418,7 +475,7 @@ mod tests {
     fn a_long_payload_leaves_its_size_and_digest() {
         let long = Bytes::from(format!("\"{}\"", "x".repeat(LONGEST_PAYLOAD)));
         let enter = Enter::new(call(), long.clone(), true, at());
-        let row: Row = serde_json::from_str(&whole(&Keeping::default().enter(&enter), 1, None)).unwrap();
+        let row: Row = serde_json::from_str(&whole(Keeping::default().enter(&enter), 1, None)).unwrap();
         assert_eq!((row.bytes, row.payload), (Some(long.len() as u64), None));
         assert_eq!(row.digest, Some(Hash::of(&long).to_string()));
     }

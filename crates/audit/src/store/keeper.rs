@@ -313,9 +313,9 @@ impl Keeper<'_> {
             let mut segment = desk.segment.take()?;
             let open = desk.open.numbers();
             let ends = segment.texts(&open).map(|texts| ends(&texts, shared.options.clock.wall()));
-            if let Ok(ends) = ends
+            if let Ok(mut ends) = ends
                 && !ends.is_empty()
-                && let Err(error) = segment.append(&ends, &mut desk.open)
+                && let Err(error) = segment.append(&mut ends, &mut desk.open)
             {
                 warn!(%error, "calls that were cut off could not be marked as interrupted");
             }

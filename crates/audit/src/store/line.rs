@@ -9,7 +9,6 @@
 //! time writes (`busy`); an enter is told of its commit only after the commit; a caller that goes away does
 //! not take the others' turn with it.
 
-use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -63,9 +62,9 @@ pub(crate) struct Waiting {
     pub(crate) slot: Option<Arc<Slot>>,
 }
 
-impl Borrow<Draft> for Waiting {
-    fn borrow(&self) -> &Draft {
-        &self.draft
+impl AsMut<Draft> for Waiting {
+    fn as_mut(&mut self) -> &mut Draft {
+        &mut self.draft
     }
 }
 
@@ -133,7 +132,7 @@ impl Line {
     }
 
     pub(crate) fn push(&mut self, draft: Draft, slot: Option<Arc<Slot>>) {
-        self.bytes += draft.rest.len();
+        self.bytes += draft.size();
         self.awaited += usize::from(slot.is_some());
         self.waiting.push(Waiting { draft, slot });
     }
@@ -158,7 +157,7 @@ impl Line {
 
     /// Puts rows back to where they were taken from.
     pub(crate) fn put_back(&mut self, mut rows: Vec<Waiting>) {
-        self.bytes += rows.iter().map(|row| row.draft.rest.len()).sum::<usize>();
+        self.bytes += rows.iter().map(|row| row.draft.size()).sum::<usize>();
         self.awaited += rows.iter().filter(|row| row.slot.is_some()).count();
         rows.append(&mut self.waiting);
         self.waiting = rows;
@@ -242,9 +241,9 @@ impl Counter {
         }
         line.busy = true;
         line.writing = Some(Instant::now());
-        let rows = line.take();
+        let mut rows = line.take();
         drop(line);
-        let written = shared.append(&rows);
+        let written = shared.append(&mut rows);
         let mut line = self.line.lock();
         line.busy = false;
         line.writing = None;
@@ -429,9 +428,8 @@ mod tests {
 
     fn line(enters: usize, exits: usize, under_way: usize) -> Line {
         let mut line = Line { under_way, ..Line::default() };
-        let draft = |kind| Draft { kind, correlation: CorrelationId::mint(), rest: Vec::new() };
-        (0..enters).for_each(|_| line.push(draft(Kind::Enter), Some(Arc::default())));
-        (0..exits).for_each(|_| line.push(draft(Kind::Exit), None));
+        (0..enters).for_each(|_| line.push(Draft::empty(Kind::Enter), Some(Arc::default())));
+        (0..exits).for_each(|_| line.push(Draft::empty(Kind::Exit), None));
         line
     }
 

@@ -288,7 +288,7 @@ impl AuditSink for SqliteSink {
 
 impl Shared {
     /// Writes rows and says how many calls are under way now; only for whoever has set `busy`.
-    fn append(&self, rows: &[Waiting]) -> Result<usize, rusqlite::Error> {
+    fn append(&self, rows: &mut [Waiting]) -> Result<usize, rusqlite::Error> {
         let mut desk = self.desk.lock();
         let Desk { segment, open, fresh, .. } = &mut *desk;
         let Some(segment) = segment else { return Err(rusqlite::Error::InvalidQuery) };

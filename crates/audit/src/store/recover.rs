@@ -69,8 +69,8 @@ fn finish(options: &StoreOptions, instance: &str) -> Result<Option<(usize, Check
         calls.open(*id, *seq);
     }
     let texts: Vec<String> = open.into_iter().map(|(_, _, text)| text).collect();
-    let ends = keeper::ends(&texts, now);
-    segment.append(&ends, &mut calls).map_err(|error| StoreError::database(last, &error))?;
+    let mut ends = keeper::ends(&texts, now);
+    segment.append(&mut ends, &mut calls).map_err(|error| StoreError::database(last, &error))?;
     Ok(Some((ends.len(), segment.seal(now, options.signer.as_ref())?)))
 }
 

@@ -6,7 +6,6 @@
 //!
 //! What must stay true: a failed append leaves the segment, its head and its tree as they were.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
@@ -94,7 +93,6 @@ pub(crate) struct Segment {
     bytes: u64,
     /// What was written to the log since the keeper last emptied it, about.
     logged: u64,
-    text: Vec<u8>,
 }
 
 /// The text of a row, which is known to be text.
@@ -205,7 +203,6 @@ impl Segment {
             checkpointed: 0,
             bytes: 0,
             logged: 0,
-            text: Vec::new(),
         }
     }
 
@@ -243,7 +240,7 @@ impl Segment {
     /// Writes rows in one transaction; all of them or none.
     pub(crate) fn append(
         &mut self,
-        rows: &[impl Borrow<Draft>],
+        rows: &mut [impl AsMut<Draft>],
         open: &mut OpenCalls,
     ) -> Result<(), rusqlite::Error> {
         let (next, head) = (self.next, self.head);
@@ -262,16 +259,16 @@ impl Segment {
 
     fn write(
         &mut self,
-        rows: &[impl Borrow<Draft>],
+        rows: &mut [impl AsMut<Draft>],
         open: &mut OpenCalls,
         changes: &mut Vec<Change>,
     ) -> Result<(), rusqlite::Error> {
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let mut written = 0;
-        for some in rows.chunks(AT_ONCE) {
+        for some in rows.chunks_mut(AT_ONCE) {
             let together = some.len() == AT_ONCE;
             let mut insert = self.connection.prepare_cached(if together { &INSERT_MANY } else { INSERT })?;
-            for (place, draft) in some.iter().map(Borrow::borrow).enumerate() {
+            for (place, draft) in some.iter_mut().map(AsMut::as_mut).enumerate() {
                 let seq = self.next;
                 let enter = match draft.kind {
                     Kind::Enter => {
@@ -283,19 +280,19 @@ impl Segment {
                         changes.push(Change::Closed(draft.correlation, *enter));
                     }),
                 };
-                draft.text(seq, enter, &mut self.text);
-                let leaf = Hash::leaf(&self.text);
+                let row = draft.numbered(seq, enter);
+                let leaf = row.leaf();
                 self.head = Hash::link(&self.head, &leaf);
                 self.tree.push(leaf);
                 let first = if together { 3 * place } else { 0 };
                 insert.raw_bind_parameter(first + 1, seq)?;
-                insert.raw_bind_parameter(first + 2, Text(&self.text))?;
+                insert.raw_bind_parameter(first + 2, Text(row.text()))?;
                 insert.raw_bind_parameter(first + 3, self.head.0)?;
                 if !together || place + 1 == AT_ONCE {
                     insert.raw_execute()?;
                 }
                 self.next += 1;
-                written += self.text.len() as u64;
+                written += row.text().len() as u64;
             }
         }
         self.connection.prepare_cached("COMMIT")?.execute([])?;
