@@ -26,7 +26,7 @@ pub(crate) const MOST_ROWS: usize = 8192;
 /// How many bytes of them.
 pub(crate) const MOST_BYTES: usize = 64 << 20;
 /// How many turns of its runtime the one who writes leaves to others at most.
-const MOST_TURNS: u8 = 8;
+const MOST_TURNS: u8 = 4;
 /// A payload beyond this is digested and redacted by the keeper: it would hold up a thread that serves.
 pub(crate) const HEAVY: usize = 256 * 1024;
 /// How much unprepared payload may wait for the keeper.
