@@ -390,6 +390,30 @@ mod tests {
         Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Result { body, is_error: false })
     }
 
+    /// AUD-2, AUD-3: rows that share a statement, and those left over, are in the file in their order and verify.
+    #[test]
+    fn rows_of_one_commit_are_written_whatever_their_number() {
+        for many in [1, 15, 16, 17, 32, 40] {
+            let folder = tempfile::tempdir().unwrap();
+            let now = SystemClock::default().wall();
+            let mut segment = Segment::create(folder.path(), "instance", 1, 1, None, now).unwrap();
+            let mut rows: Vec<_> = (0..many).map(|_| Keeping::default().enter(&event())).collect();
+            segment.append(&mut rows, &mut OpenCalls::default()).unwrap();
+            segment.seal(now, None).unwrap();
+            let (mut numbers, mut verifier) = (Vec::new(), Verifier::default());
+            read_segment(&segment_files(folder.path()).remove(0), |record| {
+                verifier.take(record);
+                if record.kind == RecordKind::Row {
+                    numbers.push(serde_json::from_slice::<crate::Row>(&record.text).unwrap().seq);
+                }
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(verifier.finish().1, [], "{many} rows");
+            assert_eq!(numbers, (1..=many).collect::<Vec<u64>>());
+        }
+    }
+
     /// PIPE-4, PIPE-6: on a full disk calls are refused, exits wait; with room again both are written and the
     /// chain has no gap.
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use bridgehead_audit::{
@@ -71,14 +73,32 @@ fn calls_of_many_threads_are_all_recorded() {
     assert!(verified[0].sealed && verified[0].checkpoints >= 2, "{verified:?}");
 }
 
+/// AUD-2: a call that writes its own row goes on with it, and is not called once more for that.
+#[test]
+fn a_call_that_writes_is_not_woken_for_its_own_row() {
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let sink = open(folder.path());
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&count));
+    let enter = enter_of(CorrelationId::mint(), "files__read", "{}");
+    assert!(sink.enter(&enter).as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    assert_eq!(count.0.load(Ordering::SeqCst), 0);
+}
+
 /// AUD-2: a call that goes away while it waits leaves its row, and does not hold up those behind it.
 #[test]
 fn a_caller_that_goes_away_takes_nobody_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let sink = open(folder.path());
     block_on(async {
-        let waker = std::task::Waker::noop();
-        let mut context = std::task::Context::from_waker(waker);
+        let mut context = Context::from_waker(Waker::noop());
         // Of few that are under way nobody waits for the others; those that come then let others join.
         for _ in 0..3 {
             let early = enter_of(CorrelationId::mint(), "files__read", "{}");
