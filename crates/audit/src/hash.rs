@@ -83,10 +83,11 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// Appends `bytes` in hexadecimal.
 pub(crate) fn hex(bytes: &[u8], out: &mut Vec<u8>) {
-    for byte in bytes {
-        out.push(DIGITS[usize::from(byte >> 4)]);
-        out.push(DIGITS[usize::from(byte & 15)]);
-    }
+    bytes.iter().for_each(|byte| out.extend_from_slice(&two_digits(*byte)));
+}
+
+const fn two_digits(byte: u8) -> [u8; 2] {
+    [DIGITS[(byte >> 4) as usize], DIGITS[(byte & 15) as usize]]
 }
 
 /// Fills `out` from lower-case hexadecimal of exactly its length; says whether it could.
@@ -109,7 +110,7 @@ impl Hash {
     pub(crate) fn digits(&self) -> [u8; 64] {
         let mut digits = [0; 64];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
-            pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+            pair.copy_from_slice(&two_digits(byte));
         }
         digits
     }

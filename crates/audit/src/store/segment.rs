@@ -96,9 +96,9 @@ pub(crate) struct Segment {
 }
 
 /// The text of a row, which is known to be text.
-struct Text<'a>(&'a [u8]);
+struct Body<'a>(&'a [u8]);
 
-impl ToSql for Text<'_> {
+impl ToSql for Body<'_> {
     fn to_sql(&self) -> Result<ToSqlOutput<'_>, rusqlite::Error> {
         Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0)))
     }
@@ -286,7 +286,7 @@ impl Segment {
                 self.tree.push(leaf);
                 let first = if together { 3 * place } else { 0 };
                 insert.raw_bind_parameter(first + 1, seq)?;
-                insert.raw_bind_parameter(first + 2, Text(row.text()))?;
+                insert.raw_bind_parameter(first + 2, Body(row.text()))?;
                 insert.raw_bind_parameter(first + 3, self.head.0)?;
                 if !together || place + 1 == AT_ONCE {
                     insert.raw_execute()?;
