@@ -3,7 +3,7 @@
 
 usage: verify_audit.py FILE... [--head SEGMENT:COUNT:HEAD]      exit code 1 when something is wrong
 """
-import hashlib, json, sqlite3, sys
+import hashlib, json, os, sqlite3, sys
 
 KINDS = {b'{"head":"': ((b'","header":', "header"), (b'","row":', "row")),
          b'{"digest":"': ((b'","checkpoint":', "checkpoint"),)}
@@ -12,13 +12,16 @@ def sha(tag, *parts):
     return hashlib.sha256(bytes([tag]) + b"".join(parts)).digest()
 
 def from_database(path):
+    journal = path.removesuffix(".sqlite") + ".rows"
+    newest = list(from_export(journal)) if os.path.exists(journal) else []
     database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     read = lambda sql: database.execute(sql).fetchall()
     for text, head in read("SELECT CAST(body AS BLOB), head FROM segment ORDER BY id"):
         yield "header", None, text, head
     points = read("SELECT count, CAST(body AS BLOB), digest FROM checkpoints ORDER BY count, rowid")
-    for at, (seq, text, head) in enumerate(read("SELECT seq, CAST(body AS BLOB), head FROM rows ORDER BY seq")):
-        yield "row", seq, text, head
+    rows = read("SELECT seq, CAST(body AS BLOB), head FROM rows ORDER BY seq")
+    for at, row in enumerate(rows + [row for _, *row in newest if not rows or row[0] > rows[-1][0]]):
+        yield "row", *row
         while points and points[0][0] <= at + 1:
             yield "checkpoint", *points.pop(0)
     for point in points:
@@ -26,6 +29,7 @@ def from_database(path):
 
 def from_export(path):
     for number, line in enumerate(open(path, "rb"), 1):
+        if path.endswith(".rows") and not line.endswith(b"\n"): return  # cut short when its process was killed
         for start, kinds in KINDS.items():
             for middle, kind in kinds:
                 end = len(start) + 64

@@ -10,7 +10,7 @@ use std::thread::available_parallelism;
 
 use parking_lot::Mutex;
 
-use crate::records::{Frame, ReadError, Record, Segment, read_export};
+use crate::records::{Frame, Journal, ReadError, Record, Segment, read_export};
 use crate::verify::{Seen, Verifier};
 
 /// How many rows are one part of a segment, if its numbers have no gaps.
@@ -28,6 +28,8 @@ enum Part {
     Begin(Result<Frame, ReadError>),
     /// The rows of a segment with these numbers.
     Rows(RangeInclusive<i64>),
+    /// The rows of its journal behind the one with this number.
+    Journal(Journal, Option<i64>),
     /// All of an export.
     Export,
 }
@@ -104,10 +106,15 @@ fn parts(file: &Path) -> impl Iterator<Item = Part> {
     if file.extension().is_some_and(|ending| ending == "jsonl") {
         return vec![Part::Begin(Ok(Frame::default())), Part::Export].into_iter();
     }
-    let frame = Segment::open(file).and_then(|segment| segment.frame());
+    let (frame, journal) = match Segment::open(file).and_then(|segment| Ok((segment.frame()?, segment.journal))) {
+        Ok((frame, journal)) => (Ok(frame), journal),
+        Err(error) => (Err(error), None),
+    };
     let bounds = frame.as_ref().ok().and_then(|frame| frame.bounds.clone());
+    let last = bounds.as_ref().map(|bounds| *bounds.end());
     let rows = bounds.into_iter().flat_map(split).map(Part::Rows);
-    [Part::Begin(frame)].into_iter().chain(rows).collect::<Vec<_>>().into_iter()
+    let newest = journal.map(|journal| Part::Journal(journal, last));
+    [Part::Begin(frame)].into_iter().chain(rows).chain(newest).collect::<Vec<_>>().into_iter()
 }
 
 /// Numbers in ranges of about the same length.
@@ -135,7 +142,7 @@ fn read_parts<'a>(
             let Some((file, part)) = parts.next() else { return };
             let (turn, part) = match part {
                 Part::Begin(frame) => (Turn::Begin(frame), None),
-                Part::Rows(_) | Part::Export => (Turn::Records(records), Some(part)),
+                Part::Rows(_) | Part::Journal(..) | Part::Export => (Turn::Records(records), Some(part)),
             };
             if turns.send((file, turn)).is_err() {
                 return;
@@ -144,6 +151,7 @@ fn read_parts<'a>(
         };
         let outcome = match part {
             Some(Part::Rows(numbers)) => rows(&mut segment, file, numbers, &found),
+            Some(Part::Journal(journal, last)) => batched(&found, |take| journal.rows(last, take)),
             Some(Part::Export) => batched(&found, |take| read_export(file, take)),
             Some(Part::Begin(_)) | None => Ok(()),
         };

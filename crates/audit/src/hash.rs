@@ -92,12 +92,16 @@ const fn two_digits(byte: u8) -> [u8; 2] {
 
 /// Fills `out` from lower-case hexadecimal of exactly its length; says whether it could.
 pub(crate) fn unhex(text: &str, out: &mut [u8]) -> bool {
-    let digit = |byte: u8| DIGITS.iter().position(|digit| *digit == byte);
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
     text.len() == out.len() * 2
         && out.iter_mut().zip(text.as_bytes().chunks_exact(2)).all(|(byte, pair)| {
             match (digit(pair[0]), digit(pair[1])) {
                 (Some(high), Some(low)) => {
-                    *byte = u8::try_from(high << 4 | low).unwrap_or_default();
+                    *byte = high << 4 | low;
                     true
                 }
                 _ => false,

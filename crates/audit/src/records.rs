@@ -3,6 +3,7 @@
 //!
 //! A record is text and the hash that is stored beside it. Reading judges nothing; that is `verify`'s.
 
+use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::iter;
 use std::ops::RangeInclusive;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use crate::hash::unhex;
-use crate::store::{StoreError, connect, segment_files};
+use crate::store::{StoreError, connect, journal_of, segment_files};
 use crate::{Checkpoint, Hash};
 
 /// What a record is.
@@ -60,6 +61,14 @@ pub enum ReadError {
         /// Which, from 1.
         line: u64,
     },
+    /// A journal with a line that is no row.
+    #[error("line {line} of {} is no row: it was changed", path.display())]
+    Journal {
+        /// The journal.
+        path: PathBuf,
+        /// Which, from 1.
+        line: u64,
+    },
     /// Whoever takes the records could not.
     #[error("cannot write: {0}")]
     Write(#[from] io::Error),
@@ -82,10 +91,14 @@ pub fn read_segment(
     let segment = Segment::open(path)?;
     let mut frame = segment.frame()?;
     frame.headers.iter().try_for_each(&mut take)?;
-    segment.rows(i64::MIN..=i64::MAX, |row| {
+    let mut rows = |row: &Record| {
         take(row)?;
         frame.checkpoints.after_row().try_for_each(|checkpoint| take(&checkpoint))
-    })?;
+    };
+    segment.rows(i64::MIN..=i64::MAX, &mut rows)?;
+    if let Some(journal) = segment.journal {
+        journal.rows(frame.bounds.as_ref().map(|bounds| *bounds.end()), &mut rows)?;
+    }
     frame.checkpoints.left().try_for_each(|checkpoint| take(&checkpoint))
 }
 
@@ -93,6 +106,13 @@ pub fn read_segment(
 pub(crate) struct Segment<'a> {
     path: &'a Path,
     connection: Connection,
+    pub(crate) journal: Option<Journal>,
+}
+
+/// The newest rows of a segment that is being written, or was when its process was killed.
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: File,
 }
 
 /// All of a segment but its rows.
@@ -119,10 +139,12 @@ impl<'a> Segment<'a> {
         if let Err(error) = std::fs::metadata(path) {
             return Err(ReadError::File { path: path.to_owned(), error });
         }
+        // First: rows go from here into the database, and what is read of that is younger then.
+        let journal = Journal::open(path)?;
         let connection = connect(path, false)?;
         connection.busy_timeout(Duration::from_secs(2)).map_err(broken)?;
         connection.execute_batch("BEGIN").map_err(broken)?;
-        Ok(Self { path, connection })
+        Ok(Self { path, connection, journal })
     }
 
     pub(crate) fn frame(&self) -> Result<Frame, ReadError> {
@@ -176,6 +198,48 @@ impl<'a> Segment<'a> {
         }
         Ok(())
     }
+}
+
+impl Journal {
+    /// None if there is none, as of every segment that is finished.
+    fn open(segment: &Path) -> Result<Option<Self>, ReadError> {
+        let path = journal_of(segment);
+        match File::open(&path) {
+            Ok(file) => Ok(Some(Self { path, file })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(ReadError::File { path, error }),
+        }
+    }
+
+    /// Its rows behind the one with this number, which is the last in the database. What follows the last whole line
+    /// was promised to nobody.
+    pub(crate) fn rows(
+        self,
+        last: Option<i64>,
+        mut take: impl FnMut(&Record) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let last = last.and_then(|last| u64::try_from(last).ok()).unwrap_or_default();
+        let Self { path, file } = self;
+        for_each_line(file, &path, |number, line| {
+            if !line.ends_with(b"\n") {
+                return Ok(());
+            }
+            let row = read_line(line).filter(|record| record.kind == RecordKind::Row);
+            let seq = row.as_ref().and_then(|row| number_of(&row.text));
+            match row.zip(seq) {
+                Some((_, seq)) if seq <= last => Ok(()),
+                Some((row, _)) => take(&row),
+                None => Err(ReadError::Journal { path: path.clone(), line: number }),
+            }
+        })
+    }
+}
+
+/// The number of a row, by its text.
+pub(crate) fn number_of(text: &[u8]) -> Option<u64> {
+    let number = text.strip_prefix(b"{\"seq\":")?;
+    let digits = number.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    str::from_utf8(&number[..digits]).ok()?.parse().ok()
 }
 
 impl Checkpoints {
@@ -235,15 +299,31 @@ pub fn write_line(record: &Record, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn read_line(line: &[u8]) -> Option<Record> {
+/// The line of a row, as [`write_line`] would write it.
+pub(crate) fn push_row(out: &mut Vec<u8>, head: &Hash, text: &[u8]) {
+    let [_, (_, start, middle), _] = LINES;
+    let digits = head.digits();
+    out.reserve(start.len() + digits.len() + middle.len() + text.len() + 2);
+    for part in [start, &digits, middle, text, b"}\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// What a line is, its hash if that is one, and its text.
+pub(crate) fn split_line(line: &[u8]) -> Option<(RecordKind, Option<Hash>, &[u8])> {
     let line = line.strip_suffix(b"}\n")?;
     LINES.iter().find_map(|(kind, start, middle)| {
         let (hash, text) = line.strip_prefix(*start)?.split_at_checked(64)?;
         let text = text.strip_prefix(*middle)?;
         let mut bytes = [0; 32];
         let hash = unhex(std::str::from_utf8(hash).ok()?, &mut bytes).then_some(Hash(bytes));
-        Some(Record { kind: *kind, seq: None, text: text.to_vec(), hash })
+        Some((*kind, hash, text))
     })
+}
+
+fn read_line(line: &[u8]) -> Option<Record> {
+    let (kind, hash, text) = split_line(line)?;
+    Some(Record { kind, seq: None, text: text.to_vec(), hash })
 }
 
 /// Reads an export.
@@ -254,15 +334,27 @@ pub fn read_export(
     path: &Path,
     mut take: impl FnMut(&Record) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
-    let failed = |error| ReadError::File { path: path.to_owned(), error };
-    let mut file = io::BufReader::new(std::fs::File::open(path).map_err(failed)?);
+    let file = File::open(path).map_err(|error| ReadError::File { path: path.to_owned(), error })?;
+    for_each_line(file, path, |number, line| {
+        take(&read_line(line).ok_or(ReadError::Line { line: number })?)
+    })
+}
+
+/// Shows each line with its number, from 1, and the character that ends it.
+fn for_each_line(
+    file: File,
+    path: &Path,
+    mut show: impl FnMut(u64, &[u8]) -> Result<(), ReadError>,
+) -> Result<(), ReadError> {
+    let mut file = io::BufReader::new(file);
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
-        if file.read_until(b'\n', &mut line).map_err(failed)? == 0 {
+        let read = file.read_until(b'\n', &mut line);
+        if read.map_err(|error| ReadError::File { path: path.to_owned(), error })? == 0 {
             break;
         }
-        take(&read_line(&line).ok_or(ReadError::Line { line: number })?)?;
+        show(number, &line)?;
     }
     Ok(())
 }

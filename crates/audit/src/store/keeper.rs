@@ -1,9 +1,11 @@
 //! The thread that does what no call should wait for.
 //!
-//! It sleeps until something is queued, comes by a moment later for what no call took with it, and looks after
-//! the log, the checkpoints and the size of the segment then. While it needs the segment for itself it holds
+//! It sleeps until something is written or queued, comes by a moment later for what no call took with it, brings
+//! the journal into the database, and looks after the checkpoints and the size of the segment then. While calls
+//! come so fast that they need the processor, the journal waits. While it needs the segment for itself it holds
 //! the line like a writer: calls wait without holding a thread.
 
+use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
@@ -13,51 +15,46 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 
+use super::database::Database;
 use super::line::{Heavy, Waiting};
-use super::segment::{Segment, connect};
+use super::segment::Segment;
 use super::{Desk, Shared, StoreError, lock_path, recover, retention};
 use crate::Checkpoint;
 use crate::row::{Draft, Kind, Row};
 
-/// A log of this size is brought into the file. That holds up calls, and under load a segment of the usual size is full
-/// before: then its log is brought in when it is sealed, while calls go on with the next one.
-pub(super) const LONG_LOG: u64 = 128 << 20;
-/// How often it is brought there at most before the writers have to wait.
-const MOST_PASSES: usize = 5;
-/// What they may have added in one of these times.
-const FEW_PAGES: i64 = 256;
 /// How long exits may wait for a call that takes them along.
 const COME_BY: Duration = Duration::from_millis(20);
 /// How long it waits after a failed write.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 /// How long a closing store tries to write what waits.
 const LAST_TRY: Duration = Duration::from_secs(2);
+/// So many bytes of rows a second are a rush: the journal waits until it is over.
+const RUSH: u64 = 8 << 20;
+/// How many segments may wait for the end of a rush.
+const MOST_WAITING: usize = 4;
 
-pub(super) fn run(shared: &Shared) {
-    let keeper = Keeper { shared };
+pub(super) fn run(shared: &Shared, database: Database) {
+    let mut keeper = Keeper {
+        shared,
+        files: VecDeque::from([database]),
+        begun: Instant::now(),
+        uncovered_since: None,
+        pace: Pace { since: Instant::now(), written: 0, rush: false },
+        trouble: None,
+        unfinished: false,
+    };
     recover::all(&shared.options, &shared.instance, |checkpoint| keeper.publish(checkpoint));
     keeper.retain();
-    let mut begun = Instant::now();
-    let mut uncovered_since: Option<Instant> = None;
     loop {
-        let closing = keeper.sleep(uncovered_since);
+        let closing = keeper.sleep();
         keeper.prepare_heavy();
         shared.counter.write(shared, None);
         keeper.watch_disk();
-        keeper.empty_log();
-        uncovered_since = match (shared.uncovered.load(Ordering::Relaxed), uncovered_since) {
-            (0, _) => None,
-            (_, since) => Some(since.unwrap_or_else(Instant::now)),
-        };
-        if uncovered_since.is_some_and(|since| since.elapsed() >= shared.options.checkpoint_after) {
-            keeper.checkpoint();
-            uncovered_since = None;
+        keeper.cover();
+        keeper.rotate();
+        if keeper.has_time() {
+            keeper.bring_in();
         }
-        if keeper.rotate(begun) {
-            begun = Instant::now();
-            keeper.retain();
-        }
-        keeper.publish_fresh();
         if closing {
             keeper.close();
             return;
@@ -67,20 +64,55 @@ pub(super) fn run(shared: &Shared) {
 
 struct Keeper<'a> {
     shared: &'a Shared,
+    /// The databases of the segments that are not finished, the one that grows last.
+    files: VecDeque<Database>,
+    /// When the segment that grows was begun.
+    begun: Instant,
+    uncovered_since: Option<Instant>,
+    pace: Pace,
+    /// Since when nothing can be brought into the first database, and whether that was told.
+    trouble: Option<(Instant, bool)>,
+    /// A segment is left to the next start.
+    unfinished: bool,
+}
+
+/// How fast rows come.
+struct Pace {
+    since: Instant,
+    written: u64,
+    rush: bool,
+}
+
+impl Pace {
+    /// Whether they come fast, by what was written since the last look that was long enough ago.
+    fn is_rush(&mut self, written: u64) -> bool {
+        let elapsed = self.since.elapsed();
+        if elapsed >= COME_BY {
+            let rate = (written - self.written) as f64 / elapsed.as_secs_f64();
+            *self = Self { since: Instant::now(), written, rush: rate >= RUSH as f64 };
+        }
+        self.rush
+    }
 }
 
 impl Keeper<'_> {
     /// Waits for work; says whether the store closes.
-    fn sleep(&self, uncovered_since: Option<Instant>) -> bool {
+    fn sleep(&mut self) -> bool {
         let counter = &self.shared.counter;
+        let failing = self.trouble.is_some() || self.shared.failing.load(Ordering::Relaxed);
+        let behind = self.is_behind();
+        let pause = match (failing, behind && self.has_time()) {
+            (true, _) => AFTER_FAILURE,
+            (false, true) => Duration::ZERO,
+            (false, false) => COME_BY,
+        };
         let mut line = counter.line.lock();
-        let pause = if self.shared.failing.load(Ordering::Relaxed) { AFTER_FAILURE } else { COME_BY };
-        // What is left from before: rows that could not be written, or large payloads.
-        if !line.waiting.is_empty() || !line.heavy.is_empty() {
+        // What is left from before: rows that could not be written, large payloads, the journal.
+        if behind || !line.waiting.is_empty() || !line.heavy.is_empty() {
             line.armed = true;
         }
         if !line.armed && !line.closing {
-            match uncovered_since {
+            match self.uncovered_since {
                 Some(since) => {
                     let due = since + self.shared.options.checkpoint_after;
                     counter.bell.wait_until(&mut line, due);
@@ -88,11 +120,21 @@ impl Keeper<'_> {
                 None => counter.bell.wait(&mut line),
             }
         }
-        if line.armed && line.heavy.is_empty() && !line.closing {
+        if line.armed && line.heavy.is_empty() && !line.closing && !pause.is_zero() {
             counter.bell.wait_for(&mut line, pause);
         }
         line.armed = false;
         line.closing
+    }
+
+    fn is_behind(&self) -> bool {
+        self.files.len() > 1 || self.files.iter().any(Database::is_behind)
+    }
+
+    /// Whether the journal is to be brought in now.
+    fn has_time(&mut self) -> bool {
+        let rush = self.pace.is_rush(self.shared.written.load(Ordering::Relaxed));
+        !rush || self.files.len() > MOST_WAITING
     }
 
     /// Digests and redacts large payloads, in the order they came.
@@ -156,118 +198,144 @@ impl Keeper<'_> {
         done
     }
 
-    /// Brings the log into the file: beside the writers as long as they add much to it meanwhile, the rest while they
-    /// wait, so that the log is begun anew instead of growing for ever under load. They wait for the disk then, and
-    /// what it has to write should be little.
-    fn empty_log(&self) {
-        if !self.shared.work.swap(false, Ordering::Relaxed) {
+    /// Brings a part of the journal into its database, and finishes the segment where that was all of it.
+    fn bring_in(&mut self) {
+        let Some(database) = self.files.front_mut() else { return };
+        let outcome = database.take_in().and_then(|more| Ok((more, database.state()?)));
+        let (more, stated) = match outcome {
+            Ok(done) => done,
+            Err(error) => return self.cannot_bring_in(&error),
+        };
+        self.trouble = None;
+        let sealed = stated.last().is_some_and(|checkpoint| checkpoint.sealed);
+        stated.iter().filter(|checkpoint| !checkpoint.sealed).for_each(|it| self.publish(it));
+        match (sealed, self.files.len()) {
+            (true, _) => {
+                if let (Some(database), Some(checkpoint)) = (self.files.pop_front(), stated.last()) {
+                    self.finish(database, checkpoint);
+                    self.retain();
+                }
+            }
+            (false, 1) if !more => self.renew_journal(),
+            _ => {}
+        }
+    }
+
+    /// Another program holds the file, the disk is full, or somebody broke it. The rows are safe in the journal.
+    fn cannot_bring_in(&mut self, error: &StoreError) {
+        let (since, told) = self.trouble.unwrap_or_else(|| (Instant::now(), false));
+        self.trouble = Some((since, told));
+        if since.elapsed() < self.shared.options.patience {
             return;
         }
-        let long = self.alone(|desk| {
-            let segment = desk.segment.as_ref()?;
-            (segment.logged() >= LONG_LOG).then(|| segment.path().to_owned())
-        });
-        let Some(path) = long else { return };
-        let emptied = connect(&path, true).and_then(|connection| {
-            // Says how many pages the log has.
-            let empty = || {
-                connection
-                    .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1))
-                    .map_err(|error| StoreError::database(&path, &error))
-            };
-            let mut pages = 0;
-            for _ in 0..MOST_PASSES {
-                let before = std::mem::replace(&mut pages, empty()?);
-                if pages - before < FEW_PAGES {
-                    break;
-                }
-            }
-            self.alone(|desk| {
-                empty()?;
-                desk.segment.as_mut().into_iter().for_each(Segment::log_emptied);
-                Ok(())
-            })
-        });
-        if let Err(error) = emptied {
-            warn!(%error, "the audit log could not be brought into its file; it will be tried again");
+        if self.files.len() > 1 {
+            // It would keep those behind it waiting for ever.
+            warn!(%error, "an audit segment cannot be finished; the next start will try");
+            self.files.pop_front();
+            (self.trouble, self.unfinished) = (None, true);
+        } else if !told {
+            warn!(%error, "audit rows cannot be brought into the database; they stay in its journal, and it will be tried again");
+            self.trouble = Some((since, true));
         }
     }
 
-    fn checkpoint(&self) {
-        let options = &self.shared.options;
-        self.alone(|desk| {
-            let Some(segment) = &mut desk.segment else { return };
-            if let Ok(checkpoint) = segment.checkpoint(false, options.clock.wall(), options.signer.as_ref()) {
-                desk.fresh.push(checkpoint);
+    /// Begins the journal anew when it is long and all of it is in the database.
+    fn renew_journal(&mut self) {
+        let Some(mut database) = self.files.pop_back() else { return };
+        if database.wants_journal() {
+            let renewed = self.alone(|desk| match &mut desk.segment {
+                // Whether something came in meanwhile is known for sure only now.
+                Some(segment) if database.wants_journal() => segment.renew_journal(&mut database),
+                _ => Ok(()),
+            });
+            if let Err(error) = renewed {
+                warn!(%error, "the audit journal could not be begun anew; it goes on");
             }
-            self.shared.uncovered.store(segment.uncovered(), Ordering::Relaxed);
-        });
+        }
+        self.files.push_back(database);
     }
 
-    /// Begins another segment when this one is large or old; says whether it did.
-    fn rotate(&self, begun: Instant) -> bool {
+    /// Takes the checkpoints that calls made, and makes one when rows have waited for it long enough.
+    fn cover(&mut self) {
+        self.uncovered_since = match (self.shared.uncovered.load(Ordering::Relaxed), self.uncovered_since) {
+            (0, _) => None,
+            (_, since) => Some(since.unwrap_or_else(Instant::now)),
+        };
         let options = &self.shared.options;
-        let old_enough = begun.elapsed() >= options.segment_age;
+        let due = self.uncovered_since.is_some_and(|since| since.elapsed() >= options.checkpoint_after);
+        let fresh = self.alone(|desk| {
+            if let Some(segment) = desk.segment.as_mut().filter(|_| due) {
+                desk.fresh.push(segment.checkpoint(false, options.clock.wall(), options.signer.as_ref()));
+                self.shared.uncovered.store(0, Ordering::Relaxed);
+            }
+            std::mem::take(&mut desk.fresh)
+        });
+        if due {
+            self.uncovered_since = None;
+        }
+        if let Some(database) = self.files.back_mut() {
+            fresh.into_iter().for_each(|checkpoint| database.add(checkpoint));
+        }
+    }
+
+    /// Begins another segment when this one is large or old. The old one is finished when its rows are all in its
+    /// database.
+    fn rotate(&mut self) {
+        let options = &self.shared.options;
+        let old_enough = self.begun.elapsed() >= options.segment_age;
         if !self.shared.full.swap(false, Ordering::Relaxed) && !old_enough {
-            return false;
+            return;
         }
-        let old = self.alone(|desk| {
+        self.begun = Instant::now();
+        let now = options.clock.wall();
+        let next = self.alone(|desk| {
             let segment = desk.segment.as_ref().filter(|segment| segment.count() > 0)?;
-            let header = segment.header();
-            let next = Segment::create(
-                &options.folder,
-                &header.instance,
-                header.index + 1,
-                segment.next(),
-                Some(segment.head()),
-                options.clock.wall(),
-            );
-            match next {
-                Ok(next) => desk.segment.replace(next),
+            Some(segment.next_path(&options.folder))
+        });
+        let Some(path) = next else { return };
+        let rotated = Database::create(&path).and_then(|mut database| {
+            let sealed = self.alone(|desk| {
+                let Some(old) = &mut desk.segment else { return Ok(Vec::new()) };
+                let next = old.follow(&mut database, now)?;
+                desk.fresh.push(old.checkpoint(true, now, options.signer.as_ref()));
+                desk.segment = Some(next);
+                self.shared.uncovered.store(0, Ordering::Relaxed);
+                Ok::<_, StoreError>(std::mem::take(&mut desk.fresh))
+            });
+            match sealed {
+                Ok(sealed) => Ok((database, sealed)),
                 Err(error) => {
-                    // The old one goes on: a record too long is better than none.
-                    warn!(%error, "no new audit segment could be begun");
-                    None
+                    database.discard();
+                    Err(error)
                 }
             }
         });
-        let Some(old) = old else { return false };
-        self.shared.uncovered.store(0, Ordering::Relaxed);
-        self.seal(old);
-        true
+        match rotated {
+            Ok((next, sealed)) => {
+                if let Some(old) = self.files.back_mut() {
+                    sealed.into_iter().for_each(|checkpoint| old.add(checkpoint));
+                }
+                self.files.push_back(next);
+                self.uncovered_since = None;
+            }
+            // The old one goes on: a record too long is better than none.
+            Err(error) => warn!(%error, "no new audit segment could be begun"),
+        }
     }
 
-    /// Says whether it could.
-    fn seal(&self, segment: Segment) -> bool {
-        let options = &self.shared.options;
-        let name = segment.header().segment.clone();
-        match segment.seal(options.clock.wall(), options.signer.as_ref()) {
-            Ok(checkpoint) => {
-                self.publish(&checkpoint);
-                true
-            }
+    /// Makes a sealed segment a file of its own.
+    fn finish(&mut self, database: Database, sealed: &Checkpoint) {
+        match database.finish() {
+            Ok(()) => self.publish(sealed),
             Err(error) => {
-                warn!(%error, segment = name, "an audit segment could not be sealed");
-                false
+                warn!(%error, segment = sealed.segment, "an audit segment could not be finished");
+                self.unfinished = true;
             }
         }
     }
 
     fn retain(&self) {
         retention::run(&self.shared.options, &self.shared.instance);
-    }
-
-    fn publish_fresh(&self) {
-        // Looked at without the line: a writer adds to it and sets `work`, which brings us back.
-        let fresh = match self.shared.desk.try_lock() {
-            Some(mut desk) => std::mem::take(&mut desk.fresh),
-            None => {
-                self.shared.work.store(true, Ordering::Relaxed);
-                self.shared.counter.line.lock().armed = true;
-                return;
-            }
-        };
-        fresh.iter().for_each(|checkpoint| self.publish(checkpoint));
     }
 
     fn publish(&self, checkpoint: &Checkpoint) {
@@ -282,7 +350,7 @@ impl Keeper<'_> {
     }
 
     /// Writes what waits, ends what is open, seals.
-    fn close(&self) {
+    fn close(&mut self) {
         let shared = self.shared;
         let until = Instant::now() + LAST_TRY;
         loop {
@@ -309,28 +377,52 @@ impl Keeper<'_> {
             drop(line);
             std::thread::sleep(COME_BY);
         }
-        let segment = self.alone(|desk| {
-            let mut segment = desk.segment.take()?;
-            let open = desk.open.numbers();
-            let ends = segment.texts(&open).map(|texts| ends(&texts, shared.options.clock.wall()));
-            if let Ok(mut ends) = ends
-                && !ends.is_empty()
-                && let Err(error) = segment.append(&mut ends, &mut desk.open)
-            {
-                warn!(%error, "calls that were cut off could not be marked as interrupted");
-            }
-            Some(segment)
-        });
-        self.publish_fresh();
-        let Some(segment) = segment else { return };
-        if segment.count() == 0 && segment.header().index == 1 {
-            segment.discard();
-        } else if !self.seal(segment) {
+        self.cover();
+        if let Err(error) = self.finish_all() {
             // The next start finds the lock that nobody holds, and finishes.
+            warn!(%error, "the audit record could not be finished; the next start will");
             return;
         }
         self.retain();
-        let _ = std::fs::remove_file(lock_path(&shared.options.folder, &shared.instance));
+        if !self.unfinished {
+            let _ = std::fs::remove_file(lock_path(&shared.options.folder, &shared.instance));
+        }
+    }
+
+    /// Brings in all that the journals have, ends what is open, and seals.
+    fn finish_all(&mut self) -> Result<(), StoreError> {
+        let options = &self.shared.options;
+        let (segment, open) = self.alone(|desk| (desk.segment.take(), desk.open.numbers()));
+        let Some(mut segment) = segment else { return Ok(()) };
+        while let Some(mut database) = self.files.pop_front() {
+            database.be_patient();
+            while database.take_in()? {}
+            if self.files.is_empty() {
+                if segment.count() == 0 && segment.header().index == 1 {
+                    database.discard();
+                    break;
+                }
+                self.end_calls(&mut segment, &database, &open);
+                while database.take_in()? {}
+                database.add(segment.checkpoint(true, options.clock.wall(), options.signer.as_ref()));
+            }
+            let stated = database.state()?;
+            stated.iter().filter(|checkpoint| !checkpoint.sealed).for_each(|it| self.publish(it));
+            if let Some(sealed) = stated.last() {
+                self.finish(database, sealed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes exits for the calls that are open.
+    fn end_calls(&self, segment: &mut Segment, database: &Database, open: &[u64]) {
+        let ends = database.texts(open).map(|texts| ends(&texts, self.shared.options.clock.wall()));
+        let Ok(mut ends) = ends else { return };
+        let ended = self.alone(|desk| segment.append(&mut ends, &mut desk.open));
+        if let Err(error) = ended {
+            warn!(%error, "calls that were cut off could not be marked as interrupted");
+        }
     }
 }
 

@@ -46,8 +46,6 @@ pub(crate) struct Line {
     under_way: usize,
     /// Somebody writes.
     pub(crate) busy: bool,
-    /// Since when the file has been locked by another program; the keeper alone tries until it is not.
-    pub(crate) blocked: Option<Instant>,
     /// When the one who writes began.
     pub(crate) writing: Option<Instant>,
     /// The keeper is awake, or will be soon.
@@ -175,11 +173,6 @@ impl Line {
         2 * self.awaited < self.under_way.saturating_sub(ended)
     }
 
-    /// Whether a file that is locked is still waited for.
-    fn is_patient(&mut self, shared: &Shared) -> bool {
-        self.blocked.get_or_insert_with(Instant::now).elapsed() < shared.options.patience
-    }
-
     /// Has the keeper come by; says whether it must be called.
     pub(crate) fn arm(&mut self) -> bool {
         !std::mem::replace(&mut self.armed, true)
@@ -222,7 +215,7 @@ impl Counter {
     /// Wakes the first call that waits, so that it writes for those behind it.
     pub(crate) fn pass_on(&self) {
         let line = self.line.lock();
-        if line.busy || line.blocked.is_some() {
+        if line.busy {
             return;
         }
         let next = line.waiting.iter().find_map(|row| row.slot.clone());
@@ -236,7 +229,7 @@ impl Counter {
     /// looks into it right afterwards; the keeper has none.
     pub(crate) fn write(&self, shared: &Shared, own: Option<&Arc<Slot>>) {
         let mut line = self.line.lock();
-        if line.busy || (line.blocked.is_some() && own.is_some()) || line.waiting.is_empty() {
+        if line.busy || line.waiting.is_empty() {
             return;
         }
         line.busy = true;
@@ -249,18 +242,8 @@ impl Counter {
         line.writing = None;
         let (settled, refused) = match &written {
             Ok(under_way) => {
-                line.blocked = None;
                 line.under_way = *under_way;
                 (rows, None)
-            }
-            Err(error) if locked(error) && line.is_patient(shared) => {
-                line.put_back(rows);
-                let ring = line.arm();
-                drop(line);
-                if ring {
-                    self.bell.notify_one();
-                }
-                return;
             }
             Err(error) => {
                 // Enters that are refused were never promised; exits are kept and tried again.
@@ -269,7 +252,8 @@ impl Counter {
                 (enters, Some(Arc::from(shared.explain(error))))
             }
         };
-        let ring = (!line.waiting.is_empty() || shared.wants_keeper()) && line.arm();
+        // What was written is brought into the database, and what was not is tried again.
+        let ring = line.arm();
         drop(line);
         for slot in settled.into_iter().filter_map(|row| row.slot) {
             let waker = slot.answer(refused.clone().map_or(Ok(()), Err));
@@ -284,12 +268,6 @@ impl Counter {
         }
         self.pass_on();
     }
-}
-
-/// Whether another program holds the file locked.
-fn locked(error: &rusqlite::Error) -> bool {
-    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
-    matches!(error.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked))
 }
 
 /// The wait of one call for its enter row.
@@ -331,9 +309,6 @@ impl<'a> Entering<'a> {
         }
         if line.writing.is_some_and(|since| since.elapsed() >= shared.options.patience) {
             return Err(AuditError::Failed("the disk of the audit folder does not answer".to_owned()));
-        }
-        if line.blocked.is_some_and(|since| since.elapsed() >= shared.options.patience) {
-            return Err(AuditError::Failed("another program holds the file locked".to_owned()));
         }
         let leads = !line.busy && line.awaited == 0;
         match draft {

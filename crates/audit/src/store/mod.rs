@@ -1,12 +1,15 @@
-//! The store that `serve` keeps its record in: a folder of segments, each a SQLite file.
+//! The store that `serve` keeps its record in: a folder of segments, each a SQLite file and, while it grows, a
+//! journal of its newest rows.
 //!
 //! A process instance writes segments of its own, named by its id, so several gateways can share a folder. A
-//! call waits for the commit of its enter row (see `line`); everything that may take long — the log, sealing,
-//! retention, what another process left unfinished — is done by one thread, the keeper.
+//! call waits until its enter row is in the journal (see `line`); everything that may take long — the database,
+//! sealing, retention, what another process left unfinished — is done by one thread, the keeper.
 //!
 //! What must stay true: an enter that returned is in the file whatever kills the process; a row is never
 //! changed or removed once it is written, except with its whole segment by retention.
 
+mod database;
+mod journal;
 mod keeper;
 mod line;
 mod recover;
@@ -26,10 +29,12 @@ use bridgehead_wire::Redactor;
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
+pub(crate) use self::database::connect;
+pub(crate) use self::journal::path_of as journal_of;
 use self::line::{Counter, Entering, Waiting};
 pub(crate) use self::recover::segment_files;
 pub use self::segment::Header;
-pub(crate) use self::segment::{FORMAT, connect};
+pub(crate) use self::segment::FORMAT;
 use self::segment::{OpenCalls, Segment};
 use crate::row::Keeping;
 use crate::{
@@ -174,8 +179,8 @@ pub(crate) struct Shared {
     unrecorded: AtomicU64,
     /// Rows that no checkpoint covers yet.
     uncovered: AtomicU64,
-    /// The log is long, the segment is full, or there is a checkpoint to publish.
-    work: AtomicBool,
+    /// How much was written, ever.
+    written: AtomicU64,
     /// The segment has reached its size.
     full: AtomicBool,
     /// The last write failed.
@@ -187,7 +192,7 @@ struct Desk {
     /// None once the store is closed.
     segment: Option<Segment>,
     open: OpenCalls,
-    /// Checkpoints that the keeper has not published.
+    /// Checkpoints that the keeper has not taken yet.
     fresh: Vec<Checkpoint>,
     /// Held for as long as the instance lives.
     _lock: File,
@@ -204,8 +209,8 @@ impl SqliteSink {
         let instance = uuid::Uuid::now_v7().hyphenated().to_string();
         let lock = File::create(lock_path(&options.folder, &instance)).map_err(folder)?;
         lock.lock().map_err(folder)?;
-        let begun = Segment::create(&options.folder, &instance, 1, 1, None, options.clock.wall());
-        let segment = begun.inspect_err(|_| {
+        let begun = Segment::first(&options.folder, &instance, options.clock.wall());
+        let (segment, database) = begun.inspect_err(|_| {
             let _ = std::fs::remove_file(lock_path(&options.folder, &instance));
         })?;
         let desk =
@@ -218,7 +223,7 @@ impl SqliteSink {
             instance,
             unrecorded: AtomicU64::new(0),
             uncovered: AtomicU64::new(0),
-            work: AtomicBool::new(false),
+            written: AtomicU64::new(0),
             full: AtomicBool::new(false),
             failing: AtomicBool::new(false),
         });
@@ -226,7 +231,7 @@ impl SqliteSink {
         let keeper = {
             let shared = Arc::clone(&shared);
             thread
-                .spawn(move || keeper::run(&shared))
+                .spawn(move || keeper::run(&shared, database))
                 .map_err(|error| StoreError::Folder { path: PathBuf::new(), error })?
         };
         Ok(Self { shared, keeper: Mutex::new(Some(keeper)) })
@@ -288,44 +293,30 @@ impl AuditSink for SqliteSink {
 
 impl Shared {
     /// Writes rows and says how many calls are under way now; only for whoever has set `busy`.
-    fn append(&self, rows: &mut [Waiting]) -> Result<usize, rusqlite::Error> {
+    fn append(&self, rows: &mut [Waiting]) -> io::Result<usize> {
         let mut desk = self.desk.lock();
         let Desk { segment, open, fresh, .. } = &mut *desk;
-        let Some(segment) = segment else { return Err(rusqlite::Error::InvalidQuery) };
+        let Some(segment) = segment else { return Err(io::Error::other("the store is closed")) };
+        let before = segment.bytes();
         segment.append(rows, open)?;
         self.failing.store(false, Ordering::Relaxed);
+        self.written.fetch_add(segment.bytes() - before, Ordering::Relaxed);
         if segment.uncovered() >= self.options.checkpoint_rows {
-            // One that fails is made with the next rows; they are written.
-            if let Ok(checkpoint) =
-                segment.checkpoint(false, self.options.clock.wall(), self.options.signer.as_ref())
-            {
-                fresh.push(checkpoint);
-            }
+            fresh.push(segment.checkpoint(false, self.options.clock.wall(), self.options.signer.as_ref()));
         }
         self.uncovered.store(segment.uncovered(), Ordering::Relaxed);
-        let full = segment.bytes() >= self.options.segment_bytes;
-        if full {
+        if segment.bytes() >= self.options.segment_bytes {
             self.full.store(true, Ordering::Relaxed);
-        }
-        if full || !fresh.is_empty() || segment.logged() >= keeper::LONG_LOG {
-            self.work.store(true, Ordering::Relaxed);
         }
         Ok(open.count())
     }
 
-    fn wants_keeper(&self) -> bool {
-        self.work.load(Ordering::Relaxed) || self.uncovered.load(Ordering::Relaxed) > 0
-    }
-
     /// A failed write in words, for whoever has to repair it.
-    fn explain(&self, error: &rusqlite::Error) -> String {
+    fn explain(&self, error: &io::Error) -> String {
         let folder = self.options.folder.display();
-        let text = match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => {
+        let text = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 format!("the disk is full; make room for the audit folder {folder}")
-            }
-            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
-                format!("another program holds a file in the audit folder {folder} locked")
             }
             _ => format!("{error} (audit folder {folder})"),
         };
@@ -382,7 +373,7 @@ mod tests {
     }
 
     fn fill(sink: &SqliteSink, full: bool) {
-        sink.shared.desk.lock().segment.as_ref().unwrap().fill_disk(full);
+        sink.shared.desk.lock().segment.as_mut().unwrap().fill_disk(full);
     }
 
     fn exit(enter: &Enter) -> Exit {
@@ -396,10 +387,13 @@ mod tests {
         for many in [1, 15, 16, 17, 32, 40] {
             let folder = tempfile::tempdir().unwrap();
             let now = SystemClock::default().wall();
-            let mut segment = Segment::create(folder.path(), "instance", 1, 1, None, now).unwrap();
+            let (mut segment, mut database) = Segment::first(folder.path(), "instance", now).unwrap();
             let mut rows: Vec<_> = (0..many).map(|_| Keeping::default().enter(&event())).collect();
             segment.append(&mut rows, &mut OpenCalls::default()).unwrap();
-            segment.seal(now, None).unwrap();
+            while database.take_in().unwrap() {}
+            database.add(segment.checkpoint(true, now, None));
+            assert_eq!(database.state().unwrap().len(), 1);
+            database.finish().unwrap();
             let (mut numbers, mut verifier) = (Vec::new(), Verifier::default());
             read_segment(&segment_files(folder.path()).remove(0), |record| {
                 verifier.take(record);

@@ -2,16 +2,18 @@
 //!
 //! An instance that lives holds a lock on a file of its name, and one that ends in order removes the file. A
 //! file that can be locked belongs to one that was killed: its open calls get an exit with the outcome
-//! `interrupted`, in its own chain, and its last segment is sealed.
+//! `interrupted`, in its own chain, and its segments are sealed.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::OptionalExtension;
 use tracing::{info, warn};
 
-use super::segment::{EXTENSION, OpenCalls, Segment, connect};
-use super::{LOCK, StoreError, StoreOptions, keeper};
+use super::database::{Database, connect};
+use super::segment::{EXTENSION, OpenCalls, Segment};
+use super::{LOCK, StoreError, StoreOptions, journal_of, keeper};
 use crate::row::{ENTER, Row};
 use crate::{Checkpoint, CorrelationId};
 
@@ -19,10 +21,11 @@ use crate::{Checkpoint, CorrelationId};
 pub(super) fn all(options: &StoreOptions, own: &str, publish: impl Fn(&Checkpoint)) {
     for (instance, file) in dead(&options.folder, own) {
         match finish(options, &instance) {
-            Ok(None) => {}
-            Ok(Some((interrupted, checkpoint))) => {
-                info!(instance, interrupted, "the audit record of a process that was killed is finished");
-                publish(&checkpoint);
+            Ok((interrupted, seals)) => {
+                if !seals.is_empty() {
+                    info!(instance, interrupted, "the audit record of a process that was killed is finished");
+                }
+                seals.iter().for_each(&publish);
             }
             Err(error) => {
                 warn!(%error, instance, "the audit record of a process that was killed cannot be finished");
@@ -47,31 +50,104 @@ fn dead(folder: &Path, own: &str) -> Vec<(String, (PathBuf, File))> {
         .collect()
 }
 
-fn finish(options: &StoreOptions, instance: &str) -> Result<Option<(usize, Checkpoint)>, StoreError> {
-    let mut files = segment_files(&options.folder);
-    files.retain(|path| name(path).is_some_and(|name| name.starts_with(&format!("{instance}."))));
-    let Some(last) = files.last() else { return Ok(None) };
-    if is_sealed(last)? {
-        return Ok(None);
+/// Seals what was not, and says how many calls it ended and with which checkpoints.
+fn finish(options: &StoreOptions, instance: &str) -> Result<(usize, Vec<Checkpoint>), StoreError> {
+    let mut files = Vec::new();
+    for file in segment_files(&options.folder) {
+        if name(&file).is_some_and(|name| name.starts_with(&format!("{instance}."))) {
+            let state = State::of(&file)?;
+            files.push((file, state));
+        }
     }
-    let mut open = Vec::new();
-    for file in &files {
-        collect_open(file, &mut open)?;
+    let (mut ended, mut seals) = (0, Vec::new());
+    if files.iter().all(|(_, state)| *state == State::Finished) {
+        return Ok((ended, seals));
     }
-    let mut segment = Segment::resume(last)?;
-    if segment.count() == 0 && open.is_empty() && segment.header().index == 1 {
-        segment.discard();
-        return Ok(None);
-    }
+    let last = files.iter().rposition(|(_, state)| *state != State::Blank);
     let now = options.clock.wall();
+    let mut open = Vec::new();
+    for (at, (file, state)) in files.iter().enumerate() {
+        if *state == State::Finished {
+            collect_open(file, &mut open)?;
+            continue;
+        }
+        let mut database = Database::reopen(file)?;
+        if *state == State::Blank {
+            database.discard();
+            continue;
+        }
+        while database.take_in()? {}
+        collect_open(file, &mut open)?;
+        if *state == State::Sealed {
+            database.finish()?;
+            continue;
+        }
+        let mut segment = Segment::resume(&mut database)?;
+        if last == Some(at) {
+            if segment.count() == 0 && open.is_empty() && segment.header().index == 1 {
+                database.discard();
+                break;
+            }
+            ended = end_calls(&mut segment, &open, now).map_err(|error| StoreError::Folder {
+                path: options.folder.clone(),
+                error,
+            })?;
+            while database.take_in()? {}
+        }
+        database.add(segment.checkpoint(true, now, options.signer.as_ref()));
+        seals.append(&mut database.state()?);
+        database.finish()?;
+    }
+    Ok((ended, seals))
+}
+
+/// Gives the calls that are open their exits; says how many.
+fn end_calls(
+    segment: &mut Segment,
+    open: &[(CorrelationId, u64, String)],
+    now: jiff::Timestamp,
+) -> io::Result<usize> {
     let mut calls = OpenCalls::default();
-    for (id, seq, _) in &open {
+    for (id, seq, _) in open {
         calls.open(*id, *seq);
     }
-    let texts: Vec<String> = open.into_iter().map(|(_, _, text)| text).collect();
+    let texts: Vec<String> = open.iter().map(|(_, _, text)| text.clone()).collect();
     let mut ends = keeper::ends(&texts, now);
-    segment.append(&mut ends, &mut calls).map_err(|error| StoreError::database(last, &error))?;
-    Ok(Some((ends.len(), segment.seal(now, options.signer.as_ref())?)))
+    segment.append(&mut ends, &mut calls)?;
+    Ok(ends.len())
+}
+
+/// How far the process came with a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// There is nothing in it, not even a header.
+    Blank,
+    /// It was being written.
+    Growing,
+    /// It is sealed, but still has its journal.
+    Sealed,
+    /// There is nothing left to do.
+    Finished,
+}
+
+impl State {
+    fn of(file: &Path) -> Result<Self, StoreError> {
+        let journal = journal_of(file).exists();
+        Ok(match (is_sealed(file)?, journal) {
+            (true, true) => Self::Sealed,
+            (true, false) => Self::Finished,
+            (false, true) => Self::Growing,
+            (false, false) if is_blank(file)? => Self::Blank,
+            (false, false) => Self::Growing,
+        })
+    }
+}
+
+fn is_blank(file: &Path) -> Result<bool, StoreError> {
+    let connection = connect(file, false)?;
+    let blank = "SELECT NOT EXISTS (SELECT 1 FROM segment) AND NOT EXISTS (SELECT 1 FROM rows)";
+    let blank = connection.query_row(blank, [], |row| row.get(0));
+    blank.map_err(|error| StoreError::database(file, &error))
 }
 
 /// Adds the enters of a segment that have no exit, and takes those out that it has the exit of.

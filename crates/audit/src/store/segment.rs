@@ -1,24 +1,24 @@
-//! One segment: a SQLite file with a header, rows that only ever follow each other, and checkpoints.
+//! One segment as it grows: a header and rows that only ever follow each other.
 //!
-//! Whoever holds a [`Segment`] is its only writer. Appending is one transaction without a sync: the rows are
-//! in the kernel's hands when it returns, which a killed process cannot take back. Bringing the log into the
-//! file is the keeper's business and happens through a connection of its own.
+//! Whoever holds a [`Segment`] is its only writer. Appending is one write to the journal without a sync: the rows
+//! are in the kernel's hands when it returns, which a killed process cannot take back. The keeper brings them
+//! from there into the database.
 //!
 //! What must stay true: a failed append leaves the segment, its head and its tree as they were.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
-use std::time::Duration;
 
-use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, OpenFlags, ToSql, params};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::StoreError;
+use super::database::Database;
+use super::journal::Journal;
 use crate::merkle::Frontier;
+use crate::records::push_row;
 use crate::row::{Draft, Kind, time_text};
 use crate::{Checkpoint, CorrelationId, Hash, Signer};
 
@@ -26,33 +26,8 @@ use crate::{Checkpoint, CorrelationId, Hash, Signer};
 pub(crate) const FORMAT: u32 = 1;
 /// How the file of a segment ends.
 pub(crate) const EXTENSION: &str = "sqlite";
-/// What a page of the log costs.
-const PAGE: u64 = 4096;
-
-/// How many rows one statement writes where there are so many: each costs less then.
-const AT_ONCE: usize = 16;
-const INSERT: &str = "INSERT INTO rows (seq, body, head) VALUES (?, ?, ?)";
-static INSERT_MANY: LazyLock<String> =
-    LazyLock::new(|| INSERT.to_owned() + &", (?, ?, ?)".repeat(AT_ONCE - 1));
-
-/// Each brings a file from the version of its index to the next one.
-const MIGRATIONS: &[&str] = &["
-    CREATE TABLE segment (id INTEGER PRIMARY KEY CHECK (id = 1), body TEXT NOT NULL, head BLOB NOT NULL) STRICT;
-    CREATE TABLE rows (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, head BLOB NOT NULL) STRICT;
-    CREATE TABLE checkpoints (count INTEGER NOT NULL, body TEXT NOT NULL, digest BLOB NOT NULL) STRICT;
-    CREATE VIEW calls AS
-        SELECT i.seq, i.body->>'time' AS time, i.body->>'correlationId' AS correlation_id,
-            i.body->>'principal' AS principal, i.body->>'server' AS server, i.body->>'tool' AS tool,
-            i.body->>'era' AS era, i.body->>'transport' AS transport,
-            o.body->>'outcome' AS outcome, o.body->>'code' AS code,
-            o.body->>'durationMs' AS duration_ms, o.body->>'queuedMs' AS queued_ms,
-            i.body->>'bytes' AS bytes_in, o.body->>'bytes' AS bytes_out,
-            i.body->>'digest' AS arguments_digest, o.body->>'digest' AS result_digest,
-            i.body->>'payload' AS arguments, o.body->>'payload' AS result
-        FROM rows i
-        LEFT JOIN (SELECT CAST(body->>'enter' AS INTEGER) AS enter, body FROM rows) o ON o.enter = i.seq
-        WHERE i.body->>'kind' = 'enter';
-"];
+/// What the lines of a usual commit take; more than that is given back.
+const USUAL_COMMIT: usize = 256 << 10;
 
 /// What a segment says about itself, once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,8 +53,7 @@ pub struct Header {
 
 /// A segment that can grow.
 pub(crate) struct Segment {
-    connection: Connection,
-    path: PathBuf,
+    journal: Journal,
     header: Header,
     /// The number that the next row gets.
     next: u64,
@@ -91,17 +65,8 @@ pub(crate) struct Segment {
     checkpointed: u64,
     /// The size of its rows.
     bytes: u64,
-    /// What was written to the log since the keeper last emptied it, about.
-    logged: u64,
-}
-
-/// The text of a row, which is known to be text.
-struct Body<'a>(&'a [u8]);
-
-impl ToSql for Body<'_> {
-    fn to_sql(&self) -> Result<ToSqlOutput<'_>, rusqlite::Error> {
-        Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0)))
-    }
+    /// The lines of the append in progress.
+    lines: Vec<u8>,
 }
 
 /// Calls that have entered and not left: the numbers of their enter rows. Several calls may share an id,
@@ -155,20 +120,39 @@ impl OpenCalls {
 }
 
 impl Segment {
-    /// Begins a segment in a new file.
-    pub(crate) fn create(
+    /// Begins the first segment of an instance.
+    pub(crate) fn first(
         folder: &Path,
+        instance: &str,
+        now: jiff::Timestamp,
+    ) -> Result<(Self, Database), StoreError> {
+        let mut database = Database::create(&path_in(folder, instance, 1))?;
+        let segment = Self::begin(&mut database, instance, 1, 1, None, now)?;
+        Ok((segment, database))
+    }
+
+    /// Where the segment goes on that follows this one.
+    pub(crate) fn next_path(&self, folder: &Path) -> PathBuf {
+        path_in(folder, &self.header.instance, self.header.index + 1)
+    }
+
+    /// Begins the segment that follows this one.
+    pub(crate) fn follow(&self, database: &mut Database, now: jiff::Timestamp) -> Result<Self, StoreError> {
+        let header = &self.header;
+        Self::begin(database, &header.instance, header.index + 1, self.next, Some(self.head), now)
+    }
+
+    fn begin(
+        database: &mut Database,
         instance: &str,
         index: u32,
         first: u64,
         previous: Option<Hash>,
         now: jiff::Timestamp,
     ) -> Result<Self, StoreError> {
-        let name = format!("{instance}.{index:04}");
-        let path = folder.join(format!("{name}.{EXTENSION}"));
         let header = Header {
             format: FORMAT,
-            segment: name,
+            segment: name(instance, index),
             instance: instance.to_owned(),
             index,
             first,
@@ -178,23 +162,13 @@ impl Segment {
         };
         let text = serde_json::to_string(&header).unwrap_or_default();
         let head = Hash::header(text.as_bytes());
-        let connection = create_private(&path)
-            .map_err(|error| StoreError::Folder { path: folder.to_owned(), error })
-            .and_then(|()| {
-                let connection = connect(&path, true)?;
-                migrate(&connection, &path)?;
-                connection
-                    .execute("INSERT INTO segment (id, body, head) VALUES (1, ?1, ?2)", params![text, head.0])
-                    .map_err(|error| StoreError::database(&path, &error))?;
-                Ok(connection)
-            })?;
-        Ok(Self::before_its_rows(connection, path, header, head))
+        database.begin(&text, head)?;
+        Self::before_its_rows(database, header, head)
     }
 
-    fn before_its_rows(connection: Connection, path: PathBuf, header: Header, head: Hash) -> Self {
-        Self {
-            connection,
-            path,
+    fn before_its_rows(database: &mut Database, header: Header, head: Hash) -> Result<Self, StoreError> {
+        Ok(Self {
+            journal: database.begin_journal()?,
             next: header.first,
             header,
             head,
@@ -202,103 +176,70 @@ impl Segment {
             before: Frontier::default(),
             checkpointed: 0,
             bytes: 0,
-            logged: 0,
-        }
+            lines: Vec::new(),
+        })
     }
 
     /// Takes up a segment that another process left, behind its last row. Nothing is verified here beyond
     /// what is needed to go on: whoever changed it before must not be able to stop the next start.
-    pub(crate) fn resume(path: &Path) -> Result<Self, StoreError> {
-        let broken = |error: &rusqlite::Error| StoreError::database(path, error);
-        let connection = connect(path, true)?;
-        migrate(&connection, path)?;
-        let (text, head): (String, [u8; 32]) = connection
-            .query_row("SELECT body, head FROM segment", [], |row| Ok((row.get(0)?, row.get(1)?)))
-            .map_err(|error| broken(&error))?;
+    pub(crate) fn resume(database: &mut Database) -> Result<Self, StoreError> {
+        while database.take_in()? {}
+        let (text, head) = database.header()?;
         let header: Header = serde_json::from_str(&text).map_err(|error| StoreError::Damaged {
-            path: path.to_owned(),
+            path: database.path().to_owned(),
             what: format!("its header: {error}"),
         })?;
-        let mut segment = Self::before_its_rows(connection, path.to_owned(), header, Hash(head));
-        let mut statement = segment
-            .connection
-            .prepare("SELECT seq, CAST(body AS BLOB), head FROM rows ORDER BY seq")
-            .map_err(|error| broken(&error))?;
-        let mut rows = statement.query([]).map_err(|error| broken(&error))?;
-        while let Some(row) = rows.next().map_err(|error| broken(&error))? {
-            let body =
-                row.get_ref(1).and_then(|value| Ok(value.as_bytes()?)).map_err(|error| broken(&error))?;
-            segment.tree.push(Hash::leaf(body));
-            segment.head = Hash(row.get(2).map_err(|error| broken(&error))?);
-            segment.next = row.get::<_, u64>(0).map_err(|error| broken(&error))? + 1;
-        }
-        drop(rows);
-        drop(statement);
+        let mut segment = Self::before_its_rows(database, header, head)?;
+        database.rows(|seq, text, head| {
+            segment.tree.push(Hash::leaf(text));
+            (segment.head, segment.next) = (head, seq + 1);
+        })?;
         Ok(segment)
     }
 
-    /// Writes rows in one transaction; all of them or none.
+    /// Writes rows at once; all of them or none.
     pub(crate) fn append(
         &mut self,
         rows: &mut [impl AsMut<Draft>],
         open: &mut OpenCalls,
-    ) -> Result<(), rusqlite::Error> {
+    ) -> Result<(), io::Error> {
         let (next, head) = (self.next, self.head);
         self.before.become_like(&self.tree);
         let mut changes = Vec::with_capacity(rows.len());
-        let written = self.write(rows, open, &mut changes);
-        if written.is_err() {
-            // Where the transaction is already over this fails, and that is as good.
-            let _ = self.connection.execute_batch("ROLLBACK");
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.clear();
+        let mut bytes = 0;
+        for draft in rows.iter_mut().map(AsMut::as_mut) {
+            let enter = match draft.kind {
+                Kind::Enter => {
+                    open.open(draft.correlation, self.next);
+                    changes.push(Change::Opened(draft.correlation));
+                    None
+                }
+                Kind::Exit => open.close(draft.correlation).inspect(|enter| {
+                    changes.push(Change::Closed(draft.correlation, *enter));
+                }),
+            };
+            let row = draft.numbered(self.next, enter);
+            let leaf = row.leaf();
+            self.head = Hash::link(&self.head, &leaf);
+            self.tree.push(leaf);
+            self.next += 1;
+            push_row(&mut lines, &self.head, row.text());
+            bytes += row.text().len() as u64;
+        }
+        let written = self.journal.append(&lines);
+        if written.is_ok() {
+            self.bytes += bytes;
+        } else {
             (self.next, self.head) = (next, head);
             std::mem::swap(&mut self.tree, &mut self.before);
             changes.iter().rev().for_each(|change| open.undo(change));
         }
-        written
-    }
-
-    fn write(
-        &mut self,
-        rows: &mut [impl AsMut<Draft>],
-        open: &mut OpenCalls,
-        changes: &mut Vec<Change>,
-    ) -> Result<(), rusqlite::Error> {
-        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let mut written = 0;
-        for some in rows.chunks_mut(AT_ONCE) {
-            let together = some.len() == AT_ONCE;
-            let mut insert = self.connection.prepare_cached(if together { &INSERT_MANY } else { INSERT })?;
-            for (place, draft) in some.iter_mut().map(AsMut::as_mut).enumerate() {
-                let seq = self.next;
-                let enter = match draft.kind {
-                    Kind::Enter => {
-                        open.open(draft.correlation, seq);
-                        changes.push(Change::Opened(draft.correlation));
-                        None
-                    }
-                    Kind::Exit => open.close(draft.correlation).inspect(|enter| {
-                        changes.push(Change::Closed(draft.correlation, *enter));
-                    }),
-                };
-                let row = draft.numbered(seq, enter);
-                let leaf = row.leaf();
-                self.head = Hash::link(&self.head, &leaf);
-                self.tree.push(leaf);
-                let first = if together { 3 * place } else { 0 };
-                insert.raw_bind_parameter(first + 1, seq)?;
-                insert.raw_bind_parameter(first + 2, Body(row.text()))?;
-                insert.raw_bind_parameter(first + 3, self.head.0)?;
-                if !together || place + 1 == AT_ONCE {
-                    insert.raw_execute()?;
-                }
-                self.next += 1;
-                written += row.text().len() as u64;
-            }
+        if lines.capacity() <= USUAL_COMMIT {
+            self.lines = lines;
         }
-        self.connection.prepare_cached("COMMIT")?.execute([])?;
-        self.bytes += written;
-        self.logged += written + 2 * PAGE;
-        Ok(())
+        written
     }
 
     /// States what the segment is now. A sealed one takes no more rows.
@@ -307,7 +248,7 @@ impl Segment {
         sealed: bool,
         now: jiff::Timestamp,
         signer: Option<&Signer>,
-    ) -> Result<Checkpoint, rusqlite::Error> {
+    ) -> Checkpoint {
         let mut checkpoint = Checkpoint {
             segment: self.header.segment.clone(),
             count: self.tree.count(),
@@ -321,52 +262,18 @@ impl Segment {
         if let Some(signer) = signer {
             signer.sign(&mut checkpoint);
         }
-        let text = checkpoint.text();
-        self.connection
-            .prepare_cached("INSERT INTO checkpoints (count, body, digest) VALUES (?1, ?2, ?3)")?
-            .execute(params![checkpoint.count, text, Hash::checkpoint(text.as_bytes()).0])?;
         self.checkpointed = self.tree.count();
-        self.logged += 2 * PAGE;
-        Ok(checkpoint)
+        checkpoint
     }
 
-    /// Seals the segment and makes it a single file that can be copied as it is.
-    pub(crate) fn seal(
-        mut self,
-        now: jiff::Timestamp,
-        signer: Option<&Signer>,
-    ) -> Result<Checkpoint, StoreError> {
-        let broken = |error: &rusqlite::Error| StoreError::database(&self.path, error);
-        // Off the path of calls: readers may be waited for.
-        self.connection.busy_timeout(Duration::from_secs(2)).map_err(|error| broken(&error))?;
-        let path = self.path.clone();
-        let broken = |error: &rusqlite::Error| StoreError::database(&path, error);
-        let checkpoint = self.checkpoint(true, now, signer).map_err(|error| broken(&error))?;
-        self.connection
-            .execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_checkpoint(TRUNCATE);")
-            .map_err(|error| broken(&error))?;
-        // A reader keeps it in the mode of a running segment, which verifies just as well.
-        let _ = self.connection.execute_batch("PRAGMA journal_mode = DELETE;");
-        Ok(checkpoint)
-    }
-
-    /// Gives up a segment that never got a row.
-    pub(crate) fn discard(self) {
-        let path = self.path.clone();
-        drop(self.connection);
-        for ending in ["", "-wal", "-shm"] {
-            let mut file = path.clone().into_os_string();
-            file.push(ending);
-            let _ = std::fs::remove_file(file);
-        }
+    /// Goes on with another journal: all of this one is in the database.
+    pub(crate) fn renew_journal(&mut self, database: &mut Database) -> Result<(), StoreError> {
+        self.journal = database.begin_journal()?;
+        Ok(())
     }
 
     pub(crate) fn header(&self) -> &Header {
         &self.header
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// How many rows it has.
@@ -379,85 +286,21 @@ impl Segment {
         self.tree.count() - self.checkpointed
     }
 
-    pub(crate) fn next(&self) -> u64 {
-        self.next
-    }
-
-    pub(crate) fn head(&self) -> Hash {
-        self.head
-    }
-
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(crate) fn logged(&self) -> u64 {
-        self.logged
-    }
-
-    /// The log was emptied.
-    pub(crate) fn log_emptied(&mut self) {
-        self.logged = 0;
-    }
-
-    /// Lets the file take no more than it has, like a full disk.
+    /// Lets the journal take no more than it has, like a full disk.
     #[cfg(test)]
-    pub(super) fn fill_disk(&self, full: bool) {
-        let pages = if full { 1 } else { 1_000_000 };
-        self.connection.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(())).unwrap();
-    }
-
-    /// The texts of these rows.
-    pub(crate) fn texts(&self, numbers: &[u64]) -> Result<Vec<String>, rusqlite::Error> {
-        let mut statement = self.connection.prepare("SELECT body FROM rows WHERE seq = ?1")?;
-        let mut texts = Vec::new();
-        for number in numbers {
-            let mut rows = statement.query(params![number])?;
-            while let Some(row) = rows.next()? {
-                texts.push(row.get(0)?);
-            }
-        }
-        Ok(texts)
+    pub(super) fn fill_disk(&mut self, full: bool) {
+        self.journal.full = full;
     }
 }
 
-/// Makes the file before SQLite does, readable for its owner alone: SQLite gives its other files the same.
-fn create_private(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map(drop)
+fn name(instance: &str, index: u32) -> String {
+    format!("{instance}.{index:04}")
 }
 
-/// Opens a file for writing, or for reading alone. Never waits for a lock unless told to.
-pub(crate) fn connect(path: &Path, write: bool) -> Result<Connection, StoreError> {
-    let broken = |error: &rusqlite::Error| StoreError::database(path, error);
-    let access = if write { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
-    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)
-        .map_err(|error| broken(&error))?;
-    connection.busy_timeout(Duration::ZERO).map_err(|error| broken(&error))?;
-    if write {
-        connection
-            .execute_batch(
-                "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0;
-                 PRAGMA cache_size = -512; PRAGMA trusted_schema = OFF;",
-            )
-            .map_err(|error| broken(&error))?;
-    }
-    Ok(connection)
-}
-
-/// Brings a file to the newest version of the schema.
-fn migrate(connection: &Connection, path: &Path) -> Result<(), StoreError> {
-    let broken = |error: &rusqlite::Error| StoreError::database(path, error);
-    let version: u32 =
-        connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(|error| broken(&error))?;
-    let version = usize::try_from(version).unwrap_or(usize::MAX);
-    if version > MIGRATIONS.len() {
-        return Err(StoreError::Newer { path: path.to_owned(), version });
-    }
-    for (at, migration) in MIGRATIONS.iter().enumerate().skip(version) {
-        connection
-            .execute_batch(&format!("BEGIN IMMEDIATE; {migration} PRAGMA user_version = {}; COMMIT;", at + 1))
-            .map_err(|error| broken(&error))?;
-    }
-    Ok(())
+fn path_in(folder: &Path, instance: &str, index: u32) -> PathBuf {
+    folder.join(format!("{}.{EXTENSION}", name(instance, index)))
 }

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_audit::{
-    AuditSink, Clock, CorrelationId, OnFailure, SqliteSink, StoreError, StoreOptions, segments,
+    AuditSink, Clock, CorrelationId, SqliteSink, StoreError, StoreOptions, segments,
 };
 use rusqlite::Connection;
 
-use crate::support::{block_on, call, enter_of, eventually, exit_of, open, rows, verify, written};
+use crate::support::{
+    block_on, call, enter_of, eventually, exit_of, open, python_is_content, rows, verify, written,
+};
 
 /// A folder that cannot be used is an error that names it and its cure.
 #[test]
@@ -88,50 +90,55 @@ fn a_full_disk_is_survived() {
     assert!(!allowed || (ran.status.success() && said.contains("refused after")), "{said}");
 }
 
-/// AUD-2, PIPE-4: a file that another program holds locked is waited for; then calls are refused until it is
-/// free, and exits that came meanwhile are not lost.
+/// AUD-2: a database that another program holds locked holds up no call: rows wait in the journal, where every reader
+/// finds them, and are brought in when it is free.
 #[test]
-fn a_locked_file_is_waited_for() {
+fn a_locked_database_holds_up_no_call() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
     options.patience = Duration::from_millis(300);
+    options.checkpoint_rows = 8;
     let sink = SqliteSink::open(options).unwrap();
     let file = segments(folder.path()).pop().unwrap();
-    let early = enter_of(CorrelationId::mint(), "files__read", "{}");
-    block_on(sink.enter(&early)).unwrap();
-
     let other = Connection::open(&file).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    sink.exit(exit_of(&early, "{}")).unwrap();
-    let begun = std::time::Instant::now();
-    let error = block_on(call(&sink, 1)).unwrap_err().to_string();
-    assert!(error.contains("locked"), "{error}");
-    assert!(begun.elapsed() >= Duration::from_millis(250) && begun.elapsed() < Duration::from_secs(4));
+    for number in 0..20 {
+        block_on(call(&sink, number)).unwrap();
+    }
+    eventually("all rows can be read", || rows(&file).len() == 40);
+    let brought_in = |other: &Connection| -> u64 {
+        other.query_row("SELECT count(*) FROM rows", [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(brought_in(&other), 0);
+    assert_eq!(verify(std::slice::from_ref(&file)).1, []);
+    assert!(python_is_content(&[file.to_str().unwrap()]));
     other.execute_batch("COMMIT").unwrap();
-    eventually("calls are recorded again", || block_on(call(&sink, 2)).is_ok());
+    eventually("all rows are in the database", || brought_in(&other) == 40);
+    drop(other);
     sink.close();
-    let rows = rows(&file);
-    assert_eq!(rows.iter().filter(|row| row.enter == Some(1)).count(), 1, "the exit was kept");
-    assert_eq!(verify(&[file]).1, []);
+    assert_eq!(rows(&file).len(), 40);
+    let (verified, problems) = verify(std::slice::from_ref(&file));
+    assert_eq!(problems, []);
+    assert!(verified[0].sealed && verified[0].checkpoints >= 4, "{verified:?}");
+    assert!(!file.with_extension("rows").exists());
 }
 
-/// PIPE-4: a store whose file is damaged while it runs refuses calls, or lets them pass and counts, as it is told;
-/// it never panics.
+/// PIPE-4: a database that is damaged while it is written costs no row: calls go on and are recorded in the journal,
+/// which stays beside it. It is told, and never panics.
 #[test]
-fn a_damaged_file_refuses_or_counts() {
-    for (on_failure, passes) in [(OnFailure::Refuse, false), (OnFailure::Continue, true)] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut options = StoreOptions::new(folder.path());
-        options.on_failure = on_failure;
-        let sink = SqliteSink::open(options).unwrap();
-        block_on(call(&sink, 1)).unwrap();
-        let file = segments(folder.path()).pop().unwrap();
-        Connection::open(&file).unwrap().execute_batch("DROP VIEW calls; DROP TABLE rows").unwrap();
-        let made = block_on(call(&sink, 2));
-        assert_eq!(made.is_ok(), passes, "{made:?}");
-        assert_eq!(sink.unrecorded_calls(), u64::from(passes));
-        sink.close();
-    }
+fn a_damaged_database_costs_no_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = StoreOptions::new(folder.path());
+    options.patience = Duration::from_millis(50);
+    let sink = SqliteSink::open(options).unwrap();
+    let file = segments(folder.path()).pop().unwrap();
+    Connection::open(&file).unwrap().execute_batch("DROP VIEW calls; DROP TABLE rows").unwrap();
+    let ids: Vec<String> = (0..3).map(|number| block_on(call(&sink, number)).unwrap().to_string()).collect();
+    assert_eq!(sink.unrecorded_calls(), 0);
+    sink.close();
+    assert!(!verify(std::slice::from_ref(&file)).1.is_empty());
+    let journal = fs::read_to_string(file.with_extension("rows")).unwrap();
+    assert!(ids.iter().all(|id| journal.contains(id)), "{journal}");
 }
 
 /// A truncated or overwritten segment is told, and does not keep the next start from recording.

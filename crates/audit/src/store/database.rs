@@ -1,0 +1,366 @@
+//! The database of a segment: a SQLite file with its header, its rows and its checkpoints.
+//!
+//! Nobody but the keeper writes it, and no call waits for it. It brings in what the journal has, a part at a
+//! time in one transaction each; whoever holds the file locked, or reads it for long, delays only that.
+//!
+//! What must stay true: a checkpoint is there only behind all the rows that it covers.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OpenFlags, ToSql, params};
+
+use super::StoreError;
+use super::journal::{self, Backlog, Journal};
+use crate::records::{RecordKind, number_of, split_line};
+use crate::{Checkpoint, Hash};
+
+/// A log of this size is brought into the file.
+const LONG_LOG: u64 = 16 << 20;
+/// A journal of which so much is in the database is begun anew.
+const LONG_JOURNAL: u64 = 1 << 20;
+/// How long other programs are waited for when the file is finished.
+const AT_THE_END: Duration = Duration::from_secs(2);
+
+/// How many rows one statement writes where there are so many: each costs less then.
+const AT_ONCE: usize = 16;
+const INSERT: &str = "INSERT INTO rows (seq, body, head) VALUES (?, ?, ?)";
+static INSERT_MANY: LazyLock<String> =
+    LazyLock::new(|| INSERT.to_owned() + &", (?, ?, ?)".repeat(AT_ONCE - 1));
+
+/// Each brings a file from the version of its index to the next one.
+const MIGRATIONS: &[&str] = &["
+    CREATE TABLE segment (id INTEGER PRIMARY KEY CHECK (id = 1), body TEXT NOT NULL, head BLOB NOT NULL) STRICT;
+    CREATE TABLE rows (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, head BLOB NOT NULL) STRICT;
+    CREATE TABLE checkpoints (count INTEGER NOT NULL, body TEXT NOT NULL, digest BLOB NOT NULL) STRICT;
+    CREATE VIEW calls AS
+        SELECT i.seq, i.body->>'time' AS time, i.body->>'correlationId' AS correlation_id,
+            i.body->>'principal' AS principal, i.body->>'server' AS server, i.body->>'tool' AS tool,
+            i.body->>'era' AS era, i.body->>'transport' AS transport,
+            o.body->>'outcome' AS outcome, o.body->>'code' AS code,
+            o.body->>'durationMs' AS duration_ms, o.body->>'queuedMs' AS queued_ms,
+            i.body->>'bytes' AS bytes_in, o.body->>'bytes' AS bytes_out,
+            i.body->>'digest' AS arguments_digest, o.body->>'digest' AS result_digest,
+            i.body->>'payload' AS arguments, o.body->>'payload' AS result
+        FROM rows i
+        LEFT JOIN (SELECT CAST(body->>'enter' AS INTEGER) AS enter, body FROM rows) o ON o.enter = i.seq
+        WHERE i.body->>'kind' = 'enter';
+"];
+
+/// The file, and what of the journal is not in it yet.
+pub(crate) struct Database {
+    connection: Connection,
+    path: PathBuf,
+    /// None where there is no journal.
+    backlog: Option<Backlog>,
+    /// The number of its last row, or 0.
+    last: u64,
+    /// How many rows it has.
+    count: u64,
+    /// Checkpoints that wait for the rows that they cover.
+    unstated: Vec<Checkpoint>,
+    /// What was written to the log since it was last emptied, about.
+    logged: u64,
+}
+
+/// A row in the line of a journal.
+struct Line<'a> {
+    seq: u64,
+    text: &'a [u8],
+    head: Hash,
+}
+
+/// The text of a row, which is known to be text.
+struct Body<'a>(&'a [u8]);
+
+impl ToSql for Body<'_> {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>, rusqlite::Error> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0)))
+    }
+}
+
+impl Database {
+    /// Makes the file, without a header.
+    pub(crate) fn create(path: &Path) -> Result<Self, StoreError> {
+        create_private(path).map_err(|error| folder_of(path, error))?;
+        Self::connect(path, None)
+    }
+
+    /// Opens the file of a segment that a process left when it was killed.
+    pub(crate) fn reopen(path: &Path) -> Result<Self, StoreError> {
+        let backlog = Backlog::left(path).map_err(|error| unreadable(path, &error))?;
+        let mut database = Self::connect(path, backlog)?;
+        let found = database.connection.query_row(
+            "SELECT coalesce(max(seq), 0), count(*) FROM rows",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        );
+        (database.last, database.count) = found.map_err(|error| StoreError::database(path, &error))?;
+        Ok(database)
+    }
+
+    fn connect(path: &Path, backlog: Option<Backlog>) -> Result<Self, StoreError> {
+        let connection = connect(path, true)?;
+        migrate(&connection, path)?;
+        Ok(Self {
+            connection,
+            path: path.to_owned(),
+            backlog,
+            last: 0,
+            count: 0,
+            unstated: Vec::new(),
+            logged: 0,
+        })
+    }
+
+    /// Writes the header.
+    pub(crate) fn begin(&mut self, header: &str, head: Hash) -> Result<(), StoreError> {
+        self.connection
+            .execute("INSERT INTO segment (id, body, head) VALUES (1, ?1, ?2)", params![header, head.0])
+            .map_err(|error| self.broken(&error))?;
+        Ok(())
+    }
+
+    /// Begins a journal for the rows that follow; everything of the one before must be here.
+    pub(crate) fn begin_journal(&mut self) -> Result<Journal, StoreError> {
+        let (journal, backlog) = Journal::begin(&self.path).map_err(|error| folder_of(&self.path, error))?;
+        self.backlog = Some(backlog);
+        Ok(journal)
+    }
+
+    /// Brings a part of the journal in; says whether there was any.
+    pub(crate) fn take_in(&mut self) -> Result<bool, StoreError> {
+        let Some(backlog) = &self.backlog else { return Ok(false) };
+        let lines = backlog.next().map_err(|error| unreadable(&self.path, &error))?;
+        if lines.is_empty() {
+            return Ok(false);
+        }
+        let (last, count) = (self.last, self.count);
+        self.insert(&lines).inspect_err(|_| {
+            // Where the transaction is already over this fails, and that is as good.
+            let _ = self.connection.execute_batch("ROLLBACK");
+            (self.last, self.count) = (last, count);
+        })?;
+        self.backlog.as_mut().into_iter().for_each(|backlog| backlog.advance(lines.len()));
+        self.logged += lines.len() as u64;
+        if self.logged >= LONG_LOG {
+            // Readers may keep some of it there. It is tried again with the next rows.
+            let emptied = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+            emptied.map_err(|error| self.broken(&error))?;
+            self.logged = 0;
+        }
+        Ok(true)
+    }
+
+    fn insert(&mut self, lines: &[u8]) -> Result<(), StoreError> {
+        let mut rows = Vec::new();
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            let row = Line::read(line).ok_or_else(|| StoreError::Damaged {
+                path: journal::path_of(&self.path),
+                what: "a line is no row".to_owned(),
+            })?;
+            // A journal outlives the transaction that brought it in.
+            if row.seq > self.last {
+                self.last = row.seq;
+                rows.push(row);
+            }
+        }
+        self.write(&rows).map_err(|error| self.broken(&error))?;
+        self.count += rows.len() as u64;
+        Ok(())
+    }
+
+    fn write(&self, rows: &[Line<'_>]) -> Result<(), rusqlite::Error> {
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        for some in rows.chunks(AT_ONCE) {
+            let together = some.len() == AT_ONCE;
+            let mut insert = self.connection.prepare_cached(if together { &INSERT_MANY } else { INSERT })?;
+            for (place, row) in some.iter().enumerate() {
+                let first = if together { 3 * place } else { 0 };
+                insert.raw_bind_parameter(first + 1, row.seq)?;
+                insert.raw_bind_parameter(first + 2, Body(row.text))?;
+                insert.raw_bind_parameter(first + 3, row.head.0)?;
+                if !together || place + 1 == AT_ONCE {
+                    insert.raw_execute()?;
+                }
+            }
+        }
+        self.connection.prepare_cached("COMMIT")?.execute([])?;
+        Ok(())
+    }
+
+    /// Has a checkpoint written when all the rows are here that it covers. They come in the order they were made.
+    pub(crate) fn add(&mut self, checkpoint: Checkpoint) {
+        self.unstated.push(checkpoint);
+    }
+
+    /// Writes the checkpoints that have all their rows, and returns them.
+    pub(crate) fn state(&mut self) -> Result<Vec<Checkpoint>, StoreError> {
+        let due = self.unstated.iter().take_while(|checkpoint| checkpoint.count <= self.count).count();
+        if due == 0 {
+            return Ok(Vec::new());
+        }
+        self.write_checkpoints(due).map_err(|error| {
+            let _ = self.connection.execute_batch("ROLLBACK");
+            self.broken(&error)
+        })?;
+        Ok(self.unstated.drain(..due).collect())
+    }
+
+    fn write_checkpoints(&self, due: usize) -> Result<(), rusqlite::Error> {
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        for checkpoint in &self.unstated[..due] {
+            let text = checkpoint.text();
+            self.connection
+                .prepare_cached("INSERT INTO checkpoints (count, body, digest) VALUES (?1, ?2, ?3)")?
+                .execute(params![checkpoint.count, text, Hash::checkpoint(text.as_bytes()).0])?;
+        }
+        self.connection.prepare_cached("COMMIT")?.execute([])?;
+        Ok(())
+    }
+
+    /// Makes it a single file that can be copied as it is; its last checkpoint has sealed it, and the journal goes.
+    pub(crate) fn finish(self) -> Result<(), StoreError> {
+        let broken = |error: &rusqlite::Error| self.broken(error);
+        // Readers may be waited for: nobody waits for us.
+        self.connection.busy_timeout(AT_THE_END).map_err(|error| broken(&error))?;
+        self.connection
+            .execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_checkpoint(TRUNCATE);")
+            .map_err(|error| broken(&error))?;
+        // A reader keeps it in the mode of a running segment, which verifies just as well.
+        let _ = self.connection.execute_batch("PRAGMA journal_mode = DELETE;");
+        journal::remove(&self.path).map_err(|error| folder_of(&self.path, error))
+    }
+
+    /// Gives up a segment that never got a row.
+    pub(crate) fn discard(self) {
+        let Self { connection, path, .. } = self;
+        drop(connection);
+        let _ = journal::remove(&path);
+        for ending in ["", "-wal", "-shm"] {
+            let mut file = path.clone().into_os_string();
+            file.push(ending);
+            let _ = std::fs::remove_file(file);
+        }
+    }
+
+    /// Waits for other programs from now on instead of coming back later.
+    pub(crate) fn be_patient(&self) {
+        let _ = self.connection.busy_timeout(AT_THE_END);
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the journal has rows that are not here, or a checkpoint waits.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.unstated.is_empty() || self.backlog.as_ref().is_some_and(|backlog| !backlog.is_empty())
+    }
+
+    /// Whether the journal is all here and long enough to be begun anew.
+    pub(crate) fn wants_journal(&self) -> bool {
+        self.backlog.as_ref().is_some_and(|backlog| backlog.is_empty() && backlog.taken() >= LONG_JOURNAL)
+    }
+
+    /// The text of the header and its hash.
+    pub(crate) fn header(&self) -> Result<(String, Hash), StoreError> {
+        let header = self.connection.query_row("SELECT body, head FROM segment", [], |row| {
+            Ok((row.get(0)?, Hash(row.get(1)?)))
+        });
+        header.map_err(|error| self.broken(&error))
+    }
+
+    /// Shows every row: its number, its text, its head.
+    pub(crate) fn rows(&self, mut show: impl FnMut(u64, &[u8], Hash)) -> Result<(), StoreError> {
+        let broken = |error: rusqlite::Error| self.broken(&error);
+        let mut statement = self
+            .connection
+            .prepare("SELECT seq, CAST(body AS BLOB), head FROM rows ORDER BY seq")
+            .map_err(broken)?;
+        let mut rows = statement.query([]).map_err(broken)?;
+        while let Some(row) = rows.next().map_err(broken)? {
+            let (seq, head) = (row.get(0).map_err(broken)?, row.get(2).map_err(broken)?);
+            let text = row.get_ref(1).and_then(|value| Ok(value.as_bytes()?)).map_err(broken)?;
+            show(seq, text, Hash(head));
+        }
+        Ok(())
+    }
+
+    /// The texts of these rows.
+    pub(crate) fn texts(&self, numbers: &[u64]) -> Result<Vec<String>, rusqlite::Error> {
+        let mut statement = self.connection.prepare("SELECT body FROM rows WHERE seq = ?1")?;
+        let mut texts = Vec::new();
+        for number in numbers {
+            let mut rows = statement.query(params![number])?;
+            while let Some(row) = rows.next()? {
+                texts.push(row.get(0)?);
+            }
+        }
+        Ok(texts)
+    }
+
+    fn broken(&self, error: &rusqlite::Error) -> StoreError {
+        StoreError::database(&self.path, error)
+    }
+}
+
+impl<'a> Line<'a> {
+    fn read(line: &'a [u8]) -> Option<Self> {
+        let (RecordKind::Row, Some(head), text) = split_line(line)? else { return None };
+        // What goes into a column of text must be text.
+        str::from_utf8(text).ok()?;
+        Some(Self { seq: number_of(text)?, text, head })
+    }
+}
+
+fn folder_of(path: &Path, error: std::io::Error) -> StoreError {
+    StoreError::Folder { path: path.parent().unwrap_or(path).to_owned(), error }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
+    StoreError::Damaged { path: journal::path_of(path), what: error.to_string() }
+}
+
+/// Makes the file before SQLite does, readable for its owner alone: SQLite gives its other files the same.
+fn create_private(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map(drop)
+}
+
+/// Opens a file for writing, or for reading alone. Never waits for a lock unless told to.
+pub(crate) fn connect(path: &Path, write: bool) -> Result<Connection, StoreError> {
+    let broken = |error: &rusqlite::Error| StoreError::database(path, error);
+    let access = if write { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
+    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+        .map_err(|error| broken(&error))?;
+    connection.busy_timeout(Duration::ZERO).map_err(|error| broken(&error))?;
+    if write {
+        connection
+            .execute_batch(
+                "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0;
+                 PRAGMA cache_size = -512; PRAGMA trusted_schema = OFF;",
+            )
+            .map_err(|error| broken(&error))?;
+    }
+    Ok(connection)
+}
+
+/// Brings a file to the newest version of the schema.
+fn migrate(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let broken = |error: &rusqlite::Error| StoreError::database(path, error);
+    let version: u32 =
+        connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(|error| broken(&error))?;
+    let version = usize::try_from(version).unwrap_or(usize::MAX);
+    if version > MIGRATIONS.len() {
+        return Err(StoreError::Newer { path: path.to_owned(), version });
+    }
+    for (at, migration) in MIGRATIONS.iter().enumerate().skip(version) {
+        connection
+            .execute_batch(&format!("BEGIN IMMEDIATE; {migration} PRAGMA user_version = {}; COMMIT;", at + 1))
+            .map_err(|error| broken(&error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! The newest rows of a segment, on their way into its database: a file that lines are appended to.
+//!
+//! A commit is one write of whole lines (those of an export, see `records`), and a killed process cannot take
+//! it back. Behind what is written there may be the rest of a write that failed or was cut short; nobody was
+//! promised anything of it.
+//!
+//! What must stay true: a journal is begun anew as another file, so whoever reads the old one has all of it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How the file of a journal ends.
+const EXTENSION: &str = "rows";
+/// How much is read at a time, if that ends with a line.
+const PART: u64 = 4 << 20;
+
+/// The journal of the segment in this file.
+pub(crate) fn path_of(segment: &Path) -> PathBuf {
+    segment.with_extension(EXTENSION)
+}
+
+/// A journal that can grow.
+pub(crate) struct Journal {
+    file: Arc<File>,
+    written: Arc<AtomicU64>,
+    /// There may be something behind what is written.
+    ragged: bool,
+    /// Takes nothing, like a full disk.
+    #[cfg(test)]
+    pub(super) full: bool,
+}
+
+/// What of a journal is not in the database yet.
+pub(crate) struct Backlog {
+    file: Arc<File>,
+    written: Arc<AtomicU64>,
+    taken: u64,
+}
+
+impl Journal {
+    /// Begins the journal of a segment; what was there before goes.
+    pub(crate) fn begin(segment: &Path) -> io::Result<(Self, Backlog)> {
+        let path = path_of(segment);
+        remove(segment)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        let (file, written) = (Arc::new(file), Arc::<AtomicU64>::default());
+        let backlog = Backlog { file: Arc::clone(&file), written: Arc::clone(&written), taken: 0 };
+        let journal = Self {
+            file,
+            written,
+            ragged: false,
+            #[cfg(test)]
+            full: false,
+        };
+        Ok((journal, backlog))
+    }
+
+    /// Appends lines, all of them or none.
+    pub(crate) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        #[cfg(test)]
+        if self.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let written = self.written.load(Ordering::Relaxed);
+        if self.ragged {
+            self.file.set_len(written)?;
+            self.ragged = false;
+        }
+        let appended = self.file.write_all_at(lines, written);
+        match appended {
+            Ok(()) => self.written.store(written + lines.len() as u64, Ordering::Release),
+            // Where this fails too it is made up for before the next write.
+            Err(_) => self.ragged = self.file.set_len(written).is_err(),
+        }
+        appended
+    }
+}
+
+impl Backlog {
+    /// What a process left that was killed, up to its last whole line; none if there is no journal.
+    pub(crate) fn left(segment: &Path) -> io::Result<Option<Self>> {
+        let file = match File::open(path_of(segment)) {
+            Ok(file) => Arc::new(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let written = Arc::new(AtomicU64::new(file.metadata()?.len()));
+        Ok(Some(Self { file, written, taken: 0 }))
+    }
+
+    /// The next lines; none if there are none.
+    pub(crate) fn next(&self) -> io::Result<Vec<u8>> {
+        let all = self.written.load(Ordering::Acquire) - self.taken;
+        let mut lines = self.read(all.min(PART))?;
+        if !lines.contains(&b'\n') {
+            lines = self.read(all)?;
+        }
+        let end = memchr::memrchr(b'\n', &lines).map_or(0, |last| last + 1);
+        lines.truncate(end);
+        Ok(lines)
+    }
+
+    fn read(&self, length: u64) -> io::Result<Vec<u8>> {
+        let mut lines = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+        self.file.read_exact_at(&mut lines, self.taken)?;
+        Ok(lines)
+    }
+
+    /// The next lines are where they belong.
+    pub(crate) fn advance(&mut self, length: usize) {
+        self.taken += length as u64;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.taken == self.written.load(Ordering::Acquire)
+    }
+
+    /// How much of the journal is in the database as well.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+}
+
+/// Removes the journal of a segment, if there is one.
+pub(crate) fn remove(segment: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path_of(segment)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
