@@ -106,10 +106,11 @@ fn parts(file: &Path) -> impl Iterator<Item = Part> {
     if file.extension().is_some_and(|ending| ending == "jsonl") {
         return vec![Part::Begin(Ok(Frame::default())), Part::Export].into_iter();
     }
-    let (frame, journal) = match Segment::open(file).and_then(|segment| Ok((segment.frame()?, segment.journal))) {
-        Ok((frame, journal)) => (Ok(frame), journal),
-        Err(error) => (Err(error), None),
-    };
+    let (frame, journal) =
+        match Segment::open(file).and_then(|segment| Ok((segment.frame()?, segment.journal))) {
+            Ok((frame, journal)) => (Ok(frame), journal),
+            Err(error) => (Err(error), None),
+        };
     let bounds = frame.as_ref().ok().and_then(|frame| frame.bounds.clone());
     let last = bounds.as_ref().map(|bounds| *bounds.end());
     let rows = bounds.into_iter().flat_map(split).map(Part::Rows);

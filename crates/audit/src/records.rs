@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::Connection;
+use serde::de::IgnoredAny;
 
 use crate::hash::unhex;
 use crate::store::{StoreError, connect, journal_of, segment_files};
@@ -221,7 +222,7 @@ impl Journal {
         let last = last.and_then(|last| u64::try_from(last).ok()).unwrap_or_default();
         let Self { path, file } = self;
         for_each_line(file, &path, |number, line| {
-            if !line.ends_with(b"\n") {
+            if is_cut_short(line) {
                 return Ok(());
             }
             let row = read_line(line).filter(|record| record.kind == RecordKind::Row);
@@ -233,6 +234,14 @@ impl Journal {
             }
         })
     }
+}
+
+/// Whether a line is what a write left that was cut short: not a whole record whose end was changed.
+fn is_cut_short(line: &[u8]) -> bool {
+    let Some((last, before)) = line.split_last() else { return true };
+    let whole = || [before, b"\n"].concat();
+    *last != b'\n'
+        && read_line(&whole()).is_none_or(|row| serde_json::from_slice::<IgnoredAny>(&row.text).is_err())
 }
 
 /// The number of a row, by its text.
@@ -335,9 +344,7 @@ pub fn read_export(
     mut take: impl FnMut(&Record) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
     let file = File::open(path).map_err(|error| ReadError::File { path: path.to_owned(), error })?;
-    for_each_line(file, path, |number, line| {
-        take(&read_line(line).ok_or(ReadError::Line { line: number })?)
-    })
+    for_each_line(file, path, |number, line| take(&read_line(line).ok_or(ReadError::Line { line: number })?))
 }
 
 /// Shows each line with its number, from 1, and the character that ends it.

@@ -85,18 +85,19 @@ impl Database {
     /// Makes the file, without a header.
     pub(crate) fn create(path: &Path) -> Result<Self, StoreError> {
         create_private(path).map_err(|error| folder_of(path, error))?;
-        Self::connect(path, None)
+        Self::connect(path, None).inspect_err(|_| {
+            let _ = std::fs::remove_file(path);
+        })
     }
 
     /// Opens the file of a segment that a process left when it was killed.
     pub(crate) fn reopen(path: &Path) -> Result<Self, StoreError> {
         let backlog = Backlog::left(path).map_err(|error| unreadable(path, &error))?;
         let mut database = Self::connect(path, backlog)?;
-        let found = database.connection.query_row(
-            "SELECT coalesce(max(seq), 0), count(*) FROM rows",
-            [],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        );
+        let found =
+            database.connection.query_row("SELECT coalesce(max(seq), 0), count(*) FROM rows", [], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            });
         (database.last, database.count) = found.map_err(|error| StoreError::database(path, &error))?;
         Ok(database)
     }
@@ -137,14 +138,16 @@ impl Database {
         if lines.is_empty() {
             return Ok(false);
         }
-        let (last, count) = (self.last, self.count);
-        self.insert(&lines).inspect_err(|_| {
+        let (rows, length) = self.new_rows(&lines)?;
+        self.write(&rows).map_err(|error| {
             // Where the transaction is already over this fails, and that is as good.
             let _ = self.connection.execute_batch("ROLLBACK");
-            (self.last, self.count) = (last, count);
+            self.broken(&error)
         })?;
-        self.backlog.as_mut().into_iter().for_each(|backlog| backlog.advance(lines.len()));
-        self.logged += lines.len() as u64;
+        self.last = rows.last().map_or(self.last, |row| row.seq);
+        self.count += rows.len() as u64;
+        self.logged += length as u64;
+        self.backlog.as_mut().into_iter().for_each(|backlog| backlog.advance(length));
         if self.logged >= LONG_LOG {
             // Readers may keep some of it there. It is tried again with the next rows.
             let emptied = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
@@ -154,25 +157,30 @@ impl Database {
         Ok(true)
     }
 
-    fn insert(&mut self, lines: &[u8]) -> Result<(), StoreError> {
-        let mut rows = Vec::new();
+    /// The rows that are not here yet, and how long the lines are that they stand in. A line that is none ends them,
+    /// and is an error where it is the first.
+    fn new_rows<'a>(&self, lines: &'a [u8]) -> Result<(Vec<Line<'a>>, usize), StoreError> {
+        let (mut rows, mut length, mut last) = (Vec::new(), 0, self.last);
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
-            let row = Line::read(line).ok_or_else(|| StoreError::Damaged {
-                path: journal::path_of(&self.path),
-                what: "a line is no row".to_owned(),
-            })?;
+            let Some(row) = Line::read(line) else { break };
+            length += line.len();
             // A journal outlives the transaction that brought it in.
-            if row.seq > self.last {
-                self.last = row.seq;
+            if row.seq > last {
+                last = row.seq;
                 rows.push(row);
             }
         }
-        self.write(&rows).map_err(|error| self.broken(&error))?;
-        self.count += rows.len() as u64;
-        Ok(())
+        if length == 0 {
+            let what = "a line is no row: it was changed".to_owned();
+            return Err(StoreError::Damaged { path: journal::path_of(&self.path), what });
+        }
+        Ok((rows, length))
     }
 
     fn write(&self, rows: &[Line<'_>]) -> Result<(), rusqlite::Error> {
+        if rows.is_empty() {
+            return Ok(());
+        }
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         for some in rows.chunks(AT_ONCE) {
             let together = some.len() == AT_ONCE;
@@ -267,9 +275,9 @@ impl Database {
 
     /// The text of the header and its hash.
     pub(crate) fn header(&self) -> Result<(String, Hash), StoreError> {
-        let header = self.connection.query_row("SELECT body, head FROM segment", [], |row| {
-            Ok((row.get(0)?, Hash(row.get(1)?)))
-        });
+        let header = self
+            .connection
+            .query_row("SELECT body, head FROM segment", [], |row| Ok((row.get(0)?, Hash(row.get(1)?))));
         header.map_err(|error| self.broken(&error))
     }
 

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How the file of a journal ends.
 const EXTENSION: &str = "rows";
+/// How it ends before it has its place.
+const NEW: &str = "rows.new";
 /// How much is read at a time, if that ends with a line.
 const PART: u64 = 4 << 20;
 
@@ -42,11 +44,12 @@ pub(crate) struct Backlog {
 }
 
 impl Journal {
-    /// Begins the journal of a segment; what was there before goes.
+    /// Begins the journal of a segment, in the place of the one that was there before; if it cannot, that one stays.
     pub(crate) fn begin(segment: &Path) -> io::Result<(Self, Backlog)> {
-        let path = path_of(segment);
-        remove(segment)?;
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        let new = segment.with_extension(NEW);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        std::fs::rename(&new, path_of(segment))?;
         let (file, written) = (Arc::new(file), Arc::<AtomicU64>::default());
         let backlog = Backlog { file: Arc::clone(&file), written: Arc::clone(&written), taken: 0 };
         let journal = Self {
@@ -127,8 +130,44 @@ impl Backlog {
 
 /// Removes the journal of a segment, if there is one.
 pub(crate) fn remove(segment: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path_of(segment)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    for path in [segment.with_extension(NEW), path_of(segment)] {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// AUD-2: lines are read as they were written, however long they are; what a failed write left is overwritten.
+    #[test]
+    fn lines_are_read_as_they_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let segment = folder.path().join("a.sqlite");
+        let (mut journal, mut backlog) = Journal::begin(&segment).unwrap();
+        assert!(backlog.is_empty() && backlog.next().unwrap().is_empty());
+        let long = [vec![b'x'; 5 << 20], b"\n".to_vec()].concat();
+        journal.append(b"one\n").unwrap();
+        journal.append(&long).unwrap();
+        let lines = backlog.next().unwrap();
+        assert_eq!(lines, b"one\n", "what follows is not whole in the part that is read");
+        backlog.advance(lines.len());
+        let lines = backlog.next().unwrap();
+        assert!(lines == long && !backlog.is_empty());
+        backlog.advance(lines.len());
+        assert!(backlog.is_empty());
+
+        journal.file.write_all_at(b"half of a", backlog.taken()).unwrap();
+        journal.ragged = true;
+        journal.append(b"two\n").unwrap();
+        assert_eq!(backlog.next().unwrap(), b"two\n");
+        let mut left = Backlog::left(&segment).unwrap().unwrap();
+        left.advance(b"one\n".len() + long.len());
+        assert_eq!(left.next().unwrap(), b"two\n");
+        assert!(Backlog::left(&folder.path().join("b.sqlite")).unwrap().is_none());
     }
 }

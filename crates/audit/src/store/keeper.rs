@@ -201,24 +201,29 @@ impl Keeper<'_> {
     /// Brings a part of the journal into its database, and finishes the segment where that was all of it.
     fn bring_in(&mut self) {
         let Some(database) = self.files.front_mut() else { return };
-        let outcome = database.take_in().and_then(|more| Ok((more, database.state()?)));
-        let (more, stated) = match outcome {
-            Ok(done) => done,
+        let stated = match database.take_in().and_then(|_| database.state()) {
+            Ok(stated) => stated,
             Err(error) => return self.cannot_bring_in(&error),
         };
+        let done = database.wants_journal();
         self.trouble = None;
-        let sealed = stated.last().is_some_and(|checkpoint| checkpoint.sealed);
-        stated.iter().filter(|checkpoint| !checkpoint.sealed).for_each(|it| self.publish(it));
-        match (sealed, self.files.len()) {
-            (true, _) => {
-                if let (Some(database), Some(checkpoint)) = (self.files.pop_front(), stated.last()) {
-                    self.finish(database, checkpoint);
+        match self.publish_but_the_seal(&stated) {
+            Some(sealed) => {
+                if let Some(database) = self.files.pop_front() {
+                    self.finish(database, sealed);
                     self.retain();
                 }
             }
-            (false, 1) if !more => self.renew_journal(),
-            _ => {}
+            None if done && self.files.len() == 1 => self.renew_journal(),
+            None => {}
         }
+    }
+
+    /// Publishes checkpoints but the one that seals, which is the last if there is one: the segment is to be finished
+    /// before.
+    fn publish_but_the_seal<'c>(&self, stated: &'c [Checkpoint]) -> Option<&'c Checkpoint> {
+        stated.iter().filter(|checkpoint| !checkpoint.sealed).for_each(|checkpoint| self.publish(checkpoint));
+        stated.last().filter(|last| last.sealed)
     }
 
     /// Another program holds the file, the disk is full, or somebody broke it. The rows are safe in the journal.
@@ -242,15 +247,13 @@ impl Keeper<'_> {
     /// Begins the journal anew when it is long and all of it is in the database.
     fn renew_journal(&mut self) {
         let Some(mut database) = self.files.pop_back() else { return };
-        if database.wants_journal() {
-            let renewed = self.alone(|desk| match &mut desk.segment {
-                // Whether something came in meanwhile is known for sure only now.
-                Some(segment) if database.wants_journal() => segment.renew_journal(&mut database),
-                _ => Ok(()),
-            });
-            if let Err(error) = renewed {
-                warn!(%error, "the audit journal could not be begun anew; it goes on");
-            }
+        let renewed = self.alone(|desk| match &mut desk.segment {
+            // Whether something came in meanwhile is known for sure only now.
+            Some(segment) if database.wants_journal() => segment.renew_journal(&mut database),
+            _ => Ok(()),
+        });
+        if let Err(error) = renewed {
+            warn!(%error, "the audit journal could not be begun anew; it goes on");
         }
         self.files.push_back(database);
     }
@@ -263,16 +266,17 @@ impl Keeper<'_> {
         };
         let options = &self.shared.options;
         let due = self.uncovered_since.is_some_and(|since| since.elapsed() >= options.checkpoint_after);
-        let fresh = self.alone(|desk| {
-            if let Some(segment) = desk.segment.as_mut().filter(|_| due) {
+        if due {
+            self.alone(|desk| {
+                let Some(segment) = &mut desk.segment else { return };
                 desk.fresh.push(segment.checkpoint(false, options.clock.wall(), options.signer.as_ref()));
                 self.shared.uncovered.store(0, Ordering::Relaxed);
-            }
-            std::mem::take(&mut desk.fresh)
-        });
-        if due {
+            });
             self.uncovered_since = None;
         }
+        // While somebody writes there is nothing to be had; the next time comes soon.
+        let fresh =
+            self.shared.desk.try_lock().map(|mut desk| std::mem::take(&mut desk.fresh)).unwrap_or_default();
         if let Some(database) = self.files.back_mut() {
             fresh.into_iter().for_each(|checkpoint| database.add(checkpoint));
         }
@@ -299,6 +303,8 @@ impl Keeper<'_> {
                 let next = old.follow(&mut database, now)?;
                 desk.fresh.push(old.checkpoint(true, now, options.signer.as_ref()));
                 desk.segment = Some(next);
+                // Of the old one, which went on growing until now.
+                self.shared.full.store(false, Ordering::Relaxed);
                 self.shared.uncovered.store(0, Ordering::Relaxed);
                 Ok::<_, StoreError>(std::mem::take(&mut desk.fresh))
             });
@@ -377,7 +383,6 @@ impl Keeper<'_> {
             drop(line);
             std::thread::sleep(COME_BY);
         }
-        self.cover();
         if let Err(error) = self.finish_all() {
             // The next start finds the lock that nobody holds, and finishes.
             warn!(%error, "the audit record could not be finished; the next start will");
@@ -392,8 +397,12 @@ impl Keeper<'_> {
     /// Brings in all that the journals have, ends what is open, and seals.
     fn finish_all(&mut self) -> Result<(), StoreError> {
         let options = &self.shared.options;
-        let (segment, open) = self.alone(|desk| (desk.segment.take(), desk.open.numbers()));
+        let (segment, open, fresh) =
+            self.alone(|desk| (desk.segment.take(), desk.open.numbers(), std::mem::take(&mut desk.fresh)));
         let Some(mut segment) = segment else { return Ok(()) };
+        if let Some(database) = self.files.back_mut() {
+            fresh.into_iter().for_each(|checkpoint| database.add(checkpoint));
+        }
         while let Some(mut database) = self.files.pop_front() {
             database.be_patient();
             while database.take_in()? {}
@@ -407,8 +416,7 @@ impl Keeper<'_> {
                 database.add(segment.checkpoint(true, options.clock.wall(), options.signer.as_ref()));
             }
             let stated = database.state()?;
-            stated.iter().filter(|checkpoint| !checkpoint.sealed).for_each(|it| self.publish(it));
-            if let Some(sealed) = stated.last() {
+            if let Some(sealed) = self.publish_but_the_seal(&stated) {
                 self.finish(database, sealed);
             }
         }
@@ -437,4 +445,21 @@ pub(super) fn append_line(file: &Path, line: &str) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut open = OpenOptions::new();
     open.append(true).create(true).mode(0o600).open(file)?.write_all(format!("{line}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// AUD-2: the journal waits only while rows come fast, by what came since a look that was not just now.
+    #[test]
+    fn a_rush_is_told_by_what_was_written() {
+        let mut pace = Pace { since: Instant::now(), written: 0, rush: false };
+        assert!(!pace.is_rush(10 * RUSH), "too short to tell");
+        pace.since = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        assert!(pace.is_rush(10 * RUSH));
+        assert!(pace.is_rush(10 * RUSH), "too short to tell");
+        pace.since = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        assert!(!pace.is_rush(10 * RUSH + RUSH / 2));
+    }
 }

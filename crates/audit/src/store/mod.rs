@@ -33,8 +33,8 @@ pub(crate) use self::database::connect;
 pub(crate) use self::journal::path_of as journal_of;
 use self::line::{Counter, Entering, Waiting};
 pub(crate) use self::recover::segment_files;
-pub use self::segment::Header;
 pub(crate) use self::segment::FORMAT;
+pub use self::segment::Header;
 use self::segment::{OpenCalls, Segment};
 use crate::row::Keeping;
 use crate::{
@@ -444,6 +444,40 @@ mod tests {
                 (4, Some(3), Some("interrupted"))
             ]
         );
+    }
+
+    /// PIPE-4: where the operator wants it so, calls go on without a record, which is counted.
+    #[test]
+    fn a_full_disk_is_counted_where_calls_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = StoreOptions::new(folder.path());
+        options.on_failure = OnFailure::Continue;
+        let sink = SqliteSink::open(options).unwrap();
+        fill(&sink, true);
+        block_on(sink.enter(&event())).unwrap();
+        assert_eq!(sink.unrecorded_calls(), 1);
+        fill(&sink, false);
+        block_on(sink.enter(&event())).unwrap();
+        assert_eq!(sink.unrecorded_calls(), 1);
+    }
+
+    /// AUD-2: the next start also finishes what a process left between two steps: a segment that never got its header,
+    /// and one that is sealed and still has its journal.
+    #[test]
+    fn what_was_left_between_two_steps_is_finished() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
+        block_on(sink.enter(&event())).unwrap();
+        sink.close();
+        let file = segment_files(folder.path()).remove(0);
+        let blank = folder.path().join(format!("{}.0002.sqlite", sink.instance()));
+        drop(database::Database::create(&blank).unwrap());
+        std::fs::write(journal_of(&file), "").unwrap();
+        std::fs::write(lock_path(folder.path(), sink.instance()), "").unwrap();
+        SqliteSink::open(StoreOptions::new(folder.path())).unwrap().close();
+        assert_eq!(segment_files(folder.path()), std::slice::from_ref(&file));
+        assert!(recover::is_sealed(&file).unwrap() && !journal_of(&file).exists());
+        assert!(!lock_path(folder.path(), sink.instance()).exists());
     }
 
     /// AUD-2: a store that closes while its file is locked is finished at the next start.

@@ -88,10 +88,8 @@ fn finish(options: &StoreOptions, instance: &str) -> Result<(usize, Vec<Checkpoi
                 database.discard();
                 break;
             }
-            ended = end_calls(&mut segment, &open, now).map_err(|error| StoreError::Folder {
-                path: options.folder.clone(),
-                error,
-            })?;
+            ended = end_calls(&mut segment, &open, now)
+                .map_err(|error| StoreError::Folder { path: options.folder.clone(), error })?;
             while database.take_in()? {}
         }
         database.add(segment.checkpoint(true, now, options.signer.as_ref()));

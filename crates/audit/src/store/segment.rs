@@ -127,8 +127,13 @@ impl Segment {
         now: jiff::Timestamp,
     ) -> Result<(Self, Database), StoreError> {
         let mut database = Database::create(&path_in(folder, instance, 1))?;
-        let segment = Self::begin(&mut database, instance, 1, 1, None, now)?;
-        Ok((segment, database))
+        match Self::begin(&mut database, instance, 1, 1, None, now) {
+            Ok(segment) => Ok((segment, database)),
+            Err(error) => {
+                database.discard();
+                Err(error)
+            }
+        }
     }
 
     /// Where the segment goes on that follows this one.

@@ -8,14 +8,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::{
-    AuditSink, Clock, CorrelationId, SqliteSink, StoreError, StoreOptions, segments,
-};
+use bridgehead_audit::{AuditSink, Clock, CorrelationId, SqliteSink, StoreError, StoreOptions, segments};
 use rusqlite::Connection;
 
-use crate::support::{
-    block_on, call, enter_of, eventually, exit_of, open, python_is_content, rows, verify, written,
-};
+use crate::support::{block_on, call, enter_of, eventually, exit_of, open, rows, verify, written};
 
 /// A folder that cannot be used is an error that names it and its cure.
 #[test]
@@ -88,57 +84,6 @@ fn a_full_disk_is_survived() {
     let said = String::from_utf8_lossy(&ran.stdout) + String::from_utf8_lossy(&ran.stderr);
     let allowed = ran.status.code() != Some(77) && !said.contains("unshare failed");
     assert!(!allowed || (ran.status.success() && said.contains("refused after")), "{said}");
-}
-
-/// AUD-2: a database that another program holds locked holds up no call: rows wait in the journal, where every reader
-/// finds them, and are brought in when it is free.
-#[test]
-fn a_locked_database_holds_up_no_call() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut options = StoreOptions::new(folder.path());
-    options.patience = Duration::from_millis(300);
-    options.checkpoint_rows = 8;
-    let sink = SqliteSink::open(options).unwrap();
-    let file = segments(folder.path()).pop().unwrap();
-    let other = Connection::open(&file).unwrap();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    for number in 0..20 {
-        block_on(call(&sink, number)).unwrap();
-    }
-    eventually("all rows can be read", || rows(&file).len() == 40);
-    let brought_in = |other: &Connection| -> u64 {
-        other.query_row("SELECT count(*) FROM rows", [], |row| row.get(0)).unwrap()
-    };
-    assert_eq!(brought_in(&other), 0);
-    assert_eq!(verify(std::slice::from_ref(&file)).1, []);
-    assert!(python_is_content(&[file.to_str().unwrap()]));
-    other.execute_batch("COMMIT").unwrap();
-    eventually("all rows are in the database", || brought_in(&other) == 40);
-    drop(other);
-    sink.close();
-    assert_eq!(rows(&file).len(), 40);
-    let (verified, problems) = verify(std::slice::from_ref(&file));
-    assert_eq!(problems, []);
-    assert!(verified[0].sealed && verified[0].checkpoints >= 4, "{verified:?}");
-    assert!(!file.with_extension("rows").exists());
-}
-
-/// PIPE-4: a database that is damaged while it is written costs no row: calls go on and are recorded in the journal,
-/// which stays beside it. It is told, and never panics.
-#[test]
-fn a_damaged_database_costs_no_row() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut options = StoreOptions::new(folder.path());
-    options.patience = Duration::from_millis(50);
-    let sink = SqliteSink::open(options).unwrap();
-    let file = segments(folder.path()).pop().unwrap();
-    Connection::open(&file).unwrap().execute_batch("DROP VIEW calls; DROP TABLE rows").unwrap();
-    let ids: Vec<String> = (0..3).map(|number| block_on(call(&sink, number)).unwrap().to_string()).collect();
-    assert_eq!(sink.unrecorded_calls(), 0);
-    sink.close();
-    assert!(!verify(std::slice::from_ref(&file)).1.is_empty());
-    let journal = fs::read_to_string(file.with_extension("rows")).unwrap();
-    assert!(ids.iter().all(|id| journal.contains(id)), "{journal}");
 }
 
 /// A truncated or overwritten segment is told, and does not keep the next start from recording.

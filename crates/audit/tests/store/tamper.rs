@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bridgehead_audit::{Expected, RecordKind, Verifier, read_segment, write_line};
+use bridgehead_audit::{Expected, RecordKind, Verifier, read_segment, segments, write_line};
 use rusqlite::Connection;
 
-use crate::support::{python_is_content, records, verify, written};
+use crate::support::{block_on, call, eventually, open, python_is_content, records, rows, verify, written};
 
 fn copy(from: &Path, folder: &Path) -> PathBuf {
     let to = folder.join("copy.sqlite");
@@ -43,7 +43,7 @@ fn a_long_record_is_judged_in_its_order() {
     let folder = tempfile::tempdir().unwrap();
     written(folder.path(), 9_000, |options| options.checkpoint_rows = 1_000);
     written(folder.path(), 3, |_| {});
-    let files = bridgehead_audit::segments(folder.path());
+    let files = segments(folder.path());
     let (verified, problems) = verify(&files);
     assert_eq!(problems, []);
     assert_eq!(verified.iter().map(|it| it.count).collect::<Vec<_>>(), [18_000, 6]);
@@ -169,7 +169,7 @@ fn every_byte_of_every_column_counts() {
     assert_eq!(verify(std::slice::from_ref(&copy)).1, []);
     assert!(changes > 1_500);
     drop(connection);
-    python_finds_every_byte(&copy, changes);
+    python_finds_every_byte(&copy, None, changes);
 }
 
 /// AUD-3: every single byte of an export counts, to both checkers.
@@ -186,10 +186,47 @@ fn every_byte_of_an_export_counts() {
         assert!(!verify(std::slice::from_ref(&exported)).1.is_empty(), "byte {at}");
     }
     fs::write(&exported, &text).unwrap();
-    python_finds_every_byte(&exported, text.len());
+    python_finds_every_byte(&exported, None, text.len());
     fs::write(&exported, &text[..text.len() - 1]).unwrap();
     assert!(!verify(std::slice::from_ref(&exported)).1.is_empty());
     assert!(!python_is_content(&[exported.to_str().unwrap()]));
+}
+
+/// AUD-3: every single byte of rows that are in the journal only counts, to both checkers; what a killed process did
+/// not write to its end does not.
+#[test]
+fn every_byte_of_a_journal_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = open(folder.path());
+    let file = segments(folder.path()).pop().unwrap();
+    let other = Connection::open(&file).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    block_on(async {
+        call(&sink, 1).await.unwrap();
+        call(&sink, 2).await.unwrap();
+    });
+    let journal = file.with_extension("rows");
+    eventually("all rows are written", || rows(&file).len() == 4);
+    let text = fs::read(&journal).unwrap();
+    for at in 0..text.len() {
+        let mut changed = text.clone();
+        changed[at] ^= MASKS[at % MASKS.len()];
+        fs::write(&journal, &changed).unwrap();
+        assert!(!verify(std::slice::from_ref(&file)).1.is_empty(), "byte {at}");
+    }
+    fs::write(&journal, &text).unwrap();
+    python_finds_every_byte(&file, Some(&journal), text.len());
+
+    let last = text[..text.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+    for end in last..text.len() {
+        fs::write(&journal, &text[..end]).unwrap();
+        assert_eq!((rows(&file).len(), verify(std::slice::from_ref(&file)).1), (3, vec![]), "byte {end}");
+    }
+    assert!(python_is_content(&[file.to_str().unwrap()]));
+    fs::write(&journal, &text).unwrap();
+    drop(other);
+    sink.close();
+    assert_eq!(verify(&[file]).1, []);
 }
 
 /// Makes the same changes once more, within one process of the checker in Python, and says how many it found.
@@ -200,6 +237,7 @@ spec = importlib.util.spec_from_file_location("checker", sys.argv[1])
 checker = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(checker)
 path, masks, made = sys.argv[2], (0x01, 0x20, 0x80), 0
+lines = sys.argv[3] if len(sys.argv) > 3 else path
 
 def content():
     found = []
@@ -211,13 +249,13 @@ def changed(cell, at, mask):
     return cell[:at] + bytes([cell[at] ^ mask]) + cell[at + 1:]
 
 assert content(), "untouched"
-if path.endswith(".jsonl"):
-    text = open(path, "rb").read()
+if not lines.endswith(".sqlite"):
+    text = open(lines, "rb").read()
     for at in range(len(text)):
-        open(path, "wb").write(changed(text, at, masks[at % 3]))
+        with open(lines, "wb") as file: file.write(changed(text, at, masks[at % 3]))
         assert not content(), f"byte {at}"
         made += 1
-    open(path, "wb").write(text)
+    with open(lines, "wb") as file: file.write(text)
 else:
     database = sqlite3.connect(path, isolation_level=None)
     database.execute("PRAGMA synchronous = OFF")
@@ -244,9 +282,10 @@ print(made)
 "#;
 
 #[track_caller]
-fn python_finds_every_byte(path: &Path, expected: usize) {
+fn python_finds_every_byte(path: &Path, lines: Option<&Path>, expected: usize) {
     let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/verify_audit.py");
-    let output = Command::new("python3").args(["-c", EVERY_BYTE]).arg(checker).arg(path).output().unwrap();
+    let output =
+        Command::new("python3").args(["-c", EVERY_BYTE]).arg(checker).arg(path).args(lines).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected.to_string());
 }

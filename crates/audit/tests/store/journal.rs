@@ -1,0 +1,202 @@
+//! Rows on their way into the database: nothing on it holds up a call, and nothing is lost on it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bridgehead_audit::{AuditSink, CorrelationId, INTERRUPTED, SqliteSink, StoreOptions, segments};
+use parking_lot::Mutex;
+use rusqlite::Connection;
+
+use crate::support::{block_on, call, enter_of, eventually, open, python_is_content, rows, verify};
+
+/// Holds the database of a segment locked, like a program that forgot to end its transaction.
+fn lock(file: &Path) -> Connection {
+    let other = Connection::open(file).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
+}
+
+fn journal(file: &Path) -> PathBuf {
+    file.with_extension("rows")
+}
+
+/// The files of a store in the middle of its work, as a killed process would leave them.
+fn as_if_killed(from: &Path, sink: &SqliteSink) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(from).unwrap().flatten() {
+        fs::copy(entry.path(), to.path().join(entry.file_name())).unwrap();
+    }
+    assert!(to.path().join(format!("{}.lock", sink.instance())).exists());
+    to
+}
+
+/// The next start on a folder, which finishes what is there.
+fn start_and_stop(folder: &Path) {
+    open(folder).close();
+}
+
+/// AUD-2: a database that another program holds locked holds up no call: rows wait in the journal, where every reader
+/// finds them, and are brought in when it is free.
+#[test]
+fn a_locked_database_holds_up_no_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = StoreOptions::new(folder.path());
+    options.patience = Duration::from_millis(300);
+    options.checkpoint_rows = 8;
+    let sink = SqliteSink::open(options).unwrap();
+    let file = segments(folder.path()).pop().unwrap();
+    let other = lock(&file);
+    for number in 0..20 {
+        block_on(call(&sink, number)).unwrap();
+    }
+    eventually("all rows can be read", || rows(&file).len() == 40);
+    let brought_in = |other: &Connection| -> u64 {
+        other.query_row("SELECT count(*) FROM rows", [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(brought_in(&other), 0);
+    assert_eq!(verify(std::slice::from_ref(&file)).1, []);
+    assert!(python_is_content(&[file.to_str().unwrap()]));
+    other.execute_batch("COMMIT").unwrap();
+    eventually("all rows are in the database", || brought_in(&other) == 40);
+    drop(other);
+    sink.close();
+    assert_eq!(rows(&file).len(), 40);
+    let (verified, problems) = verify(std::slice::from_ref(&file));
+    assert_eq!(problems, []);
+    assert!(verified[0].sealed && verified[0].checkpoints >= 4, "{verified:?}");
+    assert!(!journal(&file).exists());
+}
+
+/// PIPE-4: a database that is damaged while it is written costs no row: calls go on and are recorded in the journal,
+/// which stays beside it. It is told, and never panics.
+#[test]
+fn a_damaged_database_costs_no_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = StoreOptions::new(folder.path());
+    options.patience = Duration::from_millis(50);
+    let sink = SqliteSink::open(options).unwrap();
+    let file = segments(folder.path()).pop().unwrap();
+    Connection::open(&file).unwrap().execute_batch("DROP VIEW calls; DROP TABLE rows").unwrap();
+    let ids: Vec<String> = (0..3).map(|number| block_on(call(&sink, number)).unwrap().to_string()).collect();
+    assert_eq!(sink.unrecorded_calls(), 0);
+    sink.close();
+    assert!(!verify(std::slice::from_ref(&file)).1.is_empty());
+    let journal = fs::read_to_string(journal(&file)).unwrap();
+    assert!(ids.iter().all(|id| journal.contains(id)), "{journal}");
+}
+
+/// AUD-2, AUD-6: what a killed process left in the journals of several segments is brought in by the next start. Each
+/// segment is sealed, each open call ended once, and a line that was not written to its end is nobody's.
+#[test]
+fn journals_of_a_killed_process_are_brought_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = StoreOptions::new(folder.path());
+    options.segment_bytes = 4_000;
+    let sink = SqliteSink::open(options).unwrap();
+    let first = segments(folder.path()).pop().unwrap();
+    let other = lock(&first);
+    let early = enter_of(CorrelationId::mint(), "files__slow", "{}");
+    block_on(sink.enter(&early)).unwrap();
+    let answered = Mutex::new(HashSet::from([early.correlation().to_string()]));
+    eventually("a third segment begins", || {
+        answered.lock().insert(block_on(call(&sink, 1)).unwrap().to_string());
+        let files = segments(folder.path());
+        files.len() >= 3 && files.iter().all(|file| journal(file).exists())
+    });
+    let answered = answered.into_inner();
+    let left = as_if_killed(folder.path(), &sink);
+    let files = segments(left.path());
+    assert_eq!(verify(&files).1, [], "before anybody finishes it");
+    let last = journal(files.last().unwrap());
+    let mut cut = fs::read(&last).unwrap();
+    cut.extend_from_slice(br#"{"head":"00"#);
+    fs::write(&last, cut).unwrap();
+
+    start_and_stop(left.path());
+    assert_eq!(segments(left.path()), files);
+    assert!(!files.iter().any(|file| journal(file).exists()));
+    let (verified, problems) = verify(&files);
+    assert_eq!(problems, []);
+    assert!(verified.iter().all(|segment| segment.sealed));
+    let rows: Vec<_> = files.iter().flat_map(|file| rows(file)).collect();
+    let entered: HashSet<&str> =
+        rows.iter().filter(|row| row.kind == "enter").map(|row| row.correlation_id.as_str()).collect();
+    assert!(answered.iter().all(|id| entered.contains(id.as_str())));
+    let ended: HashSet<u64> = rows.iter().filter_map(|row| row.enter).collect();
+    assert_eq!(ended.len(), entered.len(), "each call ends once");
+    let slow = rows.iter().find(|row| row.enter == Some(1)).unwrap();
+    assert_eq!(slow.outcome.as_deref(), Some(INTERRUPTED));
+    drop(other);
+}
+
+/// A journal that somebody changed is told, keeps nobody from starting, and what stands before the change is brought in.
+#[test]
+fn a_changed_journal_does_not_stop_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = open(folder.path());
+    let file = segments(folder.path()).pop().unwrap();
+    let other = lock(&file);
+    (0..3).for_each(|number| assert!(block_on(call(&sink, number)).is_ok()));
+    eventually("all rows are written", || rows(&file).len() == 6);
+    let left = as_if_killed(folder.path(), &sink);
+    drop(other);
+    let file = segments(left.path()).pop().unwrap();
+    let text = fs::read_to_string(journal(&file)).unwrap();
+    let changed: Vec<&str> = text.split_inclusive('\n').take(4).chain(["what is this\n"]).collect();
+    fs::write(journal(&file), changed.concat()).unwrap();
+    start_and_stop(left.path());
+    let brought_in: u64 = Connection::open(&file)
+        .unwrap()
+        .query_row("SELECT count(*) FROM rows", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(brought_in, 4);
+    let (_, problems) = verify(std::slice::from_ref(&file));
+    assert!(problems[0].what.contains("line 5 of"), "{problems:?}");
+    assert!(left.path().join(format!("{}.lock", sink.instance())).exists(), "it is not finished");
+}
+
+/// AUD-6: a journal whose rows are all in the database is begun anew, and what follows is recorded like before.
+#[test]
+fn a_long_journal_is_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = open(folder.path());
+    let large = format!("\"{}\"", "x".repeat(60_000));
+    let enters: Vec<_> = (0..30).map(|_| enter_of(CorrelationId::mint(), "files__write", &large)).collect();
+    enters.iter().for_each(|enter| block_on(sink.enter(enter)).unwrap());
+    let file = segments(folder.path()).pop().unwrap();
+    eventually("the journal is empty", || fs::metadata(journal(&file)).unwrap().len() == 0);
+    assert_eq!(rows(&file).len(), 30);
+    block_on(call(&sink, 1)).unwrap();
+    assert!(rows(&file).len() > 30, "it is in the new one");
+    sink.close();
+    assert_eq!(rows(&file).iter().map(|row| row.seq).collect::<Vec<_>>(), (1..=62).collect::<Vec<_>>());
+    assert_eq!(verify(&[file]).1, []);
+}
+
+/// AUD-6: a segment that cannot be finished keeps nobody waiting: those behind it are, and it is left to the next start.
+#[test]
+fn a_segment_that_cannot_be_finished_is_passed_by() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = StoreOptions::new(folder.path());
+    (options.segment_bytes, options.patience) = (4_000, Duration::from_millis(50));
+    let sink = SqliteSink::open(options).unwrap();
+    let first = segments(folder.path()).pop().unwrap();
+    let other = lock(&first);
+    let finished = |file: &PathBuf| !journal(file).exists();
+    eventually("a segment behind it is finished", || {
+        block_on(call(&sink, 1)).unwrap();
+        segments(folder.path()).iter().any(finished)
+    });
+    assert!(!finished(&first));
+    sink.close();
+    assert!(!finished(&first), "it was given up");
+    assert_eq!(verify(&segments(folder.path())).1, []);
+    drop((other, sink));
+    start_and_stop(folder.path());
+    assert!(segments(folder.path()).iter().all(finished));
+    let (verified, problems) = verify(&segments(folder.path()));
+    assert_eq!(problems, []);
+    assert!(verified.iter().all(|segment| segment.sealed), "{verified:?}");
+}
