@@ -14,6 +14,10 @@ use crate::{client, family};
 const READY_WITHIN: Duration = Duration::from_secs(20);
 /// How long it may take to end after a polite signal.
 const END_WITHIN: Duration = Duration::from_secs(5);
+/// How long a process may take to come to rest after a load.
+const SETTLE_WITHIN: Duration = Duration::from_secs(10);
+/// How long it does nothing then. The kernel counts in hundredths of a second.
+const QUIET: Duration = Duration::from_millis(40);
 /// How often a starting process is asked.
 const KNOCK: Duration = Duration::from_micros(200);
 
@@ -131,6 +135,22 @@ impl CpuTime {
         Some(Self { ticks: user + system })
     }
 
+    /// Waits until a process has nothing left to do. What it puts off until nobody asks anything must not go on while
+    /// another is measured.
+    pub fn settle(pid: u32) -> Result<()> {
+        let until = Instant::now() + SETTLE_WITHIN;
+        let mut used = Self::of(pid)?;
+        while Instant::now() < until {
+            std::thread::sleep(QUIET);
+            let now = Self::of(pid)?;
+            if now.ticks == used.ticks {
+                break;
+            }
+            used = now;
+        }
+        Ok(())
+    }
+
     /// What was used between the two.
     pub fn since(self, earlier: Self) -> Duration {
         let ticks = self.ticks.saturating_sub(earlier.ticks);
@@ -207,5 +227,6 @@ mod tests {
         assert!(process.memory_kb("VmHWM").unwrap() > 0);
         process.memory_kb("VmNone").unwrap_err();
         CpuTime::of(process.pid()).unwrap();
+        CpuTime::settle(process.pid()).unwrap();
     }
 }

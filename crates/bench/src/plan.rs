@@ -14,7 +14,7 @@ use tokio::runtime::Builder;
 
 use crate::client;
 use crate::load::{Load, Round};
-use crate::machine::{HostTime, Process, free_address, load_average};
+use crate::machine::{CpuTime, HostTime, Process, free_address, load_average};
 use crate::record::{self, Verification};
 use crate::request::{Ask, Era, Template};
 use crate::supervision::{self, Supervision};
@@ -266,6 +266,7 @@ impl Plan {
                         )
                     };
                     rounds.push(runtime.block_on(load.run()).with_context(context)?);
+                    CpuTime::settle(load.pid)?;
                 }
             }
         }
