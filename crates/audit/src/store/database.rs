@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, OpenFlags, ToSql, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, ToSql, params};
 
 use super::StoreError;
 use super::journal::{self, Backlog, Journal};
@@ -297,19 +297,6 @@ impl Database {
         Ok(())
     }
 
-    /// The texts of these rows.
-    pub(crate) fn texts(&self, numbers: &[u64]) -> Result<Vec<String>, rusqlite::Error> {
-        let mut statement = self.connection.prepare("SELECT body FROM rows WHERE seq = ?1")?;
-        let mut texts = Vec::new();
-        for number in numbers {
-            let mut rows = statement.query(params![number])?;
-            while let Some(row) = rows.next()? {
-                texts.push(row.get(0)?);
-            }
-        }
-        Ok(texts)
-    }
-
     fn broken(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::database(&self.path, error)
     }
@@ -330,6 +317,15 @@ fn folder_of(path: &Path, error: std::io::Error) -> StoreError {
 
 fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Damaged { path: journal::path_of(path), what: error.to_string() }
+}
+
+/// The texts of those of these rows that a database has.
+pub(crate) fn texts(path: &Path, numbers: &[u64]) -> Result<Vec<String>, StoreError> {
+    let broken = |error: rusqlite::Error| StoreError::database(path, &error);
+    let connection = connect(path, false)?;
+    let mut statement = connection.prepare("SELECT body FROM rows WHERE seq = ?1").map_err(broken)?;
+    let texts = numbers.iter().map(|number| statement.query_row([number], |row| row.get(0)).optional());
+    texts.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(broken)
 }
 
 /// Makes the file before SQLite does, readable for its owner alone: SQLite gives its other files the same.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 
-use super::database::Database;
+use super::database::{self, Database};
 use super::line::{Heavy, Waiting};
 use super::segment::Segment;
 use super::{Desk, Shared, StoreError, lock_path, recover, retention};
@@ -70,10 +70,16 @@ struct Keeper<'a> {
     begun: Instant,
     uncovered_since: Option<Instant>,
     pace: Pace,
-    /// Since when nothing can be brought into the first database, and whether that was told.
-    trouble: Option<(Instant, bool)>,
+    /// Nothing can be brought into the first database.
+    trouble: Option<Trouble>,
     /// A segment is left to the next start.
     unfinished: bool,
+}
+
+/// A database that takes nothing.
+struct Trouble {
+    since: Instant,
+    told: bool,
 }
 
 /// How fast rows come.
@@ -228,9 +234,8 @@ impl Keeper<'_> {
 
     /// Another program holds the file, the disk is full, or somebody broke it. The rows are safe in the journal.
     fn cannot_bring_in(&mut self, error: &StoreError) {
-        let (since, told) = self.trouble.unwrap_or_else(|| (Instant::now(), false));
-        self.trouble = Some((since, told));
-        if since.elapsed() < self.shared.options.patience {
+        let trouble = self.trouble.get_or_insert_with(|| Trouble { since: Instant::now(), told: false });
+        if trouble.since.elapsed() < self.shared.options.patience {
             return;
         }
         if self.files.len() > 1 {
@@ -238,9 +243,8 @@ impl Keeper<'_> {
             warn!(%error, "an audit segment cannot be finished; the next start will try");
             self.files.pop_front();
             (self.trouble, self.unfinished) = (None, true);
-        } else if !told {
-            warn!(%error, "audit rows cannot be brought into the database; they stay in its journal, and it will be tried again");
-            self.trouble = Some((since, true));
+        } else if !std::mem::replace(&mut trouble.told, true) {
+            warn!(%error, "audit rows stay in the journal: the database does not take them; it will be tried again");
         }
     }
 
@@ -411,7 +415,7 @@ impl Keeper<'_> {
                     database.discard();
                     break;
                 }
-                self.end_calls(&mut segment, &database, &open);
+                self.end_calls(&mut segment, &open);
                 while database.take_in()? {}
                 database.add(segment.checkpoint(true, options.clock.wall(), options.signer.as_ref()));
             }
@@ -423,10 +427,20 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    /// Writes exits for the calls that are open.
-    fn end_calls(&self, segment: &mut Segment, database: &Database, open: &[u64]) {
-        let ends = database.texts(open).map(|texts| ends(&texts, self.shared.options.clock.wall()));
-        let Ok(mut ends) = ends else { return };
+    /// Writes exits for the calls that are open. They may have entered in any segment.
+    fn end_calls(&self, segment: &mut Segment, open: &[u64]) {
+        if open.is_empty() {
+            return;
+        }
+        let Shared { options, instance, .. } = self.shared;
+        let mut enters = Vec::new();
+        for file in recover::segments_of(&options.folder, instance) {
+            match database::texts(&file, open) {
+                Ok(mut found) => enters.append(&mut found),
+                Err(error) => warn!(%error, "calls that were cut off could not be looked for"),
+            }
+        }
+        let mut ends = ends(&enters, options.clock.wall());
         let ended = self.alone(|desk| segment.append(&mut ends, &mut desk.open));
         if let Err(error) = ended {
             warn!(%error, "calls that were cut off could not be marked as interrupted");

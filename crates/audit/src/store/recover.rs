@@ -52,13 +52,9 @@ fn dead(folder: &Path, own: &str) -> Vec<(String, (PathBuf, File))> {
 
 /// Seals what was not, and says how many calls it ended and with which checkpoints.
 fn finish(options: &StoreOptions, instance: &str) -> Result<(usize, Vec<Checkpoint>), StoreError> {
-    let mut files = Vec::new();
-    for file in segment_files(&options.folder) {
-        if name(&file).is_some_and(|name| name.starts_with(&format!("{instance}."))) {
-            let state = State::of(&file)?;
-            files.push((file, state));
-        }
-    }
+    let files = segments_of(&options.folder, instance).into_iter();
+    let files: Vec<(PathBuf, State)> =
+        files.map(|file| State::of(&file).map(|state| (file, state))).collect::<Result<_, _>>()?;
     let (mut ended, mut seals) = (0, Vec::new());
     if files.iter().all(|(_, state)| *state == State::Finished) {
         return Ok((ended, seals));
@@ -190,6 +186,13 @@ pub(crate) fn segment_files(folder: &Path) -> Vec<PathBuf> {
         .filter(|path| path.extension().is_some_and(|ending| ending == EXTENSION))
         .collect();
     files.sort();
+    files
+}
+
+/// Those of one instance.
+pub(super) fn segments_of(folder: &Path, instance: &str) -> Vec<PathBuf> {
+    let mut files = segment_files(folder);
+    files.retain(|path| name(path).is_some_and(|name| name.starts_with(&format!("{instance}."))));
     files
 }
 

@@ -200,3 +200,46 @@ fn a_segment_that_cannot_be_finished_is_passed_by() {
     assert_eq!(problems, []);
     assert!(verified.iter().all(|segment| segment.sealed), "{verified:?}");
 }
+
+/// AUD-3, AUD-6: whoever reads while rows are written, brought in and sealed has a whole record at every moment.
+#[test]
+fn a_record_verifies_at_every_moment_of_its_making() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = StoreOptions::new(folder.path());
+    options.segment_bytes = 3 << 20;
+    let sink = SqliteSink::open(options).unwrap();
+    let first = segments(folder.path()).remove(0);
+    let payload = format!("\"{}\"", "x".repeat(20_000));
+    let (mut before, mut renewals, mut length) = (0, 0, 0);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            // Not so fast that the journal waits for the end.
+            for _ in 0..300 {
+                block_on(sink.enter(&enter_of(CorrelationId::mint(), "files__write", &payload))).unwrap();
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        while !writer.is_finished() {
+            // One without rows may be about to begin.
+            let files = segments(folder.path()).into_iter().filter(|file| *file == first || has_rows(file));
+            let (verified, problems) = verify(&files.collect::<Vec<_>>());
+            assert_eq!(problems, []);
+            let count: u64 = verified.iter().map(|segment| segment.count).sum();
+            assert!(count >= before, "{count} rows after {before}");
+            before = count;
+            let now = fs::metadata(journal(&first)).map_or(0, |data| data.len());
+            renewals += usize::from(now < length);
+            length = now;
+        }
+    });
+    sink.close();
+    let files = segments(folder.path());
+    assert!(files.len() > 1 && renewals > 0, "{} segments, {renewals} journals", files.len());
+    let (verified, problems) = verify(&files);
+    assert_eq!(problems, []);
+    assert_eq!(verified.iter().map(|segment| segment.count).sum::<u64>(), 600);
+}
+
+fn has_rows(file: &Path) -> bool {
+    journal(file).exists() || !rows(file).is_empty()
+}
