@@ -17,6 +17,8 @@ use super::journal::{self, Backlog, Journal};
 use crate::records::{RecordKind, number_of, split_line};
 use crate::{Checkpoint, Hash};
 
+/// How a file ends that is not in its place yet.
+const NEW: &str = "sqlite.new";
 /// A log of this size is brought into the file.
 const LONG_LOG: u64 = 16 << 20;
 /// A journal of which so much is in the database is begun anew.
@@ -65,6 +67,13 @@ pub(crate) struct Database {
     logged: u64,
 }
 
+/// A database without a header, under a name that nobody looks for: a segment is there with its header or not at all.
+pub(crate) struct Blank {
+    connection: Connection,
+    /// Where it will be.
+    path: PathBuf,
+}
+
 /// A row in the line of a journal.
 struct Line<'a> {
     seq: u64,
@@ -81,15 +90,33 @@ impl ToSql for Body<'_> {
     }
 }
 
-impl Database {
-    /// Makes the file, without a header.
+impl Blank {
+    /// Makes one that is to be the database of the segment in `path`.
     pub(crate) fn create(path: &Path) -> Result<Self, StoreError> {
-        create_private(path).map_err(|error| folder_of(path, error))?;
-        Self::connect(path, None).inspect_err(|_| {
-            let _ = std::fs::remove_file(path);
-        })
+        let path = path.to_owned();
+        let new = path.with_extension(NEW);
+        create_private(&new).map_err(|error| folder_of(&path, error))?;
+        let connection = open(&new, true)?;
+        migrate(&connection, &new)?;
+        Ok(Self { connection, path })
     }
 
+    /// Gives it its header and its place.
+    pub(crate) fn begin(self, header: &str, head: Hash) -> Result<Database, StoreError> {
+        let Self { connection, path } = self;
+        let broken = |error: rusqlite::Error| StoreError::database(&path, &error);
+        // Calls wait for this, and no disk needs to: what it would lose is not there before the first row.
+        connection.execute_batch("PRAGMA synchronous = OFF").map_err(broken)?;
+        connection
+            .execute("INSERT INTO segment (id, body, head) VALUES (1, ?1, ?2)", params![header, head.0])
+            .map_err(broken)?;
+        drop(connection);
+        std::fs::rename(path.with_extension(NEW), &path).map_err(|error| folder_of(&path, error))?;
+        Database::connect(&path, None)
+    }
+}
+
+impl Database {
     /// Opens the file of a segment that a process left when it was killed.
     pub(crate) fn reopen(path: &Path) -> Result<Self, StoreError> {
         let backlog = Backlog::left(path).map_err(|error| unreadable(path, &error))?;
@@ -114,14 +141,6 @@ impl Database {
             unstated: Vec::new(),
             logged: 0,
         })
-    }
-
-    /// Writes the header.
-    pub(crate) fn begin(&mut self, header: &str, head: Hash) -> Result<(), StoreError> {
-        self.connection
-            .execute("INSERT INTO segment (id, body, head) VALUES (1, ?1, ?2)", params![header, head.0])
-            .map_err(|error| self.broken(&error))?;
-        Ok(())
     }
 
     /// Begins a journal for the rows that follow; everything of the one before must be here.
@@ -331,23 +350,29 @@ pub(crate) fn texts(path: &Path, numbers: &[u64]) -> Result<Vec<String>, StoreEr
 /// Makes the file before SQLite does, readable for its owner alone: SQLite gives its other files the same.
 fn create_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
-    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map(drop)
+    std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map(drop)
 }
 
 /// Opens a file for writing, or for reading alone. Never waits for a lock unless told to.
-pub(crate) fn connect(path: &Path, write: bool) -> Result<Connection, StoreError> {
-    let broken = |error: &rusqlite::Error| StoreError::database(path, error);
+fn open(path: &Path, write: bool) -> Result<Connection, StoreError> {
+    let broken = |error: rusqlite::Error| StoreError::database(path, &error);
     let access = if write { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
-    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)
-        .map_err(|error| broken(&error))?;
-    connection.busy_timeout(Duration::ZERO).map_err(|error| broken(&error))?;
+    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX);
+    let connection = connection.map_err(broken)?;
+    connection.busy_timeout(Duration::ZERO).map_err(broken)?;
+    Ok(connection)
+}
+
+/// Opens the file of a segment, with a log where it is written.
+pub(crate) fn connect(path: &Path, write: bool) -> Result<Connection, StoreError> {
+    let connection = open(path, write)?;
     if write {
         connection
             .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0;
                  PRAGMA cache_size = -512; PRAGMA trusted_schema = OFF;",
             )
-            .map_err(|error| broken(&error))?;
+            .map_err(|error| StoreError::database(path, &error))?;
     }
     Ok(connection)
 }

@@ -130,13 +130,10 @@ impl Backlog {
 
 /// Removes the journal of a segment, if there is one.
 pub(crate) fn remove(segment: &Path) -> io::Result<()> {
-    for path in [segment.with_extension(NEW), path_of(segment)] {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+    match std::fs::remove_file(path_of(segment)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]

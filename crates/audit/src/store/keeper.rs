@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 
-use super::database::{self, Database};
+use super::database::{self, Blank, Database};
 use super::line::{Heavy, Waiting};
 use super::segment::Segment;
 use super::{Desk, Shared, StoreError, lock_path, recover, retention};
@@ -301,33 +301,27 @@ impl Keeper<'_> {
             Some(segment.next_path(&options.folder))
         });
         let Some(path) = next else { return };
-        let rotated = Database::create(&path).and_then(|mut database| {
-            let sealed = self.alone(|desk| {
-                let Some(old) = &mut desk.segment else { return Ok(Vec::new()) };
-                let next = old.follow(&mut database, now)?;
+        let rotated = Blank::create(&path).and_then(|blank| {
+            self.alone(|desk| {
+                let Some(old) = &mut desk.segment else { return Ok(None) };
+                let (next, database) = old.follow(blank, now)?;
                 desk.fresh.push(old.checkpoint(true, now, options.signer.as_ref()));
                 desk.segment = Some(next);
                 // Of the old one, which went on growing until now.
                 self.shared.full.store(false, Ordering::Relaxed);
                 self.shared.uncovered.store(0, Ordering::Relaxed);
-                Ok::<_, StoreError>(std::mem::take(&mut desk.fresh))
-            });
-            match sealed {
-                Ok(sealed) => Ok((database, sealed)),
-                Err(error) => {
-                    database.discard();
-                    Err(error)
-                }
-            }
+                Ok(Some((database, std::mem::take(&mut desk.fresh))))
+            })
         });
         match rotated {
-            Ok((next, sealed)) => {
+            Ok(Some((next, sealed))) => {
                 if let Some(old) = self.files.back_mut() {
                     sealed.into_iter().for_each(|checkpoint| old.add(checkpoint));
                 }
                 self.files.push_back(next);
                 self.uncovered_since = None;
             }
+            Ok(None) => {}
             // The old one goes on: a record too long is better than none.
             Err(error) => warn!(%error, "no new audit segment could be begun"),
         }

@@ -211,6 +211,7 @@ impl SqliteSink {
         lock.lock().map_err(folder)?;
         let begun = Segment::first(&options.folder, &instance, options.clock.wall());
         let (segment, database) = begun.inspect_err(|_| {
+            recover::remove_new(&options.folder, &instance);
             let _ = std::fs::remove_file(lock_path(&options.folder, &instance));
         })?;
         let desk =
@@ -461,8 +462,8 @@ mod tests {
         assert_eq!(sink.unrecorded_calls(), 1);
     }
 
-    /// AUD-2: the next start also finishes what a process left between two steps: a segment that never got its header,
-    /// and one that is sealed and still has its journal.
+    /// AUD-2: the next start also finishes what a process left between two steps: files that never got their place, and a
+    /// segment that is sealed and still has its journal.
     #[test]
     fn what_was_left_between_two_steps_is_finished() {
         let folder = tempfile::tempdir().unwrap();
@@ -470,14 +471,15 @@ mod tests {
         block_on(sink.enter(&event())).unwrap();
         sink.close();
         let file = segment_files(folder.path()).remove(0);
-        let blank = folder.path().join(format!("{}.0002.sqlite", sink.instance()));
-        drop(database::Database::create(&blank).unwrap());
+        let next = folder.path().join(format!("{}.0002.sqlite", sink.instance()));
+        drop(database::Blank::create(&next).unwrap());
+        std::fs::write(next.with_extension("rows.new"), "").unwrap();
         std::fs::write(journal_of(&file), "").unwrap();
         std::fs::write(lock_path(folder.path(), sink.instance()), "").unwrap();
         SqliteSink::open(StoreOptions::new(folder.path())).unwrap().close();
         assert_eq!(segment_files(folder.path()), std::slice::from_ref(&file));
         assert!(recover::is_sealed(&file).unwrap() && !journal_of(&file).exists());
-        assert!(!lock_path(folder.path(), sink.instance()).exists());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "it and the checkpoints");
     }
 
     /// AUD-2: a store that closes while its file is locked is finished at the next start.

@@ -20,6 +20,7 @@ use crate::{Checkpoint, CorrelationId};
 /// Finishes what every dead instance in the folder left.
 pub(super) fn all(options: &StoreOptions, own: &str, publish: impl Fn(&Checkpoint)) {
     for (instance, file) in dead(&options.folder, own) {
+        remove_new(&options.folder, &instance);
         match finish(options, &instance) {
             Ok((interrupted, seals)) => {
                 if !seals.is_empty() {
@@ -59,7 +60,6 @@ fn finish(options: &StoreOptions, instance: &str) -> Result<(usize, Vec<Checkpoi
     if files.iter().all(|(_, state)| *state == State::Finished) {
         return Ok((ended, seals));
     }
-    let last = files.iter().rposition(|(_, state)| *state != State::Blank);
     let now = options.clock.wall();
     let mut open = Vec::new();
     for (at, (file, state)) in files.iter().enumerate() {
@@ -68,10 +68,6 @@ fn finish(options: &StoreOptions, instance: &str) -> Result<(usize, Vec<Checkpoi
             continue;
         }
         let mut database = Database::reopen(file)?;
-        if *state == State::Blank {
-            database.discard();
-            continue;
-        }
         while database.take_in()? {}
         collect_open(file, &mut open)?;
         if *state == State::Sealed {
@@ -79,7 +75,7 @@ fn finish(options: &StoreOptions, instance: &str) -> Result<(usize, Vec<Checkpoi
             continue;
         }
         let mut segment = Segment::resume(&mut database)?;
-        if last == Some(at) {
+        if at + 1 == files.len() {
             if segment.count() == 0 && open.is_empty() && segment.header().index == 1 {
                 database.discard();
                 break;
@@ -114,8 +110,6 @@ fn end_calls(
 /// How far the process came with a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// There is nothing in it, not even a header.
-    Blank,
     /// It was being written.
     Growing,
     /// It is sealed, but still has its journal.
@@ -126,22 +120,23 @@ enum State {
 
 impl State {
     fn of(file: &Path) -> Result<Self, StoreError> {
-        let journal = journal_of(file).exists();
-        Ok(match (is_sealed(file)?, journal) {
+        Ok(match (is_sealed(file)?, journal_of(file).exists()) {
             (true, true) => Self::Sealed,
             (true, false) => Self::Finished,
-            (false, true) => Self::Growing,
-            (false, false) if is_blank(file)? => Self::Blank,
-            (false, false) => Self::Growing,
+            (false, _) => Self::Growing,
         })
     }
 }
 
-fn is_blank(file: &Path) -> Result<bool, StoreError> {
-    let connection = connect(file, false)?;
-    let blank = "SELECT NOT EXISTS (SELECT 1 FROM segment) AND NOT EXISTS (SELECT 1 FROM rows)";
-    let blank = connection.query_row(blank, [], |row| row.get(0));
-    blank.map_err(|error| StoreError::database(file, &error))
+/// Removes the files of an instance that never got their place.
+pub(super) fn remove_new(folder: &Path, instance: &str) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(&format!("{instance}.")) && name.ends_with(".new") {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Adds the enters of a segment that have no exit, and takes those out that it has the exit of.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::StoreError;
-use super::database::Database;
+use super::database::{Blank, Database};
 use super::journal::Journal;
 use crate::merkle::Frontier;
 use crate::records::push_row;
@@ -126,35 +126,28 @@ impl Segment {
         instance: &str,
         now: jiff::Timestamp,
     ) -> Result<(Self, Database), StoreError> {
-        let mut database = Database::create(&path_in(folder, instance, 1))?;
-        match Self::begin(&mut database, instance, 1, 1, None, now) {
-            Ok(segment) => Ok((segment, database)),
-            Err(error) => {
-                database.discard();
-                Err(error)
-            }
-        }
+        Self::begin(Blank::create(&path_in(folder, instance, 1))?, instance, 1, 1, None, now)
     }
 
-    /// Where the segment goes on that follows this one.
+    /// Where the segment will be that follows this one.
     pub(crate) fn next_path(&self, folder: &Path) -> PathBuf {
         path_in(folder, &self.header.instance, self.header.index + 1)
     }
 
     /// Begins the segment that follows this one.
-    pub(crate) fn follow(&self, database: &mut Database, now: jiff::Timestamp) -> Result<Self, StoreError> {
+    pub(crate) fn follow(&self, blank: Blank, now: jiff::Timestamp) -> Result<(Self, Database), StoreError> {
         let header = &self.header;
-        Self::begin(database, &header.instance, header.index + 1, self.next, Some(self.head), now)
+        Self::begin(blank, &header.instance, header.index + 1, self.next, Some(self.head), now)
     }
 
     fn begin(
-        database: &mut Database,
+        blank: Blank,
         instance: &str,
         index: u32,
         first: u64,
         previous: Option<Hash>,
         now: jiff::Timestamp,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<(Self, Database), StoreError> {
         let header = Header {
             format: FORMAT,
             segment: name(instance, index),
@@ -167,8 +160,14 @@ impl Segment {
         };
         let text = serde_json::to_string(&header).unwrap_or_default();
         let head = Hash::header(text.as_bytes());
-        database.begin(&text, head)?;
-        Self::before_its_rows(database, header, head)
+        let mut database = blank.begin(&text, head)?;
+        match Self::before_its_rows(&mut database, header, head) {
+            Ok(segment) => Ok((segment, database)),
+            Err(error) => {
+                database.discard();
+                Err(error)
+            }
+        }
     }
 
     fn before_its_rows(database: &mut Database, header: Header, head: Hash) -> Result<Self, StoreError> {
