@@ -97,6 +97,10 @@ impl Blank {
         let new = path.with_extension(NEW);
         create_private(&new).map_err(|error| folder_of(&path, error))?;
         let connection = open(&new, true)?;
+        // A start and, when it gets its header, calls wait for this. The disk has it when the first log is brought in.
+        connection
+            .execute_batch("PRAGMA synchronous = OFF")
+            .map_err(|error| StoreError::database(&new, &error))?;
         migrate(&connection, &new)?;
         Ok(Self { connection, path })
     }
@@ -105,8 +109,6 @@ impl Blank {
     pub(crate) fn begin(self, header: &str, head: Hash) -> Result<Database, StoreError> {
         let Self { connection, path } = self;
         let broken = |error: rusqlite::Error| StoreError::database(&path, &error);
-        // Calls wait for this, and no disk needs to: what it would lose is not there before the first row.
-        connection.execute_batch("PRAGMA synchronous = OFF").map_err(broken)?;
         connection
             .execute("INSERT INTO segment (id, body, head) VALUES (1, ?1, ?2)", params![header, head.0])
             .map_err(broken)?;
