@@ -170,7 +170,7 @@ pub struct SqliteSink {
 /// What calls and the keeper share.
 pub(crate) struct Shared {
     counter: Counter,
-    /// Locked only by whoever has set `busy` in the line, so nobody waits for it.
+    /// Locked by whoever has set `busy` in the line, and by the keeper for a glance where nobody has: nobody waits for it.
     desk: Mutex<Desk>,
     keeping: Keeping,
     options: StoreOptions,
