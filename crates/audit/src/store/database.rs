@@ -254,7 +254,7 @@ impl Database {
     pub(crate) fn finish(self) -> Result<(), StoreError> {
         let broken = |error: &rusqlite::Error| self.broken(error);
         // Readers may be waited for: nobody waits for us.
-        self.connection.busy_timeout(AT_THE_END).map_err(|error| broken(&error))?;
+        self.be_patient();
         self.connection
             .execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_checkpoint(TRUNCATE);")
             .map_err(|error| broken(&error))?;
