@@ -55,6 +55,25 @@ impl Clock for FakeClock {
     }
 }
 
+/// While this lives the paused clock of a runtime stands still, although the runtime is idle: it would jump ahead to the
+/// next timer otherwise, also while the bytes of a socket are still on their way. So a test with real sockets can show
+/// that nothing waited for a timer. After a minute of real time it lets go, so that what does wait fails instead of
+/// hanging.
+#[derive(Debug)]
+pub struct Standstill {
+    _ends: std::sync::mpsc::Sender<()>,
+}
+
+impl Standstill {
+    /// Stops the clock of the current runtime, which must be paused and have one thread.
+    pub fn begin() -> Self {
+        let (ends, ended) = std::sync::mpsc::channel::<()>();
+        // The clock of a runtime does not move ahead by itself while there is work outside of it.
+        drop(tokio::task::spawn_blocking(move || ended.recv_timeout(Duration::from_secs(60)).is_err()));
+        Self { _ends: ends }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -36,7 +36,7 @@ mod recorder;
 mod script;
 mod showing;
 
-pub use clock::FakeClock;
+pub use clock::{FakeClock, Standstill};
 pub use encryption::Encryption;
 pub use leak::{LeakCheck, Leftovers};
 pub use mock::{Mock, Served, mock_path, shim_path};

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// One request as it came.
@@ -36,6 +37,8 @@ pub enum Part {
     Write(Vec<u8>),
     /// Waits.
     Wait(Duration),
+    /// Waits until the test says so.
+    Until(watch::Receiver<bool>),
     /// Writes nothing more until the client goes.
     Hang,
     /// Closes the connection.
@@ -164,6 +167,7 @@ async fn serve(
             match part {
                 Part::Write(bytes) => stream.write_all(&bytes).await?,
                 Part::Wait(time) => tokio::time::sleep(time).await,
+                Part::Until(mut said) => drop(said.wait_for(|said| *said).await),
                 Part::Close => return Ok(()),
                 Part::Hang => {
                     while stream.read(&mut [0; 1024]).await? > 0 {}

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bridgehead_config::{EraChoice, Secret, Transport};
+use bridgehead_testkit::Standstill;
 use bridgehead_testkit::peer::{Asked, Part, Peer, chunk, event, json_reply, last_chunk, reply, stream_head};
 use bridgehead_upstream::{Event, LinkError, Mirror, Purpose, State};
-use bridgehead_wire::{Method, Object, Raw, Revision, Spliced};
+use bridgehead_wire::{Abilities, Method, Object, Raw, Revision, Spliced};
 use remote::{Running, call, legacy, modern, open, result};
 use serde_json::json;
 use tokio::time::Instant;
@@ -115,7 +116,7 @@ async fn a_legacy_server() {
 }
 
 /// LINK-2: a legacy server has been asked for its own stream before it is asked for anything else, so that the request for
-/// it cannot be taken for one that takes up an answer; a server that says nothing to it is not waited for.
+/// it cannot be taken for one that takes up an answer.
 #[tokio::test]
 async fn the_stream_of_a_server_comes_before_its_calls() {
     let table: [fn() -> Vec<Part>; 3] = [
@@ -138,6 +139,44 @@ async fn the_stream_of_a_server_comes_before_its_calls() {
         assert!(stream.is_some() && stream < list, "{asked:?}");
         running.end().await;
     }
+}
+
+/// FAULT-3: a server that sends even the head of its own stream with the first event only, as those on Node do, is not
+/// waited for: it serves, and answers calls, without any time passing. What it then asks there during a call reaches the
+/// client of that call.
+#[tokio::test(start_paused = true)]
+async fn a_stream_without_a_head_is_not_waited_for() {
+    let _still = Standstill::begin();
+    let began = Instant::now();
+    let (asks, is_asked) = tokio::sync::watch::channel(false);
+    let peer = Peer::start(move |asked| match (asked.method.as_str(), asked.rpc().as_str()) {
+        ("GET", _) => {
+            let question = json!({"jsonrpc": "2.0", "id": 7, "method": "roots/list"});
+            vec![Part::Until(is_asked.clone()), stream_head(&[]), event(&question), Part::Hang]
+        }
+        ("POST", "tools/call") if asked.json()["params"]["name"] == "slow" => {
+            asks.send_replace(true);
+            vec![Part::Hang]
+        }
+        _ => legacy(asked, |asked| json_reply(&result(asked, "old"))),
+    })
+    .await;
+    let running = Running::start(&peer, |_, _| {});
+    let ready = running.ready().await;
+    assert_eq!(call(&ready, "echo").await.unwrap(), "old");
+    assert!(peer.asked().iter().any(|asked| asked.method == "GET"), "its stream was asked for");
+
+    let roots = Abilities::declared(&Raw::literal(r#"{"roots":{}}"#));
+    let mut exchange = ready.link.open_for(Purpose::Ordinary, roots);
+    let params = Raw::literal(r#"{"name":"slow","arguments":{}}"#);
+    exchange.send(&Method::ToolsCall, &Spliced::from(params)).await;
+    match exchange.next().await {
+        Event::Asked(question) => assert_eq!(question.method, Method::RootsList),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO, "nothing waited for a timer");
+    drop(exchange);
+    running.end().await;
 }
 
 /// LINK-2: progress comes before the answer, whatever else the stream holds.

@@ -27,8 +27,8 @@ use crate::negotiate::{
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an HTTP+SSE server may take to say where messages go.
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a server may take to say whether it has a stream of its own. One that keeps silent until it has something to
-/// tell is not waited for any longer.
+/// How long the request for a server's own stream may take to leave. Only a server that does not take it, or that asked
+/// to be left alone, makes anybody wait for so long.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the server may take to let a session end.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -81,8 +81,10 @@ pub(crate) async fn connect(
         Ok(peer) => {
             let (asked, answered) = oneshot::channel();
             let listener = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&remote).listen(asked)));
-            // What comes by that stream is missed before it is open; and a server that sees the request for it after a
-            // call may take it for one that takes up the stream of that call's answer.
+            // A server that sees the request for its stream after a call may take it for one that takes up the stream
+            // of that call's answer, and what it says before it has seen the request is missed. So the request leaves
+            // first. Its answer is not waited for: servers on Node send even the head with the first event only, and
+            // before a call goes out the server has answered for its tools and its health anyway.
             let _ = tokio::time::timeout(STREAM_TIMEOUT, answered).await;
             return Ok(found(&remote, Some(listener), false, peer));
         }
@@ -200,7 +202,7 @@ async fn sse(remote: &Arc<Remote>, offer: Offer) -> Result<(Link, HttpConnection
     let shaking = Dialect::clone(&remote.dialect.load()).shaking();
     remote.dialect.store(Arc::new(shaking.clone()));
     let opening = async {
-        let mut feed = Feed::open(remote, None).await.map_err(LinkError::from)?;
+        let mut feed = Feed::open(remote, None, || {}).await.map_err(LinkError::from)?;
         loop {
             match feed.next(remote.limit).await {
                 None => {

@@ -44,9 +44,13 @@ impl From<NoFeed> for LinkError {
 }
 
 impl Feed {
-    /// Asks for the stream, from where the last one broke off.
-    pub(super) async fn open(remote: &Remote, last_id: Option<&str>) -> Result<Self, NoFeed> {
-        match remote.exchange(&remote.stream_request(last_id)).await {
+    /// Asks for the stream, from where the last one broke off. `sent` is called when the request has left.
+    pub(super) async fn open(
+        remote: &Remote,
+        last_id: Option<&str>,
+        sent: impl FnMut(),
+    ) -> Result<Self, NoFeed> {
+        match remote.exchange_telling(&remote.stream_request(last_id), sent).await {
             Err(Failure::Unsent(reason) | Failure::Lost(reason)) => Err(NoFeed { status: None, reason }),
             Ok((head, wire)) => {
                 let status = head.status;
@@ -99,13 +103,14 @@ impl Remote {
         }
     }
 
-    /// Listens to a streamable server for as long as it lets us. `asked` is dropped when it has said whether it does.
+    /// Listens to a streamable server for as long as it lets us. `asked` is dropped when the first request for its
+    /// stream has left, or could not.
     pub(super) async fn listen(self: Arc<Self>, asked: oneshot::Sender<()>) {
         let mut asked = Some(asked);
         let mut last_id: Option<String> = None;
         let mut delay = RESUME_AFTER;
         loop {
-            let opened = Feed::open(&self, last_id.as_deref()).await;
+            let opened = Feed::open(&self, last_id.as_deref(), || drop(asked.take())).await;
             drop(asked.take());
             match opened {
                 Ok(mut feed) => {

@@ -293,7 +293,16 @@ impl Remote {
 
     /// One request and the head of its answer, wherever the server has moved it to.
     async fn exchange(&self, request: &Request) -> Result<(Head, Wire), Failure> {
-        let (mut head, mut wire) = self.exchange_once(request).await?;
+        self.exchange_telling(request, || {}).await
+    }
+
+    /// The same, and `sent` is called when the request has left, perhaps more than once.
+    async fn exchange_telling(
+        &self,
+        request: &Request,
+        mut sent: impl FnMut(),
+    ) -> Result<(Head, Wire), Failure> {
+        let (mut head, mut wire) = self.exchange_once(request, &mut sent).await?;
         if self.follows && head.status.is_redirection() {
             let mut url = self.url.clone();
             for _ in 0..MOST_REDIRECTS {
@@ -301,7 +310,7 @@ impl Remote {
                 debug!(server = %self.board.server, status = %head.status, "the server redirects to another path");
                 self.pool.put(wire);
                 let target = target(&to, is_carried(&to, self.proxy.as_ref()));
-                (head, wire) = self.exchange_once(&request.to(&target)).await?;
+                (head, wire) = self.exchange_once(&request.to(&target), &mut sent).await?;
                 url = to;
             }
         }
@@ -309,11 +318,15 @@ impl Remote {
     }
 
     /// One request and the head of its answer, on a connection that waits or on a new one.
-    async fn exchange_once(&self, request: &Request) -> Result<(Head, Wire), Failure> {
+    async fn exchange_once(
+        &self,
+        request: &Request,
+        sent: &mut impl FnMut(),
+    ) -> Result<(Head, Wire), Failure> {
         self.held().await;
         // Each may have been closed by the server since it was looked at.
         while let Some(mut wire) = self.pool.take() {
-            match wire.send(request).await {
+            match wire.send(request, &mut *sent).await {
                 Ok(head) => return Ok((head, wire)),
                 Err(failed) if failed.unsent => {}
                 Err(failed) => return Err(self.broken(&failed.error)),
@@ -322,7 +335,7 @@ impl Remote {
         let socket = dial(&self.url, self.proxy.as_ref()).await;
         let socket = socket.map_err(|error: DialError| Failure::Unsent(error.to_string()))?;
         let mut wire = Wire::over(socket);
-        match wire.send(request).await {
+        match wire.send(request, &mut *sent).await {
             Ok(head) => Ok((head, wire)),
             Err(failed) if failed.unsent => Err(Failure::Unsent(format!(
                 "{} closed the connection at once ({})",

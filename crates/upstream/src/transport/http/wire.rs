@@ -143,11 +143,22 @@ impl Wire {
         }
     }
 
-    /// Sends a request and waits for the head of its answer.
-    pub(crate) async fn send(&mut self, request: &Request) -> Result<Head, SendError> {
+    /// Sends a request and waits for the head of its answer. `sent` is called when all of the request is written.
+    pub(crate) async fn send(
+        &mut self,
+        request: &Request,
+        mut sent: impl FnMut(),
+    ) -> Result<Head, SendError> {
         let mut left = Buf::chain(request.head.as_ref(), request.body.as_ref());
         let whole = left.remaining();
-        poll_fn(|context| self.poll_exchange(&mut left, whole, context)).await
+        poll_fn(|context| {
+            let polled = self.poll_exchange(&mut left, whole, context);
+            if !left.has_remaining() {
+                sent();
+            }
+            polled
+        })
+        .await
     }
 
     /// Writes what is left of a request, and reads meanwhile: a server may answer before it has read all of it, and
@@ -542,7 +553,7 @@ mod tests {
                     let _ = far.shutdown().await;
                 };
                 let client = async {
-                    wire.send(&request(1)).await.map_err(|failed| failed.error)?;
+                    wire.send(&request(1), || {}).await.map_err(|failed| failed.error)?;
                     let body = whole(&mut wire).await?;
                     Ok::<_, io::Error>((body, wire.rest()))
                 };
@@ -622,7 +633,7 @@ mod tests {
         )
         .await
         .unwrap();
-        let answer = wire.send(&request(0)).await.unwrap();
+        let answer = wire.send(&request(0), || {}).await.unwrap();
         assert_eq!((answer.status, answer.media, answer.headers.len()), (StatusCode::OK, Media::Events, 0));
         assert_eq!(piece(&mut wire).await.unwrap().unwrap(), "hi");
         assert_eq!(wire.longest_wait, Duration::from_secs(6));
@@ -651,7 +662,7 @@ mod tests {
             far.write_all(&vec![b'y'; 3_000_000]).await.unwrap();
         };
         let client = async {
-            wire.send(&request(0)).await.unwrap();
+            wire.send(&request(0), || {}).await.unwrap();
             assert_eq!(wire.length(), Some(3_000_000));
             assert_eq!(whole(&mut wire).await.unwrap().len(), 3_000_000);
         };
@@ -666,20 +677,20 @@ mod tests {
         far.write_all(b"HTTP/1.1 413 Too large\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\nno")
             .await
             .unwrap();
-        let answer = wire.send(&request(50_000_000)).await.unwrap();
+        let answer = wire.send(&request(50_000_000), || {}).await.unwrap();
         assert_eq!((answer.status.as_u16(), &answer.headers["retry-after"]), (413, &HeaderValue::from(1)));
         assert_eq!(whole(&mut wire).await.unwrap(), "no");
         assert!(!wire.rest(), "what is left of the request is not written");
 
         let (mut wire, far) = pair().await;
         drop(far);
-        assert!(!wire.send(&request(50_000_000)).await.unwrap_err().unsent);
+        assert!(!wire.send(&request(50_000_000), || {}).await.unwrap_err().unsent);
 
         let (mut wire, far) = pair().await;
         far.set_zero_linger().unwrap();
         drop(far);
         wire.socket_is_readable().await;
-        assert!(wire.send(&request(1)).await.unwrap_err().unsent, "not a byte of it left");
+        assert!(wire.send(&request(1), || {}).await.unwrap_err().unsent, "not a byte of it left");
         let shown = format!("{:?} {wire:?}", request(3));
         assert_eq!(shown, "Request { size: 22, .. } Wire { body: Nothing, .. }");
     }
