@@ -48,6 +48,7 @@ pub(crate) fn run(root: &Path, html: bool) -> Result<()> {
 /// The tests of CI. They run once: with counters where these can be had, else without, and the step fails.
 pub(crate) fn ci(steps: &mut Steps<'_>) {
     steps.install_nextest();
+    steps.install_strace();
     match Counters::new(steps.root()) {
         Ok(counters) => {
             let mut counted = None;

@@ -194,7 +194,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     later("BOUND", 2, "schema work has a budget, and large checks run off the serving threads"),
     later("BOUND", 3, "every byte held is held for a peer, within `held_mb` and `held_per_peer_mb`"),
     later("BOUND", 4, "connections and sessions that never send a request make way for those that do"),
-    later(
+    kept(
         "FAULT",
         1,
         "a kill at any system call of a segment's life leaves a record that recovers and verifies",

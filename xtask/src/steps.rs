@@ -60,6 +60,20 @@ impl<'a> Steps<'a> {
         }
     }
 
+    /// Installs `strace` where it is missing: a test kills a process with it at chosen system calls, and fails without it.
+    pub(crate) fn install_strace(&self) {
+        if output(self.root, "strace", &["--version"]).is_ok() {
+            return;
+        }
+        let apt = |arguments: &[&str]| output(self.root, "apt-get", arguments).map(drop);
+        let install = ["install", "--yes", "--quiet", "--no-install-recommends", "strace"];
+        // The lists of packages may be missing or old.
+        let installed = apt(&install).or_else(|_| apt(&["update", "--quiet"]).and_then(|()| apt(&install)));
+        if let Err(error) = installed {
+            println!("strace could not be installed; install it for the tests of the audit store: {error:#}");
+        }
+    }
+
     /// All tests, with nextest where there is one: it gives each test a process of its own and ends those that hang.
     pub(crate) fn test(&mut self, profile: &str) {
         let with_nextest = has_nextest(self.root);

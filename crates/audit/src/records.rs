@@ -4,7 +4,7 @@
 //! A record is text and the hash that is stored beside it. Reading judges nothing; that is `verify`'s.
 
 use std::fs::File;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::iter;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use rusqlite::Connection;
 use serde::de::IgnoredAny;
 
 use crate::hash::unhex;
-use crate::store::{StoreError, connect, journal_of, segment_files};
+use crate::store::{Access, StoreError, connect, journal_of, segment_files};
 use crate::{Checkpoint, Hash};
 
 /// What a record is.
@@ -142,7 +142,7 @@ impl<'a> Segment<'a> {
         }
         // First: rows go from here into the database, and what is read of that is younger then.
         let journal = Journal::open(path)?;
-        let connection = connect(path, false)?;
+        let connection = connect(path, Access::Read)?;
         connection.busy_timeout(Duration::from_secs(2)).map_err(broken)?;
         connection.execute_batch("BEGIN").map_err(broken)?;
         Ok(Self { path, connection, journal })
@@ -347,9 +347,10 @@ pub fn read_export(
     for_each_line(file, path, |number, line| take(&read_line(line).ok_or(ReadError::Line { line: number })?))
 }
 
-/// Shows each line with its number, from 1, and the character that ends it.
+/// Shows each line with its number, from 1, and the character that ends it. One that has no such character is the last:
+/// what comes behind it later, while somebody writes, is the rest of it and no line.
 fn for_each_line(
-    file: File,
+    file: impl Read,
     path: &Path,
     mut show: impl FnMut(u64, &[u8]) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
@@ -362,6 +363,9 @@ fn for_each_line(
             break;
         }
         show(number, &line)?;
+        if line.last() != Some(&b'\n') {
+            break;
+        }
     }
     Ok(())
 }
@@ -402,4 +406,38 @@ pub fn read_checkpoints(path: &Path) -> Result<CheckpointFile, ReadError> {
         }
     }
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that grows while it is read: each part comes when the one before was read to its end.
+    struct Growing(Vec<&'static [u8]>, bool);
+
+    impl Read for Growing {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if !self.1 || self.0.is_empty() {
+                return Ok(0);
+            }
+            let part = self.0.remove(0);
+            into[..part.len()].copy_from_slice(part);
+            Ok(part.len())
+        }
+    }
+
+    /// AUD-3: whoever reads a journal while a line is being written has the lines before it, and not the rest of that
+    /// one as another.
+    #[test]
+    fn the_rest_of_a_line_that_is_being_written_is_no_line() {
+        let mut seen = Vec::new();
+        let growing = Growing(vec![b"one\ntw", b"o\nthree\n"], false);
+        for_each_line(growing, Path::new("journal"), |number, line| {
+            seen.push((number, line.to_vec()));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, [(1, b"one\n".to_vec()), (2, b"tw".to_vec())]);
+    }
 }

@@ -96,23 +96,26 @@ impl Blank {
         let path = path.to_owned();
         let new = path.with_extension(NEW);
         create_private(&new).map_err(|error| folder_of(&path, error))?;
-        let connection = open(&new, true)?;
+        let connection = connect(&new, Access::Repair)?;
         // A start and, when it gets its header, calls wait for this. The disk has it when the first log is brought in.
+        // Nothing is undone here: a file that does not get its place is thrown away as a whole.
         connection
-            .execute_batch("PRAGMA synchronous = OFF")
+            .execute_batch("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;")
             .map_err(|error| StoreError::database(&new, &error))?;
         migrate(&connection, &new)?;
         Ok(Self { connection, path })
     }
 
-    /// Gives it its header and its place.
+    /// Gives it its header, its mode and its place. In this order: a file in its place that a kill caught on the way into
+    /// its mode would be one that nobody can read without writing to it.
     pub(crate) fn begin(self, header: &str, head: Hash) -> Result<Database, StoreError> {
         let Self { connection, path } = self;
         let broken = |error: rusqlite::Error| StoreError::database(&path, &error);
         connection
             .execute("INSERT INTO segment (id, body, head) VALUES (1, ?1, ?2)", params![header, head.0])
             .map_err(broken)?;
-        drop(connection);
+        connection.execute_batch("PRAGMA journal_mode = WAL;").map_err(broken)?;
+        connection.close().map_err(|(_, error)| broken(error))?;
         std::fs::rename(path.with_extension(NEW), &path).map_err(|error| folder_of(&path, error))?;
         Database::connect(&path, None)
     }
@@ -132,7 +135,7 @@ impl Database {
     }
 
     fn connect(path: &Path, backlog: Option<Backlog>) -> Result<Self, StoreError> {
-        let connection = connect(path, true)?;
+        let connection = connect(path, Access::Write)?;
         migrate(&connection, path)?;
         Ok(Self {
             connection,
@@ -258,8 +261,10 @@ impl Database {
         self.connection
             .execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_checkpoint(TRUNCATE);")
             .map_err(|error| broken(&error))?;
-        // A reader keeps it in the mode of a running segment, which verifies just as well.
-        let _ = self.connection.execute_batch("PRAGMA journal_mode = DELETE;");
+        // A reader keeps it in the mode of a running segment, which verifies just as well. What undoes the change is kept
+        // in memory: it is one write of one page, and a kill behind it would leave a file beside the segment that every
+        // reader had to bring back first.
+        let _ = self.connection.execute_batch("PRAGMA journal_mode = MEMORY;");
         journal::remove(&self.path).map_err(|error| folder_of(&self.path, error))
     }
 
@@ -343,7 +348,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
 /// The texts of those of these rows that a database has.
 pub(crate) fn texts(path: &Path, numbers: &[u64]) -> Result<Vec<String>, StoreError> {
     let broken = |error: rusqlite::Error| StoreError::database(path, &error);
-    let connection = connect(path, false)?;
+    let connection = connect(path, Access::Read)?;
     let mut statement = connection.prepare("SELECT body FROM rows WHERE seq = ?1").map_err(broken)?;
     let texts = numbers.iter().map(|number| statement.query_row([number], |row| row.get(0)).optional());
     texts.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(broken)
@@ -355,28 +360,43 @@ fn create_private(path: &Path) -> std::io::Result<()> {
     std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map(drop)
 }
 
-/// Opens a file for writing, or for reading alone. Never waits for a lock unless told to.
-fn open(path: &Path, write: bool) -> Result<Connection, StoreError> {
+/// What a file is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// To look, as anybody may.
+    Read,
+    /// To look, and to bring in order what a kill interrupted, which SQLite does where it may write.
+    Repair,
+    /// To write, with a log.
+    Write,
+}
+
+/// Opens the file of a segment. Never waits for a lock unless told to.
+pub(crate) fn connect(path: &Path, access: Access) -> Result<Connection, StoreError> {
     let broken = |error: rusqlite::Error| StoreError::database(path, &error);
-    let access = if write { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
-    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX);
+    let mode = match access {
+        Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        Access::Repair | Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
+    };
+    let connection = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX);
     let connection = connection.map_err(broken)?;
     connection.busy_timeout(Duration::ZERO).map_err(broken)?;
+    if access == Access::Write {
+        keep_log(&connection).map_err(broken)?;
+    }
     Ok(connection)
 }
 
-/// Opens the file of a segment, with a log where it is written.
-pub(crate) fn connect(path: &Path, write: bool) -> Result<Connection, StoreError> {
-    let connection = open(path, write)?;
-    if write {
-        connection
-            .execute_batch(
-                "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0;
-                 PRAGMA cache_size = -512; PRAGMA trusted_schema = OFF;",
-            )
-            .map_err(|error| StoreError::database(path, &error))?;
+fn keep_log(connection: &Connection) -> Result<(), rusqlite::Error> {
+    let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
+    if mode != "wal" {
+        // One write of one page, which needs nothing beside the file that would undo it.
+        connection.execute_batch("PRAGMA journal_mode = OFF; PRAGMA journal_mode = WAL;")?;
     }
-    Ok(connection)
+    connection.execute_batch(
+        "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; PRAGMA cache_size = -512;
+         PRAGMA trusted_schema = OFF;",
+    )
 }
 
 /// Brings a file to the newest version of the schema.

@@ -29,7 +29,7 @@ use bridgehead_wire::Redactor;
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
-pub(crate) use self::database::connect;
+pub(crate) use self::database::{Access, connect};
 pub(crate) use self::journal::path_of as journal_of;
 use self::line::{Counter, Entering, Waiting};
 pub(crate) use self::recover::segment_files;

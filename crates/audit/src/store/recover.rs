@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rusqlite::OptionalExtension;
+use rusqlite::{Connection, OptionalExtension};
 use tracing::{info, warn};
 
-use super::database::{Database, connect};
+use super::database::{Access, Database, connect};
 use super::segment::{EXTENSION, OpenCalls, Segment};
 use super::{LOCK, StoreError, StoreOptions, journal_of, keeper};
 use crate::row::{ENTER, Row};
@@ -120,7 +120,8 @@ enum State {
 
 impl State {
     fn of(file: &Path) -> Result<Self, StoreError> {
-        Ok(match (is_sealed(file)?, journal_of(file).exists()) {
+        let sealed = seal(&connect(file, Access::Repair)?, file)?.is_some();
+        Ok(match (sealed, journal_of(file).exists()) {
             (true, true) => Self::Sealed,
             (true, false) => Self::Finished,
             (false, _) => Self::Growing,
@@ -133,7 +134,8 @@ pub(super) fn remove_new(folder: &Path, instance: &str) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with(&format!("{instance}.")) && name.ends_with(".new") {
+        // A database may have left more than itself: `.new-wal`, `.new-shm`.
+        if name.strip_prefix(instance).is_some_and(|rest| rest.starts_with('.') && rest.contains(".new")) {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -142,7 +144,7 @@ pub(super) fn remove_new(folder: &Path, instance: &str) {
 /// Adds the enters of a segment that have no exit, and takes those out that it has the exit of.
 fn collect_open(file: &Path, open: &mut Vec<(CorrelationId, u64, String)>) -> Result<(), StoreError> {
     let broken = |error: rusqlite::Error| StoreError::database(file, &error);
-    let connection = connect(file, true)?;
+    let connection = connect(file, Access::Repair)?;
     let mut statement = connection.prepare("SELECT body FROM rows ORDER BY seq").map_err(broken)?;
     let mut rows = statement.query([]).map_err(broken)?;
     while let Some(row) = rows.next().map_err(broken)? {
@@ -165,12 +167,16 @@ fn collect_open(file: &Path, open: &mut Vec<(CorrelationId, u64, String)>) -> Re
 
 /// Whether no row may follow.
 pub(crate) fn is_sealed(file: &Path) -> Result<bool, StoreError> {
-    let connection = connect(file, false)?;
+    Ok(seal(&connect(file, Access::Read)?, file)?.is_some())
+}
+
+/// The checkpoint that seals a segment, if it is sealed.
+fn seal(connection: &Connection, file: &Path) -> Result<Option<Checkpoint>, StoreError> {
     let last: Option<String> = connection
         .query_row("SELECT body FROM checkpoints ORDER BY rowid DESC LIMIT 1", [], |row| row.get(0))
         .optional()
         .map_err(|error| StoreError::database(file, &error))?;
-    Ok(last.and_then(|text| serde_json::from_str::<Checkpoint>(&text).ok()).is_some_and(|last| last.sealed))
+    Ok(last.and_then(|text| serde_json::from_str::<Checkpoint>(&text).ok()).filter(|last| last.sealed))
 }
 
 /// All segments in the folder, the oldest first: instance ids sort by age.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bridgehead_audit::{AuditSink, CorrelationId, INTERRUPTED, SqliteSink, StoreOptions, segments};
@@ -43,7 +44,7 @@ fn start_and_stop(folder: &Path) {
 fn a_locked_database_holds_up_no_call() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
-    options.patience = Duration::from_millis(300);
+    options.patience = Duration::from_millis(500);
     options.checkpoint_rows = 8;
     let sink = SqliteSink::open(options).unwrap();
     let file = segments(folder.path()).pop().unwrap();
@@ -75,7 +76,7 @@ fn a_locked_database_holds_up_no_call() {
 fn a_damaged_database_costs_no_row() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
-    options.patience = Duration::from_millis(50);
+    options.patience = Duration::from_millis(500);
     let sink = SqliteSink::open(options).unwrap();
     let file = segments(folder.path()).pop().unwrap();
     Connection::open(&file).unwrap().execute_batch("DROP VIEW calls; DROP TABLE rows").unwrap();
@@ -165,10 +166,12 @@ fn a_long_journal_is_begun_anew() {
     let enters: Vec<_> = (0..30).map(|_| enter_of(CorrelationId::mint(), "files__write", &large)).collect();
     enters.iter().for_each(|enter| block_on(sink.enter(enter)).unwrap());
     let file = segments(folder.path()).pop().unwrap();
-    eventually("the journal is empty", || fs::metadata(journal(&file)).unwrap().len() == 0);
+    // Where the machine is slow it is begun anew before all of them came, and has some again.
+    let written = 30 * large.len() as u64;
+    eventually("the journal is begun anew", || fs::metadata(journal(&file)).unwrap().len() < written / 2 + 1);
     assert_eq!(rows(&file).len(), 30);
     block_on(call(&sink, 1)).unwrap();
-    assert!(rows(&file).len() > 30, "it is in the new one");
+    assert!(rows(&file).len() > 30, "it is there, in whichever journal");
     sink.close();
     assert_eq!(rows(&file).iter().map(|row| row.seq).collect::<Vec<_>>(), (1..=62).collect::<Vec<_>>());
     assert_eq!(verify(&[file]).1, []);
@@ -179,7 +182,7 @@ fn a_long_journal_is_begun_anew() {
 fn a_segment_that_cannot_be_finished_is_passed_by() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
-    (options.segment_bytes, options.patience) = (4_000, Duration::from_millis(50));
+    (options.segment_bytes, options.patience) = (4_000, Duration::from_millis(500));
     let sink = SqliteSink::open(options).unwrap();
     let first = segments(folder.path()).pop().unwrap();
     let other = lock(&first);
@@ -210,30 +213,37 @@ fn a_record_verifies_at_every_moment_of_its_making() {
     let sink = SqliteSink::open(options).unwrap();
     let first = segments(folder.path()).remove(0);
     let payload = format!("\"{}\"", "x".repeat(20_000));
-    let (mut before, mut renewals, mut length) = (0, 0, 0);
+    let (mut before, mut looks, mut renewals, mut length) = (0, 0, 0, 0);
+    let (seen, mut written) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            // Not so fast that the journal waits for the end.
-            for _ in 0..300 {
-                block_on(sink.enter(&enter_of(CorrelationId::mint(), "files__write", &payload))).unwrap();
-                std::thread::sleep(Duration::from_millis(3));
-            }
+            // Not so fast that the journal waits for the end, and until enough was seen of it.
+            let calls = (1..3_000).take_while(|_| !seen.load(Ordering::Relaxed));
+            calls
+                .inspect(|_| {
+                    block_on(sink.enter(&enter_of(CorrelationId::mint(), "files__write", &payload))).unwrap();
+                    std::thread::sleep(Duration::from_millis(3));
+                })
+                .last()
         });
         while !writer.is_finished() {
-            let (verified, problems) = verify(&segments(folder.path()));
+            let files = segments(folder.path());
+            let (verified, problems) = verify(&files);
             assert_eq!(problems, []);
             let count: u64 = verified.iter().map(|segment| segment.count).sum();
             assert!(count >= before, "{count} rows after {before}");
             before = count;
             let now = fs::metadata(journal(&first)).map_or(0, |data| data.len());
             renewals += usize::from(now < length);
-            length = now;
+            (length, looks) = (now, looks + 1);
+            seen.store(renewals > 0 && files.len() > 1 && looks > 30, Ordering::Relaxed);
         }
+        written = writer.join().unwrap().unwrap_or_default();
     });
     sink.close();
     let files = segments(folder.path());
     assert!(files.len() > 1 && renewals > 0, "{} segments, {renewals} journals", files.len());
     let (verified, problems) = verify(&files);
     assert_eq!(problems, []);
-    assert_eq!(verified.iter().map(|segment| segment.count).sum::<u64>(), 600);
+    assert_eq!(verified.iter().map(|segment| segment.count).sum::<u64>(), 2 * written);
 }

@@ -6,5 +6,6 @@
 mod bad;
 mod journal;
 mod keeping;
+mod killed;
 mod support;
 mod tamper;

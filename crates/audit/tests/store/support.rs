@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bridgehead_audit::{
     AuditError, AuditSink, Call, Clock, CorrelationId, Enter, Exit, Outcome, Problem, Record, RecordKind,
@@ -91,13 +91,15 @@ pub(crate) fn python_is_content(arguments: &[&str]) -> bool {
 }
 
 pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..500 {
+    // Long enough for a machine that has everything else to do.
+    let until = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < until {
         if holds() {
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("{what} did not come true in five seconds");
+    panic!("{what} did not come true in a minute");
 }
 
 pub(crate) fn open(folder: &Path) -> Arc<SqliteSink> {
