@@ -211,7 +211,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         2,
         "a start attempt has its own bound, and a call waits for a starting server within its clock",
     ),
-    later("HOUR", 3, "`call` and `tools` use the running gateway, else start only what they need"),
+    kept("HOUR", 3, "`call` and `tools` use the running gateway, else start only what they need"),
     later(
         "HOUR",
         4,

@@ -1,6 +1,6 @@
 //! The control socket of a running gateway, and the file beside it that tells of it.
 //!
-//! Only the owner may enter the folder, and whoever may open the socket is an operator. The files go with the
+//! Only the owner may enter the folder, and whoever may open the socket is an operator, and a client if they like. The files go with the
 //! gateway; what one that was killed left behind is removed by whoever notices. A socket that cannot be made is a
 //! warning: clients are served all the same.
 
@@ -14,8 +14,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bridgehead_config::Secret;
-use bridgehead_front::{Api, Token, serve_socket};
+use bridgehead_config::{HttpSettings, Secret};
+use bridgehead_front::{Api, Token, router, serve_socket};
 use bridgehead_gateway::Gateway;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -87,6 +87,13 @@ impl fmt::Debug for Instance {
     }
 }
 
+impl Instance {
+    /// Whether its socket belongs to whoever asks: what is called or shown there is then theirs.
+    pub fn is_own(&self) -> bool {
+        fs::symlink_metadata(&self.socket).is_ok_and(|file| file.uid() == rustix::process::geteuid().as_raw())
+    }
+}
+
 /// The gateways of this user that run, the longest-running first. Files of those that are gone are removed.
 pub fn running(directory: &Path) -> Vec<Instance> {
     let mut found = Vec::new();
@@ -149,7 +156,7 @@ pub(crate) fn open(
         socket: directory.join(format!("{id}.sock")),
         token: text.expose().to_owned(),
     };
-    let (served, shutdown) = (api.clone(), shutdown.clone());
+    let (served, gateway, shutdown) = (api.clone(), gateway.clone(), shutdown.clone());
     // In the background: clients do not wait for a file system.
     let serving = tokio::spawn(async move {
         let socket = instance.socket.display().to_string();
@@ -161,7 +168,13 @@ pub(crate) fn open(
         match listening {
             Ok((listener, files)) => {
                 debug!(socket, "operators are served");
-                serve_socket(listener, served, shutdown).await;
+                // The file's mode says who may come in: no browser and no other user can open it, so neither names
+                // of hosts nor a token are asked for.
+                let any = || vec!["*".to_owned()];
+                let open =
+                    HttpSettings { allowed_hosts: any(), allowed_origins: any(), ..HttpSettings::default() };
+                let clients = router(gateway, &open, None, shutdown.clone());
+                serve_socket(listener, served, clients, shutdown).await;
                 drop(files);
             }
             Err(error) => {

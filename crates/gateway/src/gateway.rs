@@ -389,6 +389,15 @@ impl Gateway {
         let _ = starting.wait_for(|starting| *starting == 0).await;
     }
 
+    /// Waits until a tool of that name is known, or no server is starting any more. Says whether it is known.
+    pub async fn knows(&self, tool: &str) -> bool {
+        let mut starting = self.0.starting.subscribe();
+        let known = || self.0.catalog.load().route(tool).is_some();
+        // Told with every merge, whatever came of it.
+        let _ = starting.wait_for(|starting| *starting == 0 || known()).await;
+        known()
+    }
+
     /// The servers, in the order of the configuration.
     pub fn upstreams(&self) -> Vec<Upstream> {
         self.0.upstreams.read().clone()

@@ -45,5 +45,6 @@ pub use feed::{Feed, Feeds};
 pub use gateway::{Gateway, OfferedTool, Options};
 pub use life::{CancelReason, ReloadReport};
 pub use native::{NativeTool, Need, RegisterError, ToolContext, ToolFailure};
+pub use offers::may_offer;
 pub use session::Session;
 pub use status::{Reload, ServerState, ServerStatus, Status};

@@ -60,6 +60,13 @@ pub(crate) fn is_under(name: &str, server: &str) -> bool {
     name.strip_prefix(server).is_some_and(|rest| rest.starts_with(SEPARATOR))
 }
 
+/// Whether a name may be a short form: it ends with `_` and eight hexadecimal digits.
+pub(crate) fn may_be_short(name: &str) -> bool {
+    let end =
+        name.len().checked_sub(SUFFIX).and_then(|at| name.get(at..)).and_then(|end| end.strip_prefix('_'));
+    end.is_some_and(|digits| digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
+}
+
 fn short(want: &Wanted<'_>, limit: usize, salt: u32) -> String {
     let kept: String = want.plain.chars().take(limit.saturating_sub(SUFFIX)).collect();
     let mut hash = Fnv::new();

@@ -7,12 +7,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
-use bridgehead_config::Prefix;
+use bridgehead_config::{GatewaySettings, Prefix, Server};
 use bridgehead_upstream::{Features, Items, Listing, State, Tool, Upstream};
 use bridgehead_wire::Raw;
 use tracing::debug;
 
-use crate::names::{Wanted, plain};
+use crate::names::{Wanted, is_under, may_be_short, plain};
 use crate::queue::{Queue, Queues};
 
 /// The tools of one server as it last listed them.
@@ -183,6 +183,20 @@ impl Offers {
     }
 }
 
+/// The servers among `servers` that may offer a tool called `tool`, for whoever wants to start no others. They name
+/// their tools as all of them together would.
+pub fn may_offer(settings: &GatewaySettings, servers: &[Server], tool: &str) -> Vec<Server> {
+    let named = servers.iter().map(|server| {
+        let prefixed = is_prefixed(settings.prefix, server.prefix, servers.len());
+        Server { prefix: Some(prefixed), ..server.clone() }
+    });
+    let may = |server: &Server| {
+        // A short form tells only the beginning of the server's name, and not even that where it is long.
+        may_be_short(tool) || server.prefix == Some(false) || is_under(tool, server.name.as_ref())
+    };
+    named.filter(may).collect()
+}
+
 /// `auto` leaves the prefix out if and only if exactly one server is configured.
 pub(crate) fn is_prefixed(prefix: Prefix, server: Option<bool>, servers: usize) -> bool {
     server.unwrap_or(match prefix {
@@ -194,7 +208,38 @@ pub(crate) fn is_prefixed(prefix: Prefix, server: Option<bool>, servers: usize) 
 
 #[cfg(test)]
 mod tests {
+    use bridgehead_config::Launch;
+
     use super::*;
+
+    /// HOUR-3: only servers whose tools can have that name are needed for a call, and they keep their names.
+    #[test]
+    fn who_may_offer_a_tool() {
+        #[track_caller]
+        fn check(servers: &[(&str, Option<bool>)], tool: &str, expected: &[(&str, bool)]) {
+            let settings = GatewaySettings::default();
+            let servers: Vec<Server> = servers
+                .iter()
+                .map(|(name, prefix)| {
+                    let launch = Launch::Unusable { reason: String::new() };
+                    let server = Server::new(name.parse().unwrap(), launch, &settings);
+                    Server { prefix: *prefix, ..server }
+                })
+                .collect();
+            let found = may_offer(&settings, &servers, tool);
+            let found: Vec<(&str, bool)> =
+                found.iter().map(|server| (server.name.as_str(), server.prefix.unwrap())).collect();
+            assert_eq!(found, expected, "{tool}");
+        }
+        let two = [("a", None), ("b", None)];
+        check(&two, "a__read", &[("a", true)]);
+        check(&two, "read", &[]);
+        check(&two, "server_ping", &[]);
+        check(&two, "x_e1f4230d", &[("a", true), ("b", true)]);
+        check(&[("a", None)], "read", &[("a", false)]);
+        check(&[("a", None), ("b", Some(false))], "a__read", &[("a", true), ("b", false)]);
+        check(&[("a", None), ("a__b", None)], "a__b__c", &[("a", true), ("a__b", true)]);
+    }
 
     /// CAT-3: `auto`, `true`, `false`, and the server's own word over them.
     #[test]

@@ -206,6 +206,7 @@ pub(crate) struct About {
 struct Told {
     addresses: Vec<String>,
     reload: Option<Reload>,
+    configuration: Option<String>,
 }
 
 impl About {
@@ -244,6 +245,17 @@ impl Gateway {
     /// Says how a change of the configuration went.
     pub fn set_reload(&self, reload: Reload) {
         self.inner().about.told.lock().reload = Some(reload);
+    }
+
+    /// Says which configuration is in effect, by an id that is the same for the same configuration; none if what
+    /// is in effect is no longer what was read.
+    pub fn set_configuration_id(&self, id: Option<String>) {
+        self.inner().about.told.lock().configuration = id;
+    }
+
+    /// The id of the configuration in effect, if somebody said it. It covers secrets, so it is for operators only.
+    pub fn configuration_id(&self) -> Option<String> {
+        self.inner().about.told.lock().configuration.clone()
     }
 
     /// The lines and facts that are kept of a server; none for a name that is not configured.

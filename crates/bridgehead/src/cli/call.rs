@@ -15,7 +15,9 @@ use super::world::World;
 /// Call a tool and print its answer
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 success, 1 the tool failed, 2 usage, 3 the server could not be reached.
+    after_help = "A gateway that runs with the same configuration is asked. Without one, the servers that may offer the
+tool are started for this once and stopped; such a call is not recorded.
+Exit codes: 0 success, 1 the tool failed, 2 usage, 3 the server could not be reached.
 
 Examples:
   bridgehead call add --args '{\"a\":1,\"b\":2}'
@@ -48,7 +50,7 @@ pub(crate) fn run(call: &Call, world: &World) -> Exit {
         }
     };
     run_once(async {
-        let target = match Target::open(&call.place, world, call.json).await {
+        let target = match Target::open(&call.place, world, Some(&call.name), call.json).await {
             Ok(target) => target,
             Err(exit) => return exit,
         };
@@ -57,7 +59,7 @@ pub(crate) fn run(call: &Call, world: &World) -> Exit {
             None => Some(calling.await),
             Some(seconds) => tokio::time::timeout(Duration::from_secs(seconds), calling).await.ok(),
         };
-        let failures = target.failures();
+        let (failures, _) = target.failures().await;
         target.close().await;
         match outcome {
             Some(Ok(result)) => answered(&result, call.json),
@@ -157,8 +159,10 @@ fn refused(error: &RpcError, failures: &[(String, String)], as_json: bool) -> Ex
         ) => Exit::Unreachable,
         _ => Exit::Failure,
     };
-    for (server, reason) in failures {
-        output::talk(&format!("warning: server `{server}` does not serve: {reason}"));
+    if exit == Exit::Unreachable {
+        for (server, reason) in failures {
+            output::talk(&format!("warning: server `{server}` does not serve: {reason}"));
+        }
     }
     if as_json {
         let body: Value = error.body().decode().unwrap_or_default();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bridgehead::Control;
 use bridgehead::control::{Instance, running};
+use bridgehead::{Config, Control};
 use bridgehead_front::API;
 use bridgehead_wire::EventBuffer;
 use bytes::Bytes;
@@ -86,6 +86,23 @@ fn list(all: &[Instance]) -> String {
         })
         .collect();
     output::table(&rows).trim_end().to_owned()
+}
+
+/// The gateway of this user that serves `config`, if one runs.
+pub(crate) async fn serving(config: &Config, world: &World) -> Option<Instance> {
+    let (file, id) = (world.file(config), world.id(config));
+    let folder = Control::directory(&world.variables)?;
+    for instance in running(&folder) {
+        let its_file =
+            instance.config.as_ref().map(|file| file.canonicalize().unwrap_or_else(|_| file.clone()));
+        if its_file == file
+            && instance.is_own()
+            && get(&instance, "configuration").await.is_ok_and(|told| told["id"] == id.as_str())
+        {
+            return Some(instance);
+        }
+    }
+    None
 }
 
 /// Why there is no answer to use.

@@ -90,7 +90,10 @@ impl Reloading {
                 }
                 let report = self.gateway.reload(config.servers.clone()).await;
                 // What is not effective stays different until it is, or is taken back.
-                self.config.servers = config.servers;
+                self.config.servers.clone_from(&config.servers);
+                // Whoever looks for a gateway of this file wants all that it says.
+                let id = needs_restart.is_empty().then(|| self.world.id(&config));
+                self.gateway.set_configuration_id(id);
                 let message = summary(&report);
                 info!(message, "the configuration was read again");
                 Reload { time: now(), ok: true, message, needs_restart }

@@ -1,8 +1,12 @@
-//! Asks a running gateway over streamable HTTP: one request per connection, plain HTTP only.
+//! Asks a running gateway over streamable HTTP: one request per connection, plain HTTP over TCP or its socket.
 
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use bridgehead::ByteStream;
 use bridgehead::config::Secret;
+use bridgehead::control::Instance;
 use bridgehead_front::ENDPOINT;
 use bridgehead_wire::{EventBuffer, Message, Method, Raw, Revision, encode_header_value};
 use bytes::{Bytes, BytesMut};
@@ -13,7 +17,7 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 use super::target::AskError;
 
@@ -26,10 +30,25 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Remote {
     authority: String,
-    host: String,
-    port: u16,
+    address: Address,
     path: String,
     token: Option<Secret>,
+}
+
+/// Where it listens.
+#[derive(Debug, PartialEq, Eq)]
+enum Address {
+    Tcp(String, u16),
+    Socket(PathBuf),
+}
+
+impl Address {
+    async fn connect(&self) -> io::Result<Box<dyn ByteStream>> {
+        Ok(match self {
+            Self::Tcp(host, port) => Box::new(TcpStream::connect((host.as_str(), *port)).await?),
+            Self::Socket(path) => Box::new(UnixStream::connect(path).await?),
+        })
+    }
 }
 
 impl Remote {
@@ -48,13 +67,23 @@ impl Remote {
             return Err("a URL must not carry credentials; use --token".to_owned());
         }
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let host = authority.host().trim_matches(['[', ']']).to_owned();
         Ok(Self {
-            host: authority.host().trim_matches(['[', ']']).to_owned(),
-            port: authority.port_u16().unwrap_or(80),
+            address: Address::Tcp(host, authority.port_u16().unwrap_or(80)),
             path: if path == "/" { ENDPOINT.to_owned() } else { path.to_owned() },
             authority: authority.to_string(),
             token,
         })
+    }
+
+    /// A gateway of this user, by its control socket.
+    pub(crate) fn at_socket(instance: &Instance) -> Self {
+        Self {
+            authority: "localhost".to_owned(),
+            address: Address::Socket(instance.socket.clone()),
+            path: ENDPOINT.to_owned(),
+            token: None,
+        }
     }
 
     /// Puts one modern question.
@@ -102,9 +131,8 @@ impl Remote {
         params: &str,
         headers: &[(String, String)],
     ) -> Result<Response<Incoming>, String> {
-        let failed = |reason: String| format!("cannot reach {}: {reason}", self.authority);
-        let connecting = TcpStream::connect((self.host.as_str(), self.port));
-        let stream = tokio::time::timeout(CONNECT_WITHIN, connecting)
+        let failed = |reason: String| format!("cannot reach {}: {reason}", self.name());
+        let stream = tokio::time::timeout(CONNECT_WITHIN, self.address.connect())
             .await
             .map_err(|_| failed(format!("no connection within {CONNECT_WITHIN:?}")))?
             .map_err(|error| failed(error.to_string()))?;
@@ -137,7 +165,15 @@ impl Remote {
     }
 
     fn unreachable(&self, reason: &str) -> AskError {
-        AskError::Unreachable(format!("cannot use the gateway at {}: {reason}", self.authority))
+        AskError::Unreachable(format!("cannot use the gateway at {}: {reason}", self.name()))
+    }
+
+    /// As people know it.
+    fn name(&self) -> String {
+        match &self.address {
+            Address::Tcp(..) => self.authority.clone(),
+            Address::Socket(path) => path.display().to_string(),
+        }
     }
 }
 
@@ -202,9 +238,10 @@ mod tests {
         #[track_caller]
         fn check(url: &str, expected: Result<(&str, u16, &str), &str>) {
             let remote = Remote::new(url, None);
-            let found =
-                remote.as_ref().map(|remote| (remote.host.as_str(), remote.port, remote.path.as_str()));
-            assert_eq!(found.map_err(String::as_str), expected);
+            let found = remote.map(|remote| (remote.address, remote.path));
+            let expected =
+                expected.map(|(host, port, path)| (Address::Tcp(host.to_owned(), port), path.to_owned()));
+            assert_eq!(found, expected.map_err(str::to_owned));
         }
         check("http://127.0.0.1:4848", Ok(("127.0.0.1", 4848, "/mcp")));
         check("http://localhost/", Ok(("localhost", 80, "/mcp")));

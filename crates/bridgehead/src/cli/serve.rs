@@ -108,6 +108,7 @@ async fn serve_until_end(config: Config, serve: &Serve, http: bool, world: &Worl
             return Exit::Failure;
         }
     };
+    server.gateway().set_configuration_id(Some(world.id(&written)));
     let running = match server.start().await {
         Ok(running) => running,
         Err(error) => {

@@ -1,17 +1,21 @@
-//! Whom `tools` and `call` ask: a gateway of their own, started for this once, or a running one.
+//! Whom `tools` and `call` ask: the gateway that runs with the same configuration, another one by its address, or
+//! one of their own, started for this once with the servers that are needed.
 
 use std::time::Duration;
 
 use bridgehead::config::Secret;
+use bridgehead::control::Instance;
 use bridgehead::{Config, Gateway, Principal, Signal};
-use bridgehead_gateway::{Ask, Caller, Options, ProgressSink, Session, Transport};
+use bridgehead_gateway::{Ask, Caller, Options, ProgressSink, Session, Transport, may_offer};
 use bridgehead_upstream::State;
 use bridgehead_wire::{Method, Object, Raw, RequestMeta, Revision, RpcError, code, key};
 use clap::Args;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::debug;
 
 use super::exit::Exit;
+use super::instance::{get, serving};
 use super::remote::Remote;
 use super::world::World;
 use super::{Chosen, output};
@@ -28,9 +32,12 @@ const MAX_PAGES: usize = 1000;
 pub(crate) struct Where {
     #[command(flatten)]
     pub(crate) chosen: Chosen,
-    /// Ask the gateway that runs at this address instead of starting the servers
+    /// Ask the gateway that runs at this address
     #[arg(long, global = true, value_name = "URL", conflicts_with = "config")]
     pub(crate) url: Option<String>,
+    /// Start the servers for this once, even if a gateway runs with this configuration
+    #[arg(long, global = true, conflicts_with = "url")]
+    pub(crate) fresh: bool,
     /// The bearer token for --url [env: BRIDGEHEAD_HTTP_TOKEN]
     #[arg(long, global = true, value_name = "TOKEN", requires = "url", allow_hyphen_values = true)]
     pub(crate) token: Option<String>,
@@ -39,8 +46,12 @@ pub(crate) struct Where {
 /// Whom to ask.
 #[derive(Debug)]
 pub(crate) enum Target {
+    /// Ours, which ends with this.
     Here(Gateway),
+    /// One that was named by its address.
     There(Remote),
+    /// One of this user with the same configuration.
+    Running(Remote, Box<Instance>),
 }
 
 /// Why there is no result.
@@ -55,8 +66,14 @@ pub(crate) enum AskError {
 }
 
 impl Target {
-    /// Finds whom to ask, starting servers where nobody runs; comes back when they have started or failed.
-    pub(crate) async fn open(place: &Where, world: &World, as_json: bool) -> Result<Self, Exit> {
+    /// Finds whom to ask, starting servers where nobody runs: those that may offer `tool`, or all if none is named.
+    /// Comes back when the tool is known, or when they have started or failed.
+    pub(crate) async fn open(
+        place: &Where,
+        world: &World,
+        tool: Option<&str>,
+        as_json: bool,
+    ) -> Result<Self, Exit> {
         if let Some(url) = &place.url {
             let token = place.token.clone().map(Secret::new).or_else(|| world.environment.http_token.clone());
             return Remote::new(url, token).map(Self::There).map_err(|reason| {
@@ -64,31 +81,50 @@ impl Target {
                 Exit::Usage
             });
         }
-        let config = world.configured(place.chosen.config.as_deref(), as_json)?;
+        let mut config = world.configured(place.chosen.config.as_deref(), as_json)?;
+        if !place.fresh
+            && let Some(instance) = serving(&config, world).await
+        {
+            debug!(instance = instance.instance, pid = instance.pid, "the running gateway is asked");
+            return Ok(Self::Running(Remote::at_socket(&instance), Box::new(instance)));
+        }
+        if let Some(tool) = tool {
+            config.servers = may_offer(&config.gateway, &config.servers, tool);
+        }
         let gateway = start(config, world)?;
-        if tokio::time::timeout(PATIENCE, gateway.settled()).await.is_err() {
+        let waiting = async {
+            match tool {
+                Some(tool) => drop(gateway.knows(tool).await),
+                None => gateway.settled().await,
+            }
+        };
+        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
             output::talk("warning: some servers are still starting; going on without them");
         }
         Ok(Self::Here(gateway))
     }
 
-    /// Servers that do not serve, with the reason.
-    pub(crate) fn failures(&self) -> Vec<(String, String)> {
-        match self {
-            Self::Here(gateway) => failures(gateway),
-            Self::There(_) => Vec::new(),
-        }
-    }
-
-    /// Whether a server could have been asked at all.
-    pub(crate) fn none_serves(&self) -> bool {
-        match self {
-            Self::Here(gateway) => {
-                let upstreams = gateway.upstreams();
-                !upstreams.is_empty() && failures(gateway).len() == upstreams.len()
+    /// Servers that do not serve, with the reason, and whether there is one that does.
+    pub(crate) async fn failures(&self) -> (Vec<(String, String)>, bool) {
+        let (failures, servers) = match self {
+            Self::Here(gateway) => (failures(gateway), gateway.upstreams().len()),
+            Self::There(_) => return (Vec::new(), true),
+            Self::Running(_, instance) => {
+                let status = get(instance, "status").await.unwrap_or_default();
+                let servers = status["upstreams"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let failed = |server: &Value| {
+                    let reason = match (server["state"].as_str()?, server["reason"].as_str()) {
+                        ("ready" | "asleep" | "stopped", _) => return None,
+                        ("starting", None) => "it is still starting",
+                        (_, reason) => reason.unwrap_or("no reason is known"),
+                    };
+                    Some((server["name"].as_str()?.to_owned(), reason.to_owned()))
+                };
+                (servers.iter().filter_map(failed).collect(), servers.len())
             }
-            Self::There(_) => false,
-        }
+        };
+        let serves = servers == 0 || failures.len() < servers;
+        (failures, serves)
     }
 
     /// All tools, each as it came.
@@ -188,7 +224,9 @@ impl Target {
     ) -> Result<Raw, AskError> {
         match self {
             Self::Here(gateway) => ask_here(gateway, method, params, on_progress).await,
-            Self::There(remote) => remote.ask(&method, &params, headers, &mut on_progress).await,
+            Self::There(remote) | Self::Running(remote, _) => {
+                remote.ask(&method, &params, headers, &mut on_progress).await
+            }
         }
     }
 

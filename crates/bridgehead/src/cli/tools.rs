@@ -15,7 +15,8 @@ const DESCRIPTION: usize = 100;
 /// Show the tools that are offered
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The servers are started for this, used once and stopped; with --url a running gateway is asked.
+    after_help = "A gateway that runs with the same configuration is asked. Without one, the servers are started for
+this once and stopped.
 
 Examples:
   bridgehead tools
@@ -49,7 +50,11 @@ enum What {
 /// Runs the verb.
 pub(crate) fn run(tools: &Tools, world: &World) -> Exit {
     run_once(async {
-        let target = match Target::open(&tools.place, world, tools.json).await {
+        let tool = match &tools.what {
+            Some(What::Show { name }) => Some(name.as_str()),
+            None | Some(What::List | What::Instructions) => None,
+        };
+        let target = match Target::open(&tools.place, world, tool, tools.json).await {
             Ok(target) => target,
             Err(exit) => return exit,
         };
@@ -57,12 +62,15 @@ pub(crate) fn run(tools: &Tools, world: &World) -> Exit {
             Some(What::Instructions) => target.instructions().await.map(Found::Instructions),
             None | Some(What::List | What::Show { .. }) => target.tools().await.map(Found::Tools),
         };
-        let (failures, none_serves) = (target.failures(), target.none_serves());
+        let (failures, some_serve) = target.failures().await;
         target.close().await;
-        for (server, reason) in &failures {
-            output::talk(&format!("warning: server `{server}` does not serve: {reason}"));
+        let is_shown = |listed: &[Raw]| tool.is_some_and(|tool| find(listed, tool).is_some());
+        if !matches!(&found, Ok(Found::Tools(listed)) if is_shown(listed)) {
+            for (server, reason) in &failures {
+                output::talk(&format!("warning: server `{server}` does not serve: {reason}"));
+            }
         }
-        let exit = if none_serves { Exit::Unreachable } else { Exit::Success };
+        let exit = if some_serve { Exit::Success } else { Exit::Unreachable };
         match (found, &tools.what) {
             (Err(error), _) => failed(&error, tools.json),
             (Ok(Found::Instructions(text)), _) => instructions(text.as_deref(), tools.json, exit),
@@ -128,12 +136,15 @@ fn list(tools: &[Raw], failures: &[(String, String)], as_json: bool, exit: Exit)
     output::data(&output::table(&rows), exit)
 }
 
-fn show(tools: &[Raw], name: &str, as_json: bool) -> Exit {
-    let found = tools.iter().find_map(|raw| {
+fn find<'t>(tools: &'t [Raw], name: &str) -> Option<(&'t Raw, Value)> {
+    tools.iter().find_map(|raw| {
         let tool: Value = raw.decode().ok()?;
         (tool["name"] == name).then_some((raw, tool))
-    });
-    let Some((raw, tool)) = found else {
+    })
+}
+
+fn show(tools: &[Raw], name: &str, as_json: bool) -> Exit {
+    let Some((raw, tool)) = find(tools, name) else {
         output::talk(&format!("error: no tool `{name}` is offered; `bridgehead tools` lists those that are"));
         return Exit::Failure;
     };

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use bridgehead::Config;
 use bridgehead::config::{ConfigError, Environment, Launch, Server, Source, Stdio, load, locate};
 
+use sha2::{Digest, Sha256};
+
 use super::exit::Exit;
 use super::output;
 
@@ -50,6 +52,37 @@ impl World {
             config.servers.push(Server::new(name, launch, &config.gateway));
         }
         Ok(config)
+    }
+
+    /// An id of a configuration that was just read: two that are the same file with the same text, mode and variables
+    /// have the same one. It covers secrets, so it is shown to nobody but the user's own programs.
+    pub(crate) fn id(&self, config: &Config) -> String {
+        let mut digest = Sha256::new();
+        let mut add = |field: &[u8]| {
+            digest.update((field.len() as u64).to_le_bytes());
+            digest.update(field);
+        };
+        add(config.gateway.mode.as_str().as_bytes());
+        if let Some(file) = self.file(config) {
+            add(file.as_os_str().as_encoded_bytes());
+            add(&std::fs::read(&file).unwrap_or_default());
+        }
+        for name in &config.interpolated {
+            add(name.as_bytes());
+            add(self.environment.variable(name).unwrap_or_default().as_bytes());
+        }
+        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The file that a configuration was read from, by the one path that it has for everybody.
+    pub(crate) fn file(&self, config: &Config) -> Option<PathBuf> {
+        match &config.source {
+            Source::Toml(path) | Source::ClientJson(path) => {
+                let path = self.folder.join(path);
+                Some(path.canonicalize().unwrap_or(path))
+            }
+            Source::Demo => None,
+        }
     }
 
     /// The same for verbs that only use it: what is wrong or worth knowing is told on the way.

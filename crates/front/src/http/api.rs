@@ -1,7 +1,8 @@
 //! The API for operators: how the gateway is, what happens, what servers write, and a restart.
 //!
 //! The same routes are served on the HTTP front, to whoever holds a token, and on a Unix socket, to whoever may
-//! open its file. Who may speak is decided before this is reached. Decides nothing about servers itself.
+//! open its file; the socket serves MCP clients too. Who may speak is decided before this is reached. Decides
+//! nothing about servers itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +22,8 @@ use tracing::{debug, info};
 
 use super::connection::{accept_all, connection};
 use super::reply::{self, Body, Reply};
-use super::{body, sse};
-use crate::Token;
+use super::{ENDPOINT, Routes, body, sse};
+use crate::{Backend, Token};
 
 /// What all routes of the API begin with.
 pub const API: &str = "/api/v1/";
@@ -70,10 +71,11 @@ impl Api {
         let query = Query(parts.uri.query().unwrap_or_default());
         let route = parts.uri.path().strip_prefix(API).unwrap_or_default();
         let wanted = match route {
-            "status" | "events" | "logs" => Method::GET,
+            "status" | "configuration" | "events" | "logs" => Method::GET,
             "restart" => Method::POST,
             _ => {
-                let routes = format!("nothing here; the routes are {API}{{status,events,logs,restart}}");
+                let routes =
+                    format!("nothing here; the routes are {API}{{status,configuration,events,logs,restart}}");
                 return failed(StatusCode::NOT_FOUND, &routes);
             }
         };
@@ -86,6 +88,7 @@ impl Api {
         }
         match route {
             "status" => answered(StatusCode::OK, &self.0.gateway.status()),
+            "configuration" => answered(StatusCode::OK, &json!({"id": self.0.gateway.configuration_id()})),
             "events" => self.events(&query),
             "logs" => self.logs(&query),
             _ => self.restart(content).await,
@@ -240,9 +243,14 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Serves the API on a Unix socket until `shutdown`, and then until what is in progress is answered. Whoever may
-/// open the socket may ask.
-pub async fn serve_socket(listener: UnixListener, api: Api, shutdown: CancellationToken) {
+/// Serves the API, and `routes` at the MCP endpoint, on a Unix socket until `shutdown`, and then until what is in
+/// progress is answered. Whoever may open the socket may ask, so `routes` should ask for no token.
+pub async fn serve_socket<B: Backend>(
+    listener: UnixListener,
+    api: Api,
+    routes: Routes<B>,
+    shutdown: CancellationToken,
+) {
     let accept = async move || Ok(listener.accept().await?.0);
     accept_all(
         "the control socket",
@@ -250,12 +258,17 @@ pub async fn serve_socket(listener: UnixListener, api: Api, shutdown: Cancellati
         accept,
         &shutdown,
         |connections, stream: UnixStream, slot| {
-            let (api, shutdown) = (api.clone(), shutdown.clone());
+            let (api, routes, shutdown) = (api.clone(), routes.clone(), shutdown.clone());
             connections.spawn(async move {
                 let _held = slot;
                 let answer = move |request: Request<Incoming>| {
-                    let api = api.clone();
-                    async move { api.answer(request).await }
+                    let (api, routes) = (api.clone(), routes.clone());
+                    async move {
+                        match request.uri().path() {
+                            ENDPOINT => routes.answer(request).await,
+                            _ => api.answer(request).await,
+                        }
+                    }
                 };
                 if let Err(error) = connection(stream, answer, shutdown).await {
                     debug!(%error, "a connection to the control socket ended early");

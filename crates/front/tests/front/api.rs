@@ -47,7 +47,9 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("api.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let on_socket = tokio::spawn(serve_socket(listener, api, shutdown.clone()));
+        let open = HttpSettings { allowed_hosts: vec!["*".to_owned()], ..HttpSettings::default() };
+        let clients = router(gateway.clone(), &open, None, shutdown.clone());
+        let on_socket = tokio::spawn(serve_socket(listener, api, clients, shutdown.clone()));
         Self { server: Server { address, shutdown, serving }, socket, gateway, on_socket, _folder: folder }
     }
 
@@ -90,7 +92,11 @@ async fn what_cannot_be_answered_says_why() {
         assert!(status == expected && message.contains(words), "{status} {body}");
     }
     let place = Place::new().await;
-    check(place.get("/api/v1/nothing").await, 404, "the routes are /api/v1/{status,events,logs,restart}");
+    check(
+        place.get("/api/v1/nothing").await,
+        404,
+        "the routes are /api/v1/{status,configuration,events,logs,restart}",
+    );
     check(place.get("/api/v1/restart").await, 405, "wants POST");
     check(place.ask("POST", "/api/v1/status", &[TOKEN], "").await, 405, "wants GET");
     check(place.get("/api/v1/logs").await, 400, "?server=NAME");
