@@ -172,8 +172,8 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "a confined server reaches no other process by limits, priorities, namespaces or shared memory",
     ),
     later("WALL", 4, "a Landlock too old for what was asked counts as missing, and gaps are shown"),
-    later("WALL", 5, "a confined server with network cannot call the gateway's own endpoint"),
-    later("WALL", 6, "over loopback only the users that `http.local_users` names may call"),
+    kept("WALL", 5, "a confined server with network cannot call the gateway's own endpoint"),
+    kept("WALL", 6, "over loopback only the users that `http.local_users` names may call"),
     later("WALL", 7, "a configuration found in the current folder runs only after a person agreed to it"),
     later("WALL", 8, "a gateway that would start itself refuses, by a marker in its children's environment"),
     later(

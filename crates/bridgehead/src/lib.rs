@@ -28,6 +28,7 @@
 //! ```
 
 pub mod control;
+mod endpoint;
 mod handlers;
 mod helper;
 mod running;
@@ -52,6 +53,7 @@ pub use bridgehead_gateway::{
 };
 pub use bridgehead_upstream::{bridge, provider};
 pub use control::Control;
+pub use endpoint::{Exposed, check_endpoint};
 pub use handlers::Signal;
 pub use helper::main_if_asked;
 pub use running::{DRAIN, Ending, RunError, Running};

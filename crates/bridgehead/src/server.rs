@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bridgehead_audit::{AuditSink, Clock};
-use bridgehead_config::{Config, GatewaySettings, Mode, Server as Upstream};
+use bridgehead_config::{Config, GatewaySettings, HttpSettings, Mode, Server as Upstream};
 use bridgehead_front::TokenError;
 use bridgehead_gateway::{Gateway, LineSink, NativeTool, Options, RegisterError, Registry};
 use parking_lot::Mutex;
@@ -19,6 +19,7 @@ use tracing::instrument::WithSubscriber;
 use tracing::{Dispatch, info};
 
 use crate::control::{self, Control};
+use crate::endpoint::{Exposed, check_endpoint};
 use crate::handlers;
 use crate::running::Running;
 use crate::transport::Transport;
@@ -150,12 +151,22 @@ impl ServerOptions {
         self
     }
 
+    /// The first endpoint that a server could call although it is confined. Without servers there is nobody.
+    fn exposed(&self) -> Option<Exposed> {
+        let none_runs = self.gateway.settings.mode == Mode::Minimal;
+        let http = self.transports.iter().filter(|_| !none_runs).filter_map(Transport::http_settings);
+        http.map(|settings: &HttpSettings| check_endpoint(&self.gateway.servers, settings))
+            .find_map(Result::err)
+    }
+
     /// Builds the server. Connects, installs and reads nothing.
     pub fn build(mut self) -> Result<Server, RegisterError> {
         if self.transports.is_empty() {
             self.transports.push(Transport::Stdio);
         }
+        let exposed = self.exposed();
         Ok(Server {
+            exposed,
             settings: self.gateway.settings.clone(),
             version: self.gateway.version.clone(),
             gateway: Gateway::new(self.gateway)?,
@@ -191,6 +202,9 @@ pub enum StartError {
     /// There is no usable bearer token.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// A confined server could call the gateway over HTTP.
+    #[error(transparent)]
+    Exposed(Exposed),
     /// A connection could not be made.
     #[error("cannot connect the transport: {0}")]
     Connect(io::Error),
@@ -212,6 +226,8 @@ fn cure(error: &io::Error) -> &'static str {
 
 /// A gateway with its ways in, not yet running.
 pub struct Server {
+    /// Why it must not start.
+    exposed: Option<Exposed>,
     gateway: Gateway,
     settings: GatewaySettings,
     version: String,
@@ -257,6 +273,9 @@ impl Server {
     }
 
     async fn start_here(&self) -> Result<Running, StartError> {
+        if let Some(exposed) = &self.exposed {
+            return Err(StartError::Exposed(exposed.clone()));
+        }
         let transports = self.transports.lock().take().ok_or(StartError::AlreadyStarted)?;
         let signals =
             if self.handlers { Some(handlers::install().map_err(StartError::Handlers)?) } else { None };

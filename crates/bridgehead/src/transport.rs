@@ -27,7 +27,7 @@ pub enum Transport {
     /// One client on this process's stdin and stdout.
     Stdio,
     /// Any number of clients over streamable HTTP.
-    Http(HttpSettings),
+    Http(Box<HttpSettings>),
     /// One client in this process, on the other end of the pair.
     Memory(DuplexStream),
     /// One client on a connection that takes a while to come about; the startup timeout covers it.
@@ -41,6 +41,19 @@ impl Transport {
             let stream: Box<dyn ByteStream> = Box::new(connecting.await?);
             Ok(stream)
         }))
+    }
+
+    /// A [`Transport::Http`] with these settings.
+    pub fn http(settings: HttpSettings) -> Self {
+        Self::Http(Box::new(settings))
+    }
+
+    /// The settings, where it is HTTP.
+    pub(crate) fn http_settings(&self) -> Option<&HttpSettings> {
+        match self {
+            Self::Http(settings) => Some(settings),
+            Self::Stdio | Self::Memory(_) | Self::Deferred(_) => None,
+        }
     }
 
     /// Takes what it needs: the streams, or the port and the token.
@@ -67,7 +80,7 @@ impl Transport {
                     .await
                     .map_err(|error| StartError::Listen { address: settings.listen, error })?;
                 settings.listen = listener.local_addr().map_err(StartError::Connect)?;
-                Ok(Connected::Http { listener, settings: Box::new(settings), token })
+                Ok(Connected::Http { listener, settings, token })
             }
         }
     }

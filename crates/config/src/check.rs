@@ -22,7 +22,9 @@ use crate::mask::is_variable_name;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::server::{Queue, ServerName};
-use crate::settings::{Config, GatewaySettings, HttpSettings, Prefix, ResourceUris, Source, TokenSource};
+use crate::settings::{
+    Config, GatewaySettings, HttpSettings, LocalUsers, Prefix, ResourceUris, Source, TokenSource,
+};
 use crate::tree::{Node, Span, Value};
 
 /// What surrounds the file.
@@ -123,6 +125,8 @@ fn http(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> Htt
             "a scheme and a host, such as `\"https://app.example.com\"`",
             findings,
         ),
+        local_users: local_users(section, findings),
+        sudo_uid: None,
         token: token(section, world, findings),
         max_sessions: count(section, "max_sessions", default.max_sessions),
         session_idle: duration(section, "session_idle_ms", default.session_idle),
@@ -132,6 +136,35 @@ fn http(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> Htt
             .integer("poll_after_ms")
             .map(|_| duration(section, "poll_after_ms", default.keep_alive)),
     }
+}
+
+/// `local_users`, its names as numbers. Only `/etc/passwd` is asked: a name from elsewhere has a number too.
+fn local_users(section: &Section<'_>, findings: &mut Findings) -> LocalUsers {
+    let Some(items) = section.items("local_users") else {
+        return match section.text("local_users") {
+            Some((word, _)) if word.eq_ignore_ascii_case("any") => LocalUsers::Any,
+            _ => LocalUsers::Same,
+        };
+    };
+    let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut users = Vec::new();
+    for (user, span) in items {
+        match user.parse().ok().or_else(|| uid_in(&known, &user)) {
+            Some(uid) => users.push(uid),
+            None => findings.mistake(
+                findings
+                    .diagnostic(format!("`local_users`: there is no user `{user}` in /etc/passwd"), span)
+                    .help("write the user's number, which `id -u NAME` prints"),
+            ),
+        }
+    }
+    LocalUsers::These(users)
+}
+
+fn uid_in(passwd: &str, name: &str) -> Option<u32> {
+    let fields = passwd.lines().map(|line| line.split(':'));
+    let mut found = fields.filter_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)));
+    found.next().flatten()?.parse().ok()
 }
 
 fn queues(root: &Section<'_>, findings: &mut Findings) -> Vec<Queue> {

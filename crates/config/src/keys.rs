@@ -82,6 +82,8 @@ pub enum Kind {
     FlagOr(&'static [&'static str]),
     /// A list of strings.
     List,
+    /// One of these words, in any case, or a list of strings and whole numbers.
+    ChoiceOrList(&'static [&'static str]),
     /// A table whose keys are free and whose values are strings.
     Map,
     /// A table with the keys of a place.
@@ -100,6 +102,7 @@ impl Kind {
             Kind::Choice(words) => format!("one of {}", quoted(words)),
             Kind::FlagOr(words) => format!("`true`, `false` or {}", quoted(words)),
             Kind::List => "a list of strings".to_owned(),
+            Kind::ChoiceOrList(words) => format!("one of {} or a list", quoted(words)),
             Kind::Map => "a table of strings".to_owned(),
             Kind::Table(_) => "a table".to_owned(),
             Kind::Tables(_) => "a table of tables".to_owned(),

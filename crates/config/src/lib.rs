@@ -56,7 +56,7 @@ pub use server::{
     Transport,
 };
 pub use settings::{
-    AuditPayloads, AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, LogLevel, Mode, Prefix,
-    ResourceUris, Source, TokenSource, UnknownWord,
+    AuditPayloads, AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, LocalUsers, LogLevel,
+    Mode, Prefix, ResourceUris, Source, TokenSource, UnknownWord,
 };
 pub use url::{InvalidUrl, Url};

@@ -70,6 +70,7 @@ pub fn load(path: Option<&Path>, environment: &Environment, cwd: &Path) -> Resul
             config
         }
     };
+    config.http.sudo_uid = environment.variable("SUDO_UID").and_then(|uid| uid.parse().ok());
     config.gateway.mode = environment.mode.unwrap_or(config.gateway.mode);
     config.gateway.startup_timeout = environment.startup_timeout.unwrap_or(config.gateway.startup_timeout);
     Ok(config)

@@ -107,6 +107,10 @@ fn kind(kind: Kind) -> Value {
         Kind::Choice(choices) => words(choices),
         Kind::FlagOr(choices) => json!({ "anyOf": [{ "type": "boolean" }, words(choices)] }),
         Kind::List => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::ChoiceOrList(choices) => {
+            let items = json!({ "type": "array", "items": { "type": ["string", "integer"] } });
+            json!({ "anyOf": [words(choices), items] })
+        }
         Kind::Map => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
         Kind::Table(place) => refer(place),
         Kind::Tables(place) => {

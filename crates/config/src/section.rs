@@ -173,6 +173,16 @@ impl<'t> Section<'t> {
         }
     }
 
+    /// The items of a list that may also hold numbers, as text; none if the value is no list.
+    pub(crate) fn items(&self, name: &str) -> Option<Vec<(String, &'t Span)>> {
+        match &self.entry(name)?.node.value {
+            Value::List(items) => {
+                Some(items.iter().filter_map(|item| Some((item.value.scalar_text()?, &item.span))).collect())
+            }
+            _ => None,
+        }
+    }
+
     /// The entries of a table, of whatever kind.
     pub(crate) fn table(&self, name: &str) -> &'t [Entry] {
         match self.entry(name).map(|entry| &entry.node.value) {
@@ -256,10 +266,13 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
             let fits = u64::try_from(*number).is_ok_and(|number| (least..=most).contains(&number));
             (!fits).then_some(node)
         }
-        (Kind::Choice(words) | Kind::FlagOr(words), Value::Text(text)) => {
+        (Kind::Choice(words) | Kind::FlagOr(words) | Kind::ChoiceOrList(words), Value::Text(text)) => {
             (!words.iter().any(|word| word.eq_ignore_ascii_case(text))).then_some(node)
         }
         (Kind::List, Value::List(items)) => items.iter().find(|item| !is_text(item)),
+        (Kind::ChoiceOrList(_), Value::List(items)) => {
+            items.iter().find(|item| !matches!(item.value, Value::Text(_) | Value::Integer(_)))
+        }
         (Kind::Map, Value::Table(entries)) => {
             entries.iter().map(|entry| &entry.node).find(|item| !is_text(item))
         }
@@ -273,8 +286,10 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
         // Where the kind is right, only the value itself says what is wrong. Such values are words and
         // numbers by nature; a longer text ended up here by accident and is not repeated.
         (Kind::Integer { .. }, Value::Integer(number)) => format!("`{number}`"),
-        (Kind::Choice(_) | Kind::FlagOr(_), Value::Text(text)) if text.len() <= 20 => format!("`\"{text}\"`"),
-        (Kind::Choice(_) | Kind::FlagOr(_), Value::Text(_)) => "another string".to_owned(),
+        (Kind::Choice(_) | Kind::FlagOr(_) | Kind::ChoiceOrList(_), Value::Text(text)) => match text.len() {
+            ..=20 => format!("`\"{text}\"`"),
+            _ => "another string".to_owned(),
+        },
         (_, value) => value.describe().to_owned(),
     };
     Some(
@@ -289,7 +304,11 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
 }
 
 fn meant_word(kind: Kind, value: &Value) -> Option<&'static str> {
-    let (Kind::Choice(words) | Kind::FlagOr(words), Value::Text(text)) = (kind, value) else { return None };
+    let (Kind::Choice(words) | Kind::FlagOr(words) | Kind::ChoiceOrList(words), Value::Text(text)) =
+        (kind, value)
+    else {
+        return None;
+    };
     let distance = |word: &str| strsim::damerau_levenshtein(&text.to_lowercase(), word);
     words.iter().copied().filter(|word| distance(word) <= 2).min_by_key(|word| distance(word))
 }

@@ -145,6 +145,10 @@ pub struct HttpSettings {
     pub allowed_hosts: Vec<String>,
     /// Accepted `Origin` values besides those of loopback.
     pub allowed_origins: Vec<String>,
+    /// Who on this machine may call where no token is asked for.
+    pub local_users: LocalUsers,
+    /// Who started the gateway by `sudo`. Counts as the gateway's own user where that is root.
+    pub sudo_uid: Option<u32>,
     /// Where the bearer token comes from.
     pub token: TokenSource,
     /// How many sessions may be open at once.
@@ -157,6 +161,18 @@ pub struct HttpSettings {
     pub keep_alive: Duration,
     /// After how much silence a legacy client is sent away from the stream of its call, to come back for the rest.
     pub poll_after: Option<Duration>,
+}
+
+/// Who on this machine may call over loopback where no token is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum LocalUsers {
+    /// The gateway's own user.
+    #[default]
+    Same,
+    /// Every user.
+    Any,
+    /// The users with these numbers, and nobody else.
+    These(Vec<u32>),
 }
 
 /// Where the bearer token of the HTTP front comes from.
@@ -354,6 +370,8 @@ impl Default for HttpSettings {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 4848)),
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            local_users: LocalUsers::Same,
+            sudo_uid: None,
             token: TokenSource::None,
             max_sessions: 1024,
             session_idle: Duration::from_millis(1_800_000),

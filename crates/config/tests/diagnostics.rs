@@ -336,7 +336,7 @@ env = "hunter2"
     3 | token = …
       | ^^^^^ not a key of `[http]`
       |
-      = help: the keys here are `listen`, `allowed_hosts`, `allowed_origins`, `token_file`, `token_env`, `max_sessions`, `session_idle_ms`, `max_body_mb`, `keep_alive_ms`, `poll_after_ms`
+      = help: the keys here are `listen`, `allowed_hosts`, `allowed_origins`, `local_users`, `token_file`, `token_env`, `max_sessions`, `session_idle_ms`, `max_body_mb`, `keep_alive_ms`, `poll_after_ms`
 
     error: `token_env`: that variable is not set
      --> bridgehead.toml:4:13

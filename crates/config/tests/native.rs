@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bridgehead_config::{
-    Config, ConfigError, Environment, EraChoice, Isolation, Launch, Mode, Output, Prefix, Queue, Server,
-    Source, Stdio, TokenSource, Transport, load,
+    Config, ConfigError, Environment, EraChoice, Isolation, Launch, LocalUsers, Mode, Output, Prefix, Queue,
+    Server, Source, Stdio, TokenSource, Transport, load,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -414,4 +414,25 @@ fn output_has_three_values() {
     check("output = \"off\"", Output::Off);
     check("output = \"report\"", Output::Report);
     check("output = \"enforce\"", Output::Enforce);
+}
+
+/// WALL-6: `local_users` is the gateway's own user unless a file says otherwise; names and numbers are the same list.
+#[test]
+fn local_users_are_a_word_or_a_list() {
+    #[track_caller]
+    fn check(written: &str, expected: &LocalUsers) {
+        assert_eq!(config(&format!("[http]\nlocal_users = {written}\n")).http.local_users, *expected);
+    }
+    assert_eq!(config("").http.local_users, LocalUsers::Same);
+    check("\"same\"", &LocalUsers::Same);
+    check("\"Any\"", &LocalUsers::Any);
+    check("[\"root\", 1000, \"1001\"]", &LocalUsers::These(vec![0, 1000, 1001]));
+    check("[]", &LocalUsers::These(Vec::new()));
+    let folder = tempfile::tempdir().unwrap();
+    for written in ["\"nobody-knows\"", "[\"nobody-knows\"]", "[-1]", "[true]", "7"] {
+        let text = format!("[http]\nlocal_users = {written}\n");
+        let error = load_in(folder.path(), &text, &[]).unwrap_err().to_string();
+        assert!(error.contains("`local_users`"), "{error}");
+    }
+    assert_eq!(config_with("", &[("SUDO_UID", "1000")]).http.sudo_uid, Some(1000));
 }

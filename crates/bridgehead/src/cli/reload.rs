@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead::config::{ConfigError, ServerName, Source};
-use bridgehead::{Config, Gateway};
+use bridgehead::{Config, Exposed, Gateway, Mode, check_endpoint};
 use bridgehead_gateway::{Reload, ReloadReport};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use rustix::process::{Signal, getpid, kill_process};
@@ -31,6 +31,8 @@ pub(crate) struct Reloading {
     pub(crate) gateway: Gateway,
     /// The configuration in effect, as it was written.
     pub(crate) config: Config,
+    /// Whether clients are served over HTTP.
+    pub(crate) http: bool,
 }
 
 /// What asks for a reload.
@@ -83,6 +85,12 @@ impl Reloading {
         let loading = tokio::task::spawn_blocking(move || world.configuration(explicit.as_deref()));
         let Ok(loaded) = loading.await else { return };
         let outcome = match loaded {
+            // A token that the new file may name is not asked for yet.
+            Ok(config) if let Some(exposed) = self.exposed(&config) => {
+                let message = exposed.to_string();
+                warn!(reason = message, "the new configuration cannot be used; the old one stays in effect");
+                Reload { time: now(), ok: false, message, needs_restart: Vec::new() }
+            }
             Ok(config) => {
                 let needs_restart = needs_restart(&self.config, &config);
                 for setting in &needs_restart {
@@ -105,6 +113,14 @@ impl Reloading {
             }
         };
         self.gateway.set_reload(outcome);
+    }
+}
+
+impl Reloading {
+    /// A server of `config` that could call this gateway although it is confined.
+    fn exposed(&self, config: &Config) -> Option<Exposed> {
+        let served = self.http && self.config.gateway.mode != Mode::Minimal;
+        check_endpoint(&config.servers, &self.config.http).err().filter(|_| served)
     }
 }
 
@@ -183,6 +199,7 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         listen = "http.listen",
         allowed_hosts = "http.allowed_hosts",
         allowed_origins = "http.allowed_origins",
+        local_users = "http.local_users",
         token = "http.token",
         max_sessions = "http.max_sessions",
         session_idle = "http.session_idle_ms",

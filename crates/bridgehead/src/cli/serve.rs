@@ -99,7 +99,7 @@ async fn serve_until_end(config: Config, serve: &Serve, http: bool, world: &Worl
         options = options.transport(Transport::Stdio);
     }
     if http {
-        options = options.transport(Transport::Http(config.http.clone()));
+        options = options.transport(Transport::http(config.http.clone()));
     }
     let server = match options.build() {
         Ok(server) => server,
@@ -135,6 +135,7 @@ async fn serve_until_end(config: Config, serve: &Serve, http: bool, world: &Worl
         explicit: serve.chosen.config.clone(),
         gateway: server.gateway().clone(),
         config: written,
+        http,
     };
     let exit = tokio::select! {
         ended = running.wait() => Exit::from(&ended),

@@ -43,7 +43,7 @@ fn servers_and_transports_show_their_kind_only() {
     assert!(shown.starts_with("Server { version: ") && shown.ends_with("connected: false, .. }"), "{shown}");
     let (_client, memory) = memory();
     let deferred = Transport::Deferred(Box::pin(std::future::pending()));
-    let kinds = [Transport::Stdio, Transport::Http(free_port()), memory, deferred];
+    let kinds = [Transport::Stdio, Transport::http(free_port()), memory, deferred];
     assert_eq!(format!("{kinds:?}"), "[Stdio, Http, Memory, Deferred]");
 }
 
@@ -62,7 +62,7 @@ fn building_has_no_side_effect() {
         &GatewaySettings::default(),
     );
     let server = Server::builder()
-        .transport(Transport::Http(settings.clone()))
+        .transport(Transport::http(settings.clone()))
         .upstream(upstream)
         .version("9.9.9")
         .mode(Mode::Readonly)
@@ -168,7 +168,7 @@ async fn a_start_that_takes_too_long() {
 #[tokio::test]
 async fn the_clients_end_is_the_servers() {
     let (client, transport) = memory();
-    let options = Server::builder().transport(transport).transport(Transport::Http(free_port()));
+    let options = Server::builder().transport(transport).transport(Transport::http(free_port()));
     let server = options.build().unwrap();
     let running = server.start().await.unwrap();
     let address = running.addresses()[0];

@@ -11,6 +11,7 @@ mod asking;
 mod bootstrap;
 mod common;
 mod doctor;
+mod door;
 mod example;
 mod leaks;
 mod memory;

@@ -1,6 +1,6 @@
 //! The table of keys itself. To let a key land, set its status to `Supported` and read it in `check`.
 
-use super::Kind::{self, Choice, Flag, FlagOr, Integer, List, Map, Table, Tables, Text};
+use super::Kind::{self, Choice, ChoiceOrList, Flag, FlagOr, Integer, List, Map, Table, Tables, Text};
 use super::Place::{self, Audit, Files, Gateway, Http, Limits, Queue, Root, Server, Tool};
 use super::{Key, Status};
 
@@ -62,6 +62,7 @@ pub const KEYS: &[Key] = &[
     works(Http, "listen", Text, "\"127.0.0.1:4848\"", "Address and port; anything but loopback requires a token."),
     works(Http, "allowed_hosts", List, "loopback names", "`Host` headers that are accepted besides those of loopback."),
     works(Http, "allowed_origins", List, "loopback origins", "`Origin` headers that are accepted besides those of loopback."),
+    works(Http, "local_users", ChoiceOrList(&["same", "any"]), "\"same\"", "Who on this machine may call where no token is asked for: the gateway's own user, anybody, or the users of a list, by name or number."),
     works(Http, "token_file", Text, "", "File that holds the bearer token clients must send."),
     works(Http, "token_env", Text, "", "Name of the variable that holds the bearer token clients must send."),
     works(Http, "max_sessions", COUNT, "1024", "How many sessions of older clients may be open at once."),

@@ -125,9 +125,14 @@ pub(crate) async fn accept_all<S>(
 }
 
 async fn serve_one<B: Backend>(stream: TcpStream, routes: Routes<B>, shutdown: CancellationToken) {
+    let peer = match (stream.peer_addr(), stream.local_addr()) {
+        (Ok(peer), Ok(ours)) => routes.meet(peer, ours),
+        // Gone before it was greeted.
+        _ => return,
+    };
     let answer = move |request| {
         let routes = routes.clone();
-        async move { routes.answer(request).await }
+        async move { routes.answer_to(peer, request).await }
     };
     if let Err(error) = connection(stream, answer, shutdown).await {
         debug!(%error, "a connection ended early");

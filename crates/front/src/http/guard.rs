@@ -1,8 +1,10 @@
-//! Who may speak to the endpoint at all: `Host`, `Origin`, bearer token, in this order.
+//! Who may speak to the endpoint at all: `Host`, `Origin`, then the bearer token or, without one, the local user.
 //!
 //! `Host` and `Origin` keep web pages out that reach a local port through a browser (DNS rebinding,
-//! cross-site requests); the token keeps everybody out who does not hold it. Looks at headers only.
+//! cross-site requests); the token keeps everybody out who does not hold it; where none is asked for, other users of
+//! the machine are kept out by who they are, which was found out when they connected.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use bridgehead_config::HttpSettings;
@@ -10,6 +12,7 @@ use bridgehead_gateway::Principal;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 
+use super::peer::{LocalRule, Peer};
 use crate::Token;
 
 /// The rules of one endpoint.
@@ -21,6 +24,7 @@ pub(crate) struct Guard {
     any_origin: bool,
     origins: Vec<String>,
     token: Option<Token>,
+    local_rule: LocalRule,
     /// Who clients are where no token is asked for.
     local: Principal,
 }
@@ -29,20 +33,20 @@ pub(crate) struct Guard {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Cow<'static, str>,
 }
 
 const BAD_HOST: Refusal = Refusal {
     status: StatusCode::FORBIDDEN,
-    reason: "this `Host` is not served here; add it to `http.allowed_hosts` to admit it",
+    reason: Cow::Borrowed("this `Host` is not served here; add it to `http.allowed_hosts` to admit it"),
 };
 const BAD_ORIGIN: Refusal = Refusal {
     status: StatusCode::FORBIDDEN,
-    reason: "this `Origin` is not admitted; add it to `http.allowed_origins` to admit it",
+    reason: Cow::Borrowed("this `Origin` is not admitted; add it to `http.allowed_origins` to admit it"),
 };
 const NO_TOKEN: Refusal = Refusal {
     status: StatusCode::UNAUTHORIZED,
-    reason: "a valid bearer token is required; send it as `Authorization: Bearer …`",
+    reason: Cow::Borrowed("a valid bearer token is required; send it as `Authorization: Bearer …`"),
 };
 
 impl Guard {
@@ -58,15 +62,21 @@ impl Guard {
             any_origin: settings.allowed_origins.iter().any(|origin| origin == "*"),
             origins: settings.allowed_origins.clone(),
             token,
+            local_rule: LocalRule::new(settings),
             local: Principal::local(),
         }
     }
 
+    /// Finds out who connects, once for all that they will ask. Whoever must show a token needs no other proof.
+    pub(crate) fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
+        if self.token.is_some() { Peer::Admitted } else { self.local_rule.judge(peer, ours) }
+    }
+
     /// Says who asks, or why they may not.
-    pub(crate) fn admit(&self, parts: &Parts) -> Result<Principal, Refusal> {
+    pub(crate) fn admit(&self, parts: &Parts, peer: Peer) -> Result<Principal, Refusal> {
         let host = self.host(parts)?;
         self.origin(&parts.headers, host)?;
-        self.principal(&parts.headers)
+        self.principal(&parts.headers, peer)
     }
 
     /// The same for operators, who must hold a token in any case: `instance` or that of the endpoint.
@@ -119,13 +129,31 @@ impl Guard {
         if admitted { Ok(()) } else { Err(BAD_ORIGIN) }
     }
 
-    fn principal(&self, headers: &HeaderMap) -> Result<Principal, Refusal> {
-        let Some(token) = &self.token else { return Ok(self.local.clone()) };
+    fn principal(&self, headers: &HeaderMap, peer: Peer) -> Result<Principal, Refusal> {
+        let Some(token) = &self.token else {
+            return match peer {
+                Peer::Admitted => Ok(self.local.clone()),
+                Peer::Refused(user) => Err(bad_user(user)),
+            };
+        };
         match offered(headers) {
             Some(offered) if token.matches(offered) => Ok(token.principal().clone()),
             _ => Err(NO_TOKEN),
         }
     }
+}
+
+fn bad_user(user: Option<u32>) -> Refusal {
+    let reason = match user {
+        Some(user) => format!(
+            "user {user} of this machine may not call; add {user} to `http.local_users` to admit that user, or \
+             ask for a token with `http.token_file`"
+        ),
+        None => "the user at the other end cannot be found out, so `http.local_users` admits nobody here; ask for a \
+                 token with `http.token_file`, or set `http.local_users` to \"any\""
+            .to_owned(),
+    };
+    Refusal { status: StatusCode::FORBIDDEN, reason: reason.into() }
 }
 
 /// The one bearer token that a request carries.
@@ -190,7 +218,7 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         guard
-            .admit(&parts)
+            .admit(&parts, Peer::Admitted)
             .map(|principal| principal.as_str().to_owned())
             .map_err(|refusal| refusal.status.as_u16())
     }
@@ -309,5 +337,23 @@ mod tests {
         check(&[("authorization", "Bearer s3cret"), ("authorization", "Bearer s3cret")], Err(401));
         let open = guard("127.0.0.1:1", &[], &[], None);
         assert_eq!(ask(&open, "/mcp", &[("host", "localhost")]).as_deref(), Ok("local"));
+    }
+
+    /// WALL-6: the refusal names the user and the key; with a token nobody is looked up.
+    #[test]
+    fn users() {
+        let request = http::Request::builder().uri("/mcp").header("host", "localhost");
+        let (parts, ()) = request.header("authorization", "Bearer s3cret").body(()).unwrap().into_parts();
+        let open = guard("127.0.0.1:1", &[], &[], None);
+        for (user, named) in [(Some(4711), "user 4711"), (None, "cannot be found out")] {
+            let refusal = open.admit(&parts, Peer::Refused(user)).unwrap_err();
+            assert_eq!(refusal.status, StatusCode::FORBIDDEN);
+            assert!(refusal.reason.contains(named) && refusal.reason.contains("`http.local_users`"));
+        }
+        let nowhere = "127.0.0.1:1".parse().unwrap();
+        assert_eq!(open.meet(nowhere, nowhere), Peer::Refused(None));
+        let by_token = guard("127.0.0.1:1", &[], &[], Some("s3cret"));
+        let peer = by_token.meet(nowhere, nowhere);
+        assert_eq!(by_token.admit(&parts, peer).unwrap().as_str(), "token");
     }
 }

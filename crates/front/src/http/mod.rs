@@ -11,6 +11,7 @@ mod guard;
 mod headers;
 mod legacy;
 mod modern;
+mod peer;
 mod replay;
 mod reply;
 mod running;
@@ -18,6 +19,7 @@ mod session;
 mod sse;
 mod workers;
 
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -37,6 +39,7 @@ pub use workers::Workers;
 use self::body::BodyError;
 use self::guard::Guard;
 use self::headers::Version;
+use self::peer::Peer;
 use self::reply::Reply;
 use self::session::Sessions;
 use crate::era::{self, Kind, Reading};
@@ -122,13 +125,26 @@ impl<B: Backend> Routes<B> {
         self
     }
 
-    /// Answers one HTTP request, wherever it came from. So few paths need no router.
+    /// Answers one HTTP request of whoever may hold these routes, wherever it came from. So few paths need no router.
     pub async fn answer<D>(&self, request: Request<D>) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Unpin,
     {
+        self.answer_to(Peer::Admitted, request).await
+    }
+
+    /// Finds out who connects.
+    pub(crate) fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
+        self.0.guard.meet(peer, ours)
+    }
+
+    /// Answers one HTTP request of a connection.
+    pub(crate) async fn answer_to<D>(&self, peer: Peer, request: Request<D>) -> Response<Body>
+    where
+        D: http_body::Body<Data = Bytes> + Unpin,
+    {
         match request.uri().path() {
-            ENDPOINT => endpoint(&self.0, request).await,
+            ENDPOINT => endpoint(&self.0, peer, request).await,
             HEALTH => reply::text("ok"),
             path if path.starts_with(API) && self.0.api.get().is_some() => {
                 Box::pin(operate(&self.0, request)).await
@@ -141,16 +157,16 @@ impl<B: Backend> Routes<B> {
     }
 }
 
-async fn endpoint<B: Backend, D>(front: &Front<B>, request: Request<D>) -> Reply
+async fn endpoint<B: Backend, D>(front: &Front<B>, peer: Peer, request: Request<D>) -> Reply
 where
     D: http_body::Body<Data = Bytes> + Unpin,
 {
     let (parts, body) = request.into_parts();
-    let principal = match front.guard.admit(&parts) {
+    let principal = match front.guard.admit(&parts, peer) {
         Ok(principal) => principal,
         Err(refusal) => {
-            debug!(status = %refusal.status, reason = refusal.reason, "turned a request away");
-            let error = RpcError::new(code::INVALID_REQUEST, refusal.reason);
+            debug!(status = %refusal.status, reason = %refusal.reason, "turned a request away");
+            let error = RpcError::new(code::INVALID_REQUEST, &refusal.reason);
             let mut reply = reply::error(refusal.status, None, &error);
             if refusal.status == StatusCode::UNAUTHORIZED {
                 reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -177,8 +193,8 @@ where
     let Some(api) = front.api.get() else { return reply::empty(StatusCode::NOT_FOUND) };
     let (parts, content) = request.into_parts();
     if let Err(refusal) = front.guard.admit_operator(&parts, api.token()) {
-        debug!(status = %refusal.status, reason = refusal.reason, "turned an operator away");
-        let mut reply = api::failed(refusal.status, refusal.reason);
+        debug!(status = %refusal.status, reason = %refusal.reason, "turned an operator away");
+        let mut reply = api::failed(refusal.status, &refusal.reason);
         if refusal.status == StatusCode::UNAUTHORIZED {
             reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

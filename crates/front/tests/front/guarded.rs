@@ -1,10 +1,14 @@
 //! Who may speak: paths, methods, Host, Origin and token, over real sockets.
 
-use bridgehead_config::{HttpSettings, Secret};
+use std::net::SocketAddr;
+
+use bridgehead_config::{HttpSettings, LocalUsers, Secret};
 use bridgehead_front::Token;
 use bytes::Bytes;
 use http::Request;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::client::{Server, mirrored};
 use crate::fake::{Fake, modern};
@@ -65,4 +69,82 @@ async fn a_token_is_asked_for_and_names_the_principal() {
     assert_eq!(server.post(&all, &body).await.status, 200);
     assert_eq!(*fake.callers.lock().unwrap(), ["token 2026-07-28"]);
     assert_eq!(server.send("GET", &[], "").await.status, 401, "streams need it too");
+}
+
+/// A user that is not ours.
+const OTHER: u32 = 65_534;
+
+/// Connects as another user: a socket belongs to whoever the thread is that makes it.
+fn connect_as_another(address: SocketAddr) -> Option<std::net::TcpStream> {
+    let connecting = std::thread::spawn(move || {
+        let other = rustix::process::Uid::from_raw(OTHER);
+        rustix::thread::set_thread_res_uid(other, other, other).ok()?;
+        std::net::TcpStream::connect(address).ok()
+    });
+    connecting.join().unwrap()
+}
+
+/// Sends requests on one connection and gives the status and body of each answer.
+async fn ask_twice(stream: std::net::TcpStream, token: &str) -> Vec<(u16, String)> {
+    stream.set_nonblocking(true).unwrap();
+    let io = TokioIo::new(tokio::net::TcpStream::from_std(stream).unwrap());
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let mut request = Request::builder().method("POST").uri("/mcp").header("host", "localhost");
+        request = request.header("accept", "application/json, text/event-stream");
+        request = request.header("content-type", "application/json").header("authorization", token);
+        for (name, value) in mirrored("tools/list", "") {
+            request = request.header(name, value);
+        }
+        let body = Full::new(Bytes::from(modern("1", "tools/list", "")));
+        let answer = sender.send_request(request.body(body).unwrap()).await.unwrap();
+        let status = answer.status().as_u16();
+        let text = answer.into_body().collect().await.unwrap().to_bytes();
+        answers.push((status, String::from_utf8_lossy(&text).into_owned()));
+    }
+    answers
+}
+
+/// WALL-6: over loopback only the users that `http.local_users` names may call, by who holds the connection.
+#[tokio::test]
+async fn other_users_of_the_machine_are_refused() {
+    let own = rustix::process::geteuid().as_raw();
+    let with = async |local_users: LocalUsers, token: Option<Token>| {
+        let settings = HttpSettings { local_users, ..HttpSettings::default() };
+        Server::with(&Fake::new(), settings, token).await
+    };
+    let check = async |server: &Server, mine: u16, theirs: u16| {
+        let answers = ask_twice(std::net::TcpStream::connect(server.address).unwrap(), "Bearer s3cret").await;
+        assert_eq!(
+            answers.iter().map(|(status, _)| *status).collect::<Vec<_>>(),
+            [mine, mine],
+            "{answers:?}"
+        );
+        // Only root can be somebody else.
+        let Some(stream) = connect_as_another(server.address) else { return };
+        let answers = ask_twice(stream, "Bearer s3cret").await;
+        assert_eq!(answers.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [theirs, theirs]);
+        for (_, text) in answers.iter().filter(|_| theirs == 403) {
+            assert!(text.contains("65534") && text.contains("http.local_users"), "{text}");
+        }
+    };
+    check(&with(LocalUsers::Same, None).await, 200, 403).await;
+    check(&with(LocalUsers::Any, None).await, 200, 200).await;
+    check(&with(LocalUsers::These(vec![own, OTHER]), None).await, 200, 200).await;
+    check(&with(LocalUsers::These(vec![own + 1]), None).await, 403, 403).await;
+    let token = Token::new("token", Secret::new("s3cret"));
+    check(&with(LocalUsers::Same, Some(token)).await, 200, 200).await;
+}
+
+/// WALL-6: whoever asks only for the health of the gateway need not be anybody.
+#[tokio::test]
+async fn everybody_may_ask_for_the_health() {
+    let settings = HttpSettings { local_users: LocalUsers::These(Vec::new()), ..HttpSettings::default() };
+    let server = Server::with(&Fake::new(), settings, None).await;
+    let request = Request::builder().uri("/healthz").body(Full::new(Bytes::new())).unwrap();
+    assert_eq!(server.exchange(request).await.answer().await.status, 200);
+    let refused = server.modern("tools/list", "", &modern("1", "tools/list", "")).await;
+    assert_eq!(refused.error(), (403, -32600, None));
 }

@@ -1,0 +1,141 @@
+//! Whether the HTTP endpoint is closed to the servers behind it that are confined.
+//!
+//! A confined server that has the network reaches every port of this machine, the gateway's own among them. Without a
+//! token it could call the tools of other servers there, with what those may do. So it is not served together with
+//! an endpoint that asks for nothing, or whose token it can read. Servers that are not confined could do all of that
+//! by themselves.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use bridgehead_config::{HttpSettings, Network, Server, ServerName, TokenSource};
+
+/// A confined server could call the gateway that it serves.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Exposed {
+    /// No token is asked for.
+    #[error(
+        "server `{server}` is confined but has the network, so it could call this gateway at {listen} and run the \
+         tools of other servers: ask for a token with `http.token_file` (a missing file is created), \
+         `http.token_env` or BRIDGEHEAD_HTTP_TOKEN, or give the server `network = \"none\"`, or serve without HTTP \
+         (`serve --stdio`)"
+    )]
+    NoToken {
+        /// The server.
+        server: ServerName,
+        /// The endpoint's address.
+        listen: SocketAddr,
+    },
+    /// The server may read the token.
+    #[error(
+        "server `{server}` is confined but has the network and may read the token of this gateway in `{}`, so it \
+         could call it and run the tools of other servers: move the file, narrow the server's `files`, pass the \
+         token by `http.token_env` instead, or give the server `network = \"none\"`",
+        file.display()
+    )]
+    TokenReadable {
+        /// The server.
+        server: ServerName,
+        /// The file with the token.
+        file: PathBuf,
+    },
+}
+
+/// Looks for a server that the endpoint would not keep out.
+pub fn check_endpoint(servers: &[Server], http: &HttpSettings) -> Result<(), Exposed> {
+    let confined = servers.iter().filter_map(|server| match &server.confinement {
+        Some(confinement) if confinement.network == Network::Full => Some((server, confinement)),
+        _ => None,
+    });
+    for (server, confinement) in confined {
+        match &http.token {
+            TokenSource::None => {
+                return Err(Exposed::NoToken { server: server.name.clone(), listen: http.listen });
+            }
+            TokenSource::File(file) => {
+                let readable = match &confinement.files {
+                    None => true,
+                    Some(files) => files.read.iter().chain(&files.write).any(|path| covers(path, file)),
+                };
+                if readable {
+                    return Err(Exposed::TokenReadable { server: server.name.clone(), file: file.clone() });
+                }
+            }
+            // Not among the variables that servers get, and the memory of the gateway is closed to confined ones.
+            TokenSource::Env { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether `file`, which need not be there yet, lies under `path`.
+fn covers(path: &Path, file: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize();
+    let file = real(file).or_else(|error| match (file.parent(), file.file_name()) {
+        (Some(folder), Some(name)) => real(folder).map(|folder| folder.join(name)),
+        _ => Err(error),
+    });
+    // What cannot be looked at is taken as it is written.
+    match (real(path), file) {
+        (Ok(path), Ok(file)) => file.starts_with(path),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_config::{Confinement, FileAccess, GatewaySettings, Launch, OnMissing, Secret, Stdio};
+
+    use super::*;
+
+    fn server(confinement: Option<Confinement>) -> Server {
+        let launch = Launch::Stdio(Stdio::new("x", ["y"]));
+        let mut server = Server::new("walled".parse().unwrap(), launch, &GatewaySettings::default());
+        server.confinement = confinement;
+        server
+    }
+
+    fn confined(read: &[&Path], network: Network) -> Option<Confinement> {
+        let read = read.iter().map(|path| path.to_path_buf()).collect();
+        let files = Some(FileAccess { read, write: Vec::new() });
+        Some(Confinement { files, network, on_missing: OnMissing::Refuse })
+    }
+
+    /// WALL-5: a confined server with network needs a token that it cannot read between itself and the endpoint.
+    #[test]
+    fn a_confined_server_with_network_must_not_reach_the_endpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let (inside, outside) = (folder.path().join("project"), folder.path().join("secrets"));
+        for folder in [&inside, &outside] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        std::os::unix::fs::symlink(inside.join("token"), outside.join("link")).unwrap();
+        std::fs::write(inside.join("token"), "t").unwrap();
+        let with = |token| HttpSettings { token, ..HttpSettings::default() };
+        let check = |confinement: Option<Confinement>, token: TokenSource| {
+            check_endpoint(&[server(None), server(confinement)], &with(token))
+                .map_err(|error| error.to_string())
+        };
+        let variable = || TokenSource::Env { name: "T".to_owned(), value: Secret::new("t") };
+        let file = |path: PathBuf| TokenSource::File(path);
+
+        let refused = check(confined(&[&inside], Network::Full), TokenSource::None).unwrap_err();
+        for part in ["`walled`", "127.0.0.1:4848", "http.token_file", "network = \"none\"", "--stdio"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        assert_eq!(check(None, TokenSource::None), Ok(()), "not confined at all");
+        assert_eq!(check(confined(&[&inside], Network::None), TokenSource::None), Ok(()));
+        assert_eq!(check(confined(&[&inside], Network::Full), variable()), Ok(()));
+        assert_eq!(check(confined(&[&inside], Network::Full), file(outside.join("token"))), Ok(()));
+        for readable in [inside.join("token"), inside.join("new"), outside.join("link")] {
+            let refused = check(confined(&[&inside], Network::Full), file(readable.clone())).unwrap_err();
+            assert!(
+                refused.contains("`walled`") && refused.contains(readable.to_str().unwrap()),
+                "{refused}"
+            );
+        }
+        assert!(check(confined(&[Path::new("/")], Network::Full), file(outside.join("token"))).is_err());
+        assert_eq!(check(confined(&[Path::new("/")], Network::Full), variable()), Ok(()));
+    }
+}

@@ -1,0 +1,298 @@
+//! Which local user holds the other end of a connection over loopback.
+//!
+//! The kernel is asked for the one socket that the peer's address and ours name (`sock_diag`), and where it has no
+//! such interface, its table of all sockets is read (`/proc/net/tcp`). A socket without an owner, because it was closed
+//! or only waits out its time, is reported with user 0: it counts as not found.
+
+use std::net::SocketAddr;
+
+use bridgehead_config::{HttpSettings, LocalUsers};
+
+/// Who may connect where no token is asked for.
+#[derive(Debug)]
+pub(crate) struct LocalRule {
+    /// None for everybody.
+    admitted: Option<Vec<u32>>,
+    /// The number that stands for all users that have none in this namespace.
+    nobody: Option<u32>,
+}
+
+/// What is known of whoever is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// One who may call, as far as users go.
+    Admitted,
+    /// A local user who may not; without a number, if the user cannot be found out.
+    Refused(Option<u32>),
+}
+
+impl LocalRule {
+    pub(crate) fn new(settings: &HttpSettings) -> Self {
+        let admitted = match &settings.local_users {
+            LocalUsers::Any => None,
+            LocalUsers::These(users) => Some(users.clone()),
+            LocalUsers::Same => {
+                let own = own_user();
+                // Whoever became root by `sudo` is still sitting there.
+                Some(own.into_iter().chain(settings.sudo_uid.filter(|_| own == Some(0))).collect())
+            }
+        };
+        Self { admitted, nobody: unmapped_user() }
+    }
+
+    /// Looks the user up. One question to the kernel, so this is for connections, not for requests.
+    pub(crate) fn judge(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
+        let Some(admitted) = &self.admitted else { return Peer::Admitted };
+        let user = owner(peer, ours).filter(|user| Some(*user) != self.nobody);
+        match user {
+            Some(user) if admitted.contains(&user) => Peer::Admitted,
+            user => Peer::Refused(user),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+use linux::{own_user, owner, unmapped_user};
+
+#[cfg(not(target_os = "linux"))]
+use elsewhere::{own_user, owner, unmapped_user};
+
+/// Nobody can be found out, so only those get in who need not be.
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    use std::net::SocketAddr;
+
+    pub(super) fn own_user() -> Option<u32> {
+        None
+    }
+
+    pub(super) fn unmapped_user() -> Option<u32> {
+        None
+    }
+
+    pub(super) fn owner(_peer: SocketAddr, _ours: SocketAddr) -> Option<u32> {
+        None
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::fmt::Write as _;
+    use std::net::{IpAddr, SocketAddr};
+
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+    };
+
+    /// `SOCK_DIAG_BY_FAMILY`, the kind of the question and of its answer.
+    const BY_FAMILY: u16 = 20;
+    /// `NLM_F_REQUEST`
+    const REQUEST: u16 = 1;
+    const TCP: u8 = 6;
+    const IPV4: u8 = 2;
+    const IPV6: u8 = 10;
+    /// A header and an `inet_diag_req_v2`.
+    const QUESTION_BYTES: usize = 16 + 56;
+    /// A header and an `inet_diag_msg`.
+    const ANSWER_BYTES: usize = 16 + 72;
+    /// The states of a socket whose process holds it: established, and closed for writing (`FIN_WAIT1`, `FIN_WAIT2`).
+    const HELD: [u8; 3] = [1, 4, 5];
+
+    pub(in super::super) fn own_user() -> Option<u32> {
+        Some(rustix::process::geteuid().as_raw())
+    }
+
+    /// In a user namespace that does not know all users, the others share one number.
+    pub(in super::super) fn unmapped_user() -> Option<u32> {
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        if map.split_ascii_whitespace().eq(["0", "0", "4294967295"]) {
+            return None;
+        }
+        let number = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+        Some(number.trim().parse().unwrap_or(65_534))
+    }
+
+    /// The user of the socket at `peer` that is connected to `ours`.
+    pub(in super::super) fn owner(peer: SocketAddr, ours: SocketAddr) -> Option<u32> {
+        asked(peer, ours).or_else(|| listed(peer, ours))
+    }
+
+    /// By `sock_diag`. That nothing is found and that nobody can be asked look the same.
+    pub(super) fn asked(peer: SocketAddr, ours: SocketAddr) -> Option<u32> {
+        let socket = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            Some(netlink::SOCK_DIAG),
+        );
+        let socket = socket.ok()?;
+        let question = question(peer, ours);
+        send(&socket, &question, SendFlags::empty()).ok()?;
+        let mut answer = [0; 1024];
+        // The answer is there when the question is sent.
+        let (_, length) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT).ok()?;
+        let answer = answer.get(..length).filter(|answer| answer.len() >= ANSWER_BYTES)?;
+        let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
+        let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
+        // The very socket that was asked for: in place of one that is not there the kernel gives one that listens.
+        let the_one = kind == BY_FAMILY
+            && answer.get(16) == question.get(16)
+            && answer.get(17).is_some_and(|state| HELD.contains(state))
+            && answer.get(20..56) == question.get(24..60);
+        let (user, inode) = (number(80)?, number(84)?);
+        (the_one && inode != 0).then_some(user)
+    }
+
+    fn question(peer: SocketAddr, ours: SocketAddr) -> [u8; QUESTION_BYTES] {
+        let mut out = [0; QUESTION_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| {
+            if let Some(place) = out.get_mut(at..at + bytes.len()) {
+                place.copy_from_slice(bytes);
+            }
+        };
+        put(0, &u32::try_from(QUESTION_BYTES).unwrap_or_default().to_ne_bytes());
+        put(4, &BY_FAMILY.to_ne_bytes());
+        put(6, &REQUEST.to_ne_bytes());
+        put(16, &[if peer.is_ipv4() { IPV4 } else { IPV6 }, TCP]);
+        put(20, &u32::MAX.to_ne_bytes());
+        put(24, &peer.port().to_be_bytes());
+        put(26, &ours.port().to_be_bytes());
+        for (at, address) in [(28, peer.ip()), (44, ours.ip())] {
+            match address {
+                IpAddr::V4(address) => put(at, &address.octets()),
+                IpAddr::V6(address) => put(at, &address.octets()),
+            }
+        }
+        // No interface, and any cookie.
+        put(64, &[u8::MAX; 8]);
+        out
+    }
+
+    /// By the table of all sockets.
+    pub(super) fn listed(peer: SocketAddr, ours: SocketAddr) -> Option<u32> {
+        let table = if peer.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
+        let table = std::fs::read_to_string(table).ok()?;
+        found(&table, peer, ours)
+    }
+
+    /// Columns: number, ours, theirs, state, queues, timer, retransmissions, user, time-out, inode.
+    pub(super) fn found(table: &str, peer: SocketAddr, ours: SocketAddr) -> Option<u32> {
+        let (peer, ours) = (shown(peer), shown(ours));
+        let lines = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+        let mut held = lines.filter_map(|columns| match columns.as_slice() {
+            [_, one, other, state, _, _, _, user, _, inode, ..] if *one == peer && *other == ours => {
+                let state = u8::from_str_radix(state, 16).ok()?;
+                let held = HELD.contains(&state) && *inode != "0";
+                held.then(|| user.parse().ok()).flatten()
+            }
+            _ => None,
+        });
+        held.next()
+    }
+
+    /// An address as the table shows it: words of the machine's own byte order.
+    fn shown(address: SocketAddr) -> String {
+        let mut out = String::new();
+        let octets: &[u8] = match address.ip() {
+            IpAddr::V4(address) => &address.octets(),
+            IpAddr::V6(address) => &address.octets(),
+        };
+        for word in octets.as_chunks::<4>().0 {
+            let _ = write!(out, "{:08X}", u32::from_ne_bytes(*word));
+        }
+        let _ = write!(out, ":{:04X}", address.port());
+        out
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use std::io::Read;
+    use std::net::{Shutdown, TcpListener, TcpStream};
+
+    use super::linux::{asked, found, listed};
+    use super::*;
+
+    /// A connection: the client's end, the served end, and the addresses of both as the served end sees them.
+    fn connected(listen: &str) -> (TcpStream, TcpStream, SocketAddr, SocketAddr) {
+        let listener = TcpListener::bind(listen).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (served, peer) = listener.accept().unwrap();
+        let ours = served.local_addr().unwrap();
+        (client, served, peer, ours)
+    }
+
+    /// WALL-6: both ways to find a user say the same, in both families.
+    #[test]
+    fn the_user_of_a_connection_is_found_both_ways() {
+        let own = own_user();
+        for listen in ["127.0.0.1:0", "127.1.2.3:0", "[::1]:0"] {
+            let Ok(_) = TcpListener::bind(listen) else { continue };
+            let (client, _served, peer, ours) = connected(listen);
+            // A kernel without `sock_diag` leaves the table.
+            if asked(peer, ours).is_some() {
+                assert_eq!(asked(peer, ours), own, "{listen}");
+            }
+            assert_eq!((listed(peer, ours), owner(peer, ours)), (own, own), "{listen}");
+            client.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(owner(peer, ours), own, "half closed is still held");
+            let other = SocketAddr::new(peer.ip(), 1);
+            assert_eq!((asked(other, ours), listed(other, ours)), (None, None));
+        }
+    }
+
+    /// WALL-6: a socket that nobody holds any more has no user, and above all not root.
+    #[test]
+    fn a_socket_that_was_closed_has_no_user() {
+        let (client, mut served, peer, ours) = connected("127.0.0.1:0");
+        drop(client);
+        assert_eq!(served.read(&mut [0; 1]).unwrap(), 0);
+        assert_eq!((asked(peer, ours), listed(peer, ours)), (None, None));
+    }
+
+    /// WALL-6: one that listens where the peer's socket was is not the peer.
+    #[test]
+    fn a_listener_is_not_taken_for_the_peer() {
+        let (listener, other) = (TcpListener::bind("127.0.0.1:0").unwrap(), "127.0.0.1:9".parse().unwrap());
+        let address = listener.local_addr().unwrap();
+        assert_eq!((asked(address, other), listed(address, other)), (None, None));
+    }
+
+    #[test]
+    fn a_row_of_the_table_counts_only_while_it_is_held() {
+        let (peer, ours) = ("127.0.0.1:36864".parse().unwrap(), "127.0.0.1:4848".parse().unwrap());
+        let row = |state: &str, user: &str, inode: &str| {
+            let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
+            let (one, other) = if cfg!(target_endian = "little") {
+                ("0100007F:9000", "0100007F:12F0")
+            } else {
+                ("7F000001:9000", "7F000001:12F0")
+            };
+            let rest = "00000000:00000000 00:00000000 00000000";
+            format!(
+                "{head}\n   0: {one} {other} {state} {rest}  {user}        0 {inode} 1 0000000000000000\n"
+            )
+        };
+        assert_eq!(found(&row("01", "1000", "77"), peer, ours), Some(1000));
+        assert_eq!(found(&row("05", "1000", "77"), peer, ours), Some(1000));
+        assert_eq!(found(&row("01", "0", "0"), peer, ours), None, "orphaned");
+        assert_eq!(found(&row("06", "0", "0"), peer, ours), None, "waits out its time");
+        assert_eq!(found(&row("02", "0", "5"), peer, ours), None, "another one that only begins");
+        assert_eq!(found(&row("01", "1000", "77"), ours, peer), None, "our own end");
+    }
+
+    /// WALL-6: root by `sudo` also means who typed it; anybody else's `SUDO_UID` means nothing.
+    #[test]
+    fn who_is_the_same_user() {
+        let settings = HttpSettings { sudo_uid: Some(4711), ..HttpSettings::default() };
+        let rule = LocalRule::new(&settings);
+        let own = own_user().unwrap();
+        let expected = if own == 0 { vec![0, 4711] } else { vec![own] };
+        assert_eq!(rule.admitted, Some(expected));
+        let any = HttpSettings { local_users: LocalUsers::Any, ..settings };
+        let nowhere = "127.0.0.1:1".parse().unwrap();
+        assert_eq!(LocalRule::new(&any).judge(nowhere, nowhere), Peer::Admitted);
+        assert_eq!(rule.judge(nowhere, nowhere), Peer::Refused(None));
+    }
+}
