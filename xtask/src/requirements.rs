@@ -206,7 +206,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         1,
         "modern clients with roots keep their process, and `roots` answers from the configuration",
     ),
-    later(
+    kept(
         "HOUR",
         2,
         "a start attempt has its own bound, and a call waits for a starting server within its clock",

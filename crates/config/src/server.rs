@@ -43,6 +43,8 @@ pub struct Server {
     pub restart: bool,
     /// Whether restarts are spread over time.
     pub jitter: bool,
+    /// How long one attempt to start it may take.
+    pub start_timeout: Duration,
     /// How long it must have served for the restart delays to begin anew.
     pub stable_after: Duration,
     /// How often its health is probed.
@@ -443,6 +445,7 @@ impl Server {
             filter: ToolFilter::default(),
             restart: true,
             jitter: true,
+            start_timeout: Duration::from_secs(180),
             stable_after: Duration::from_secs(60),
             probe_interval: Duration::from_secs(30),
             retry: Retry::Safe,

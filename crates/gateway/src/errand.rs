@@ -503,9 +503,10 @@ pub(crate) fn read(result: Raw, input: Input) -> Result<Outcome, CallError> {
 fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
     let code = match error {
         Unavailable::StillRestarting(_) => Code::RestartInProgress,
-        Unavailable::Down { .. } | Unavailable::Stopped | Unavailable::AllLeased(_) => {
-            Code::ProviderUnavailable
-        }
+        Unavailable::Down { .. }
+        | Unavailable::StillStarting(_)
+        | Unavailable::Stopped
+        | Unavailable::AllLeased(_) => Code::ProviderUnavailable,
         Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
         // It was to serve this call only; another may come up.
         Unavailable::Failed(_) if upstream.config().isolation == Isolation::Call => Code::ProviderUnavailable,

@@ -143,7 +143,7 @@ pub(crate) struct Inner {
     /// Ticks when the list that clients see has become another one.
     changes: watch::Sender<u64>,
     /// How many servers are still starting, as the catalog has it.
-    starting: watch::Sender<usize>,
+    pub(crate) starting: watch::Sender<usize>,
     /// Until when lists wait for servers that are starting; set by the first list.
     pub(crate) list_deadline: Mutex<Option<Instant>>,
     pub(crate) upstream_changed: Arc<Notify>,
@@ -434,17 +434,6 @@ impl Gateway {
         }
     }
 
-    /// SRV-3: the first list waits for servers that are starting, for a while.
-    pub(crate) async fn wait_for_servers(&self) {
-        let mut starting = self.0.starting.subscribe();
-        if *starting.borrow() == 0 {
-            return;
-        }
-        let wait = self.0.settings.list_wait;
-        let deadline = *self.0.list_deadline.lock().get_or_insert_with(|| Instant::now() + wait);
-        let _ = tokio::time::timeout_at(deadline, starting.wait_for(|starting| *starting == 0)).await;
-    }
-
     async fn call_tool(
         &self,
         caller: &Caller,
@@ -465,8 +454,7 @@ impl Gateway {
         let mut route = self.0.catalog.load().route(&tool).cloned();
         if route.is_none() {
             // A client may know the name from an earlier list, while its server is still coming up.
-            self.wait_for_servers().await;
-            route = self.0.catalog.load().route(&tool).cloned();
+            route = Box::pin(self.wait_for(Some(&tool), |catalog| catalog.route(&tool).cloned())).await;
         }
         let route = route.ok_or_else(|| self.0.why_unknown("tool", &tool));
         let correlation = correlation(ask);
@@ -548,9 +536,12 @@ impl Inner {
                 Code::ProviderInitFailed,
                 format!("{kind} `{name}` is not known: server `{server}` does not serve: {}", failure.reason),
             ),
-            Some((server, State::Starting { .. })) => CallError::new(
+            Some((server, State::Starting { since, .. })) => CallError::new(
                 Code::ProviderUnavailable,
-                format!("{kind} `{name}` is not known yet: server `{server}` is still starting"),
+                format!(
+                    "{kind} `{name}` is not known yet: server `{server}` is still starting after {} s",
+                    since.elapsed().as_secs()
+                ),
             ),
             _ => CallError::new(Code::ProviderToolUnknown, format!("no server offers {kind} `{name}`")),
         }

@@ -34,6 +34,7 @@ mod tasks;
 mod template;
 mod trace;
 mod uris;
+mod waiting;
 
 pub use asking::{Desk, Outlet, Questioner};
 pub use bridgehead_events as events;

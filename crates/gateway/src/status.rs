@@ -426,7 +426,7 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
     }
     if status.reason.is_some() {
         status.stderr = record.last_words();
-        status.next_step = Some(next_step(&status, record));
+        status.next_step = Some(next_step(&status, record, upstream.config().start_timeout));
     }
     status
 }
@@ -441,14 +441,21 @@ fn initialisation(init: &Initialisation) -> Value {
     })
 }
 
-/// What the operator may do about a server that does not serve.
-fn next_step(status: &ServerStatus, record: &Record) -> String {
+/// What the operator may do about a server that does not serve. `patience` is how long a start of it may take.
+fn next_step(status: &ServerStatus, record: &Record, patience: Duration) -> String {
     let name = &status.name;
     if status.transport == "none" {
         return format!("correct `{name}` in the configuration; `bridgehead check` shows where");
     }
     if status.sandbox_unavailable {
         return format!("see what works here with `bridgehead doctor`, and change what `{name}` asks for");
+    }
+    if status.state == ServerState::Starting && record.noise().is_none() {
+        return format!(
+            "wait: a start may take {} s (`start_timeout_ms`), as the first one does of a program that is downloaded; \
+             `bridgehead logs {name}` shows what it says meanwhile",
+            patience.as_secs()
+        );
     }
     if status.transport != "stdio" {
         return format!(

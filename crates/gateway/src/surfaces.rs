@@ -10,6 +10,7 @@ use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Shape, Spliced, code, 
 use serde_json::{Value, json};
 
 use crate::caller::{Ask, Caller, ProgressSink};
+use crate::catalog::Catalog;
 use crate::errand::{Errand, Outcome, Subject, addressed};
 use crate::error::CallError;
 use crate::gateway::Gateway;
@@ -84,7 +85,7 @@ impl Gateway {
         &self,
         caller: &Caller,
         ask: &Ask,
-        merged: fn(&crate::catalog::Catalog) -> &Arc<Merged>,
+        merged: fn(&Catalog) -> &Arc<Merged>,
     ) -> Result<Spliced, RpcError> {
         let cursor = self.cursor(ask).await?;
         let catalog = self.inner().catalog.load();
@@ -101,8 +102,7 @@ impl Gateway {
         let correlation = correlation(ask);
         let mut entry = self.inner().catalog.load().prompts.get(&name).cloned();
         if entry.is_none() {
-            self.wait_for_servers().await;
-            entry = self.inner().catalog.load().prompts.get(&name).cloned();
+            entry = Box::pin(self.wait_for(Some(&name), |catalog| catalog.prompts.get(&name).cloned())).await;
         }
         let Some(entry) = entry else {
             return Err(self.inner().why_unknown("prompt", &name).told("prompt", None, &name, correlation));
@@ -151,7 +151,10 @@ impl Gateway {
             trace: None,
         };
         let mut owners = self.inner().catalog.load().owners(&uri);
-        if owners.len() != 1 {
+        if owners.is_empty() {
+            let find = |catalog: &Catalog| Some(catalog.owners(&uri)).filter(|owners| !owners.is_empty());
+            owners = Box::pin(self.wait_for(None, find)).await.unwrap_or_default();
+        } else if owners.len() > 1 {
             self.wait_for_servers().await;
             owners = self.inner().catalog.load().owners(&uri);
         }

@@ -71,6 +71,7 @@ impl Key {
             launch,
             restart,
             jitter,
+            start_timeout,
             stable_after,
             probe_interval,
             isolation: _, // is the scope
@@ -98,7 +99,7 @@ impl Key {
         for flag in [*restart, *jitter, *lazy] {
             kept.add(&[u8::from(flag)]);
         }
-        for time in [*stable_after, *probe_interval, idle_timeout.unwrap_or_default()] {
+        for time in [*start_timeout, *stable_after, *probe_interval, idle_timeout.unwrap_or_default()] {
             kept.add(&time.as_nanos().to_le_bytes());
         }
         kept.add(format!("{era:?}").as_bytes());

@@ -12,7 +12,7 @@ use bridgehead_config::{Launch, Requirement, Server};
 use bridgehead_events::{Detail, Excerpt, InitOutcome};
 use bridgehead_wire::{Era, Object, Raw, Redactor};
 use futures_util::FutureExt;
-use tokio::sync::watch;
+use tokio::sync::{SemaphorePermit, watch};
 use tokio::time::Instant;
 use tracing::{debug, error, info, trace, warn};
 
@@ -324,7 +324,7 @@ impl Supervisor {
 
     /// One attempt: process, protocol, tools, probe.
     async fn attempt(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), Refusal> {
-        let Ok(_turn) = self.surroundings.warm_up.acquire().await else {
+        let Ok(turn) = self.surroundings.warm_up.acquire().await else {
             return Err("the gateway is stopping".to_owned().into());
         };
         let Surroundings { environment, limit, .. } = &self.surroundings;
@@ -361,16 +361,18 @@ impl Supervisor {
                 }
             }
         };
-        let (process, peer, tools) =
-            tokio::time::timeout(INIT_TIMEOUT, starting).await.unwrap_or_else(|_| {
-                let late = format!("the server gave no usable answer within {INIT_TIMEOUT:?}");
-                Err(Refusal::from(match self.record.noise() {
-                    Some(noise) => {
-                        format!("{late}, but wrote on standard output what is no message: `{noise}`")
-                    }
-                    None => late,
-                }))
-            })?;
+        let patience = self.server.start_timeout;
+        let starting = std::pin::pin!(tokio::time::timeout(patience, starting));
+        let started = in_turn(turn, starting).await.unwrap_or_else(|_| {
+            let late = format!("the server gave no usable answer within {patience:?} (`start_timeout_ms`)");
+            Err(Refusal::from(match self.record.noise() {
+                Some(noise) => {
+                    format!("{late}, but wrote on standard output what is no message: `{noise}`")
+                }
+                None => late,
+            }))
+        });
+        let (process, peer, tools) = started?;
         let tools = Arc::new(tools);
         let pid = process.pid();
         let transport = process.kind().as_str();
@@ -633,6 +635,15 @@ fn unenforceable(server: &Server) -> Option<String> {
             None
         }
     })
+}
+
+/// Waits for a start. One that takes long, as the download of a package does, gives its turn to others.
+async fn in_turn<T>(turn: SemaphorePermit<'_>, mut starting: impl Future<Output = T> + Unpin) -> T {
+    if let Ok(outcome) = tokio::time::timeout(INIT_TIMEOUT, &mut starting).await {
+        return outcome;
+    }
+    drop(turn);
+    starting.await
 }
 
 /// For ever, if there is no such time.

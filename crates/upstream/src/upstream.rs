@@ -29,8 +29,8 @@ use crate::pool::{self, OneShot, PoolNumber, Pools};
 use crate::record::{Record, Records};
 use crate::registry::Registry;
 
-/// How long a server may take from its start to its tool list, and how long callers wait for one that is
-/// down, counted from the beginning of the outage.
+/// How long callers wait for a server that is starting or down, counted from the beginning of the start or the outage.
+/// The attempts to start it have a bound of their own, `start_timeout_ms`.
 pub const INIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a server is in its life.
@@ -123,6 +123,9 @@ pub enum Unavailable {
         /// Why.
         reason: String,
     },
+    /// It has been starting for too long to wait. The start goes on.
+    #[error("it is still starting after {} s; calls wait for it no longer than a minute", .0.as_secs())]
+    StillStarting(Duration),
     /// It is down for good.
     #[error("it does not serve: {}", .0.reason)]
     Failed(Arc<Failure>),
@@ -485,6 +488,9 @@ impl Upstream {
             let patience = since + INIT_TIMEOUT;
             let now = Instant::now();
             if now >= patience {
+                if matches!(&*states.borrow(), State::Starting { .. }) {
+                    return Err(Unavailable::StillStarting(now - since));
+                }
                 return Err(Unavailable::Down { age: now - since, reason });
             }
             if now >= deadline {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bridgehead_config::{EraChoice, Secret, Transport};
 use bridgehead_testkit::Standstill;
 use bridgehead_testkit::peer::{Asked, Part, Peer, chunk, event, json_reply, last_chunk, reply, stream_head};
-use bridgehead_upstream::{Event, LinkError, Mirror, Purpose, State};
+use bridgehead_upstream::{Event, LinkError, Mirror, Purpose, State, Unavailable};
 use bridgehead_wire::{Abilities, Method, Object, Raw, Revision, Spliced};
 use remote::{Running, call, legacy, modern, open, result};
 use serde_json::json;
@@ -177,6 +177,56 @@ async fn a_stream_without_a_head_is_not_waited_for() {
     assert_eq!(began.elapsed(), Duration::ZERO, "nothing waited for a timer");
     drop(exchange);
     running.end().await;
+}
+
+/// HOUR-2: an attempt to start is bounded by `start_timeout_ms` and not by the minute that callers wait: they fail at 60 s
+/// while it goes on, and what comes up later serves.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_has_a_bound_of_its_own() {
+    let (lists, may_list) = tokio::sync::watch::channel(false);
+    let peer = Peer::start(move |asked| match asked.rpc().as_str() {
+        "tools/list" => {
+            let wait = Part::Until(may_list.clone());
+            std::iter::once(wait).chain(modern(asked, |_| Vec::new())).collect()
+        }
+        _ => modern(asked, |asked| json_reply(&result(asked, "late"))),
+    })
+    .await;
+    let still = Standstill::begin();
+    let began = Instant::now();
+    let running = Running::start(&peer, |_, _| {});
+    has_asked(&peer, "tools/list", 1).await;
+    drop(still);
+    let far = began + Duration::from_secs(3_600);
+    let refused = running.upstream.acquire(far).await.unwrap_err();
+    assert_eq!(began.elapsed().as_secs(), 60);
+    assert!(matches!(refused, Unavailable::StillStarting(_)), "{refused}");
+    assert!(refused.to_string().contains("still starting after 60 s"), "{refused}");
+    tokio::time::sleep_until(began + Duration::from_secs(170)).await;
+    assert!(matches!(running.upstream.state(), State::Starting { .. }));
+    let still = Standstill::begin();
+    lists.send_replace(true);
+    let ready = running.ready().await;
+    assert_eq!((call(&ready, "echo").await.unwrap().as_str(), ready.restarts), ("late", 0));
+    assert_eq!(peer.asked_for("tools/list").len(), 1, "it was the first attempt");
+    running.end().await;
+
+    lists.send_replace(false);
+    let began = Instant::now();
+    let running = Running::start(&peer, |server, _| server.start_timeout = Duration::from_secs(20));
+    has_asked(&peer, "tools/list", 2).await;
+    drop(still);
+    let outage = running.outage().await;
+    assert_eq!(began.elapsed().as_secs(), 20);
+    assert!(outage.contains("no usable answer within 20s (`start_timeout_ms`)"), "{outage}");
+    running.end().await;
+}
+
+/// Waits until the peer was asked for it so often, while the clock stands still.
+async fn has_asked(peer: &Peer, method: &str, times: usize) {
+    while peer.asked_for(method).len() < times {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// LINK-2: progress comes before the answer, whatever else the stream holds.

@@ -54,6 +54,7 @@ pub(super) fn read(
         server.filter = filter(&section, findings);
         server.restart = section.flag("restart").unwrap_or(server.restart);
         server.jitter = section.flag("jitter").unwrap_or(server.jitter);
+        server.start_timeout = duration(&section, "start_timeout_ms", server.start_timeout);
         server.stable_after = duration(&section, "stable_after_ms", server.stable_after);
         server.probe_interval = duration(&section, "probe_interval_ms", server.probe_interval);
         server.retry = match section.text("retry") {

@@ -112,6 +112,7 @@ pub const KEYS: &[Key] = &[
     works(Server, "lazy", Flag, "false", "Starts the server on first use; until then its tools are those of the last time."),
     works(Server, "era", Choice(&["auto", "modern", "legacy"]), "\"auto\"", "Protocol era spoken with the server: found out, the stateless one of 2026, or the one with a handshake."),
     works(Server, "queue", Text, "one of its own", "Queue that bounds this server's calls; servers that name the same one share it."),
+    works(Server, "start_timeout_ms", DURATION, "180000", "How long one attempt to start this server may take, downloads of its launcher included; calls wait for it a minute at the most."),
     works(Server, "stable_after_ms", DURATION, "60000", "Health that resets the restart delays."),
     works(Server, "jitter", Flag, "true", "Spreads restarts over time."),
     works(Server, "probe_interval_ms", DURATION, "30000", "How often the server's health is probed."),

@@ -102,6 +102,34 @@ async fn a_call_waits_for_its_server() {
     fixture.end().await;
 }
 
+/// HOUR-2: a call that meets a starting server waits for it on its own clock, whatever lists waited before: here no time
+/// at all. Where its own clock ends first it says what it waited for; an unknown tool of another server waits for nobody.
+#[tokio::test]
+async fn a_call_waits_for_a_starting_server_within_its_own_clock() {
+    let servers = [("slow", mock(&["b"]).list_delay_ms(1_000)), ("quick", mock(&["a"]))];
+    let fixture = Fixture::start(&servers, |options| options.settings.list_wait = Duration::ZERO);
+    fixture.call("quick__a", json!({})).await.unwrap();
+    let error = fixture.call("quick__none", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_TOOL_UNKNOWN", "{error}");
+    let health = fixture.gateway.health();
+    assert_eq!(health["upstreams"][0]["state"], "starting", "nobody waited for it: {health}");
+    fixture.call("slow__b", json!({})).await.unwrap();
+    fixture.end().await;
+
+    let servers = [("never", mock(&["b"]).list_delay_ms(3_600_000))];
+    let fixture = Fixture::start(&servers, |options| {
+        options.settings.list_wait = Duration::ZERO;
+        options.settings.request_timeout = Duration::from_millis(300);
+        for server in &mut options.servers {
+            server.request_timeout = Duration::from_millis(300);
+        }
+    });
+    let error = fixture.call("b", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_UNAVAILABLE", "{error}");
+    assert!(error["message"].as_str().unwrap().contains("`never` is still starting"), "{error}");
+    fixture.end().await;
+}
+
 /// One broken server never stops the others, and says why in the health report.
 #[tokio::test]
 async fn a_broken_server_does_not_hurt_the_others() {
