@@ -10,6 +10,7 @@ mod built;
 mod cases;
 mod compiler;
 mod conformance;
+mod count;
 mod coverage;
 mod dist;
 mod foreign;
@@ -42,6 +43,7 @@ Chores:
                          installs what is missing
   bench                  what the gateway costs, against the server behind it, directly; also --full, --brief,
                          --json FILE, --enforce (fails if a bar is missed), --threads N, --only TEXT
+  count                  instructions of one relayed call, by valgrind, against docs/counts.md; also --write, --only TEXT
   dist                   the programs as they are shipped, built twice: the second time by what the first was seen to do
                          under load; prints where they are
   conformance            the official suite against our fixture, directly and through the gateway, and with the
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         }
         ["ci"] => ci(&root),
         ["bench", options @ ..] => bench::run(&root, options),
+        ["count", options @ ..] => count::run(&root, options),
         ["dist"] => dist::run(&root),
         ["conformance", rest @ ..] => conformance::run(&root, rest),
         // Not for people: the suite starts it, once for every scenario of clients.

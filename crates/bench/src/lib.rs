@@ -6,6 +6,7 @@
 
 pub mod arguments;
 pub mod client;
+pub mod count;
 pub mod echo;
 pub mod ending;
 pub mod family;

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{client, family};
 
-/// How long a process may take to answer for the first time.
-const READY_WITHIN: Duration = Duration::from_secs(20);
+/// How long a process may take to answer for the first time. Only a process that hangs takes so long, on a busy machine too.
+const READY_WITHIN: Duration = Duration::from_secs(120);
 /// How long it may take to end after a polite signal.
-const END_WITHIN: Duration = Duration::from_secs(5);
+const END_WITHIN: Duration = Duration::from_secs(30);
 /// How long a process may take to come to rest after a load.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 /// How long it does nothing then. The kernel counts in hundredths of a second.
@@ -72,6 +72,13 @@ impl Process {
             }
             std::thread::sleep(KNOCK);
         }
+    }
+
+    /// Asks it to end, waits for that, and says so where it did not end well.
+    pub fn end(mut self) -> Result<()> {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).context("it has ended already")?;
+        self.succeeds().map(drop)
     }
 
     /// Waits until it has ended, which somebody has asked for.

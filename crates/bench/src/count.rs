@@ -1,0 +1,198 @@
+//! How many instructions one relayed call takes in the gateway, counted by callgrind.
+//!
+//! A clock on a shared machine is off by a tenth; a count is off by a few thousandths. Each figure is the difference of two
+//! runs that differ only in their number of calls, so that starting and stopping fall out of it. The gateway serves on
+//! one thread and gets its calls one after the other, on one connection. What it puts off until later, such as
+//! bringing recorded rows into the database, is in the figure: it is done before the gateway ends.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::runtime::Builder;
+
+use crate::client::{Connection, check, end_session, open_session};
+use crate::machine::{Process, free_address};
+use crate::plan::{NO_AUDIT, text};
+use crate::request::{Ask, Era, Template};
+
+/// How many calls the two runs of a figure make.
+const CALLS: [u32; 2] = [200, 1200];
+
+/// What is counted.
+#[derive(Debug, Clone)]
+pub struct Count {
+    /// The gateway's program.
+    pub gateway: PathBuf,
+    /// The program `echo-upstream`; `echo-stdio` lies beside it.
+    pub upstream: PathBuf,
+    /// Only the calls whose name holds this text.
+    pub only: Option<String>,
+}
+
+/// Instructions of one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Figure {
+    /// Which call it is: era, transport of the server, whether it is recorded.
+    pub name: String,
+    /// In the gateway's process.
+    pub instructions: u64,
+}
+
+/// All figures as JSON.
+pub fn to_json(figures: &[Figure]) -> Value {
+    figures.iter().map(|figure| (figure.name.clone(), json!(figure.instructions))).collect()
+}
+
+/// One kind of call.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    era: Era,
+    http: bool,
+    recorded: bool,
+}
+
+impl Kind {
+    fn all() -> impl Iterator<Item = Self> {
+        Era::ALL.into_iter().flat_map(|era| {
+            [false, true]
+                .into_iter()
+                .flat_map(move |http| [false, true].map(|recorded| Self { era, http, recorded }).into_iter())
+        })
+    }
+
+    fn name(self) -> String {
+        let transport = if self.http { "http" } else { "stdio" };
+        let audit = if self.recorded { ", audit" } else { "" };
+        format!("tools/call, {}, {transport}{audit}", self.era.name())
+    }
+}
+
+impl Count {
+    /// Counts everything. `tell` gets a line now and then.
+    pub fn run(&self, tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>> {
+        let wanted = |kind: &Kind| self.only.as_ref().is_none_or(|only| kind.name().contains(only.as_str()));
+        let kinds: Vec<Kind> = Kind::all().filter(wanted).collect();
+        ensure!(!kinds.is_empty(), "no call has a name like that");
+        let mut figures = Vec::new();
+        for kind in kinds {
+            tell(&kind.name());
+            let [short, long] = CALLS.map(|calls| self.instructions(kind, calls));
+            let difference = long?.checked_sub(short?).context("more calls took fewer instructions")?;
+            let instructions = difference / u64::from(CALLS[1] - CALLS[0]);
+            figures.push(Figure { name: kind.name(), instructions });
+        }
+        Ok(figures)
+    }
+
+    /// Instructions of a whole gateway that relays this many calls.
+    fn instructions(&self, kind: Kind, calls: u32) -> Result<u64> {
+        let folder = tempfile::tempdir()?;
+        let behind = match kind.http {
+            true => Some(self.echo_http(&folder)?),
+            false => None,
+        };
+        let (counts, address) = (folder.path().join("counts"), free_address()?);
+        let config = self.configuration(kind, &folder, behind.as_ref().map(|(_, address)| *address))?;
+        let counts_to = format!("--callgrind-out-file={}", text(&counts)?);
+        let listen = address.to_string();
+        let arguments = [
+            "--tool=callgrind",
+            &counts_to,
+            text(&self.gateway)?,
+            "--log-level=warn",
+            "serve",
+            "--config",
+            text(&config)?,
+            "--listen",
+            &listen,
+        ];
+        let words = folder.path().join("gateway.txt");
+        let mut gateway = Process::start(Path::new("valgrind"), &arguments, words)?;
+        // A list that holds the tool tells that the server behind is ready.
+        let list = Template::new(address, Era::Modern, Ask::List, None);
+        gateway
+            .answers(address, list.bytes(), |body| memchr::memmem::find(body, b"\"echo\"").is_some())
+            .context("bridgehead under valgrind")?;
+        call(address, kind.era, calls)?;
+        gateway.end()?;
+        total(&fs::read_to_string(&counts).context("callgrind wrote no counts")?)
+    }
+
+    fn configuration(&self, kind: Kind, folder: &TempDir, http: Option<SocketAddr>) -> Result<PathBuf> {
+        // The escapes of a JSON string are those of a TOML string.
+        let audit = match kind.recorded {
+            true => format!("audit.folder = {}\n", serde_json::to_string(&folder.path().join("audit"))?),
+            false => NO_AUDIT.to_owned(),
+        };
+        let server = match http {
+            Some(address) => format!("url = \"http://{address}/mcp\"\n"),
+            None => {
+                format!("command = {}\n", serde_json::to_string(&self.upstream.with_file_name("echo-stdio"))?)
+            }
+        };
+        let file = folder.path().join("bridgehead.toml");
+        fs::write(&file, format!("{audit}[gateway]\nthreads = 1\n\n[servers.echo]\n{server}"))?;
+        Ok(file)
+    }
+
+    fn echo_http(&self, folder: &TempDir) -> Result<(Process, SocketAddr)> {
+        let address = free_address()?;
+        let words = folder.path().join("echo.txt");
+        let mut process = Process::start(&self.upstream, &["--http", &address.to_string()], words)?;
+        let greeting = Template::new(address, Era::Modern, Ask::Greet, None);
+        process.answers(address, greeting.bytes(), |_| true).context("echo-upstream")?;
+        Ok((process, address))
+    }
+}
+
+/// Makes the calls, one after the other.
+fn call(address: SocketAddr, era: Era, calls: u32) -> Result<()> {
+    let session = match era {
+        Era::Modern => None,
+        Era::Legacy => Some(open_session(address)?),
+    };
+    let mut template = Template::new(address, era, Ask::Call, session.as_deref());
+    Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let mut connection = Connection::open(address).await?;
+        for id in 0..calls {
+            template.stamp(id);
+            check(Ask::Call, id, connection.exchange(template.bytes()).await?)?;
+        }
+        anyhow::Ok(())
+    })?;
+    if let Some(session) = session {
+        end_session(address, &session);
+    }
+    Ok(())
+}
+
+/// The sum that callgrind writes at the end of its file.
+fn total(counts: &str) -> Result<u64> {
+    let line = counts.lines().find_map(|line| line.strip_prefix("totals:").or(line.strip_prefix("summary:")));
+    let first = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok());
+    first.context("callgrind's file has no sum")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_call_has_its_name() {
+        let names: Vec<String> = Kind::all().map(Kind::name).collect();
+        assert_eq!(names.len(), 8);
+        assert_eq!(names.first().map(String::as_str), Some("tools/call, modern, stdio"));
+        assert_eq!(names.last().map(String::as_str), Some("tools/call, legacy, http, audit"));
+    }
+
+    #[test]
+    fn the_sum_is_found_in_callgrinds_file() {
+        assert_eq!(total("events: Ir\nfn=(1)\n1 20\ntotals: 4200\n").unwrap(), 4200);
+        assert_eq!(total("events: Ir\nsummary: 17\n").unwrap(), 17);
+        total("events: Ir\n").unwrap_err();
+    }
+}

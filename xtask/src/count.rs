@@ -1,0 +1,179 @@
+//! `cargo xtask count`: instructions of one relayed call, held against the table in `docs/counts.md`.
+//!
+//! The table knows which compiler it was made with. With the same one a call that became dearer than [`ROOM`] allows fails
+//! the chore; with another one the figures are only reported, because they differ for reasons that no change here has.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value};
+
+use crate::built::Built;
+use crate::steps;
+
+/// Where the table stands.
+const PAGE: &str = "docs/counts.md";
+/// How much dearer than in the table a call may be, in percent.
+const ROOM: f64 = 3.0;
+const COMPILER: &str = "Compiler: ";
+
+/// Counts, prints and compares. `--write` makes the table anew; `--only TEXT` counts some of the calls.
+pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
+    let (write, only) = match options {
+        [] => (false, None),
+        ["--write"] => (true, None),
+        ["--only", text] => (false, Some(*text)),
+        unknown => bail!("`count` takes --write or --only TEXT, not `{}`", unknown.join(" ")),
+    };
+    install_valgrind(root)?;
+    let packages = ["--package=bridgehead", "--package=bridgehead-bench"];
+    let built = Built::by(root, &["build", "--profile=count", "--bins", packages[0], packages[1]], &[])?;
+    let mut arguments = vec!["--gateway".into(), built.program("bridgehead")?.as_os_str().to_owned()];
+    arguments.extend(["--upstream".into(), built.program("echo-upstream")?.as_os_str().to_owned()]);
+    arguments.extend(only.into_iter().flat_map(|text| ["--only".into(), text.into()]));
+    let counted = steps::output(root, built.program("count")?, &arguments)?;
+    let counted: Map<String, Value> = serde_json::from_slice(&counted).context("the counts are not JSON")?;
+    let now = Table { compiler: compiler(root)?, figures: figures(&counted) };
+    let page = root.join(PAGE);
+    if write {
+        fs::write(&page, now.page())?;
+        println!("{}", now.page());
+        return Ok(());
+    }
+    let before = Table::read(&fs::read_to_string(&page).with_context(|| format!("cannot read {PAGE}"))?);
+    print!("{}", now.against(&before));
+    now.judge(&before)
+}
+
+/// Which compiler builds here, in its own words.
+fn compiler(root: &Path) -> Result<String> {
+    Ok(String::from_utf8_lossy(&steps::output(root, "rustc", &["--version"])?).trim().to_owned())
+}
+
+/// Valgrind, from the system's packages where it is missing.
+fn install_valgrind(root: &Path) -> Result<()> {
+    if steps::output(root, "valgrind", &["--version"]).is_ok() {
+        return Ok(());
+    }
+    eprintln!("installing valgrind");
+    steps::output(root, "apt-get", &["install", "--yes", "valgrind"])
+        .map(drop)
+        .context("valgrind is missing, and could not be installed")
+}
+
+fn figures(counted: &Map<String, Value>) -> Vec<(String, u64)> {
+    counted.iter().filter_map(|(name, count)| Some((name.clone(), count.as_u64()?))).collect()
+}
+
+/// The figures of one build.
+#[derive(Debug, PartialEq, Eq)]
+struct Table {
+    compiler: String,
+    figures: Vec<(String, u64)>,
+}
+
+impl Table {
+    fn page(&self) -> String {
+        let mut page = format!(
+            "# Instructions of one relayed call\n\n\
+             Counted by callgrind in the gateway's process: one thread, one connection, the difference of a run of 1 200 calls\n\
+             and one of 200, so that starting and stopping fall out. `cargo xtask count` counts again and fails where a call became\n\
+             more than {ROOM} % dearer with the same compiler; `cargo xtask count --write` writes this page.\n\n\
+             {COMPILER}{}\n\n| call | instructions |\n|---|---|\n",
+            self.compiler
+        );
+        for (name, count) in &self.figures {
+            let _ = writeln!(page, "| {name} | {count} |");
+        }
+        page
+    }
+
+    fn read(page: &str) -> Self {
+        let compiler = page.lines().find_map(|line| line.strip_prefix(COMPILER)).unwrap_or_default();
+        let rows = page.lines().filter_map(|line| {
+            let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
+            Some((cells.next()?.to_owned(), cells.next()?.parse().ok()?))
+        });
+        Self { compiler: compiler.to_owned(), figures: rows.collect() }
+    }
+
+    fn of(&self, name: &str) -> Option<u64> {
+        self.figures.iter().find(|(known, _)| known == name).map(|(_, count)| *count)
+    }
+
+    /// Each call, what it takes now and what it took, and by how many percent that differs.
+    fn compared<'a>(&'a self, before: &Self) -> Vec<(&'a str, u64, Option<(u64, f64)>)> {
+        let compared = self.figures.iter().map(|(name, now)| {
+            let change = before.of(name).map(|was| (was, (*now as f64 / was as f64 - 1.0) * 100.0));
+            (name.as_str(), *now, change)
+        });
+        compared.collect()
+    }
+
+    fn against(&self, before: &Self) -> String {
+        let mut text = String::new();
+        for (name, now, change) in self.compared(before) {
+            let change = change.map_or_else(
+                || "not in the table".to_owned(),
+                |(was, percent)| format!("{was} in the table, {percent:+.1} %"),
+            );
+            let _ = writeln!(text, "{name:<34} {now:>8}  ({change})");
+        }
+        text
+    }
+
+    /// Fails where a call became too dear and the compiler is the same.
+    fn judge(&self, before: &Self) -> Result<()> {
+        let compared = self.compared(before);
+        let dearer: Vec<&str> = compared
+            .iter()
+            .filter(|(_, _, change)| change.is_some_and(|(_, percent)| percent > ROOM))
+            .map(|(name, ..)| *name)
+            .collect();
+        if self.compiler != before.compiler {
+            println!(
+                "the table was made with {}, this is {}: nothing is judged",
+                before.compiler, self.compiler
+            );
+        } else if !dearer.is_empty() {
+            bail!("more than {ROOM} % dearer than in {PAGE}: {}", dearer.join("; "));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(compiler: &str, count: u64) -> Table {
+        Table {
+            compiler: compiler.to_owned(),
+            figures: vec![("tools/call, modern, stdio".to_owned(), count)],
+        }
+    }
+
+    #[test]
+    fn a_page_is_read_as_it_was_written() {
+        let table = table("rustc 1", 40_000);
+        assert_eq!(Table::read(&table.page()), table);
+    }
+
+    #[test]
+    fn a_dearer_call_fails_with_the_same_compiler_only() {
+        let before = table("rustc 1", 100_000);
+        table("rustc 1", 103_000).judge(&before).unwrap();
+        let error = table("rustc 1", 103_100).judge(&before).unwrap_err().to_string();
+        assert!(error.contains("tools/call, modern, stdio"), "{error}");
+        table("rustc 2", 200_000).judge(&before).unwrap();
+    }
+
+    #[test]
+    fn the_comparison_says_by_how_much() {
+        let text = table("rustc 1", 99_000).against(&table("rustc 1", 100_000));
+        assert!(text.contains("99000  (100000 in the table, -1.0 %)"), "{text}");
+        assert!(table("rustc 1", 1).against(&Table::read("")).contains("not in the table"));
+    }
+}
