@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use crate::request::{Ask, Era, Template, digits};
 
 /// How long the blocking client waits for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How far from either end of a message its id is looked for.
 const EDGE: usize = 64;
 /// Room for an answer, to begin with.

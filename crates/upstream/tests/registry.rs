@@ -60,7 +60,7 @@ fn surroundings() -> Surroundings {
 }
 
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
+    Instant::now() + Duration::from_secs(60)
 }
 
 fn later() -> Instant {
@@ -82,7 +82,7 @@ async fn pid(upstream: &Upstream) -> u32 {
 
 async fn becomes(upstream: &Upstream, wanted: impl FnMut(&State) -> bool) -> State {
     let mut states = upstream.watch();
-    let found = tokio::time::timeout(Duration::from_secs(20), states.wait_for(wanted)).await;
+    let found = tokio::time::timeout(Duration::from_secs(60), states.wait_for(wanted)).await;
     found.unwrap().unwrap().clone()
 }
 

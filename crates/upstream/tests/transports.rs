@@ -75,12 +75,12 @@ async fn every_behaviour(
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), told).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), told).await.unwrap();
     if legacy {
         call(&ready, "add").await.unwrap();
         let mut states = running.upstream.watch();
         let has = |state: &State| matches!(state, State::Ready(ready) if ready.tools.iter().any(|tool| tool.name == "added"));
-        tokio::time::timeout(Duration::from_secs(5), states.wait_for(has)).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(60), states.wait_for(has)).await.unwrap().unwrap();
     }
     running.end().await;
 }
@@ -117,13 +117,13 @@ async fn a_crash_and_a_return() {
         served.restart();
         let back = async {
             loop {
-                let ready = running.upstream.acquire(Instant::now() + Duration::from_secs(10)).await.unwrap();
+                let ready = running.upstream.acquire(Instant::now() + Duration::from_secs(60)).await.unwrap();
                 if call(&ready, "echo").await.is_ok() {
                     return;
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), back).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(60), back).await.unwrap();
         running.end().await;
     }
 }

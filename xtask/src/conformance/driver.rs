@@ -24,7 +24,7 @@ pub(crate) const FINISHED: &str = "the script has come to its end";
 
 const MODERN: &str = "2026-07-28";
 /// How long the gateway may take for one answer, the first one before it is ready included.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 /// The tools that are the gateway's own.
 const OWN_TOOLS: [&str; 2] = ["server_ping", "server_health"];

@@ -14,7 +14,7 @@ use super::suite::program;
 use crate::built::Built;
 
 /// How long the gateway may take until it serves.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The era to which an upstream is held.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -20,11 +20,11 @@ use super::outcome::Outcome;
 pub(crate) const MARK: &str = "FOREIGN_TEST_MARK";
 /// What the gateway says on stderr before its address.
 const ADDRESS_FOLLOWS: &str = "serves MCP at ";
-const START_LIMIT: Duration = Duration::from_secs(30);
-const STOP_LIMIT: Duration = Duration::from_secs(15);
-const DRIVER_LIMIT: Duration = Duration::from_secs(150);
+const START_LIMIT: Duration = Duration::from_secs(120);
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+const DRIVER_LIMIT: Duration = Duration::from_secs(600);
 /// How long processes may take to go after what they served has gone.
-const GONE_LIMIT: Duration = Duration::from_secs(10);
+const GONE_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A program to run.

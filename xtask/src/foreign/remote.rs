@@ -16,7 +16,7 @@ use super::install::Installed;
 use super::outcome::{Outcome, Outcomes};
 use super::program::{Gateway, MARK, append, command, drive, leftovers, mark};
 
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A server that runs. It ends with this value.

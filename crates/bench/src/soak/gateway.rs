@@ -19,7 +19,7 @@ use crate::machine::{Process, free_address};
 use crate::request::Template;
 
 /// How long the last gateway may take to end when its client has gone.
-const END_WITHIN: Duration = Duration::from_secs(10);
+const END_WITHIN: Duration = Duration::from_secs(60);
 
 /// One configuration for all gateways of a run, with more lines for each server.
 pub(super) fn write_config(folder: &Path, victims: &[Victim], mark: &str, more: &str) -> Result<PathBuf> {

@@ -279,7 +279,7 @@ async fn every_bad_server_is_named_with_a_next_step() {
     let answer =
         gateway.request("tools/call", modern_params(json!({"name": "good__a", "arguments": {}}))).await;
     assert!(answer["result"].is_object(), "{answer}");
-    assert!(began.elapsed() < Duration::from_secs(10), "the bad ones held it up for {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(40), "the bad ones held it up for {:?}", began.elapsed());
     let told = status(&place, |status| {
         let servers = status["gateways"][0]["upstreams"].as_array().unwrap();
         servers.iter().all(|server| server["state"] == "ready" || server["reason"].is_string())

@@ -65,7 +65,7 @@ impl Server {
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
             let _ = connection.await;
         }));
-        let response = tokio::time::timeout(Duration::from_secs(20), sender.send_request(request)).await;
+        let response = tokio::time::timeout(Duration::from_secs(60), sender.send_request(request)).await;
         Exchange { response: response.expect("an answer in time").unwrap(), _connection: connection }
     }
 
@@ -115,7 +115,7 @@ pub(crate) struct Exchange {
 impl Exchange {
     pub(crate) async fn answer(self) -> Answer {
         let (parts, body) = self.response.into_parts();
-        let body = tokio::time::timeout(Duration::from_secs(20), body.collect()).await;
+        let body = tokio::time::timeout(Duration::from_secs(60), body.collect()).await;
         let bytes = body.expect("the body ends in time").unwrap().to_bytes();
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         Answer { status: parts.status, headers: parts.headers, text }
@@ -123,7 +123,7 @@ impl Exchange {
 
     /// The next piece of the body; nothing at its end.
     pub(crate) async fn next(&mut self) -> Option<String> {
-        let frame = tokio::time::timeout(Duration::from_secs(20), self.response.frame()).await;
+        let frame = tokio::time::timeout(Duration::from_secs(60), self.response.frame()).await;
         let frame = frame.expect("more of the body in time")?;
         Some(String::from_utf8(frame.unwrap().into_data().unwrap().to_vec()).unwrap())
     }

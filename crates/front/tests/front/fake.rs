@@ -72,7 +72,7 @@ impl Fake {
                 moved.await;
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(10), wait).await.expect("the count is reached");
+        tokio::time::timeout(std::time::Duration::from_secs(60), wait).await.expect("the count is reached");
     }
 
     fn count(&self, count: &AtomicUsize) {

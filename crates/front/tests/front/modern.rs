@@ -297,7 +297,7 @@ async fn shutdown_finishes_what_has_begun() {
         fake.gate.notify_one();
     });
     assert_eq!(answer.json()["result"]["gate"], "open");
-    let ended = tokio::time::timeout(Duration::from_secs(10), server.serving).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), server.serving).await;
     ended.expect("ends although a client is idle").unwrap().unwrap();
     drop(idle);
     assert!(TcpStream::connect(server.address).await.is_err());

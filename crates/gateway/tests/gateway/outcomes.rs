@@ -628,7 +628,7 @@ async fn box_25_bad_neighbours_do_not_touch_a_good_one() {
     let attacked_and = |answered| attacked.get() && answered >= CALLS;
     let ((), slowest) = tokio::join!(attack, load(&fixture, "good__echo", attacked_and));
     // The attackers want the processors too, and have a fair share of them until they are ended.
-    let bound = calm * 20 + Duration::from_secs(2);
+    let bound = calm * 20 + Duration::from_secs(30);
     assert!(slowest < bound, "the slowest of the calls took {slowest:?}, and {calm:?} before");
     fixture.end().await;
 }

@@ -80,7 +80,7 @@ impl Client {
         };
         let ask = Ask { method: "tools/call".into(), params, meta, id: None };
         let outcome = gateway.answer(&caller, &ask, self.progress.clone());
-        let outcome = tokio::time::timeout(Duration::from_secs(20), outcome).await.unwrap();
+        let outcome = tokio::time::timeout(Duration::from_secs(60), outcome).await.unwrap();
         outcome
             .map(|result| result.to_raw().decode().unwrap())
             .map_err(|error| error.body().decode().unwrap())

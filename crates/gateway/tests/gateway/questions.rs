@@ -85,7 +85,7 @@ impl Client {
     }
 
     pub(crate) async fn next(&mut self) -> Value {
-        tokio::time::timeout(Duration::from_secs(10), self.told.recv()).await.unwrap().unwrap()
+        tokio::time::timeout(Duration::from_secs(60), self.told.recv()).await.unwrap().unwrap()
     }
 
     pub(crate) fn answer(&self, message: &Value) -> bool {

@@ -104,12 +104,12 @@ async fn a_server_that_does_not_come_up() {
     });
     fixture.gateway.settled().await;
     let mut servers = configured(&fixture.gateway);
-    let mut silent = server("b", &mock("b").list_delay_ms(10_000), &LeakCheck::start());
+    let mut silent = server("b", &mock("b").list_delay_ms(120_000), &LeakCheck::start());
     silent.restart = false;
     servers.push(silent);
     let began = std::time::Instant::now();
     fixture.gateway.reload(servers).await;
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(60));
     assert!(call(&fixture.gateway, "a__pid").await.is_ok());
     fixture.end().await;
 }
@@ -123,7 +123,7 @@ async fn a_stop_ends_a_reload() {
     let leaks = LeakCheck::start();
     let folder = tempfile::tempdir().unwrap();
     let heard = folder.path().join("heard");
-    servers.push(server("b", &mock("b").list_delay_ms(10_000).transcript(&heard), &leaks));
+    servers.push(server("b", &mock("b").list_delay_ms(120_000).transcript(&heard), &leaks));
     let reload = tokio::spawn({
         let (gateway, servers) = (fixture.gateway.clone(), servers.clone());
         async move { gateway.reload(servers).await }
@@ -131,7 +131,7 @@ async fn a_stop_ends_a_reload() {
     until(|| heard.exists()).await;
     let began = std::time::Instant::now();
     fixture.gateway.stop().await;
-    assert!(began.elapsed() < Duration::from_secs(4));
+    assert!(began.elapsed() < Duration::from_secs(60));
     reload.await.unwrap();
     leaks.assert_clean().await;
     let leaks = LeakCheck::start();

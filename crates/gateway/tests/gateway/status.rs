@@ -97,7 +97,7 @@ async fn lines_survive_a_restart() {
     let mut follower = record.follow(usize::MAX);
     let mut hellos = 0;
     while hellos < 2 {
-        let next = tokio::time::timeout(Duration::from_secs(10), follower.next()).await.unwrap();
+        let next = tokio::time::timeout(Duration::from_secs(60), follower.next()).await.unwrap();
         let Followed::Line(line) = next else { panic!("nothing was lost") };
         hellos += usize::from(line.source == LineSource::Stderr && &*line.text == "hello");
     }

@@ -15,7 +15,7 @@ pub use http::{HttpClient, HttpReply, HttpStream, SseEvent};
 pub use stdio::StdioClient;
 
 /// How long a client waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for something, no longer than [`PATIENCE`].
 async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {

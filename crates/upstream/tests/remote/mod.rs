@@ -62,7 +62,7 @@ impl Running {
     }
 
     pub(crate) async fn end(self) {
-        tokio::time::timeout(Duration::from_secs(10), self.upstream.stop()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(60), self.upstream.stop()).await.unwrap();
     }
 }
 
