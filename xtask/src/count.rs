@@ -129,7 +129,7 @@ impl Table {
         let compared = self.compared(before);
         let dearer: Vec<&str> = compared
             .iter()
-            .filter(|(_, _, change)| change.is_some_and(|(_, percent)| percent > ROOM))
+            .filter(|(_, _, change)| change.is_some_and(|(_, percent)| percent > ROOM + 1e-9))
             .map(|(name, ..)| *name)
             .collect();
         if self.compiler != before.compiler {
