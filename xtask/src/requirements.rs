@@ -160,12 +160,12 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("ERA", 2, "a parked call never runs twice, and its state is sealed"),
     kept("ERA", 3, "questions of a server are attributed to a call, or the server gets exclusive leases"),
     kept("ERA", 4, "what passes between revisions is converted field by field"),
-    later(
+    kept(
         "WALL",
         1,
         "a confined server cannot write what configures, records, authorizes or runs anything less confined",
     ),
-    later("WALL", 2, "paths of a confinement are resolved once, and a start follows no link in them"),
+    kept("WALL", 2, "paths of a confinement are resolved once, and a start follows no link in them"),
     later(
         "WALL",
         3,

@@ -5,6 +5,8 @@
 
 mod audit;
 mod client;
+mod covered;
+mod reach;
 mod sandbox;
 mod server;
 
@@ -16,6 +18,8 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Duration;
 
+use self::covered::Besides;
+use self::reach::Placed;
 use crate::environment::{Environment, is_bearer_token};
 use crate::keys::Place;
 use crate::mask::is_variable_name;
@@ -33,6 +37,8 @@ pub(crate) struct World<'w> {
     pub(crate) environment: &'w Environment,
     /// The folder that relative paths in the file start from: its own.
     pub(crate) base: &'w Path,
+    /// The folder that servers run in which have none of their own.
+    pub(crate) cwd: &'w Path,
 }
 
 /// Checks a native file.
@@ -44,7 +50,7 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     let audit = audit::read(&Section::read(Place::Audit, root.table("audit"), findings), world, findings);
 
     let queues = queues(&root, findings);
-    let mut servers = Vec::new();
+    let mut placed = Vec::new();
     let mut disabled = Vec::new();
     let mut interpolated = BTreeSet::new();
     for entry in root.table("servers") {
@@ -57,8 +63,16 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
             ServerName::adapt(&entry.key)
         });
         let read = server::read(name, entry, &gateway, &queues, world, &mut interpolated, findings);
-        if read.disabled { disabled.push(read.server.name) } else { servers.push(read.server) }
+        match read.disabled {
+            true => disabled.push(read.server.name),
+            false => {
+                let server::Read { server, env_file, .. } = read;
+                placed.push(Placed { server, span: &entry.key_span, env_file });
+            }
+        }
     }
+    reach::settle(&mut placed, Besides { token: &http.token, audit: &audit }, world, findings);
+    let servers = placed.into_iter().map(|one| one.server).collect();
     let source = Source::Toml(findings.source.path.clone());
     Config { source, gateway, http, audit, servers, disabled, interpolated, warnings: Vec::new() }
 }

@@ -39,6 +39,7 @@ mod secret;
 mod section;
 mod server;
 mod settings;
+mod trail;
 mod tree;
 mod url;
 

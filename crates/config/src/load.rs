@@ -59,7 +59,7 @@ pub fn load(path: Option<&Path>, environment: &Environment, cwd: &Path) -> Resul
                 Diagnostic::error(format!("line {} is not UTF-8 text", line.count() + 1)).in_file(path)
             })?;
             let base = full.parent().unwrap_or(cwd);
-            parse(path, text, World { environment, base })?
+            parse(path, text, World { environment, base, cwd })?
         }
         None => {
             let mut config = Config::demo();

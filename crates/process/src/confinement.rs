@@ -8,6 +8,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::paths;
+
 /// What a program and all below it may reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
@@ -19,7 +21,8 @@ pub struct Confinement {
     pub degrade: bool,
 }
 
-/// Files and folders, with all that is in them.
+/// Files and folders, with all that is in them. No link is followed in their paths, so they have to be resolved by whoever
+/// gives them; a start that meets one is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// What may be read and executed.
@@ -152,10 +155,14 @@ pub(crate) const NEEDED: &[&str] = &[
 pub(crate) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 impl Files {
-    /// The first path that does not exist or cannot be reached, and why.
-    pub(crate) fn absent(&self) -> Option<(&Path, io::Error)> {
-        let each = self.read.iter().chain(&self.write);
-        each.map(PathBuf::as_path).find_map(|path| Some((path, path.metadata().err()?)))
+    /// The first path that cannot be given to a program, and why.
+    pub(crate) fn unusable(&self) -> Option<(&Path, io::Error)> {
+        self.each().find_map(|path| Some((path, paths::unusable(path)?)))
+    }
+
+    /// All of them, in an order that both ends of the control socket count by.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &Path> {
+        self.read.iter().chain(&self.write).map(PathBuf::as_path)
     }
 }
 

@@ -28,6 +28,7 @@ mod limits;
 mod message;
 #[cfg(target_os = "linux")]
 mod nursery;
+mod paths;
 pub mod shim;
 mod spec;
 mod stderr;

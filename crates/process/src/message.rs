@@ -18,7 +18,7 @@ use crate::{Breach, Confinement, Effective, Files, Limits, Spec, descent};
 /// The first argument that makes a program the nursery of shims.
 pub(crate) const ASKED: &str = "keep-process-trees";
 /// Counts changes of what is said here.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Bytes before the strings of an order: version, length of the strings, number of arguments, of variables,
 /// whether there is a directory; then the limits, where zero is none: memory in kilobytes, processes, open files, file
 /// size in kilobytes, processor time in seconds; then what the confinement is and which limits must be hard, and the
@@ -84,7 +84,7 @@ pub(crate) fn order(spec: &Spec, program: &Path) -> Option<Vec<u8>> {
     }
     let confinement = spec.confinement.as_ref();
     let files = confinement.and_then(|confinement| confinement.files.as_ref());
-    for path in files.into_iter().flat_map(|files| files.read.iter().chain(&files.write)) {
+    for path in files.into_iter().flat_map(Files::each) {
         put(path.as_os_str())?;
     }
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
@@ -189,6 +189,8 @@ pub(crate) enum Stage {
     Ungrouped(Ungrouped),
     /// The program could not be confined, for want of this.
     Confinement(Feature),
+    /// A path of its files cannot be given to it: which, as [`Files::each`] counts them.
+    Path(u32),
     /// The system refused to start the program.
     Program,
 }
@@ -230,6 +232,7 @@ impl Report {
             }
             Self::Failed { stage, errno } => {
                 let errno = if let Stage::Ungrouped(reason) = stage { reason.encode() } else { errno };
+                let which = if let Stage::Path(which) = stage { which } else { 0 };
                 let stage: u32 = match stage {
                     Stage::Order => 0,
                     Stage::Keeping => 1,
@@ -239,8 +242,9 @@ impl Report {
                     Stage::Confinement(Feature::Seccomp) => 5,
                     Stage::Confinement(Feature::Capabilities) => 6,
                     Stage::Ungrouped(_) => 7,
+                    Stage::Path(_) => 8,
                 };
-                (b'F', [stage, errno.cast_unsigned(), 0, 0, 0])
+                (b'F', [stage, errno.cast_unsigned(), which, 0, 0])
             }
             Self::Breached(Breach::Memory { bytes }) => (b'M', [kilobytes(Some(bytes)), 0, 0, 0, 0]),
             Self::Breached(Breach::Processes { count }) => (b'P', [count, 0, 0, 0, 0]),
@@ -271,6 +275,7 @@ impl Report {
                     5 => Stage::Confinement(Feature::Seccomp),
                     6 => Stage::Confinement(Feature::Capabilities),
                     7 => Stage::Ungrouped(Ungrouped::decode(second.cast_signed())?),
+                    8 => Stage::Path(third),
                     _ => return None,
                 };
                 Self::Failed { stage, errno: second.cast_signed() }
@@ -370,6 +375,7 @@ mod tests {
             Report::Failed { stage: Stage::Confinement(Feature::Landlock), errno: 95 },
             Report::Failed { stage: Stage::Confinement(Feature::Seccomp), errno: 38 },
             Report::Failed { stage: Stage::Confinement(Feature::Capabilities), errno: 1 },
+            Report::Failed { stage: Stage::Path(3), errno: 40 },
             Report::Breached(Breach::Memory { bytes: 5 << 30 }),
             Report::Breached(Breach::Processes { count: 65 }),
             Report::Failed { stage: Stage::Order, errno: 0 },

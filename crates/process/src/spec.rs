@@ -188,7 +188,7 @@ impl Spec {
     /// The absolute path of the program, found as the child's own shell would find it.
     pub(crate) fn resolve(&self) -> Result<PathBuf, SpawnError> {
         let files = self.confinement.as_ref().and_then(|confinement| confinement.files.as_ref());
-        if let Some((path, source)) = files.and_then(Files::absent) {
+        if let Some((path, source)) = files.and_then(Files::unusable) {
             let (program, path) = (self.program.clone(), path.to_owned());
             return Err(SpawnError::Path { program, path, source });
         }

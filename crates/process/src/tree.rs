@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::child::{AFTER_KILL, AFTER_TERM, Pipes};
 use crate::message::{self, Birth, REPORT, Report, Stage};
 use crate::nursery::Nursery;
 use crate::view::ProcessView;
-use crate::{Breach, Effective, Exit, SpawnError, Spec, descent};
+use crate::{Breach, Effective, Exit, SpawnError, Spec, descent, paths};
 
 /// How long the shim may take to report the start. It takes a millisecond; longer means that it hangs.
 const STARTING: Duration = Duration::from_secs(10);
@@ -171,6 +171,14 @@ impl<'spec> Starting<'spec> {
                         feature: feature.name(),
                         reason: source.to_string(),
                     },
+                    Stage::Path(which) => {
+                        let files = self.spec.confinement.as_ref().and_then(|asked| asked.files.as_ref());
+                        let index = usize::try_from(which).unwrap_or(usize::MAX);
+                        let path = files.and_then(|files| files.each().nth(index)).unwrap_or(Path::new(""));
+                        let source = paths::explain(rustix::io::Errno::from_raw_os_error(errno));
+                        let program = self.spec.program.clone();
+                        SpawnError::Path { program, path: path.to_owned(), source }
+                    }
                     Stage::Keeping => shim_failed(source),
                     Stage::Order => shim_failed(io::Error::other(STRANGE)),
                 }));

@@ -344,6 +344,60 @@ async fn box_55_a_path_that_is_not_there_is_named() {
     assert!(error.to_string().contains("`/no/such/place`, which stands in its `files`"), "{error}");
 }
 
+/// WALL-2: a start follows no link in the paths that it was given, so that a server cannot have put one there for the next;
+/// going without a wall (`degrade`) does not change that. A folder that was made anew is as good as the old one.
+#[tokio::test]
+async fn a_path_that_became_a_link_is_refused() {
+    shim();
+    let (place, inside, outside) = place();
+    let cache = inside.join("cache");
+    std::fs::create_dir(&cache).unwrap();
+    let write = |path: PathBuf| format!("write {}", path.display());
+    let asked = || offline(&[], &[&inside, &cache]);
+    check(asked(), &[(write(cache.join("new")), "ok")]).await;
+
+    std::fs::remove_dir_all(&cache).unwrap();
+    std::os::unix::fs::symlink("/", &cache).unwrap();
+    for degrade in [false, true] {
+        let asked = Confinement { degrade, ..asked() };
+        let error = spawn(&spec(asked, &[]), Box::new(|_| {})).unwrap_err();
+        assert!(error.is_of_sandbox(), "{error}");
+        let told = error.to_string();
+        assert!(told.contains(cache.to_str().unwrap()) && told.contains("a symbolic link"), "{told}");
+    }
+    std::fs::remove_file(&cache).unwrap();
+    std::fs::create_dir(&cache).unwrap();
+    check(asked(), &[(write(cache.join("new")), "ok"), (write(outside.join("new")), "denied")]).await;
+
+    // A link above it is no better.
+    std::os::unix::fs::symlink(&inside, place.path().join("by")).unwrap();
+    let error =
+        spawn(&spec(offline(&[&place.path().join("by/cache")], &[]), &[]), Box::new(|_| {})).unwrap_err();
+    assert!(error.to_string().contains("a symbolic link"), "{error}");
+}
+
+/// WALL-2: a program may read itself, but not what it put in its own place.
+#[tokio::test]
+async fn a_program_that_can_replace_itself_gains_nothing_by_it() {
+    shim();
+    let (_place, inside, outside) = place();
+    let secret = outside.join("script");
+    std::fs::write(&secret, "#!/bin/sh\necho got out\n").unwrap();
+    std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let program = inside.join("server");
+    std::os::unix::fs::symlink(&secret, &program).unwrap();
+    let mut spec = spec(offline(&[], &[&inside]), &[]);
+    (spec.program, spec.args) = (program.to_str().unwrap().to_owned(), Vec::new());
+    let error = spawn(&spec, Box::new(|_| {})).unwrap_err();
+    assert!(matches!(error, SpawnError::NotExecutable { .. }), "{error}");
+    // From elsewhere the same link is what its owner meant.
+    spec.confinement = Some(offline(&[&inside], &[]));
+    let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
+    let mut output = String::new();
+    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    assert_eq!(output, "got out\n");
+}
+
 /// Takes Landlock away from this thread and all that it starts.
 fn without_landlock() {
     use seccompiler::{SeccompAction, SeccompFilter};

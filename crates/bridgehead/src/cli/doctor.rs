@@ -104,7 +104,8 @@ fn examined(status: ServerStatus) -> Server {
         let cure = "the table above says what makes it work; without `on_missing = \"degrade\"` the server is not started";
         gaps.push((format!("not confined as asked: this system lacks {missing}"), cure.to_owned()));
     }
-    if status.sandbox_unavailable {
+    // One that is confined and has no transport was refused for what it asks for, or has a mistake in it.
+    if status.sandbox_unavailable || (status.transport == "none" && status.confinement.is_some()) {
         let reason = status.reason.clone().unwrap_or_default();
         gaps.push((reason, status.next_step.clone().unwrap_or_default()));
     }

@@ -132,7 +132,8 @@ async fn serve_until_end(config: Config, serve: &Serve, http: bool, world: &Worl
     });
     let reloading = Reloading {
         world: world.clone(),
-        explicit: serve.chosen.config.clone(),
+        // The file that was found at the start stays the one: a search would find what a server puts in its way.
+        explicit: serve.chosen.config.clone().or_else(|| file(&written)),
         gateway: server.gateway().clone(),
         config: written,
         http,

@@ -21,3 +21,4 @@ mod record;
 mod remote;
 mod serve;
 mod verbs;
+mod walls;

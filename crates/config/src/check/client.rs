@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use super::covered::Besides;
+use super::reach::{self, Placed};
 use super::{World, http, server};
 use crate::keys::Place;
 use crate::section::{Findings, Section};
@@ -44,7 +46,7 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
         interpolated: BTreeSet::new(),
         warnings: Vec::new(),
     };
-    let mut taken = BTreeSet::new();
+    let (mut taken, mut placed) = (BTreeSet::new(), Vec::new());
     for map in maps {
         let Value::Table(servers) = &map.node.value else {
             let message =
@@ -60,13 +62,18 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
             }
             let name = name(entry, &mut taken, findings);
             let read = server::read(name, entry, &gateway, &[], world, &mut config.interpolated, findings);
-            if read.disabled {
-                config.disabled.push(read.server.name);
-            } else {
-                config.servers.push(read.server);
+            match read.disabled {
+                true => config.disabled.push(read.server.name),
+                false => {
+                    let server::Read { server, env_file, .. } = read;
+                    placed.push(Placed { server, span: &entry.key_span, env_file });
+                }
             }
         }
     }
+    let besides = Besides { token: &config.http.token, audit: &config.audit };
+    reach::settle(&mut placed, besides, world, findings);
+    config.servers = placed.into_iter().map(|one| one.server).collect();
     config
 }
 

@@ -27,6 +27,8 @@ use crate::url::Url;
 pub(super) struct Read {
     pub(super) server: Server,
     pub(super) disabled: bool,
+    /// The file that its variables come from, there or not.
+    pub(super) env_file: Option<PathBuf>,
 }
 
 /// Reads the table of one server. Its mistakes go to `findings`.
@@ -43,7 +45,7 @@ pub(super) fn read(
     findings.enter_server(name.as_str());
     let mut server = Server::new(name, Launch::Unusable { reason: String::new() }, gateway);
     let mut launch = None;
-    let mut disabled = false;
+    let (mut disabled, mut env_file) = (false, None);
     if let Value::Table(entries) = &entry.node.value {
         let section = Section::read(Place::Server, entries, findings);
         disabled = section.flag("disabled").unwrap_or(false);
@@ -90,9 +92,10 @@ pub(super) fn read(
         }
         server.require = sandbox::require(&section, findings);
         if !disabled {
-            let mut reader = Reader { world, interpolated, findings };
+            let mut reader = Reader { world, interpolated, findings, env_file: None };
             launch = reader.launch(&section, entry);
             server.confinement = reader.confinement(&section, launch.as_ref());
+            env_file = reader.env_file;
         }
     } else {
         let message = format!("a server must be a table, found {}", entry.node.value.describe());
@@ -109,7 +112,7 @@ pub(super) fn read(
             Launch::Unusable { reason: reason.unwrap_or_else(|| "its configuration is invalid".to_owned()) }
         }
     };
-    Read { server, disabled }
+    Read { server, disabled, env_file }
 }
 
 fn filter(section: &Section<'_>, findings: &mut Findings) -> ToolFilter {
@@ -196,6 +199,7 @@ pub(super) struct Reader<'r> {
     world: World<'r>,
     interpolated: &'r mut BTreeSet<String>,
     pub(super) findings: &'r mut Findings,
+    env_file: Option<PathBuf>,
 }
 
 impl Reader<'_> {
@@ -353,7 +357,7 @@ impl Reader<'_> {
         let mut env = BTreeMap::new();
         let mut complete = true;
         if let Some((text, span)) = section.text("env_file") {
-            match self.env_file(text, span) {
+            match self.read_env_file(text, span) {
                 Some(entries) => {
                     env.extend(entries.into_iter().map(|(name, value)| (name, Secret::new(value))));
                 }
@@ -378,8 +382,9 @@ impl Reader<'_> {
         complete.then_some(env)
     }
 
-    fn env_file(&mut self, text: &str, span: &Span) -> Option<Vec<(String, String)>> {
+    fn read_env_file(&mut self, text: &str, span: &Span) -> Option<Vec<(String, String)>> {
         let path = self.path("env_file", text, span)?;
+        self.env_file = Some(path.clone());
         let problem = match std::fs::read_to_string(&path) {
             Ok(text) => match env_file::parse(&text) {
                 Ok(entries) => return Some(entries),

@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, PathBeneath, PathFd, Ruleset,
-    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 use seccompiler::{
@@ -19,6 +21,7 @@ use seccompiler::{
 };
 
 use crate::confinement::{Confined, Confinement, DEVICES, Feature, Files, NEEDED};
+use crate::paths::{leads_through, open_without_links};
 
 /// The newest that is known here; what the system does not have of it is left out, and told.
 const NEWEST: ABI = ABI::V9;
@@ -33,12 +36,26 @@ pub(super) struct Walls {
 /// What could not be done.
 pub(super) type Gap = (Feature, Errno);
 
+/// Why there are no walls.
+pub(super) enum Refusal {
+    /// The system lacks something, and it was not said that it may.
+    Gap(Gap),
+    /// This path, as [`Files::each`] counts them, cannot be given to the program. Nobody asked to go without that.
+    Path(u32, Errno),
+}
+
 impl Walls {
     /// Prepares the walls around `program`.
-    pub(super) fn prepare(asked: Confinement, program: &Path) -> Result<Self, Gap> {
-        let lacks =
-            |feature: Feature, errno: Errno| if asked.degrade { Ok(()) } else { Err((feature, errno)) };
-        let rules = match rules(&asked, program) {
+    pub(super) fn prepare(asked: Confinement, program: &Path) -> Result<Self, Refusal> {
+        let lacks = |feature: Feature, errno: Errno| match asked.degrade {
+            true => Ok(()),
+            false => Err(Refusal::Gap((feature, errno))),
+        };
+        let given = match &asked.files {
+            Some(files) => open_all(files, program)?,
+            None => Vec::new(),
+        };
+        let rules = match rules(&asked, given) {
             Ok(rules) => Some(rules),
             Err(error) => {
                 lacks(Feature::Landlock, error)?;
@@ -98,8 +115,34 @@ fn errno_of(error: &seccompiler::Error) -> Errno {
     }
 }
 
+/// A place that a program is given, open, and what it may do there.
+type Given = (OwnedFd, BitFlags<AccessFs>);
+
+/// Opens all that a program may use. What it was given by name is opened without following a link, as it may be itself
+/// who put one there; what every program needs belongs to the system.
+fn open_all(files: &Files, program: &Path) -> Result<Vec<Given>, Refusal> {
+    let following = |path: &Path| open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let reading = AccessFs::from_read(NEWEST);
+    let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
+    let needed = NEEDED.iter().map(|path| (Path::new(path), reading));
+    let devices = DEVICES.iter().map(|path| (Path::new(path), device));
+    // Where it can change what its own path leads to, it may read that as one of its files, or not at all.
+    let itself = (!leads_through(program, &files.write)).then_some((program, reading));
+    let mut given: Vec<Given> = needed
+        .chain(devices)
+        .chain(itself)
+        .filter_map(|(path, access)| Some((following(path).ok()?, access)))
+        .collect();
+    for (which, path) in files.each().enumerate() {
+        let access = if which < files.read.len() { reading } else { AccessFs::from_all(NEWEST) };
+        let refused = |errno| Refusal::Path(u32::try_from(which).unwrap_or(u32::MAX), errno);
+        given.push((open_without_links(path).map_err(refused)?, access));
+    }
+    Ok(given)
+}
+
 /// What Landlock is to keep: files, TCP ports, and signals and abstract sockets of others.
-fn rules(asked: &Confinement, program: &Path) -> Result<RulesetCreated, Errno> {
+fn rules(asked: &Confinement, given: Vec<Given>) -> Result<RulesetCreated, Errno> {
     let refused = |_: landlock::RulesetError| Errno::OPNOTSUPP;
     let mut ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
     if asked.files.is_some() {
@@ -109,23 +152,9 @@ fn rules(asked: &Confinement, program: &Path) -> Result<RulesetCreated, Errno> {
         ruleset = ruleset.handle_access(AccessNet::from_all(NEWEST)).map_err(refused)?;
     }
     let mut rules = ruleset.scope(Scope::from_all(NEWEST)).and_then(Ruleset::create).map_err(refused)?;
-    let Some(Files { read, write }) = &asked.files else { return Ok(rules) };
-    let reading = AccessFs::from_read(NEWEST);
-    let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
-    let needed = NEEDED.iter().map(|path| (PathBuf::from(path), reading, false));
-    let devices = DEVICES.iter().map(|path| (PathBuf::from(path), device, false));
-    let itself = [(program.to_owned(), reading, false)];
-    let read = read.iter().map(|path| (path.clone(), reading, true));
-    let write = write.iter().map(|path| (path.clone(), AccessFs::from_all(NEWEST), true));
-    for (path, access, must) in needed.chain(devices).chain(itself).chain(read).chain(write) {
-        let Ok(opened) = PathFd::new(&path) else {
-            // Those that were asked for were there when the gateway looked.
-            if must {
-                return Err(Errno::NOENT);
-            }
-            continue;
-        };
-        let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
+    for (opened, access) in given {
+        let folder = FileType::from_raw_mode(fstat(&opened)?.st_mode) == FileType::Directory;
+        let access = if folder { access } else { access & AccessFs::from_file(NEWEST) };
         rules = rules.add_rule(PathBeneath::new(opened, access)).map_err(refused)?;
     }
     Ok(rules)

@@ -85,7 +85,10 @@ fn start(
     let walls = match order.confinement {
         None => None,
         Some(asked) => {
-            let refused = |(feature, errno): confine::Gap| (Stage::Confinement(feature), errno.into());
+            let refused = |refusal| match refusal {
+                confine::Refusal::Gap((feature, errno)) => (Stage::Confinement(feature), errno.into()),
+                confine::Refusal::Path(which, errno) => (Stage::Path(which), errno.into()),
+            };
             Some(Walls::prepare(asked, &order.program).map_err(refused)?)
         }
     };

@@ -1,0 +1,152 @@
+//! The paths that a program is given: opened without following a link, so that nobody who can write on the way decides
+//! where they lead.
+
+use std::io;
+use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::path::PathBuf;
+#[cfg(target_os = "linux")]
+use std::{ffi::OsString, os::fd::OwnedFd};
+
+#[cfg(target_os = "linux")]
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+#[cfg(target_os = "linux")]
+use rustix::io::Errno;
+
+/// How many links a path may have before it is taken for a circle; as many as the system follows.
+#[cfg(target_os = "linux")]
+const MOST_LINKS: usize = 40;
+
+/// Says why a path cannot be given to a program, if it cannot: it is not there, or a link stands in it.
+pub(crate) fn unusable(path: &Path) -> Option<io::Error> {
+    #[cfg(target_os = "linux")]
+    {
+        open_without_links(path).err().map(explain)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        path.metadata().err()
+    }
+}
+
+/// Opens what is at `path` itself, for Landlock to know it by. A link on the way, or at its end, is an error.
+#[cfg(target_os = "linux")]
+pub(crate) fn open_without_links(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        // A container whose own filter does not know the call.
+        Err(Errno::NOSYS | Errno::PERM) => walk_without_links(path),
+        settled => settled,
+    }
+}
+
+/// The same, name by name.
+#[cfg(target_os = "linux")]
+fn walk_without_links(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut at = None;
+    for name in path.components() {
+        let opened = match &at {
+            None => openat(CWD, name.as_os_str(), flags, Mode::empty())?,
+            Some(folder) => openat(folder, name.as_os_str(), flags, Mode::empty())?,
+        };
+        if FileType::from_raw_mode(fstat(&opened)?.st_mode) == FileType::Symlink {
+            return Err(Errno::LOOP);
+        }
+        at = Some(opened);
+    }
+    at.ok_or(Errno::NOENT)
+}
+
+/// What the system said, in words that fit a path of a confinement.
+#[cfg(target_os = "linux")]
+pub(crate) fn explain(errno: Errno) -> io::Error {
+    match errno {
+        Errno::LOOP => io::Error::other(
+            "a symbolic link stands in it, which is not followed when a server starts; put the folder itself there, \
+             or reload the configuration if the link is yours",
+        ),
+        other => other.into(),
+    }
+}
+
+/// Whether looking up `path` asks a folder that lies in one of `folders`: whoever can write there decides where it leads.
+#[cfg(target_os = "linux")]
+pub(crate) fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
+    let inside = |place: &Path| folders.iter().any(|folder| place.starts_with(folder));
+    let names = |path: &Path| -> Vec<OsString> {
+        path.components().rev().map(|name| name.as_os_str().to_owned()).collect()
+    };
+    let (mut at, mut left, mut links) = (PathBuf::from("/"), names(path), 0);
+    while let Some(name) = left.pop() {
+        // What is above a folder is nothing that the folder decides.
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        if inside(&at) {
+            return true;
+        }
+        let next = at.join(&name);
+        match next.read_link() {
+            Ok(_) if links == MOST_LINKS => return true,
+            // An absolute one begins with the root, which takes the place of where we are.
+            Ok(target) => {
+                links += 1;
+                left.extend(names(&target));
+            }
+            Err(_) => at = next,
+        }
+    }
+    inside(&at)
+}
+
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("real/inner")).unwrap();
+        std::fs::write(root.join("real/file"), "x").unwrap();
+        symlink(root.join("real"), root.join("link")).unwrap();
+        symlink("file", root.join("real/alias")).unwrap();
+        (place, root)
+    }
+
+    /// WALL-2: neither way of opening follows a link, wherever it stands; what is there itself is opened.
+    #[test]
+    fn links_are_not_followed() {
+        let (_place, root) = place();
+        for open in [open_without_links, walk_without_links] {
+            assert!(open(&root.join("real/inner")).is_ok());
+            assert!(open(&root.join("real/file")).is_ok());
+            assert_eq!(open(&root.join("link")).unwrap_err(), Errno::LOOP);
+            assert_eq!(open(&root.join("link/inner")).unwrap_err(), Errno::LOOP);
+            assert_eq!(open(&root.join("real/alias")).unwrap_err(), Errno::LOOP);
+            assert_eq!(open(&root.join("none")).unwrap_err(), Errno::NOENT);
+            assert_eq!(open(&root.join("real/file/x")).unwrap_err(), Errno::NOTDIR);
+        }
+    }
+
+    #[test]
+    fn a_path_leads_through_every_folder_that_is_asked() {
+        let (_place, root) = place();
+        let real = [root.join("real")];
+        let inner = [root.join("real/inner")];
+        assert!(leads_through(&root.join("real/file"), &real));
+        assert!(leads_through(&root.join("link/file"), &real), "by a link into it");
+        assert!(leads_through(&root.join("real"), &real));
+        assert!(!leads_through(&root.join("other/file"), &real));
+        // Out of it again, by a link that stands in it.
+        symlink("/etc", root.join("real/inner/out")).unwrap();
+        assert!(leads_through(&root.join("link/inner/out/passwd"), &inner));
+        assert!(!leads_through(&root.join("real/file"), &inner));
+        symlink("circle", root.join("circle")).unwrap();
+        assert!(leads_through(&root.join("circle"), &inner), "nobody knows where it leads");
+    }
+}
