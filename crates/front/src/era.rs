@@ -149,8 +149,11 @@ pub(crate) fn check_served(version: &str) -> Result<(), RpcError> {
 
 /// The revision to answer to a legacy `initialize`.
 pub(crate) fn negotiate(params: Option<&Raw>) -> Result<Revision, RpcError> {
+    let params = params.and_then(|params| Object::parse(params).ok());
+    if let Some(why) = params.as_ref().and_then(|params| params.ambiguous(Method::Initialize.params())) {
+        return Err(RpcError::new(code::INVALID_PARAMS, &format!("`params` of `initialize`: {why}")));
+    }
     params
-        .and_then(|params| Object::parse(params).ok())
         .and_then(|params| params.get("protocolVersion"))
         .and_then(|version| version.to_text())
         .map(|version| Revision::negotiate(&version))

@@ -47,6 +47,8 @@ pub(crate) struct Errand<'a> {
     pub(crate) caller: &'a Caller,
     pub(crate) ask: &'a Ask,
     pub(crate) subject: Subject<'a>,
+    /// When the clock of the whole began to run.
+    pub(crate) began: Instant,
     pub(crate) correlation: CorrelationId,
     pub(crate) trace: Option<Trace>,
     pub(crate) progress: Option<&'a ProgressSink>,
@@ -84,8 +86,10 @@ impl Errand<'_> {
     ) -> Result<Outcome, CallError> {
         let limits = upstream.config();
         let began = Instant::now();
-        let mut last =
-            began + execution(limits, self).map_or(limits.max_total, |most| most.min(limits.max_total));
+        let mut last = self.began + limits.max_total;
+        if let Some(most) = execution(limits, self) {
+            last = last.min(began + most);
+        }
         let place = match queue.try_enter() {
             Some(place) => place,
             None => {

@@ -11,7 +11,9 @@ use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_events::Bus;
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{Features, LineSink, Lists, Records, Registry, State, Upstream};
-use bridgehead_wire::{Abilities, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key};
+use bridgehead_wire::{
+    Abilities, Ambiguous, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key,
+};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
@@ -23,7 +25,7 @@ use crate::asking::Questioner;
 use crate::builtin::{server_health, server_ping};
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::{Catalog, Registered, Shape};
-use crate::chain::{Call, Chain, Counters};
+use crate::chain::{Call, Chain, Counters, places};
 use crate::errand::Outcome;
 use crate::error::CallError;
 use crate::feed::Feeds;
@@ -178,6 +180,8 @@ impl Gateway {
             audit,
             server_info,
             uris: settings.resource_uris,
+            limits: (settings.request_timeout, settings.max_total),
+            apart: places(),
             debug_errors: settings.debug_errors || settings.mode == Mode::Test,
             counters: Arc::new(Counters::default()),
             bus: Bus::new(Arc::clone(&clock)),
@@ -243,6 +247,9 @@ impl Gateway {
         ask: &Ask,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
+        if let Some(why) = ask.params.ambiguous(ask.method.params()) {
+            return Err(Box::pin(self.refuse_ambiguous(caller, ask, why)).await);
+        }
         if caller.era() == Era::Modern && ask.method.may_ask() {
             let abilities = declared(ask);
             if abilities.answers_any() || ask.params.get("requestState").is_some() {
@@ -250,6 +257,31 @@ impl Gateway {
             }
         }
         self.answer_here(caller, ask, progress).await
+    }
+
+    /// Why a request is refused whose params another reader could read differently. A call of a tool is recorded like
+    /// any other that is refused.
+    async fn refuse_ambiguous(&self, caller: &Caller, ask: &Ask, why: Ambiguous) -> RpcError {
+        let error = CallError::new(Code::InvalidParams, format!("`params` of `{}`: {why}", ask.method));
+        if ask.method != Method::ToolsCall {
+            return RpcError::new(code::INVALID_PARAMS, &error.message);
+        }
+        let tool: Arc<str> =
+            ask.params.get("name").and_then(|name| name.to_text()).unwrap_or_default().into();
+        let correlation = correlation(ask);
+        let call = Call {
+            caller,
+            ask,
+            tool: Arc::clone(&tool),
+            route: Err(error.clone()),
+            arguments: ask.params.get("arguments").unwrap_or(Raw::literal("{}")),
+            began: Instant::now(),
+            correlation,
+            trace: None,
+            progress: None,
+        };
+        self.0.chain.run(&call).await;
+        error.to_rpc(code::INVALID_PARAMS, None, ("tool", &tool), correlation)
     }
 
     /// Answers a request whose client may be asked something, or has been asked and comes back.
@@ -440,14 +472,6 @@ impl Gateway {
         ask: &Ask,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        for name in ["name", "arguments"] {
-            if ask.params.repeats(name) {
-                return Err(RpcError::new(
-                    code::INVALID_PARAMS,
-                    &format!("`params.{name}` stands more than once"),
-                ));
-            }
-        }
         let Some(tool) = ask.params.get("name").and_then(|name| name.to_text()) else {
             return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be the name of a tool"));
         };
@@ -468,6 +492,7 @@ impl Gateway {
             tool: route.as_ref().map_or_else(|_| tool.as_str().into(), |route| Arc::clone(&route.name)),
             route,
             arguments: ask.params.get("arguments").unwrap_or(Raw::literal("{}")),
+            began: Instant::now(),
             correlation,
             trace: Trace::of(&span, &ask.meta, correlation),
             progress,

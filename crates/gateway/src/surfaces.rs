@@ -5,9 +5,11 @@
 use std::sync::Arc;
 
 use bridgehead_audit::CorrelationId;
+use bridgehead_schema::{Effort, Unfit, without_schema};
 use bridgehead_upstream::Features;
 use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Shape, Spliced, code, key};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::Catalog;
@@ -99,6 +101,12 @@ impl Gateway {
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         let name = named(&ask.params, "name", "prompt")?;
+        if let Some(arguments) = ask.params.get("arguments")
+            && let Err(Unfit::Issues(issues)) = without_schema(arguments.as_str(), Effort::Full)
+        {
+            let message = "two arguments have the same name";
+            return Err(RpcError::with_data(code::INVALID_PARAMS, message, &json!({"issues": issues})));
+        }
         let correlation = correlation(ask);
         let mut entry = self.inner().catalog.load().prompts.get(&name).cloned();
         if entry.is_none() {
@@ -119,6 +127,7 @@ impl Gateway {
                 headers: &[],
                 repeatable: true,
             },
+            began: Instant::now(),
             correlation,
             progress: progress.as_ref(),
             trace: None,
@@ -146,6 +155,7 @@ impl Gateway {
                 headers: &[],
                 repeatable: true,
             },
+            began: Instant::now(),
             correlation: correlation(ask),
             progress: progress.as_ref(),
             trace: None,
@@ -186,6 +196,9 @@ impl Gateway {
             RpcError::new(code::INVALID_PARAMS, message)
         };
         let reference = ask.params.get("ref").and_then(|raw| Object::parse(&raw).ok()).ok_or_else(refused)?;
+        if let Some(why) = reference.ambiguous(&["type", "name", "uri"]) {
+            return Err(RpcError::new(code::INVALID_PARAMS, &format!("`ref`: {why}")));
+        }
         let kind = reference.get("type").and_then(|kind| kind.to_text());
         let catalog = self.inner().catalog.load_full();
         let correlation = correlation(ask);
@@ -225,6 +238,7 @@ impl Gateway {
             caller,
             ask,
             subject: Subject { kind, offered: &offered, own: &own, rewrite, headers: &[], repeatable: true },
+            began: Instant::now(),
             correlation,
             progress: progress.as_ref(),
             trace: None,

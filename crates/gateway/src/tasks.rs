@@ -8,6 +8,7 @@
 use bridgehead_config::ResourceUris;
 use bridgehead_upstream::{Origin, Watch};
 use bridgehead_wire::{Code, Era, Object, Raw, RpcError, Spliced, code};
+use tokio::time::Instant;
 
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::chain::Call;
@@ -52,6 +53,7 @@ impl Gateway {
                 headers: &[],
                 repeatable: true,
             },
+            began: Instant::now(),
             correlation: correlation(ask),
             progress: progress.as_ref(),
             trace: None,

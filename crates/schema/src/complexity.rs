@@ -27,12 +27,12 @@ const MOST_WORK: u64 = 20_000;
 /// Schemas under evaluation at the same time: what the stack of a worker thread holds with room to spare.
 const DEEPEST_STACK: usize = 1024;
 /// The deepest instance there is: the JSON parser refuses deeper ones.
-const DEEPEST_INSTANCE: usize = 128;
+pub(crate) const DEEPEST_INSTANCE: usize = 128;
 
 /// Keywords whose value is one schema, or a list of them, for the same value.
-const IN_PLACE: [&str; 7] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else"];
+pub(crate) const IN_PLACE: [&str; 7] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else"];
 /// Keywords whose value maps names to schemas for the same value.
-const IN_PLACE_MAPS: [&str; 2] = ["dependentSchemas", "dependencies"];
+pub(crate) const IN_PLACE_MAPS: [&str; 2] = ["dependentSchemas", "dependencies"];
 /// Keywords whose value is one schema, or a list of them, for a part of the value.
 const INTO_PARTS: [&str; 8] = [
     "items",
@@ -288,7 +288,7 @@ impl Graph {
 }
 
 /// The schemas that stand directly under `keywords` (one or a list) and `maps` (by name) of `schema`.
-fn listed<'a>(schema: &'a Value, keywords: &[&str], maps: &[&str]) -> Vec<&'a Value> {
+pub(crate) fn listed<'a>(schema: &'a Value, keywords: &[&str], maps: &[&str]) -> Vec<&'a Value> {
     let mut found = Vec::new();
     for value in keywords.iter().filter_map(|keyword| schema.get(keyword)) {
         match value {

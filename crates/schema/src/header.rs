@@ -179,7 +179,7 @@ impl Walk {
     fn within<T>(&mut self, step: &str, visit: impl FnOnce(&mut Self) -> T) -> T {
         let here = self.place.len();
         self.place.push('/');
-        self.place.push_str(&step.replace('~', "~0").replace('/', "~1"));
+        self.place.push_str(&crate::escaped_pointer(step));
         let result = visit(self);
         self.place.truncate(here);
         result

@@ -11,16 +11,19 @@
 mod cast;
 mod complexity;
 mod content;
+mod cost;
 mod envelope;
 mod header;
 mod plain;
+mod plan;
+mod strict;
 mod validator;
 
 pub use cast::{Cast, Change, OutputSchema, Source};
 pub use content::Content;
 pub use envelope::{Envelope, Flat, Meta, Origin};
 pub use header::{HeaderAnnotationError, HeaderKind, HeaderParameter, header_parameters};
-pub use validator::{Issue, Validator};
+pub use validator::{Effort, Issue, Unfit, Validator, without_schema};
 
 /// Why a schema cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +70,14 @@ pub enum SchemaError {
 #[must_use]
 pub fn is_object_schema(schema: &serde_json::Value) -> bool {
     schema.get("type").and_then(serde_json::Value::as_str) == Some("object")
+}
+
+/// One step of a JSON pointer.
+pub(crate) fn escaped_pointer(step: &str) -> std::borrow::Cow<'_, str> {
+    match step.contains(['~', '/']) {
+        true => step.replace('~', "~0").replace('/', "~1").into(),
+        false => step.into(),
+    }
 }
 
 /// At most `limit` characters of what `text` displays as. The rest is not even formatted: a message may

@@ -1,6 +1,8 @@
-//! A schema that instances are checked against. Checking allocates nothing when the instance is valid; only a failure is explained, and
-//! only as far as a reader can use: a bounded number of issues, each of bounded size and without the
-//! offending value itself, which may be huge or secret.
+//! A schema that instances are checked against. Only a failure is explained, and only as far as a reader can use: a
+//! bounded number of issues, each of bounded size and without the offending value itself, which may be huge or secret.
+//!
+//! What must stay true: no instance makes a check run away. Work is counted before it is begun (`plan.rs`); a caller
+//! that must not be held up says so and is told when it would be.
 
 use std::sync::OnceLock;
 
@@ -10,15 +12,44 @@ use serde_json::Value;
 
 use crate::complexity::{self, Bounds};
 use crate::plain::is_plain;
-use crate::{SchemaError, shortened};
+use crate::plan::{self, Plan};
+use crate::{SchemaError, shortened, strict};
 
 /// Bytes of schema text.
 const LONGEST_TEXT: usize = 1 << 20;
 /// Bytes of one compiled pattern.
 const LARGEST_PATTERN: usize = 2 << 20;
-const MOST_ISSUES: usize = 32;
+pub(crate) const MOST_ISSUES: usize = 32;
 const LONGEST_MESSAGE: usize = 256;
-const LONGEST_PATH: usize = 512;
+pub(crate) const LONGEST_PATH: usize = 512;
+/// Steps of a check, altogether. A step is a few nanoseconds.
+const MOST_STEPS: u64 = 100_000_000;
+/// Steps of a check that holds nobody up, and of one that is gone through again to explain it.
+const BRIEF_STEPS: u64 = 300_000;
+/// The same by a rougher estimate, which is often too high by far.
+const ROUGHLY_BRIEF_STEPS: u64 = 2_000_000;
+/// Bytes of arguments that are read without holding anybody up.
+const BRIEF_TEXT: usize = 256 * 1024;
+/// Bytes of a schema that is compiled without holding anybody up.
+const BRIEF_SCHEMA: usize = 64 * 1024;
+
+/// How much may be done at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// A few milliseconds at most, for a thread that others wait for.
+    Brief,
+    /// Whatever is within the budget: up to a second.
+    Full,
+}
+
+/// Why arguments were not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// They do not fit.
+    Issues(Vec<Issue>),
+    /// To find out takes more than the brief effort that was asked for.
+    NotBriefly,
+}
 
 /// One way in which an instance does not match a schema.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -37,10 +68,23 @@ pub struct Issue {
 #[derive(Debug)]
 pub struct Validator {
     /// A plain schema is compiled when it is first asked: of a long list of tools most are never called.
-    compiled: OnceLock<jsonschema::Validator>,
+    compiled: OnceLock<Compiled>,
     /// The text of a plain schema.
     plain: Option<Box<str>>,
     bounds: Bounds,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    validator: jsonschema::Validator,
+    plan: Plan,
+}
+
+impl Compiled {
+    fn of(schema: &Value) -> Result<Self, SchemaError> {
+        let validator = options().build(schema).map_err(|error| refused(&error))?;
+        Ok(Self { validator, plan: Plan::of(schema)? })
+    }
 }
 
 impl Validator {
@@ -67,25 +111,52 @@ impl Validator {
         let plain = is_plain(&schema).then(|| text.into());
         let compiled = OnceLock::new();
         if plain.is_none() {
-            let built = options().build(&schema).map_err(|error| refused(&error))?;
-            let _ = compiled.set(built);
+            let _ = compiled.set(Compiled::of(&schema)?);
         }
         Ok((schema, Self { compiled, plain, bounds }))
     }
 
     /// None could only be a plain schema that does not compile, and there is none.
-    fn compiled(&self) -> Option<&jsonschema::Validator> {
+    fn compiled(&self) -> Option<&Compiled> {
         if let Some(compiled) = self.compiled.get() {
             return Some(compiled);
         }
         let schema: Value = serde_json::from_str(self.plain.as_deref()?).ok()?;
-        let built = options().build(&schema).ok()?;
-        Some(self.compiled.get_or_init(|| built))
+        let compiled = Compiled::of(&schema).ok()?;
+        Some(self.compiled.get_or_init(|| compiled))
     }
 
     /// Whether `instance` can be checked at all.
     pub(crate) fn can_check(&self, instance: &Value) -> bool {
         self.bounds.checked.is_none_or(|bound| complexity::depth(instance) <= bound)
+            && self.compiled().is_some_and(|compiled| compiled.plan.steps(instance, MOST_STEPS).is_some())
+    }
+
+    /// Reads arguments and checks them. No key may stand twice in an object, and none may be spelled nearly like one
+    /// that is declared there: other readers could take them for something else than what was checked here.
+    ///
+    /// # Errors
+    /// What does not match, at least one and at most 32 issues; or that it cannot be found out briefly.
+    pub fn read(&self, text: &str, effort: Effort) -> Result<Value, Unfit> {
+        let lengthy = |bytes: usize, limit: usize| effort == Effort::Brief && bytes > limit;
+        let uncompiled = self.plain.as_ref().filter(|_| self.compiled.get().is_none());
+        if lengthy(text.len(), BRIEF_TEXT)
+            || uncompiled.is_some_and(|schema| lengthy(schema.len(), BRIEF_SCHEMA))
+        {
+            return Err(Unfit::NotBriefly);
+        }
+        let names = self.compiled().map(|compiled| &compiled.plan.names);
+        let reading = strict::read(text, names).map_err(|issue| Unfit::Issues(vec![issue]))?;
+        self.judge(&reading.value, reading.resembles, text.len(), effort)?;
+        Ok(reading.value)
+    }
+
+    /// Checks arguments that were read already, as [`read`](Self::read) does.
+    ///
+    /// # Errors
+    /// What does not match, at least one and at most 32 issues.
+    pub fn check_arguments(&self, arguments: &Value) -> Result<(), Vec<Issue>> {
+        self.judge(arguments, true, plan::bytes(arguments), Effort::Full).map_err(Unfit::into_issues)
     }
 
     /// Checks `instance`.
@@ -93,19 +164,50 @@ impl Validator {
     /// # Errors
     /// What does not match, at least one and at most 32 issues.
     pub fn check(&self, instance: &Value) -> Result<(), Vec<Issue>> {
+        self.try_check(instance, Effort::Full).map_err(Unfit::into_issues)
+    }
+
+    /// Checks `instance` with an effort.
+    ///
+    /// # Errors
+    /// What does not match; or that it cannot be found out briefly.
+    pub fn try_check(&self, instance: &Value, effort: Effort) -> Result<(), Unfit> {
+        self.judge(instance, false, plan::bytes(instance), effort)
+    }
+
+    fn judge(&self, instance: &Value, resembles: bool, bytes: usize, effort: Effort) -> Result<(), Unfit> {
+        let refused = |message: &str| Err(Unfit::Issues(vec![whole(message)]));
         let within = |bound: Option<usize>| bound.is_none_or(|bound| complexity::depth(instance) <= bound);
         if !within(self.bounds.checked) {
-            return Err(vec![whole("value is nested more deeply than can be checked against this schema")]);
+            return refused("value is nested more deeply than can be checked against this schema");
         }
-        let Some(compiled) = self.compiled() else {
-            return Err(vec![whole("the schema cannot be compiled, so nothing can be checked against it")]);
+        let Some(Compiled { validator, plan }) = self.compiled() else {
+            return refused("the schema cannot be compiled, so nothing can be checked against it");
         };
-        if compiled.is_valid(instance) {
+        let little = plan.is_little(bytes, ROUGHLY_BRIEF_STEPS);
+        let brief = little || plan.steps(instance, BRIEF_STEPS).is_some();
+        if !brief {
+            if effort == Effort::Brief {
+                return Err(Unfit::NotBriefly);
+            }
+            if plan.steps(instance, MOST_STEPS).is_none() {
+                return refused(TOO_MUCH);
+            }
+        }
+        if resembles {
+            match plan.lookalikes(instance, MOST_STEPS) {
+                None => return refused(TOO_MUCH),
+                Some(issues) if !issues.is_empty() => return Err(Unfit::Issues(issues)),
+                Some(_) => {}
+            }
+        }
+        if validator.is_valid(instance) {
             return Ok(());
         }
         let mut issues: Vec<Issue> = Vec::new();
-        if within(self.bounds.explained) {
-            issues.extend(compiled.iter_errors(instance).take(MOST_ISSUES).map(|error| Issue {
+        let explained = little || brief && plan.steps_explained(instance, BRIEF_STEPS).is_some();
+        if explained && within(self.bounds.explained) {
+            issues.extend(validator.iter_errors(instance).take(MOST_ISSUES).map(|error| Issue {
                 instance_path: shortened(error.instance_path(), LONGEST_PATH),
                 schema_path: shortened(error.schema_path(), LONGEST_PATH),
                 message: shortened(&error.masked(), LONGEST_MESSAGE),
@@ -114,8 +216,33 @@ impl Validator {
         if issues.is_empty() {
             issues.push(whole("value does not match the schema"));
         }
-        Err(issues)
+        Err(Unfit::Issues(issues))
     }
+}
+
+/// What is said of an instance that would take too long.
+const TOO_MUCH: &str = "value is too large to be checked against this schema: it would take more than 100 million steps; \
+                        send less of it at once";
+
+impl Unfit {
+    fn into_issues(self) -> Vec<Issue> {
+        match self {
+            Self::Issues(issues) => issues,
+            // Never where nobody asked to be brief.
+            Self::NotBriefly => vec![whole(TOO_MUCH)],
+        }
+    }
+}
+
+/// Reads arguments that no schema describes: no key may stand twice in an object.
+///
+/// # Errors
+/// Where one does; or that the text is too long to be read briefly.
+pub fn without_schema(text: &str, effort: Effort) -> Result<(), Unfit> {
+    if effort == Effort::Brief && text.len() > BRIEF_TEXT {
+        return Err(Unfit::NotBriefly);
+    }
+    strict::read(text, None).map(drop).map_err(|issue| Unfit::Issues(vec![issue]))
 }
 
 /// How every schema, and every part of one, is compiled: without a network, with bounded patterns.
@@ -125,7 +252,7 @@ pub(crate) fn options<'i>() -> ValidationOptions<'i> {
 }
 
 /// An issue with the instance as a whole.
-fn whole(message: &str) -> Issue {
+pub(crate) fn whole(message: &str) -> Issue {
     Issue { instance_path: String::new(), schema_path: String::new(), message: message.to_owned() }
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use bridgehead_schema::{SchemaError, Validator};
+use bridgehead_schema::{Effort, Issue, SchemaError, Unfit, Validator, without_schema};
 use serde_json::{Value, json};
 
 #[track_caller]
@@ -229,4 +229,64 @@ fn the_stack_suffices() {
         }
         assert_eq!(refused > 0, links > 6, "{links} links: {refused} refused");
     }
+}
+
+#[track_caller]
+fn places(outcome: Result<Value, Unfit>) -> Vec<String> {
+    match outcome {
+        Ok(_) => Vec::new(),
+        Err(Unfit::Issues(issues)) => issues.into_iter().map(|issue| issue.instance_path).collect(),
+        Err(Unfit::NotBriefly) => panic!("it can be found out briefly"),
+    }
+}
+
+/// WIRE-1: arguments that other readers could read differently are refused with their place, whatever the schema admits.
+#[test]
+fn arguments_mean_one_thing() {
+    let validator =
+        compiled(&json!({"type": "object", "properties": {"path": {"type": "string"}, "env": {}}}));
+    let read = |text: &str| places(validator.read(text, Effort::Brief));
+    assert!(read(r#"{"path":"a","other":1,"env":{"http_proxy":1,"HTTP_PROXY":2}}"#).is_empty());
+    assert_eq!(read(r#"{"path":"a","path":"b"}"#), ["/path"]);
+    assert_eq!(read(r#"{"path":"a","p\u0061th":7}"#), ["/path"]);
+    assert_eq!(read(r#"{"path":"a","Path":"b"}"#), ["/Path"]);
+    assert_eq!(read(r#"{"PATH":7}"#), ["/PATH"]);
+    assert_eq!(read(r#"{"env":{"x":[{"a":1,"a":2}]}}"#), ["/env/x/0/a"]);
+    assert_eq!(read(r#"{"path":7}"#), ["/path"]);
+    assert!(without_schema(r#"{"a":{"b":1},"b":1,"A":1}"#, Effort::Brief).is_ok());
+    assert!(matches!(without_schema(r#"{"a":{"b":1,"b":1}}"#, Effort::Brief), Err(Unfit::Issues(_))));
+    assert!(validator.check_arguments(&json!({"Path": "b"})).is_err());
+}
+
+/// BOUND-2: what is large is not done in passing, what is too large not at all, and both are found out quickly. Small
+/// arguments for a large schema are checked at once, and so are large ones for a small schema.
+#[test]
+fn large_work_is_told_apart() {
+    let values: Vec<Value> = (0..40_000).map(|n| json!(n as f64 + 0.5)).collect();
+    let validator =
+        compiled(&json!({"properties": {"list": {"items": {"enum": values}}, "text": {"type": "string"}}}));
+    let list = |length: usize| json!({"list": vec![0.25; length]}).to_string();
+    let read = |text: &str, effort| validator.read(text, effort).map(drop);
+    let issues = |outcome: Result<(), Unfit>| match outcome {
+        Err(Unfit::Issues(issues)) => issues,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(issues(read(&list(1), Effort::Brief))[0].instance_path, "/list/0");
+    assert_eq!(read(&list(1000), Effort::Brief), Err(Unfit::NotBriefly));
+    let told = |issues: Vec<Issue>| issues[0].message.clone();
+    assert_eq!(told(issues(read(&list(1000), Effort::Full))), "value does not match the schema");
+    within(Duration::from_secs(30), || {
+        let message = told(issues(read(&list(300_000), Effort::Full)));
+        assert!(
+            message.contains("too large to be checked") && message.contains("100 million steps"),
+            "{message}"
+        );
+        let value: Value = serde_json::from_str(&list(300_000)).unwrap();
+        assert!(told(validator.check(&value).unwrap_err()).contains("too large to be checked"));
+    });
+    let text = json!({"text": "a".repeat(200_000)}).to_string();
+    assert_eq!(read(&text, Effort::Brief), Ok(()));
+    let long = json!({"text": "a".repeat(400_000)}).to_string();
+    assert_eq!(read(&long, Effort::Brief), Err(Unfit::NotBriefly));
+    assert_eq!(read(&long, Effort::Full), Ok(()));
 }

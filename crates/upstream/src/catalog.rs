@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use bridgehead_schema::{HeaderParameter, OutputSchema, Validator};
+use bridgehead_schema::{Effort, HeaderParameter, OutputSchema, Unfit, Validator};
 use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Spliced, code, key};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,6 +17,20 @@ use crate::negotiate::Peer;
 const MAX_PAGES: usize = 1_000;
 /// A longer list from one server is a fault of that server.
 const MAX_ENTRIES: usize = 50_000;
+
+/// Bytes of a result that are read without holding anybody up.
+const BRIEF_OUTPUT: usize = 256 * 1024;
+
+/// Why a result was not found to keep what its tool promises.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OutputError {
+    /// It does not keep it.
+    #[error("{0}")]
+    Broken(String),
+    /// To find out takes longer than a thread that serves others may be held up.
+    #[error("it could not be checked briefly")]
+    NotBriefly,
+}
 
 /// One tool as its upstream describes it, with what a call needs prepared.
 #[derive(Debug)]
@@ -422,17 +436,23 @@ impl Tool {
     /// Whether a result keeps what the tool promises. One that the tool calls an error has promised nothing.
     ///
     /// # Errors
-    /// What is wrong with it, in words that do not quote it.
-    pub fn check_output(&self, result: &Object) -> Result<(), String> {
+    /// What is wrong with it, in words that do not quote it; or that it cannot be found out briefly.
+    pub fn check_output(&self, result: &Object, effort: Effort) -> Result<(), OutputError> {
         let Some(schema) = self.output_schema() else { return Ok(()) };
         if result.get("isError").is_some_and(|raw| raw.as_str() == "true") {
             return Ok(());
         }
-        match result.get("structuredContent").map(|content| content.decode::<Value>()) {
-            None => Err("`structuredContent` is missing".to_owned()),
-            Some(Err(error)) => Err(error.to_string()),
-            Some(Ok(content)) => schema.check(&content).map_err(|issues| json!(issues).to_string()),
+        let Some(content) = result.get("structuredContent") else {
+            return Err(OutputError::Broken("`structuredContent` is missing".to_owned()));
+        };
+        if effort == Effort::Brief && content.bytes().len() > BRIEF_OUTPUT {
+            return Err(OutputError::NotBriefly);
         }
+        let content: Value = content.decode().map_err(|error| OutputError::Broken(error.to_string()))?;
+        schema.try_check(&content, effort).map_err(|unfit| match unfit {
+            Unfit::Issues(issues) => OutputError::Broken(json!(issues).to_string()),
+            Unfit::NotBriefly => OutputError::NotBriefly,
+        })
     }
 
     pub(crate) fn member(&self, name: &str) -> Option<Raw> {

@@ -31,7 +31,7 @@ mod upstream;
 pub use bridgehead_process::{
     Confinement as AskedConfinement, Containment, Effective, Enforced, ProcessView,
 };
-pub use catalog::{Features, Item, Items, Listing, Lists, Tool};
+pub use catalog::{Features, Item, Items, Listing, Lists, OutputError, Tool};
 pub use core::{Hold, Watch};
 pub use crash::{Crash, CrashReason};
 pub use leases::Lease;

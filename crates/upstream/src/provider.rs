@@ -14,14 +14,14 @@ use std::time::Duration;
 use bridgehead_audit::CorrelationId;
 use bridgehead_config::{Confinement, GatewaySettings, Isolation, Launch, Limits, Server, ServerName};
 use bridgehead_events::{Bus, Detail, Excerpt};
-use bridgehead_schema::{Envelope, Flat, Origin};
+use bridgehead_schema::{Effort, Envelope, Flat, Origin};
 use bridgehead_wire::{Code, Method, Object, Raw, Redactor, code};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-use crate::catalog::Tool;
+use crate::catalog::{OutputError, Tool};
 use crate::link::{LinkError, Mirror, Purpose, call_params};
 use crate::policy::{Delays, RestartPolicy};
 use crate::record::Records;
@@ -311,7 +311,7 @@ impl McpProvider {
             return Err(ProviderError::new(Code::ProviderToolUnknown, message));
         };
         if let Some(validator) = &tool.validator
-            && let Err(issues) = validator.check(arguments)
+            && let Err(issues) = validator.check_arguments(arguments)
         {
             let message = format!("the arguments do not fit the schema of tool `{name}`: {}", json!(issues));
             return Err(ProviderError::new(Code::ProviderInvalidInput, message));
@@ -442,8 +442,8 @@ async fn ask(
 
 /// What a tool promises of its structured answers, it has to keep.
 fn fits_output(name: &str, tool: &Tool, result: &Raw) -> Result<(), ProviderError> {
-    let members = Object::parse(result).map_err(|_| "it is not an object".to_owned());
-    members.and_then(|members| tool.check_output(&members)).map_err(|why| {
+    let members = Object::parse(result).map_err(|_| OutputError::Broken("it is not an object".to_owned()));
+    members.and_then(|members| tool.check_output(&members, Effort::Full)).map_err(|why| {
         let message = format!("the result of tool `{name}` does not fit its output schema: {why}");
         ProviderError::new(Code::ProviderInvalidOutput, message)
     })

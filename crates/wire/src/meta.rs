@@ -1,6 +1,6 @@
 //! The `_meta` of a request: which keys are the hop's own, and what they say.
 
-use crate::{Edit, Level, Object, Raw, Spliced};
+use crate::{Ambiguous, Edit, Level, Object, Raw, Spliced};
 
 /// The keys, in one place.
 pub mod key {
@@ -38,6 +38,19 @@ pub mod key {
     pub const CACHED: &str = "bridgehead/cached";
 }
 
+/// The keys that somebody on the way acts upon: about these no two readers may disagree.
+const READ: [&str; 9] = [
+    key::PROTOCOL_VERSION,
+    key::CLIENT_CAPABILITIES,
+    key::CLIENT_INFO,
+    key::LOG_LEVEL,
+    key::PROGRESS_TOKEN,
+    key::SUBSCRIPTION_ID,
+    key::CORRELATION_ID,
+    key::TRACEPARENT,
+    key::TRACESTATE,
+];
+
 /// Why a `_meta` is not acceptable; all are `-32602`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MetaError {
@@ -50,6 +63,11 @@ pub enum MetaError {
     /// A key that we read stands twice.
     #[error("`{0}` stands more than once")]
     Repeated(&'static str),
+    /// A key is nearly one that we read.
+    #[error(
+        "a key in `params._meta` is spelled nearly like `{0}`, which some readers would take for it; leave it out or spell it exactly so"
+    )]
+    Resembles(&'static str),
     /// A required key is absent.
     #[error("`params._meta` lacks `{0}`")]
     Missing(&'static str),
@@ -85,12 +103,10 @@ impl RequestMeta {
             return Err(MetaError::Repeated(key::META));
         }
         let object = Object::parse(&raw).map_err(|_| MetaError::NotAnObject)?;
-        for name in
-            [key::PROTOCOL_VERSION, key::CLIENT_CAPABILITIES, key::PROGRESS_TOKEN, key::CORRELATION_ID]
-        {
-            if object.repeats(name) {
-                return Err(MetaError::Repeated(name));
-            }
+        match object.ambiguous(&READ) {
+            Some(Ambiguous::Repeated(name)) => return Err(MetaError::Repeated(name)),
+            Some(Ambiguous::Resembles(name)) => return Err(MetaError::Resembles(name)),
+            None => {}
         }
         let meta = Self::from_object(object, true);
         if meta.object.get(key::PROTOCOL_VERSION).is_some() && meta.protocol_version.is_none() {
@@ -186,6 +202,12 @@ mod tests {
         );
         modern(&format!("{{{V},{C},\"io.modelcontextprotocol/logLevel\":\"info\"}}"), Ok(()));
         modern(&format!("{{{V},{V},{C}}}"), Err(MetaError::Repeated(key::PROTOCOL_VERSION)));
+        modern(
+            r#"{"progressToken":1,"traceparent":"","traceparent":""}"#,
+            Err(MetaError::Repeated(key::TRACEPARENT)),
+        );
+        modern(r#"{"progressToken":1,"ProgressToken":2}"#, Err(MetaError::Resembles(key::PROGRESS_TOKEN)));
+        modern(r#"{"progre\u017fsToken":1}"#, Err(MetaError::Resembles(key::PROGRESS_TOKEN)));
         modern("5", Err(MetaError::NotAnObject));
         modern(r#"{"progressToken":{}}"#, Err(MetaError::Unusable(key::PROGRESS_TOKEN)));
         modern(

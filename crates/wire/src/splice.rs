@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::de::{Error, IgnoredAny};
 use smallvec::SmallVec;
 
-use crate::{NotJson, Raw};
+use crate::{NotJson, Raw, folds_alike};
 
 /// Up to this size an edited object is written out at once: copying so little costs less than keeping count
 /// of its slices. Larger ones stay slices of what came.
@@ -211,6 +211,38 @@ impl Object {
         self.members.iter().filter(|member| member.is(&self.source, name)).count() > 1
     }
 
+    /// The first member that another reader could read differently than we do: it repeats one of the members in
+    /// `known`, or its key differs from one of them in nothing that every reader heeds, such as upper and lower case.
+    ///
+    /// Runs for every request. A member whose key is exactly a known one costs a few comparisons of lengths.
+    pub fn ambiguous(&self, known: &'static [&'static str]) -> Option<Ambiguous> {
+        // One bit for each name; no method has nearly as many.
+        let mut seen = 0_u32;
+        for member in &self.members {
+            let unescaped = member.escaped.then(|| member.unescaped(&self.source));
+            let key = match &unescaped {
+                Some(text) => text.as_bytes(),
+                None => member.key(&self.source),
+            };
+            match known.iter().position(|name| name.as_bytes() == key) {
+                Some(at) => {
+                    let bit = 1_u32.checked_shl(at as u32).unwrap_or(0);
+                    if seen & bit != 0 {
+                        return Some(Ambiguous::Repeated(known[at]));
+                    }
+                    seen |= bit;
+                }
+                None => {
+                    let key = std::str::from_utf8(key).unwrap_or_default();
+                    if let Some(name) = known.iter().find(|name| folds_alike(key, name)) {
+                        return Some(Ambiguous::Resembles(name));
+                    }
+                }
+            }
+        }
+        None
+    }
+
     /// The members: key as text, value as it came.
     pub fn members(&self) -> impl Iterator<Item = (String, Raw)> + '_ {
         self.members.iter().map(|member| (member.unescaped(&self.source), member.value(&self.source)))
@@ -229,6 +261,19 @@ impl Object {
             values: SmallVec::new(),
         }
     }
+}
+
+/// Why readers may disagree about what an object says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Ambiguous {
+    /// A member stands more than once.
+    #[error("`{0}` stands more than once")]
+    Repeated(&'static str),
+    /// The key of a member is nearly that of another.
+    #[error(
+        "a member is spelled nearly like `{0}`, which some readers would take for it; leave it out or spell it exactly so"
+    )]
+    Resembles(&'static str),
 }
 
 /// A change of an [`Object`] in the making.
@@ -412,6 +457,27 @@ mod tests {
             },
             r#"{"a":1,"b":3}"#,
         );
+    }
+
+    /// WIRE-1: a member that repeats a known one, or that a lenient reader takes for one, is found; others pass.
+    #[test]
+    fn members_that_readers_disagree_about() {
+        #[track_caller]
+        fn check(source: &str, expected: Option<Ambiguous>) {
+            let object = Object::parse(&Raw::parse(source.to_owned()).unwrap()).unwrap();
+            assert_eq!(object.ambiguous(&["_meta", "name", "task", "skip"]), expected, "{source}");
+        }
+        check("{}", None);
+        check(r#"{"name":1,"other":{"Name":2},"Other":3,"other":4,"names":5}"#, None);
+        check(r#"{"\u006eame":1}"#, None);
+        check(r#"{"name":1,"x":2,"name":3}"#, Some(Ambiguous::Repeated("name")));
+        check(r#"{"name":1,"n\u0061me":3}"#, Some(Ambiguous::Repeated("name")));
+        check(r#"{"name":1,"Name":3}"#, Some(Ambiguous::Resembles("name")));
+        check(r#"{"NAME":3}"#, Some(Ambiguous::Resembles("name")));
+        check(r#"{"_Meta":3}"#, Some(Ambiguous::Resembles("_meta")));
+        check(r#"{"\u004eame":3}"#, Some(Ambiguous::Resembles("name")));
+        check("{\"ta\u{17f}\u{212a}\":3}", Some(Ambiguous::Resembles("task")));
+        check(r#"{"\u017f\u212aip":3}"#, Some(Ambiguous::Resembles("skip")));
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub(crate) fn check<B: Backend>(
 
 /// The reply to a request whose outcome came without anything before it.
 pub(crate) fn answer(passed: &Passed, outcome: &Result<Spliced, RpcError>) -> Reply {
-    encode(&passed.id, outcome, passed.served).into_reply()
+    encode(&passed.id, &passed.ask, outcome, passed.served).into_reply()
 }
 
 /// Answers a request that wants to hear something before its answer. A listen ends with its result when the front
@@ -70,7 +70,7 @@ pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Pass
     let backend = front.backend.clone();
     let call = Running::new(OnDisconnect::Cancel, async move {
         let Passed { id, served, ask, caller } = passed;
-        Some(encode(&id, &backend.answer(&caller, &ask, Some(sink)).await, served))
+        Some(encode(&id, &ask, &backend.answer(&caller, &ask, Some(sink)).await, served))
     });
     sse::answer(call, Some(notes), front.keep_alive, until).await
 }
@@ -100,8 +100,13 @@ fn rules<B: Backend>(
     Ok(())
 }
 
-fn encode(id: &Id, outcome: &Result<Spliced, RpcError>, served: bool) -> Answer {
-    let status = outcome.as_ref().err().map_or(StatusCode::OK, |error| status(error.code(), served));
+fn encode(id: &Id, ask: &Ask, outcome: &Result<Spliced, RpcError>, served: bool) -> Answer {
+    let status = match outcome {
+        Ok(_) => StatusCode::OK,
+        // Refused for what it is, not for what it asks. Only here is it looked at again: hardly any request fails.
+        Err(_) if ask.params.ambiguous(ask.method.params()).is_some() => StatusCode::BAD_REQUEST,
+        Err(error) => status(error.code(), served),
+    };
     Answer { status, ..Answer::new(id, outcome.as_ref()) }
 }
 

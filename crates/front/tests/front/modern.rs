@@ -37,6 +37,27 @@ async fn a_request_is_answered_as_json_with_its_own_id() {
     assert_eq!(fake.callers.lock().unwrap()[0], "local 2026-07-28");
 }
 
+/// WIRE-1: a request that the gateway refuses because others could read it differently is a bad request; one that it
+/// refuses for what it asks is not.
+#[tokio::test]
+async fn a_request_that_can_be_read_in_two_ways_is_a_bad_request() {
+    let fake = Fake::new();
+    let server = Server::start(&fake).await;
+    for (params, status) in [
+        (r#""name":"nothing""#, 200),
+        (r#""name":"nothing","Name":"danger""#, 400),
+        (r#""name":"nothing","name":"danger""#, 400),
+        (r#""name":"nothing","argument\u017f":{}"#, 400),
+    ] {
+        let answer = server.modern("tools/call", "nothing", &modern("1", "tools/call", params)).await;
+        assert_eq!(
+            (answer.status.as_u16(), &answer.json()["error"]["code"]),
+            (status, &(-32602).into()),
+            "{params}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn bad_requests_get_the_exact_status_and_code() {
     let fake = Fake::new();

@@ -62,6 +62,7 @@ async fn run_upstream(
             headers: &tool.headers,
             repeatable: tool.read_only || tool.idempotent,
         },
+        began: call.began,
         correlation: call.correlation,
         trace: call.trace,
         progress: call.progress.as_ref(),
@@ -71,9 +72,9 @@ async fn run_upstream(
     match upstream.config().output {
         Output::Off => Ok(outcome),
         Output::Report => {
-            let _told = broken_promise(chain, call, tool, &outcome);
+            let _told = broken_promise(chain, call, tool, &outcome).await;
             Ok(outcome)
         }
-        Output::Enforce => broken_promise(chain, call, tool, &outcome).map_or(Ok(outcome), Err),
+        Output::Enforce => broken_promise(chain, call, tool, &outcome).await.map_or(Ok(outcome), Err),
     }
 }

@@ -1,6 +1,8 @@
 //! The five stages that every call passes, built-in or upstream, in one function.
 
+mod apart;
 mod dispatch;
+mod lock;
 mod output;
 mod record;
 mod validate;
@@ -8,11 +10,14 @@ mod validate;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bridgehead_audit::{AuditSink, Clock, CorrelationId};
 use bridgehead_config::ResourceUris;
 use bridgehead_events::Bus;
 use bridgehead_wire::{Code, Raw, RpcError, Shape, Spliced};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tracing::{Instrument, debug_span};
 
 use crate::caller::{Ask, Caller, ProgressSink};
@@ -23,6 +28,8 @@ use crate::relay::{Input, Reply};
 use crate::trace::Trace;
 use record::Record;
 
+pub(crate) use apart::places;
+
 /// One tool invocation.
 pub(crate) struct Call<'a> {
     pub(crate) caller: &'a Caller,
@@ -32,6 +39,8 @@ pub(crate) struct Call<'a> {
     /// Where it goes, or why it goes nowhere.
     pub(crate) route: Result<Arc<Route>, CallError>,
     pub(crate) arguments: Raw,
+    /// When its clocks began to run.
+    pub(crate) began: Instant,
     pub(crate) correlation: CorrelationId,
     /// Its place in a trace, where somebody records spans.
     pub(crate) trace: Option<Trace>,
@@ -51,6 +60,10 @@ pub(crate) struct Chain {
     pub(crate) server_info: Raw,
     /// How resources are addressed in results.
     pub(crate) uris: ResourceUris,
+    /// How long a call of a tool without a server may be silent, and how long it may take altogether.
+    pub(crate) limits: (Duration, Duration),
+    /// The places for work that would hold up a thread that serves.
+    pub(crate) apart: Arc<Semaphore>,
     /// Whether errors may show what happened inside.
     pub(crate) debug_errors: bool,
     pub(crate) counters: Arc<Counters>,
@@ -73,11 +86,11 @@ impl Chain {
     pub(crate) async fn run(&self, call: &Call<'_>) -> Outcome {
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         let mut record = Record::open(self, call);
-        let _turn = match call.route.as_ref().ok().and_then(|route| route.turn.as_ref()) {
-            Some(turn) => Some(turn.lock().instrument(debug_span!("lock")).await),
-            None => None,
+        let turn = lock::enter(self, call).instrument(debug_span!("lock")).await;
+        let checked = match &turn {
+            Ok(_) => validate::check(self, call).instrument(debug_span!("validate")).await,
+            Err(late) => Err(late.clone()),
         };
-        let checked = debug_span!("validate").in_scope(|| validate::check(call));
         let entered = pin!(record.enter(checked.is_ok())).instrument(debug_span!("audit_enter")).await;
         if let Err(error) = entered {
             let error = CallError::new(Code::AuditEnterFailed, format!("the call was not made: {error}"));

@@ -1,26 +1,45 @@
 //! The last step of stage four, for servers where it is wanted: whether a result keeps what its tool promises.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bridgehead_upstream::Tool;
-use bridgehead_wire::Code;
+use bridgehead_schema::Effort;
+use bridgehead_upstream::{OutputError, Tool};
+use bridgehead_wire::{Code, Object};
 use tracing::warn;
 
 use super::{Call, Chain, Outcome};
+use crate::catalog::Target;
 use crate::error::CallError;
 
 /// The error that an outcome is where promises are enforced; told and counted in any case. A question is no result
 /// yet, and what a tool calls an error has promised nothing.
-pub(super) fn broken_promise(
+pub(super) async fn broken_promise(
     chain: &Chain,
     call: &Call<'_>,
     tool: &Tool,
     outcome: &Outcome,
 ) -> Option<CallError> {
     let Outcome::Result(_, result) = outcome else { return None };
-    let why = tool.check_output(result.complete()?).err()?;
+    let result = result.complete()?;
+    let why = match tool.check_output(result, Effort::Brief) {
+        Ok(()) => return None,
+        Err(OutputError::Broken(why)) => why,
+        Err(OutputError::NotBriefly) => Box::pin(check_apart(chain, call, result.clone())).await.err()?,
+    };
     chain.counters.invalid_outputs.fetch_add(1, Ordering::Relaxed);
     warn!(correlationId = %call.correlation, tool = %call.tool, server = call.server(), %why, "a result does not fit its output schema");
     let message = format!("the result of tool `{}` does not fit its output schema: {why}", call.tool);
     Some(CallError::new(Code::ProviderInvalidOutput, message).after_sending())
+}
+
+async fn check_apart(chain: &Chain, call: &Call<'_>, result: Object) -> Result<(), String> {
+    let Ok(route) = call.route.as_ref().map(Arc::clone) else { return Ok(()) };
+    let work = move || match &route.target {
+        Target::Upstream { tool, .. } => {
+            tool.check_output(&result, Effort::Full).map_err(|error| error.to_string())
+        }
+        Target::Native(_) => Ok(()),
+    };
+    chain.apart(call, work).await.unwrap_or_else(|error| Err(error.message))
 }

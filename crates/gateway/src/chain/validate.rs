@@ -1,11 +1,16 @@
 //! Stage two: the arguments against the tool's schema, compiled when the catalog was merged.
+//!
+//! What takes more than a few milliseconds runs on a thread of its own, and few of these at once: the threads that serve
+//! have others to serve. How much work it is, is counted beforehand by the schema.
 
-use bridgehead_schema::Validator;
+use std::sync::Arc;
+
+use bridgehead_schema::{Effort, Issue, Unfit, without_schema};
 use bridgehead_upstream::{Tool, Upstream};
-use bridgehead_wire::Code;
+use bridgehead_wire::{Code, Raw};
 use serde_json::{Value, json};
 
-use super::Call;
+use super::{Call, Chain};
 use crate::catalog::{Registered, Route, Target};
 use crate::error::CallError;
 use crate::queue::Queue;
@@ -18,7 +23,7 @@ pub(super) enum Checked<'c> {
 
 /// Whether the call may go on. A tool that goes nowhere is a refusal like any other, so that it is audited
 /// like any other.
-pub(super) fn check<'c>(call: &'c Call<'_>) -> Result<Checked<'c>, CallError> {
+pub(super) async fn check<'c>(chain: &Chain, call: &'c Call<'_>) -> Result<Checked<'c>, CallError> {
     let route = call.route.as_ref().map_err(Clone::clone)?;
     if let Some(mode) = route.excluded_by {
         let message = format!("tool `{}` is not available in mode `{mode}`", call.tool);
@@ -30,27 +35,40 @@ pub(super) fn check<'c>(call: &'c Call<'_>) -> Result<Checked<'c>, CallError> {
             &json!([{"path": "", "schemaPath": "/type", "message": "the arguments must be an object"}]),
         ));
     }
-    match &route.target {
-        Target::Native(native) => {
-            Ok(Checked::Native(native, fitting_arguments(call, route, &native.validator)?))
-        }
-        Target::Upstream { upstream, tool, queue } => {
-            if let Some(validator) = &tool.validator {
-                fitting_arguments(call, route, validator)?;
-            }
-            Ok(Checked::Upstream(upstream, tool, queue))
-        }
+    let arguments = match read(route, &call.arguments, Effort::Brief) {
+        Ok(arguments) => arguments,
+        Err(Unfit::Issues(issues)) => return Err(refuse(route, &json!(issues))),
+        Err(Unfit::NotBriefly) => Box::pin(read_apart(chain, call, route)).await?,
+    };
+    Ok(match &route.target {
+        Target::Native(native) => Checked::Native(native, arguments),
+        Target::Upstream { upstream, tool, queue } => Checked::Upstream(upstream, tool, queue),
+    })
+}
+
+/// The arguments, if they fit.
+fn read(route: &Route, arguments: &Raw, effort: Effort) -> Result<Value, Unfit> {
+    let validator = match &route.target {
+        Target::Native(native) => Some(&native.validator),
+        Target::Upstream { tool, .. } => tool.validator.as_ref(),
+    };
+    match validator {
+        Some(validator) => validator.read(arguments.as_str(), effort),
+        None => without_schema(arguments.as_str(), effort).map(|()| Value::Null),
     }
 }
 
-fn fitting_arguments(call: &Call<'_>, route: &Route, validator: &Validator) -> Result<Value, CallError> {
-    let arguments: Value = call.arguments.decode().map_err(|error| {
-        // An object all right, but with a number or a depth that nobody can compute with.
-        refuse(route, &json!([{"path": "", "schemaPath": "", "message": error.to_string()}]))
-    })?;
-    match validator.check(&arguments) {
-        Ok(()) => Ok(arguments),
-        Err(issues) => Err(refuse(route, &json!(issues))),
+async fn read_apart(chain: &Chain, call: &Call<'_>, route: &Arc<Route>) -> Result<Value, CallError> {
+    let (checked, arguments) = (Arc::clone(route), call.arguments.clone());
+    let outcome = chain.apart(call, move || read(&checked, &arguments, Effort::Full)).await?;
+    outcome.map_err(|unfit| refuse(route, &json!(issues(unfit))))
+}
+
+/// There is nothing that a full effort leaves open.
+fn issues(unfit: Unfit) -> Vec<Issue> {
+    match unfit {
+        Unfit::Issues(issues) => issues,
+        Unfit::NotBriefly => Vec::new(),
     }
 }
 

@@ -20,6 +20,7 @@ mod remote;
 mod rounds;
 mod secrets;
 mod status;
+mod strict;
 mod subscriptions;
 mod support;
 mod surfaces;

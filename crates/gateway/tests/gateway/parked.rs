@@ -664,3 +664,27 @@ async fn a_thousand_parked_calls_take_little() {
     assert_eq!(gateway.parked(), 0);
     fixture.end().await;
 }
+
+/// WIRE-5, PIPE-2: a parked call keeps the turn of its tool, for as long as its client thinks; who waits for it meanwhile
+/// waits on its own clock, and the turn is free when the parked call has ended.
+#[tokio::test]
+async fn a_parked_call_keeps_its_turn() {
+    let (_folder, transcript) = transcript();
+    let fixture = near(&transcript, |options| {
+        let server = &mut options.servers[0];
+        server.tools.entry("form".to_owned()).or_default().lock = Some(true);
+        server.max_total = Duration::from_secs(4);
+    });
+    fixture.gateway.settled().await;
+    let client = Client::new();
+    let asked = client.ask(&fixture.gateway, "form").await;
+    let late = client.call(&fixture.gateway, "form", json!({})).await.unwrap_err();
+    assert_eq!(late["data"]["code"], "PROVIDER_UNAVAILABLE", "{late}");
+    assert_eq!(late["data"]["mayHaveRun"], false, "{late}");
+    let done = client.answer(&fixture.gateway, "form", &asked, answers(&asked)).await.unwrap();
+    assert_eq!(done["resultType"], "complete", "{done}");
+    let asked = client.ask(&fixture.gateway, "form").await;
+    client.answer(&fixture.gateway, "form", &asked, answers(&asked)).await.unwrap();
+    nothing_is_left(&fixture);
+    fixture.end().await;
+}

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::validator::Validator;
+use crate::validator::{Effort, Unfit, Validator};
 use crate::{Issue, SchemaError};
 use walk::Walk;
 
@@ -120,6 +120,14 @@ impl OutputSchema {
     /// What does not, at least one and at most 32 issues.
     pub fn check(&self, value: &Value) -> Result<(), Vec<Issue>> {
         self.0.as_ref().map_or(Ok(()), |compiled| compiled.validator.check(value))
+    }
+
+    /// Whether `value` fits, found out with an effort.
+    ///
+    /// # Errors
+    /// What does not; or that it cannot be found out briefly.
+    pub fn try_check(&self, value: &Value, effort: Effort) -> Result<(), Unfit> {
+        self.0.as_ref().map_or(Ok(()), |compiled| compiled.validator.try_check(value, effort))
     }
 
     /// Makes `raw` fit.

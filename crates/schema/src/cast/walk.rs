@@ -211,7 +211,7 @@ pub(super) fn weight(value: &Value) -> u64 {
 
 /// The path one step further.
 pub(super) fn below(path: &str, step: &str) -> String {
-    format!("{path}/{}", step.replace('~', "~0").replace('/', "~1"))
+    format!("{path}/{}", crate::escaped_pointer(step))
 }
 
 fn locate(value: &Value, place: &mut String, places: &mut HashMap<*const Value, String>) {

@@ -1,0 +1,44 @@
+//! Work that would hold up a thread which serves others: it runs on a thread of its own, and little of it at once.
+
+use std::sync::Arc;
+
+use bridgehead_wire::Code;
+use tokio::sync::Semaphore;
+
+use super::{Call, Chain};
+use crate::error::CallError;
+
+/// How much of it runs at once, whatever the machine has.
+const MOST: usize = 4;
+
+/// The places for such work; half of the machine is left to those who serve.
+pub(crate) fn places() -> Arc<Semaphore> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    Arc::new(Semaphore::new((threads / 2).clamp(1, MOST)))
+}
+
+impl Chain {
+    /// Runs `work` apart. Whoever waits for a place does so on the clocks of the call. A call that is dropped leaves
+    /// its work to its end, which still counts.
+    pub(super) async fn apart<T: Send + 'static>(
+        &self,
+        call: &Call<'_>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, CallError> {
+        let waiting = tokio::time::timeout_at(self.patience(call), Arc::clone(&self.apart).acquire_owned());
+        // A semaphore that is never closed gives a permit.
+        let Ok(Ok(place)) = waiting.await else {
+            let message = format!(
+                "tool `{}` was not called: checking its large arguments against its schema had to wait for others for too long",
+                call.tool
+            );
+            return Err(CallError::new(Code::ProviderUnavailable, message));
+        };
+        let done = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            work()
+        });
+        done.await
+            .map_err(|error| CallError::new(Code::HandlerError, format!("a check did not end: {error}")))
+    }
+}
