@@ -186,14 +186,14 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     later("WIRE", 3, "what servers, tools and schemas say cannot break a log line or a terminal"),
     later("WIRE", 4, "a server's question is never displaced by progress messages"),
     kept("WIRE", 5, "waiting for a tool's lock ends with the call's own clocks, in a retryable refusal"),
-    later(
+    kept(
         "BOUND",
         1,
         "a server that floods requests and does not read is ended, and costs bounded memory and descriptors",
     ),
     kept("BOUND", 2, "schema work has a budget, and large checks run off the serving threads"),
     later("BOUND", 3, "every byte held is held for a peer, within `held_mb` and `held_per_peer_mb`"),
-    later("BOUND", 4, "connections and sessions that never send a request make way for those that do"),
+    kept("BOUND", 4, "connections and sessions that never send a request make way for those that do"),
     kept(
         "FAULT",
         1,

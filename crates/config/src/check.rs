@@ -46,7 +46,10 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     let Value::Table(entries) = &root.value else { return Config::demo() };
     let root = Section::read(Place::Root, entries, findings);
     let gateway = gateway(&Section::read(Place::Gateway, root.table("gateway"), findings), findings);
-    let http = http(&Section::read(Place::Http, root.table("http"), findings), world, findings);
+    let mut http = http(&Section::read(Place::Http, root.table("http"), findings), world, findings);
+    let bounds = Section::read(Place::Bounds, root.table("limits"), findings);
+    http.head_within = duration(&bounds, "head_ms", http.head_within);
+    http.body_within = duration(&bounds, "body_ms", http.body_within);
     let audit = audit::read(&Section::read(Place::Audit, root.table("audit"), findings), world, findings);
 
     let queues = queues(&root, findings);
@@ -149,6 +152,7 @@ fn http(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> Htt
         poll_after: section
             .integer("poll_after_ms")
             .map(|_| duration(section, "poll_after_ms", default.keep_alive)),
+        ..default
     }
 }
 

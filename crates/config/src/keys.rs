@@ -17,6 +17,8 @@ pub enum Place {
     Gateway,
     /// `[http]`
     Http,
+    /// `[limits]`
+    Bounds,
     /// `[audit]`
     Audit,
     /// `[queues.NAME]`
@@ -33,10 +35,11 @@ pub enum Place {
 
 impl Place {
     /// All places in the order of the reference page.
-    pub const ALL: [Place; 9] = [
+    pub const ALL: [Place; 10] = [
         Place::Root,
         Place::Gateway,
         Place::Http,
+        Place::Bounds,
         Place::Audit,
         Place::Server,
         Place::Tool,
@@ -51,6 +54,7 @@ impl Place {
             Place::Root => "the top of the file",
             Place::Gateway => "[gateway]",
             Place::Http => "[http]",
+            Place::Bounds => "[limits]",
             Place::Audit => "[audit]",
             Place::Queue => "[queues.NAME]",
             Place::Server => "[servers.NAME]",

@@ -31,6 +31,7 @@ const fn definition(place: Place) -> &'static str {
         Place::Root => "root",
         Place::Gateway => "gateway",
         Place::Http => "http",
+        Place::Bounds => "bounds",
         Place::Audit => "audit",
         Place::Queue => "queue",
         Place::Server => "server",

@@ -157,6 +157,10 @@ pub struct HttpSettings {
     pub session_idle: Duration,
     /// The largest request body.
     pub max_body_bytes: usize,
+    /// How long the whole head of a request may take (`limits.head_ms`).
+    pub head_within: Duration,
+    /// How long the whole body of a request may take (`limits.body_ms`).
+    pub body_within: Duration,
     /// How often a comment is sent on a silent event stream.
     pub keep_alive: Duration,
     /// After how much silence a legacy client is sent away from the stream of its call, to come back for the rest.
@@ -376,6 +380,8 @@ impl Default for HttpSettings {
             max_sessions: 1024,
             session_idle: Duration::from_millis(1_800_000),
             max_body_bytes: 16 * MEGABYTE,
+            head_within: Duration::from_millis(10_000),
+            body_within: Duration::from_millis(60_000),
             keep_alive: Duration::from_millis(15_000),
             poll_after: None,
         }

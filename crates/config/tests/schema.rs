@@ -132,6 +132,7 @@ fn file(key: &Key, name: &str, value: &str) -> String {
         Place::Root => line,
         Place::Gateway => format!("[gateway]\n{line}"),
         Place::Http => format!("[http]\n{line}"),
+        Place::Bounds => format!("[limits]\n{line}"),
         Place::Audit => format!("[audit]\n{line}"),
         Place::Queue => format!("[queues.q]\n{line}"),
         Place::Server if key.name == "command" => format!("[servers.a]\n{line}"),

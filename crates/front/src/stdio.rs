@@ -144,13 +144,12 @@ enum End {
     Shutdown,
 }
 
-/// Questions go out among everything else, and are never dropped: a call waits for each.
+/// Questions go out among everything else; a client that reads nothing is not asked any more.
 struct Lines(Arc<Outbox>);
 
 impl Outlet for Lines {
     fn put(&self, message: Bytes) -> bool {
-        self.0.push(|out| out.put_slice(&message));
-        true
+        self.0.push(|out| out.put_slice(&message)).is_ok()
     }
 
     fn gone(&self) -> BoxFuture<'_, ()> {
@@ -165,7 +164,7 @@ async fn announce(feed: Feed, initialized: Arc<AtomicBool>, outbox: Arc<Outbox>)
         outbox.room().await;
         let message = feed.next().await;
         if initialized.load(Ordering::Acquire) {
-            outbox.push(|out| out.put_slice(&message));
+            outbox.send(|out| out.put_slice(&message)).await;
         }
     }
 }
@@ -246,7 +245,7 @@ impl<B: Backend> Connection<B> {
                     format!("the message has {bytes} bytes, more than the {limit} that are accepted");
                 debug!(bytes, limit, "refused a line that is too long");
                 let error = RpcError::new(code::INVALID_REQUEST, &reason);
-                return self.outbox.push(|out| error_response(out, id.as_ref().map(Id::raw), &error));
+                return self.outbox.send(|out| error_response(out, id.as_ref().map(Id::raw), &error)).await;
             }
         };
         match Incoming::parse(&text) {
@@ -254,7 +253,7 @@ impl<B: Backend> Connection<B> {
             Ok(Incoming::Batch(items)) => self.batch(items, text.len()).await,
             Err(malformed) => {
                 debug!(code = malformed.code, reason = %malformed.reason, "refused a line");
-                self.outbox.push(|out| malformed_response(out, &malformed));
+                self.outbox.send(|out| malformed_response(out, &malformed)).await;
             }
         }
     }
@@ -264,7 +263,7 @@ impl<B: Backend> Connection<B> {
             Message::Request(request) => match self.step(request) {
                 Step::Done(id, outcome) => {
                     let outcome = outcome.map(Spliced::from);
-                    self.outbox.push(|out| response(out, &id, outcome.as_ref()));
+                    self.outbox.send(|out| response(out, &id, outcome.as_ref())).await;
                 }
                 Step::Run(work) => {
                     let permit = self.admit(bytes).await;
@@ -272,7 +271,7 @@ impl<B: Backend> Connection<B> {
                     self.tasks.spawn(async move {
                         let _permit = permit;
                         if let Some((id, outcome)) = run(&backend, work, &outbox).await {
-                            outbox.push(|out| response(out, &id, outcome.as_ref()));
+                            outbox.send(|out| response(out, &id, outcome.as_ref())).await;
                         }
                     });
                 }
@@ -294,7 +293,7 @@ impl<B: Backend> Connection<B> {
         if let Some(reason) = refusal {
             debug!(messages = items.len(), reason, "refused a batch");
             let error = RpcError::new(code::INVALID_REQUEST, &reason);
-            return self.outbox.push(|out| error_response(out, None, &error));
+            return self.outbox.send(|out| error_response(out, None, &error)).await;
         }
         let mut steps = Vec::with_capacity(items.len());
         for item in items {
@@ -314,7 +313,7 @@ impl<B: Backend> Connection<B> {
             let _permit = permit;
             let answers = join_all(steps.into_iter().map(|step| answer_step(&backend, step, &outbox))).await;
             if let Some(array) = batch_answer(&answers) {
-                outbox.push(|out| out.put_slice(&array));
+                outbox.send(|out| out.put_slice(&array)).await;
             }
         });
     }
@@ -444,8 +443,7 @@ async fn run<B: Backend>(
                 Some(note) = notes.recv() => {
                     if listens {
                         // Whoever tells waits for room; nothing of it is dropped.
-                        outbox.room().await;
-                        outbox.push(|out| out.put_slice(&note));
+                        outbox.send(|out| out.put_slice(&note)).await;
                     } else {
                         outbox.push_if_room(&note);
                     }

@@ -7,5 +7,5 @@
 mod outbox;
 mod reader;
 
-pub use outbox::{BACKLOG, Outbox};
+pub use outbox::{Bounds, Full, Outbox};
 pub use reader::LineReader;

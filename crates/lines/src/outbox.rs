@@ -1,29 +1,54 @@
 //! What waits to be written to one peer: many senders, one writer, few system calls.
 //!
 //! Senders append to a shared buffer and go on; the writer takes the whole buffer and writes it at once, when
-//! every sender that is ready now has had its turn and rides in the same write. The order of
-//! [`Outbox::push`] is the order on the wire. What a peer does not read stays bounded: whoever can wait
-//! waits for [`Outbox::room`], and what may be lost goes by [`Outbox::push_if_room`].
+//! every sender that is ready now has had its turn and rides in the same write. The order in which messages are
+//! taken is the order on the wire.
+//!
+//! What must stay true: no way in is without a bound. Whoever can wait uses [`Outbox::send`]; what may be lost goes by
+//! [`Outbox::push_if_room`]; and what is owed to the peer and cannot wait (the answer to its own request, written by a
+//! destructor, say) has as much room again behind that, and [`Outbox::push`] says when that is used up too. A message is
+//! taken whole if there is any room, so an outbox holds at most twice its [`Bounds`] and one message.
 
 use std::io;
 use std::pin::pin;
 
 use bridgehead_wire::on_one_line;
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// How much may wait unwritten before there is no room.
-pub const BACKLOG: usize = 4 * 1024 * 1024;
 /// A buffer that has grown larger than this is given back after use.
 const KEPT: usize = 256 * 1024;
 
+/// How much may wait unwritten before there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// In bytes.
+    pub bytes: usize,
+    /// In messages.
+    pub messages: usize,
+}
+
+impl Bounds {
+    /// What one peer on a stream may leave unread.
+    pub const STREAM: Self = Self { bytes: 4 * 1024 * 1024, messages: 64 * 1024 };
+
+    const fn twice(self) -> Self {
+        Self { bytes: self.bytes * 2, messages: self.messages * 2 }
+    }
+}
+
+/// There is no room, and the message was not taken: the peer does not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full;
+
 /// The shared end: messages go in here.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outbox {
+    bounds: Bounds,
     state: Mutex<State>,
     filled: Notify,
     drained: Notify,
@@ -34,44 +59,96 @@ pub struct Outbox {
 #[derive(Debug, Default)]
 struct State {
     buffer: BytesMut,
-    /// Bytes that the writer has taken and not finished.
+    /// Messages in the buffer.
+    messages: usize,
+    /// What the writer has taken and not finished.
     writing: usize,
+    writing_messages: usize,
     /// No more messages come: the writer ends when the buffer is empty.
     closing: bool,
 }
 
+impl State {
+    fn has_room(&self, bounds: Bounds) -> bool {
+        self.buffer.len() + self.writing < bounds.bytes
+            && self.messages + self.writing_messages < bounds.messages
+    }
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self::new(Bounds::STREAM)
+    }
+}
+
 impl Outbox {
-    /// Appends one message, whose bytes `write` adds; the line break is ours.
-    pub fn push(&self, write: impl FnOnce(&mut BytesMut)) {
-        if self.gone.is_cancelled() {
-            return;
+    /// One that holds as much as that, and as much again of what is owed.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            state: Mutex::default(),
+            filled: Notify::new(),
+            drained: Notify::new(),
+            gone: CancellationToken::new(),
         }
-        {
-            let mut state = self.state.lock();
-            let start = state.buffer.len();
-            write(&mut state.buffer);
-            on_one_line(&mut state.buffer[start..]);
-            state.buffer.put_u8(b'\n');
+    }
+
+    /// Appends one message, whose bytes `write` adds, as soon as there is room; the line break is ours. Dropped before,
+    /// it has sent nothing.
+    pub async fn send(&self, write: impl FnOnce(&mut BytesMut)) {
+        let mut write = Some(write);
+        while !self.put(self.bounds, &mut write) {
+            self.room().await;
         }
-        self.filled.notify_one();
+    }
+
+    /// Appends one message that is owed to the peer, unless too much of that waits as well.
+    pub fn push(&self, write: impl FnOnce(&mut BytesMut)) -> Result<(), Full> {
+        if self.put(self.bounds.twice(), &mut Some(write)) { Ok(()) } else { Err(Full) }
     }
 
     /// Appends a message that may be lost; says whether there was room.
     pub fn push_if_room(&self, message: &[u8]) -> bool {
-        let room = self.backlog() < BACKLOG;
-        if room {
-            self.push(|out| out.put_slice(message));
+        self.put(self.bounds, &mut Some(|out: &mut BytesMut| out.put_slice(message)))
+    }
+
+    /// Appends what `write` adds, if there is room within `bounds`. What nobody can be sent any more is as good as sent.
+    fn put<W: FnOnce(&mut BytesMut)>(&self, bounds: Bounds, write: &mut Option<W>) -> bool {
+        if self.gone.is_cancelled() {
+            return true;
         }
-        room
+        {
+            let mut state = self.state.lock();
+            if !state.has_room(bounds) {
+                return false;
+            }
+            let Some(write) = write.take() else { return true };
+            let start = state.buffer.len();
+            write(&mut state.buffer);
+            on_one_line(&mut state.buffer[start..]);
+            state.buffer.put_u8(b'\n');
+            state.messages += 1;
+        }
+        self.filled.notify_one();
+        true
     }
 
     /// Waits until the peer has read enough for more to be taken on.
     pub async fn room(&self) {
-        while self.backlog() >= BACKLOG {
+        self.room_within(self.bounds).await;
+    }
+
+    /// Waits until the peer has read enough for what is owed to it to be taken.
+    pub async fn room_for_owed(&self) {
+        self.room_within(self.bounds.twice()).await;
+    }
+
+    async fn room_within(&self, bounds: Bounds) {
+        while !self.state.lock().has_room(bounds) {
             let mut drained = pin!(self.drained.notified());
             drained.as_mut().enable();
             // Looked at again now that no drain can be missed.
-            if self.backlog() < BACKLOG {
+            if self.state.lock().has_room(bounds) {
                 return;
             }
             tokio::select! {
@@ -92,9 +169,35 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    fn backlog(&self) -> usize {
+    /// How many bytes and messages wait.
+    pub fn waiting(&self) -> Bounds {
         let state = self.state.lock();
-        state.buffer.len() + state.writing
+        Bounds {
+            bytes: state.buffer.len() + state.writing,
+            messages: state.messages + state.writing_messages,
+        }
+    }
+
+    /// The next message, without its line break, for a carrier that takes them one by one; none once it is closed and
+    /// empty. It no longer counts as waiting.
+    pub async fn next(&self) -> Option<Bytes> {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if let Some(end) = state.buffer.iter().position(|byte| *byte == b'\n') {
+                    let mut message = state.buffer.split_to(end + 1);
+                    message.truncate(end);
+                    state.messages -= 1;
+                    drop(state);
+                    self.drained.notify_waiters();
+                    return Some(message.freeze());
+                }
+                if state.closing {
+                    return None;
+                }
+            }
+            self.filled.notified().await;
+        }
     }
 
     /// Writes until closed, then closes the stream. Ends early, with the error, when the peer is gone.
@@ -110,6 +213,7 @@ impl Outbox {
                 let mut state = self.state.lock();
                 std::mem::swap(&mut batch, &mut state.buffer);
                 state.writing = batch.len();
+                state.writing_messages = std::mem::take(&mut state.messages);
                 state.closing
             };
             if batch.is_empty() {
@@ -122,15 +226,37 @@ impl Outbox {
                 }
                 continue;
             }
-            stream.write_all(&batch).await?;
+            let mut rest = &batch[..];
+            while !rest.is_empty() {
+                let written = stream.write(rest).await?;
+                if written == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                let (done, left) = rest.split_at(written);
+                rest = left;
+                // A peer that reads slowly makes room as it reads.
+                if !left.is_empty() {
+                    self.wrote(done, left.len());
+                }
+            }
             stream.flush().await?;
             batch.clear();
             if batch.capacity() > KEPT {
                 batch = BytesMut::new();
             }
-            self.state.lock().writing = 0;
-            self.drained.notify_waiters();
+            self.wrote(&[], 0);
         }
+    }
+
+    /// Some of what the writer has taken is written, and so many bytes are left of it.
+    fn wrote(&self, done: &[u8], left: usize) {
+        {
+            let mut state = self.state.lock();
+            state.writing = left;
+            let ends = done.iter().filter(|byte| **byte == b'\n').count();
+            state.writing_messages = if left == 0 { 0 } else { state.writing_messages.saturating_sub(ends) };
+        }
+        self.drained.notify_waiters();
     }
 }
 
@@ -151,7 +277,7 @@ mod tests {
             async move { outbox.write_to(ours).await }
         });
         for number in 0..100 {
-            outbox.push(|out| out.put_slice(format!("{{\r\n  \"n\": {number}\n}}").as_bytes()));
+            outbox.send(|out| out.put_slice(format!("{{\r\n  \"n\": {number}\n}}").as_bytes())).await;
         }
         outbox.close();
         let mut text = String::new();
@@ -163,8 +289,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_does_not_read_stops_those_who_can_wait() {
+        const BACKLOG: usize = Bounds::STREAM.bytes;
         let outbox = Arc::new(Outbox::default());
-        outbox.push(|out| out.resize(BACKLOG, b'x'));
+        outbox.send(|out| out.resize(BACKLOG, b'x')).await;
         assert!(!outbox.push_if_room(b"lost"));
         let mut room = Box::pin(outbox.room());
         assert!(futures_util::poll!(&mut room).is_pending());
@@ -178,10 +305,61 @@ mod tests {
         room.await;
         assert!(outbox.push_if_room(b"kept"));
         drop(theirs);
-        outbox.push(|out| out.put_slice(b"more"));
+        outbox.send(|out| out.put_slice(b"more")).await;
         assert_eq!(writer.await.unwrap().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         outbox.gone().await;
-        outbox.push(|out| out.resize(BACKLOG, b'x'));
-        outbox.room().await;
+        outbox.send(|out| out.resize(BACKLOG, b'x')).await;
+        outbox.send(|out| out.resize(BACKLOG, b'x')).await;
+    }
+
+    /// BOUND-1: every way in has a bound, of bytes and of messages; what is owed has its own.
+    #[tokio::test]
+    async fn no_way_in_is_without_a_bound() {
+        for bounds in
+            [Bounds { bytes: 1000, messages: usize::MAX / 2 }, Bounds { bytes: 1 << 30, messages: 100 }]
+        {
+            let outbox = Arc::new(Outbox::new(bounds));
+            let message = [b'x'; 9];
+            let mut taken = 0;
+            while outbox.push_if_room(&message) {
+                taken += 1;
+            }
+            assert_eq!(taken, 100);
+            assert!(futures_util::poll!(Box::pin(outbox.send(|out| out.put_slice(&message)))).is_pending());
+            while outbox.push(|out| out.put_slice(&message)).is_ok() {
+                taken += 1;
+            }
+            assert_eq!((taken, outbox.waiting()), (200, Bounds { bytes: 2000, messages: 200 }));
+            let mut owed = Box::pin(outbox.room_for_owed());
+            assert!(futures_util::poll!(&mut owed).is_pending());
+            // A peer that reads a little makes a little room, though the batch is not written yet.
+            let (ours, mut theirs) = tokio::io::duplex(64);
+            let writer = tokio::spawn({
+                let outbox = Arc::clone(&outbox);
+                async move { outbox.write_to(ours).await }
+            });
+            theirs.read_exact(&mut [0; 30]).await.unwrap();
+            owed.await;
+            assert!(outbox.waiting().bytes > 1000, "most of it is unread");
+            outbox.push(|out| out.put_slice(&message)).unwrap();
+            outbox.close();
+            let mut rest = Vec::new();
+            theirs.read_to_end(&mut rest).await.unwrap();
+            assert_eq!(rest.len(), 2000 - 30 + 10);
+            writer.await.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_one_by_one() {
+        let outbox = Outbox::new(Bounds { bytes: 100, messages: 1 });
+        outbox.send(|out| out.put_slice(b"a\nb")).await;
+        let mut second = Box::pin(outbox.send(|out| out.put_slice(b"c")));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert_eq!(outbox.next().await.unwrap(), "a b");
+        second.await;
+        outbox.close();
+        assert_eq!(outbox.next().await.unwrap(), "c");
+        assert_eq!(outbox.next().await, None);
     }
 }

@@ -173,6 +173,11 @@ pub enum Behaviour {
         /// Megabytes of text in the result.
         megabytes: usize,
     },
+    /// Sends the client one request after the other, as fast as they are taken, and reads nothing any more.
+    FloodRequests {
+        /// The method of the requests.
+        method: String,
+    },
     /// Echoes under an id that nobody asked with, then under the right one.
     WrongId,
     /// Echoes twice.

@@ -35,7 +35,7 @@ pub enum CrashReason {
     CpuLimit,
     /// It closed its output and went on running, or wrote an answer that is none.
     Protocol,
-    /// It answered nobody any more, and was ended for that.
+    /// It answered nobody any more, or read nothing while answers to its own requests piled up, and was ended for that.
     PeerTimeout,
     /// Its answer was larger than it may be, or as much of its output was no message.
     OutputLimit,
@@ -76,6 +76,11 @@ pub(crate) enum Fault {
     /// It answers nobody any more.
     #[error("the server did not answer another call, nor a probe after it, and is restarted")]
     Hangs,
+    /// It sent requests and did not read the answers, so many bytes of which wait.
+    #[error(
+        "the server was ended: it sends requests and does not read the answers, {0} bytes of which wait for it"
+    )]
+    Unread(usize),
     /// So many bytes came that were no messages.
     #[error("the server was ended: {0} bytes on its standard output were no messages")]
     Noise(u64),
@@ -91,7 +96,7 @@ impl Fault {
     const fn reason(&self) -> CrashReason {
         match self {
             Self::Closed | Self::Violation(_) => CrashReason::Protocol,
-            Self::Hangs => CrashReason::PeerTimeout,
+            Self::Hangs | Self::Unread(_) => CrashReason::PeerTimeout,
             Self::Noise(_) | Self::TooLarge(_) => CrashReason::OutputLimit,
         }
     }

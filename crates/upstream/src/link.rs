@@ -184,6 +184,14 @@ impl Link {
         }
     }
 
+    /// Resolves when the peer on a stream was given up though its reader may not have seen why: [`Link::fault`] says.
+    pub(crate) async fn given_up(&self) {
+        match &self.0 {
+            Kind::Stream(stream) => stream.given_up().await,
+            Kind::Http(_) => std::future::pending().await,
+        }
+    }
+
     /// Tells `take`, which must not block, what the peer says outside of any request. The first one who asks is served.
     pub(crate) fn on_notice(&self, take: impl Fn(&Notice) + Send + Sync + 'static) {
         self.board().on_notice(take);

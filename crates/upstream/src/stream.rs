@@ -2,13 +2,19 @@
 //!
 //! A single reader task takes messages in the order they arrive and hands each to the request it belongs
 //! to; no task is started per message.
+//!
+//! A peer that sends requests of its own and does not read the answers is not read either: first the reader waits for
+//! room in the outbox, and after [`UNREAD_FOR`] the peer is given up, with a [`Fault`] that its callers hear.
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use bridgehead_lines::{LineReader, Outbox};
+use bridgehead_lines::{Full, LineReader, Outbox};
 use bridgehead_wire::{Abilities, Id, Line, Method, RpcError, Spliced, notification, request, response};
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::crash::Fault;
@@ -24,8 +30,13 @@ pub(crate) struct Stream {
     noise_limit: OnceLock<u64>,
     /// Why reading was given up.
     fault: OnceLock<Fault>,
+    /// Cancelled when there is a fault that the reader may not have seen.
+    given_up: CancellationToken,
     out: Outbox,
 }
+
+/// How long a peer may leave the answers to its own requests unread, once they fill the outbox.
+const UNREAD_FOR: Duration = Duration::from_secs(10);
 
 /// After so many lines in a row that are no messages others have their turn.
 const NOISY_LINES: u32 = 64;
@@ -37,6 +48,7 @@ impl Stream {
             limit,
             noise_limit: OnceLock::new(),
             fault: OnceLock::new(),
+            given_up: CancellationToken::new(),
             out: Outbox::default(),
         }
     }
@@ -49,8 +61,7 @@ impl Stream {
     }
 
     pub(crate) async fn notify(&self, method: &Method, params: Option<&Spliced>) {
-        self.out.room().await;
-        self.out.push(|out| notification(out, method.as_str(), params));
+        self.out.send(|out| notification(out, method.as_str(), params)).await;
     }
 
     pub(crate) async fn read<R: AsyncRead + Unpin>(&self, reader: R) {
@@ -59,7 +70,11 @@ impl Stream {
         loop {
             match lines.next().await {
                 Ok(Some(line)) => {
-                    self.accept(line);
+                    if let Some(reply) = self.accept(line)
+                        && self.answer(&reply).await.is_err()
+                    {
+                        return self.give_up();
+                    }
                     if noise == self.board.noise() {
                         continue;
                     }
@@ -89,6 +104,27 @@ impl Stream {
         self.fault.get()
     }
 
+    /// Resolves when the peer was given up by somebody else than its reader.
+    pub(crate) async fn given_up(&self) {
+        self.given_up.cancelled().await;
+    }
+
+    /// Whoever owns the process ends it: what is owed to it can neither be sent nor kept.
+    fn give_up(&self) {
+        let bytes = self.out.waiting().bytes;
+        warn!(server = %self.board.server, bytes, "the server sends requests and does not read the answers; it is given up");
+        let _ = self.fault.set(Fault::Unread(bytes));
+        self.given_up.cancel();
+    }
+
+    /// Answers a request of the peer's own. Nothing more is read from a peer that does not read its answers.
+    async fn answer(&self, reply: &[u8]) -> Result<(), Full> {
+        while self.out.push(|out| out.extend_from_slice(reply)).is_err() {
+            tokio::time::timeout(UNREAD_FOR, self.out.room_for_owed()).await.map_err(|_| Full)?;
+        }
+        Ok(())
+    }
+
     /// Gives up reading once more than this came that is no message.
     pub(crate) fn limit_noise(&self, bytes: u64) {
         let _ = self.noise_limit.set(bytes);
@@ -100,13 +136,10 @@ impl Stream {
         }
     }
 
-    fn accept(&self, line: Line) {
+    /// Takes a line. A request of the peer's own gives what to answer it with.
+    fn accept(&self, line: Line) -> Option<BytesMut> {
         match line {
-            Line::Text(text) => {
-                if let Some(reply) = self.board.accept(&text) {
-                    self.out.push(|out| out.extend_from_slice(&reply));
-                }
-            }
+            Line::Text(text) => self.board.accept(&text),
             Line::TooLong { bytes, id } => {
                 warn!(server = %self.board.server, bytes, limit = self.limit, "skipped a line longer than the limit");
                 if id.is_none() {
@@ -115,7 +148,15 @@ impl Stream {
                 if let Some(id) = id.and_then(|id| id.as_u64()) {
                     self.board.too_large(id, LinkError::TooLarge { bytes, limit: self.limit });
                 }
+                None
             }
+        }
+    }
+
+    /// Pushes what is owed to the peer from where nobody can wait.
+    fn owe(&self, write: impl FnOnce(&mut BytesMut)) {
+        if self.out.push(write).is_err() {
+            self.give_up();
         }
     }
 }
@@ -142,11 +183,13 @@ impl StreamExchange {
         if self.slot.has_event() {
             return;
         }
-        self.stream.out.room().await;
-        if !self.abilities.is_none() {
-            self.slot.can_answer(self.abilities);
-        }
-        self.stream.out.push(|out| request(out, self.id, method.as_str(), params));
+        let write = |out: &mut BytesMut| {
+            if !self.abilities.is_none() {
+                self.slot.can_answer(self.abilities);
+            }
+            request(out, self.id, method.as_str(), params);
+        };
+        self.stream.out.send(write).await;
         self.sent = true;
     }
 
@@ -172,7 +215,7 @@ impl StreamExchange {
     pub(crate) fn reply(&mut self, id: &Id, outcome: Result<&Spliced, &RpcError>) {
         if let Some(at) = self.owed.iter().position(|owed| owed == id) {
             self.owed.swap_remove(at);
-            self.stream.out.push(|out| response(out, id, outcome));
+            self.stream.owe(|out| response(out, id, outcome));
         }
     }
 }
@@ -183,18 +226,26 @@ impl Drop for StreamExchange {
         if !self.abilities.is_none() {
             self.owed.extend(self.slot.unseen());
             for id in std::mem::take(&mut self.owed) {
-                self.stream.out.push(|out| response(out, &id, Err(&call_is_over())));
+                self.stream.owe(|out| response(out, &id, Err(&call_is_over())));
             }
         }
         if open && self.sent && self.slot.purpose != Purpose::Handshake {
             let params = cancelled_params(self.id);
-            self.stream.out.push(|out| notification(out, Method::Cancelled.as_str(), Some(&params)));
+            let lost =
+                self.stream.out.push(|out| notification(out, Method::Cancelled.as_str(), Some(&params)));
+            if lost.is_err() {
+                debug!(server = %self.stream.board.server, "the server does not read, and is not told of a cancellation");
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bridgehead_lines::Bounds;
+    use bytes::BufMut;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     fn open(stream: &Arc<Stream>) -> StreamExchange {
@@ -288,5 +339,59 @@ mod tests {
         assert_eq!(stream.fault(), None);
         stream.read(&b"chatter\nchatter\n"[..]).await;
         assert_eq!(stream.fault(), Some(&Fault::Noise(16)));
+    }
+
+    /// BOUND-1: a peer that sends requests and does not read the answers is not read either, and is given up after a
+    /// while; what waits for it is bounded all the time. One that reads again goes on.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_floods_and_does_not_read() {
+        for reads_again in [false, true] {
+            let stream = Arc::new(Stream::new("m", 1000));
+            let waits = open(&stream);
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let (reads, writes) = tokio::io::split(ours);
+            let (mut unread, mut flood) = tokio::io::split(theirs);
+            let flooding = tokio::spawn(async move {
+                let ping = b"{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"ping\"}\n".repeat(1000);
+                while flood.write_all(&ping).await.is_ok() {}
+            });
+            let writing = tokio::spawn({
+                let stream = Arc::clone(&stream);
+                async move { stream.write(writes).await }
+            });
+            let began = tokio::time::Instant::now();
+            if reads_again {
+                let reader = tokio::time::timeout(UNREAD_FOR / 2, stream.read(reads)).await;
+                assert!(reader.is_err() && stream.fault().is_none(), "it waits");
+                let mut read = vec![0; 1 << 20];
+                unread.read_exact(&mut read).await.unwrap();
+                assert!(stream.out.push(|out| out.put_slice(b"{}")).is_ok(), "there is room again");
+            } else {
+                stream.read(reads).await;
+                assert_eq!(began.elapsed(), UNREAD_FOR);
+                let Some(Fault::Unread(bytes)) = stream.fault() else { panic!("{:?}", stream.fault()) };
+                assert!(stream.fault().unwrap().to_string().contains("does not read the answers"));
+                assert!(*bytes <= 2 * Bounds::STREAM.bytes, "{bytes}");
+                stream.given_up().await;
+            }
+            let waiting = stream.out.waiting();
+            assert!(waiting.messages <= 2 * Bounds::STREAM.messages, "{waiting:?}");
+            drop(waits);
+            flooding.abort();
+            writing.abort();
+        }
+    }
+
+    /// BOUND-1: what is owed to a peer that reads nothing, and cannot wait, ends it when there is no room for it.
+    #[tokio::test]
+    async fn a_peer_that_cannot_be_answered() {
+        let stream = Arc::new(Stream::new("m", 100));
+        let mut asked = stream.open(Purpose::Ordinary, Abilities::NONE);
+        while stream.out.push(|out| out.put_bytes(b'x', 1 << 20)).is_ok() {}
+        asked.owed.push(1.into());
+        assert!(futures_util::poll!(Box::pin(stream.given_up())).is_pending());
+        asked.reply(&1.into(), Err(&call_is_over()));
+        stream.given_up().await;
+        assert!(matches!(stream.fault(), Some(Fault::Unread(_))));
     }
 }

@@ -407,9 +407,7 @@ impl Switchboard {
         let table = self.table.lock();
         let mut wanting = table.slots.values().filter(|slot| slot.logs.load(Ordering::Acquire));
         if let (Some(slot), None) = (wanting.next(), wanting.next()) {
-            if slot.state.lock().queue.len() < QUEUED_EVENTS {
-                slot.push(Event::Log(params));
-            }
+            slot.push_if_room(Event::Log(params));
             return;
         }
         drop(table);
@@ -424,7 +422,7 @@ impl Switchboard {
             .and_then(|meta| meta.get(key::SUBSCRIPTION_ID))
             .and_then(|id| id.decode::<u64>().ok());
         if let Some(slot) = id.and_then(|id| self.table.lock().slots.get(&id).cloned()) {
-            slot.push(Event::Acknowledged);
+            slot.push_if_room(Event::Acknowledged);
         }
     }
 
@@ -436,7 +434,7 @@ impl Switchboard {
         let mut can =
             table.slots.values().filter(|slot| slot.abilities().covers(&asked.method, asked.params.as_ref()));
         match (can.next(), can.next()) {
-            (Some(slot), None) if slot.state.lock().queue.len() < QUEUED_EVENTS => {
+            (Some(slot), None) if slot.has_room() => {
                 debug!(server = %self.server, method = %asked.method, "the server asks a client");
                 self.note_question();
                 slot.push(Event::Asked(asked));
@@ -460,6 +458,7 @@ impl Switchboard {
         let mut hear = table.slots.values().filter(|slot| slot.abilities().hears_all());
         if let (Some(slot), None) = (hear.next(), hear.next())
             && matches!(asked.method, Method::Elicit | Method::CreateMessage)
+            && slot.has_room()
         {
             slot.push(Event::Asked(asked));
             return None;
@@ -529,7 +528,7 @@ impl Switchboard {
     fn withdrawn(&self, params: Option<&Raw>) {
         let Some(id) = withdrawn_id(params) else { return };
         for slot in self.table.lock().slots.values().filter(|slot| !slot.abilities().is_none()) {
-            slot.push(Event::Withdrawn(id.clone()));
+            slot.push_if_room(Event::Withdrawn(id.clone()));
         }
     }
 }
@@ -551,8 +550,21 @@ pub(crate) fn reached(params: &Raw) -> Option<(u64, f64)> {
 }
 
 impl Slot {
+    /// For what comes once: the answer, or the end.
     fn push(&self, event: Event) {
         self.state.lock().push(event);
+    }
+
+    /// For what the peer may send as often as it likes, and may be lost.
+    fn push_if_room(&self, event: Event) {
+        let mut waiting = self.state.lock();
+        if waiting.queue.len() < QUEUED_EVENTS {
+            waiting.push(event);
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.state.lock().queue.len() < QUEUED_EVENTS
     }
 
     /// Lets the peer's questions in, as far as they can be answered.

@@ -496,3 +496,69 @@ async fn large_answers() {
     }
     running.end().await;
 }
+
+/// BOUND-1: however many requests a remote server sends and whatever it does with the answers, they are delivered on a
+/// few connections; one that takes none is given up, and its callers hear why.
+#[tokio::test]
+async fn a_server_that_floods_requests() {
+    let flood = |pings: usize| {
+        let text: String = (0..pings)
+            .map(|id| format!("data: {}\n\n", json!({"jsonrpc": "2.0", "id": id, "method": "ping"})))
+            .collect();
+        chunk(&text)
+    };
+    let answers =
+        |peer: &Peer| peer.asked().iter().filter(|asked| asked.json()["result"].is_object()).count();
+    // On its own stream, and on that of a call.
+    for aside in [true, false] {
+        for takes in [true, false] {
+            let peer = Peer::start(move |asked| {
+                let is_answer = asked.json()["result"].is_object();
+                match (asked.method.as_str(), asked.rpc().as_str()) {
+                    ("GET", _) if aside => {
+                        vec![
+                            stream_head(&[]),
+                            Part::Wait(Duration::from_millis(300)),
+                            flood(3000),
+                            Part::Hang,
+                        ]
+                    }
+                    ("POST", _) if is_answer && takes => reply("202 Accepted", &[], ""),
+                    ("POST", _) if is_answer => vec![Part::Hang],
+                    ("POST", "tools/call") if !aside => {
+                        let done = [event(&result(asked, "done")), last_chunk()];
+                        [vec![stream_head(&[]), flood(3000)], done.to_vec()].concat()
+                    }
+                    _ => legacy(asked, |_| vec![Part::Hang]),
+                }
+            })
+            .await;
+            let running = Running::start(&peer, |_, _| {});
+            let ready = running.ready().await;
+            let called = call(&ready, "slow");
+            if takes {
+                let all = async {
+                    while answers(&peer) < 3000 {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                };
+                if aside {
+                    tokio::select! {
+                        () = all => {}
+                        outcome = called => panic!("{outcome:?}"),
+                    }
+                } else {
+                    assert_eq!(called.await.unwrap(), "done");
+                    all.await;
+                }
+            } else {
+                let error = called.await.unwrap_err();
+                assert!(error.contains("sends requests and does not take the answers"), "{error}");
+                assert!(ready.link.ended().is_some());
+                assert!(answers(&peer) <= 4, "{} on their way at once", answers(&peer));
+            }
+            assert!(peer.connections() < 16, "{} connections", peer.connections());
+            running.end().await;
+        }
+    }
+}

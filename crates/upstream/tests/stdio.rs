@@ -400,3 +400,45 @@ async fn restart_can_be_off() {
     assert!(matches!(upstream.state(), State::Failed(_)));
     upstream.stop().await;
 }
+
+/// The memory of this process, in megabytes.
+fn resident_mb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+}
+
+/// BOUND-1: a server that floods requests and does not read costs a few megabytes, holds up no other, and is ended with
+/// a reason that its callers hear.
+#[tokio::test]
+async fn a_server_that_floods_requests_is_ended() {
+    let flood = Mock::legacy().tool("flood", Behaviour::FloodRequests { method: "ping".to_owned() });
+    let flooding = Running::start(&flood);
+    let other = Running::start(&Mock::legacy().tool("echo", Behaviour::Echo));
+    let (ready, calm) = (flooding.ready().await, other.ready().await);
+    let before = resident_mb();
+    let mut states = flooding.upstream.watch();
+    let mut asked = open(&ready, "flood", json!({})).await;
+    let mut answer = std::pin::pin!(asked.answer());
+    let (mut most, mut answered) = (before, 0);
+    let error = loop {
+        tokio::select! {
+            biased;
+            answer = &mut answer => break answer.unwrap_err().to_string(),
+            echoed = call(&calm, "echo") => {
+                assert!(echoed.is_ok(), "{echoed:?}");
+                answered += 1;
+                most = most.max(resident_mb());
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    };
+    assert!(error.contains("it sends requests and does not read the answers"), "{error}");
+    assert!(answered > 10, "{answered} calls of the other server");
+    assert!(most < before + 64, "from {before} to {most} MB");
+    let down = states.wait_for(|state| matches!(state, State::Restarting(_))).await.unwrap().clone();
+    let State::Restarting(outage) = down else { unreachable!() };
+    assert!(outage.reason.contains("does not read the answers"), "{}", outage.reason);
+    other.upstream.stop().await;
+    flooding.end().await;
+}

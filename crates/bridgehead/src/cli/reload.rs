@@ -204,6 +204,8 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         max_sessions = "http.max_sessions",
         session_idle = "http.session_idle_ms",
         max_body_bytes = "http.max_body_mb",
+        head_within = "limits.head_ms",
+        body_within = "limits.body_ms",
         keep_alive = "http.keep_alive_ms",
         poll_after = "http.poll_after_ms",
     );

@@ -1,7 +1,7 @@
 //! The table of keys itself. To let a key land, set its status to `Supported` and read it in `check`.
 
 use super::Kind::{self, Choice, ChoiceOrList, Flag, FlagOr, Integer, List, Map, Table, Tables, Text};
-use super::Place::{self, Audit, Files, Gateway, Http, Limits, Queue, Root, Server, Tool};
+use super::Place::{self, Audit, Bounds, Files, Gateway, Http, Limits, Queue, Root, Server, Tool};
 use super::{Key, Status};
 
 const DAY_MS: u64 = 86_400_000;
@@ -40,6 +40,7 @@ const fn later(
 pub const KEYS: &[Key] = &[
     works(Root, "gateway", Table(Gateway), "", "How calls are run."),
     works(Root, "http", Table(Http), "", "How clients reach the gateway over HTTP."),
+    works(Root, "limits", Table(Bounds), "", "What clients and servers together may take of the gateway."),
     works(Root, "audit", Table(Audit), "", "Where the record of calls is kept."),
     works(Root, "servers", Tables(Server), "", "The MCP servers behind the gateway, each under its name."),
     works(Root, "queues", Tables(Queue), "", "Named queues that bound how many calls run at once, each under its name."),
@@ -70,6 +71,9 @@ pub const KEYS: &[Key] = &[
     works(Http, "max_body_mb", MEGABYTES, "16", "Largest request body, in megabytes."),
     works(Http, "keep_alive_ms", DURATION, "15000", "How often a comment is sent on a silent event stream."),
     works(Http, "poll_after_ms", DURATION, "never", "After how much silence the stream of a running call is closed, so that its client (2025-11-25) comes back later for the rest instead of holding a connection."),
+
+    works(Bounds, "head_ms", DURATION, "10000", "How long a client over HTTP may take to send the whole head of a request, from its first byte."),
+    works(Bounds, "body_ms", DURATION, "60000", "How long a client over HTTP may take to send the whole body of a request."),
 
     works(Audit, "store", Choice(&["sqlite", "none"]), "\"sqlite\"", "Whether calls are recorded, in SQLite files; the mode `test` records nothing."),
     works(Audit, "folder", Text, "`$XDG_STATE_HOME/bridgehead/audit`", "Folder of the record."),

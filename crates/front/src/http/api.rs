@@ -20,6 +20,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+use super::admission::Admission;
 use super::connection::{accept_all, connection};
 use super::reply::{self, Body, Reply};
 use super::{ENDPOINT, Routes, body, sse};
@@ -36,6 +37,9 @@ const USUAL_TAIL: usize = 100;
 const MAX_BODY_BYTES: usize = 4096;
 /// How long a stream is silent at the most.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long the head of a request may take, and a body.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+const BODY_WITHIN: Duration = Duration::from_secs(60);
 /// How many connections the socket serves at once.
 const MAX_CONNECTIONS: usize = 64;
 
@@ -136,7 +140,7 @@ impl Api {
     }
 
     async fn restart(&self, content: impl http_body::Body<Data = Bytes> + Unpin) -> Reply {
-        let asked = match body::read(content, MAX_BODY_BYTES).await {
+        let asked = match body::read(content, MAX_BODY_BYTES, BODY_WITHIN).await {
             Ok(text) => serde_json::from_slice::<Value>(&text).unwrap_or_default(),
             Err(_) => Value::Null,
         };
@@ -254,13 +258,12 @@ pub async fn serve_socket<B: Backend>(
     let accept = async move || Ok(listener.accept().await?.0);
     accept_all(
         "the control socket",
-        MAX_CONNECTIONS,
+        &Admission::new(MAX_CONNECTIONS),
         accept,
         &shutdown,
-        |connections, stream: UnixStream, slot| {
+        |connections, stream: UnixStream, member| {
             let (api, routes, shutdown) = (api.clone(), routes.clone(), shutdown.clone());
             connections.spawn(async move {
-                let _held = slot;
                 let answer = move |request: Request<Incoming>| {
                     let (api, routes) = (api.clone(), routes.clone());
                     async move {
@@ -270,7 +273,8 @@ pub async fn serve_socket<B: Backend>(
                         }
                     }
                 };
-                if let Err(error) = connection(stream, answer, shutdown).await {
+                if let Err(error) = connection(stream, answer, shutdown, &member.activity, HEAD_WITHIN).await
+                {
                     debug!(%error, "a connection to the control socket ended early");
                 }
             });

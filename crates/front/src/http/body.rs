@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use http_body::Body;
 use http_body_util::BodyExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// How long a client may be silent in the middle of a body.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -25,8 +26,8 @@ pub(crate) enum BodyError {
     Broken,
 }
 
-/// Reads the whole body; one that came in one piece is not copied.
-pub(crate) async fn read<D>(mut body: D, limit: usize) -> Result<Bytes, BodyError>
+/// Reads the whole body within a time; one that came in one piece is not copied, and one that is there costs no timer.
+pub(crate) async fn read<D>(mut body: D, limit: usize, within: Duration) -> Result<Bytes, BodyError>
 where
     D: Body<Data = Bytes> + Unpin,
 {
@@ -36,8 +37,17 @@ where
     }
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
+    let mut deadline = None;
     while !body.is_end_stream() {
-        let Some(frame) = timeout(SILENCE, body.frame()).await.map_err(|_| BodyError::Slow)? else { break };
+        let frame = match body.frame().now_or_never() {
+            Some(frame) => frame,
+            None => {
+                let now = Instant::now();
+                let until = (now + SILENCE).min(*deadline.get_or_insert(now + within));
+                timeout_at(until, body.frame()).await.map_err(|_| BodyError::Slow)?
+            }
+        };
+        let Some(frame) = frame else { break };
         let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
         if first.len() + rest.len() + data.len() > limit {
             drop((first, rest));
@@ -83,18 +93,30 @@ mod tests {
         Body::from_stream(stream::iter(chunks.into_iter().map(Bytes::from)))
     }
 
+    const WITHIN: Duration = Duration::from_secs(60);
+
     #[tokio::test]
     async fn reads_up_to_the_limit() {
-        assert_eq!(read(Body::from("12345"), 5).await.unwrap(), "12345");
-        assert_eq!(read(Body::from("123456"), 5).await, Err(BodyError::TooLarge));
-        assert_eq!(read(chunked(vec![b"12", b"34", b"5"]), 5).await.unwrap(), "12345");
-        assert_eq!(read(chunked(vec![b"12", b"34", b"56"]), 5).await, Err(BodyError::TooLarge));
-        assert_eq!(read(Body::empty(), 5).await.unwrap(), "");
+        assert_eq!(read(Body::from("12345"), 5, WITHIN).await.unwrap(), "12345");
+        assert_eq!(read(Body::from("123456"), 5, WITHIN).await, Err(BodyError::TooLarge));
+        assert_eq!(read(chunked(vec![b"12", b"34", b"5"]), 5, WITHIN).await.unwrap(), "12345");
+        assert_eq!(read(chunked(vec![b"12", b"34", b"56"]), 5, WITHIN).await, Err(BodyError::TooLarge));
+        assert_eq!(read(Body::empty(), 5, WITHIN).await.unwrap(), "");
     }
 
+    /// BOUND-4: neither silence nor a trickle keeps a request open.
     #[tokio::test(start_paused = true)]
-    async fn a_silent_client_is_given_up() {
+    async fn a_slow_client_is_given_up() {
+        let began = Instant::now();
         let body = Body::from_stream(stream::pending());
-        assert_eq!(read(body, 5).await, Err(BodyError::Slow));
+        assert_eq!(read(body, 5, WITHIN).await, Err(BodyError::Slow));
+        assert_eq!(began.elapsed(), SILENCE);
+        let began = Instant::now();
+        let trickle = stream::unfold((), |()| async {
+            tokio::time::sleep(SILENCE / 2).await;
+            Some((Bytes::from_static(b"x"), ()))
+        });
+        assert_eq!(read(Body::from_stream(trickle), 1000, WITHIN).await, Err(BodyError::Slow));
+        assert_eq!(began.elapsed(), WITHIN);
     }
 }

@@ -1,7 +1,10 @@
 //! Accepts connections and serves the router on them, within bounds.
 //!
 //! A client may be slow with its headers, silent between requests, or not read its answer: each has a
-//! time after which the connection is closed. Connections beyond the limit wait in the listen queue.
+//! time after which the connection is closed. When there are as many connections as can be served, one that is not used
+//! makes way ([`admission`](super::admission)); where none is, the newcomer is told to come back. The front uses at most half of
+//! the descriptors that the process may have, so that servers, the record and the control socket have the others; and one
+//! is kept in reserve, so that a newcomer can be refused even if all are gone.
 
 use std::convert::Infallible;
 use std::io;
@@ -10,22 +13,25 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
+use futures_util::future::Either;
 use http::Request;
+use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::Routes;
-use super::reply::Reply;
+use super::admission::{Activity, Admission, Member};
+use super::reply::{Body, Reply};
 use super::workers::Workers;
 use crate::Backend;
 
@@ -39,8 +45,23 @@ const MAX_CONNECTIONS: usize = 4096;
 /// How many bytes are buffered, of a request's headers and of an answer: enough for a long list of tools to
 /// leave in one write.
 const BUFFER_BYTES: usize = 512 * 1024;
-/// How long to wait after a failed accept (no descriptors left, mostly).
+/// How long to wait after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// `EMFILE` and `ENFILE`: the process, or the system, has no descriptor left.
+const NO_DESCRIPTORS: [i32; 2] = [24, 23];
+/// What whoever comes while there is no room is told.
+const NO_ROOM: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\ncontent-type: text/plain; charset=utf-8\r\n\
+content-length: 70\r\nconnection: close\r\n\r\nall connections are in use: close some, or come back in a few seconds\n";
+/// How many are told so at once, and how long each may take to hear it; others are closed without a word.
+const MOST_REFUSALS: usize = 64;
+const REFUSING: Duration = Duration::from_secs(2);
+
+/// How many connections can be served at once.
+fn most_connections() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let half = limit.and_then(|limit| usize::try_from(limit / 2).ok()).unwrap_or(usize::MAX);
+    MAX_CONNECTIONS.min(half)
+}
 
 /// Serves until `shutdown`: then no more connections are accepted, idle ones are closed, and this returns
 /// when every request in progress is answered. The caller bounds that by dropping the future, which
@@ -54,10 +75,10 @@ pub async fn serve<B: Backend>(
     let accept = async move || Ok(listener.accept().await?.0);
     accept_all(
         "the HTTP front",
-        MAX_CONNECTIONS,
+        &Admission::new(most_connections()),
         accept,
         &shutdown,
-        |connections, stream: TcpStream, slot| {
+        |connections, stream: TcpStream, member| {
             // Answers are written whole; waiting for more to send with them only costs time.
             drop(stream.set_nodelay(true));
             let (routes, shutdown) = (routes.clone(), shutdown.clone());
@@ -65,17 +86,17 @@ pub async fn serve<B: Backend>(
             match place.runtime.clone() {
                 None => {
                     connections.spawn(async move {
-                        let _held = (slot, place);
-                        serve_one(stream, routes, shutdown).await;
+                        let _held = place;
+                        serve_one(stream, routes, shutdown, member).await;
                     });
                 }
                 // The stream leaves this thread's reactor and is registered with the other's.
                 Some(runtime) => match stream.into_std() {
                     Ok(stream) => {
                         let serving = async move {
-                            let _held = (slot, place);
+                            let _held = place;
                             match TcpStream::from_std(stream) {
-                                Ok(stream) => serve_one(stream, routes, shutdown).await,
+                                Ok(stream) => serve_one(stream, routes, shutdown, member).await,
                                 Err(error) => warn!(%error, "cannot hand a connection over"),
                             }
                         };
@@ -90,33 +111,53 @@ pub async fn serve<B: Backend>(
     Ok(())
 }
 
-/// Accepts until `shutdown`, so many at a time, and comes back when every connection has ended. A
-/// connection holds its slot for as long as it lives.
+/// Accepts until `shutdown`, and comes back when every connection has ended. A connection is a member of `admission` for as
+/// long as it lives.
 pub(crate) async fn accept_all<S>(
     front: &str,
-    at_once: usize,
+    admission: &Arc<Admission>,
     accept: impl AsyncFn() -> io::Result<S>,
     shutdown: &CancellationToken,
-    begin: impl Fn(&mut JoinSet<()>, S, OwnedSemaphorePermit),
-) {
-    let slots = Arc::new(Semaphore::new(at_once));
+    begin: impl Fn(&mut JoinSet<()>, S, Member),
+) where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let mut connections = JoinSet::new();
+    let mut refusals = JoinSet::new();
+    let mut reserve = Reserve::new();
     loop {
-        let accepted = async {
-            let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
-            Ok::<_, io::Error>((accept().await?, slot))
-        };
-        tokio::select! {
+        let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
-            Some(_) = connections.join_next() => {}
-            accepted = accepted => match accepted {
-                Ok((stream, slot)) => begin(&mut connections, stream, slot),
-                Err(error) => {
-                    warn!(%error, "{front} cannot accept a connection");
-                    sleep(ACCEPT_PAUSE).await;
+            Some(_) = connections.join_next() => continue,
+            Some(_) = refusals.join_next() => continue,
+            accepted = accept() => accepted,
+        };
+        match accepted {
+            Ok(stream) => match admission.enter() {
+                Some(member) => begin(&mut connections, stream, member),
+                None => {
+                    debug!("{front} has no room for a connection");
+                    if refusals.len() < MOST_REFUSALS {
+                        refusals.spawn(refuse(stream));
+                    }
                 }
             },
+            Err(error) => {
+                warn!(%error, "{front} cannot accept a connection");
+                let exhausted = error.raw_os_error().is_some_and(|code| NO_DESCRIPTORS.contains(&code));
+                // The descriptor of one that nobody uses will do; else the one in reserve does for a refusal.
+                if exhausted && !admission.evict() && reserve.release() {
+                    if let Some(Ok(stream)) = accept().now_or_never() {
+                        refuse(stream).now_or_never();
+                    }
+                    reserve = Reserve::new();
+                }
+                tokio::select! {
+                    () = shutdown.cancelled() => break,
+                    () = sleep(ACCEPT_PAUSE) => {}
+                }
+            }
         }
     }
     // Whoever comes now is refused, not kept waiting for the last of those who were here before.
@@ -124,25 +165,61 @@ pub(crate) async fn accept_all<S>(
     while connections.join_next().await.is_some() {}
 }
 
-async fn serve_one<B: Backend>(stream: TcpStream, routes: Routes<B>, shutdown: CancellationToken) {
+/// A descriptor that stands in for one more connection.
+struct Reserve(Option<std::fs::File>);
+
+impl Reserve {
+    fn new() -> Self {
+        Self(std::fs::File::open("/dev/null").ok())
+    }
+
+    /// Gives it up; says whether there was one.
+    fn release(&mut self) -> bool {
+        self.0.take().is_some()
+    }
+}
+
+/// Tells a client that there is no room, and hears it out for a moment: one that is still writing when its connection is
+/// closed may never see the answer.
+async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let telling = async {
+        stream.write_all(NO_ROOM).await?;
+        stream.shutdown().await?;
+        let mut heard = [0; 1024];
+        while stream.read(&mut heard).await? > 0 {}
+        io::Result::Ok(())
+    };
+    drop(tokio::time::timeout(REFUSING, telling).await);
+}
+
+async fn serve_one<B: Backend>(
+    stream: TcpStream,
+    routes: Routes<B>,
+    shutdown: CancellationToken,
+    member: Member,
+) {
     let peer = match (stream.peer_addr(), stream.local_addr()) {
         (Ok(peer), Ok(ours)) => routes.meet(peer, ours),
         // Gone before it was greeted.
         _ => return,
     };
+    let head_within = routes.head_within();
     let answer = move |request| {
         let routes = routes.clone();
         async move { routes.answer_to(peer, request).await }
     };
-    if let Err(error) = connection(stream, answer, shutdown).await {
+    if let Err(error) = connection(stream, answer, shutdown, &member.activity, head_within).await {
         debug!(%error, "a connection ended early");
     }
 }
 
+/// Serves one connection to its end. The head of a request may take as long as `head_within`.
 pub(crate) async fn connection<S, A, R>(
     stream: S,
     answer: A,
     shutdown: CancellationToken,
+    activity: &Arc<Activity>,
+    head_within: Duration,
 ) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -150,8 +227,25 @@ where
     R: Future<Output = Reply> + Send + 'static,
 {
     // Not another `async` block around it: that would hold the answer's future twice and move it each time.
-    let service = service_fn(|request| answer(request).map(Ok::<_, Infallible>));
-    let io = TokioIo::new(Unstalled { stream, deadline: None });
+    let service = service_fn(|request| {
+        if !activity.begin() {
+            // It had to make way, and is closed in a moment; nothing of the request was done.
+            return Either::Right(std::future::pending());
+        }
+        let served = Served(Arc::clone(activity));
+        Either::Left(
+            answer(request)
+                .map(|reply| Ok::<_, Infallible>(reply.map(|body| Tracked { body, _served: served }))),
+        )
+    });
+    let io = TokioIo::new(Watched {
+        stream,
+        activity: Arc::clone(activity),
+        stalled: None,
+        head_within,
+        head_began: false,
+        head: None,
+    });
     let mut serving = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -165,40 +259,111 @@ where
         biased;
         served = serving.as_mut() => return served,
         () = shutdown.cancelled() => serving.as_mut().graceful_shutdown(),
+        () = activity.evicted() => return Ok(()),
     }
     serving.await
 }
 
-/// A stream whose writes fail when the peer takes nothing for [`STALLED_WRITE`].
-struct Unstalled<S> {
-    stream: S,
-    deadline: Option<Pin<Box<Sleep>>>,
-}
+/// Ends the service of a request when dropped.
+struct Served(Arc<Activity>);
 
-impl<S> Unstalled<S> {
-    fn watched<T>(&mut self, context: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if poll.is_ready() {
-            self.deadline = None;
-            return poll;
-        }
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(STALLED_WRITE)));
-        ready!(deadline.as_mut().poll(context));
-        deadline.as_mut().reset(Instant::now() + STALLED_WRITE);
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.finish();
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Unstalled<S> {
+/// The body of an answer, whose end is the end of the request.
+struct Tracked {
+    body: Body,
+    _served: Served,
+}
+
+impl http_body::Body for Tracked {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream whose writes fail when the peer takes nothing for [`STALLED_WRITE`], and whose reads fail when the head of a
+/// request takes too long.
+struct Watched<S> {
+    stream: S,
+    activity: Arc<Activity>,
+    /// Runs while the peer takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
+    head_within: Duration,
+    /// Whether some of a head has come.
+    head_began: bool,
+    /// Runs while the rest of a head is waited for. Most come whole, and cost no timer.
+    head: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Watched<S> {
+    fn watched<T>(&mut self, context: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if poll.is_ready() {
+            if self.stalled.take().is_some() {
+                self.activity.writes(false);
+            }
+            return poll;
+        }
+        let activity = &self.activity;
+        let stalled = self.stalled.get_or_insert_with(|| {
+            activity.writes(true);
+            Box::pin(sleep(STALLED_WRITE))
+        });
+        ready!(stalled.as_mut().poll(context));
+        stalled.as_mut().reset(Instant::now() + STALLED_WRITE);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Whether the rest of a head has been waited for long enough. The first one is waited for from the beginning, and
+    /// every other from its first byte: between requests a client may be silent for longer.
+    fn head_is_late(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.head_began && !self.activity.is_fresh() {
+            return false;
+        }
+        let within = self.head_within;
+        self.head.get_or_insert_with(|| Box::pin(sleep(within))).as_mut().poll(context).is_ready()
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let poll = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if self.activity.is_busy() {
+            self.head_began = false;
+            self.head = None;
+        } else if poll.is_ready() {
+            self.head_began |= buffer.filled().len() > before;
+        } else if self.head_is_late(context) {
+            debug!("the head of a request took too long");
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        poll
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Unstalled<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -237,17 +402,49 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::task::JoinHandle;
 
+    const HEAD_WITHIN: Duration = Duration::from_secs(10);
+
     fn start(answer: &'static str) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
         let (client, server) = duplex(1024);
         let answer = move |_| async move { Reply::new(Body::from(answer.repeat(100_000))) };
-        (client, tokio::spawn(connection(server, answer, CancellationToken::new())))
+        let serving = async move {
+            let member = Admission::new(1).enter().unwrap();
+            connection(server, answer, CancellationToken::new(), &member.activity, HEAD_WITHIN).await
+        };
+        (client, tokio::spawn(serving))
     }
 
+    /// BOUND-4: a head has its own time, from the beginning of the connection or from its first byte; between requests a
+    /// client may be silent for longer.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_is_slow_with_its_headers_is_closed() {
-        let (mut client, served) = start("x");
+        for said in ["", "GET / HTTP/1.1\r\nhost: local"] {
+            let (mut client, served) = start("x");
+            let began = Instant::now();
+            client.write_all(said.as_bytes()).await.unwrap();
+            assert_eq!(served.await.unwrap().is_err(), !said.is_empty());
+            assert_eq!(began.elapsed().as_secs(), HEAD_WITHIN.as_secs(), "{said}");
+        }
+        let (mut client, served) = start("");
+        let mut heard = [0; 1000];
+        for _ in 0..3 {
+            client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+            let read = client.read(&mut heard).await.unwrap();
+            assert!(heard[..read].starts_with(b"HTTP/1.1 200 OK"));
+            sleep(HEADERS_WITHIN / 2).await;
+        }
         let began = Instant::now();
-        client.write_all(b"GET / HTTP/1.1\r\nhost: local").await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+        // However often a little more of it comes.
+        for _ in 0..3 {
+            sleep(HEAD_WITHIN / 4).await;
+            client.write_all(b"a: b\r\n").await.unwrap();
+        }
+        assert!(served.await.unwrap().is_err());
+        assert_eq!(began.elapsed().as_secs(), HEAD_WITHIN.as_secs());
+        let (mut client, served) = start("");
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let began = Instant::now();
         assert!(served.await.unwrap().unwrap_err().is_timeout());
         assert_eq!(began.elapsed().as_secs(), HEADERS_WITHIN.as_secs());
     }
@@ -277,5 +474,107 @@ mod tests {
         }
         assert!(total > 100_000);
         served.await.unwrap().unwrap();
+    }
+
+    /// A front whose connections answer with `ok`, behind a listener that has so many descriptors.
+    struct Listener {
+        come: tokio::sync::mpsc::Sender<DuplexStream>,
+        shutdown: CancellationToken,
+        serving: JoinHandle<()>,
+    }
+
+    fn listen(most: usize, descriptors: usize) -> Listener {
+        let (come, waiting) = tokio::sync::mpsc::channel(100);
+        let (shutdown, open) = (CancellationToken::new(), Arc::new(()));
+        let ending = shutdown.clone();
+        let serving = tokio::spawn(async move {
+            let waiting = tokio::sync::Mutex::new(waiting);
+            let accept = {
+                let open = Arc::clone(&open);
+                async move || {
+                    if Arc::strong_count(&open) - 2 >= descriptors {
+                        return Err(io::Error::from_raw_os_error(NO_DESCRIPTORS[0]));
+                    }
+                    waiting.lock().await.recv().await.ok_or_else(|| io::Error::other("over"))
+                }
+            };
+            let inner = ending.clone();
+            accept_all("a test", &Admission::new(most), accept, &ending, |connections, stream, member| {
+                let (held, shutdown) = (Arc::clone(&open), inner.clone());
+                connections.spawn(async move {
+                    let _descriptor = held;
+                    let answer = |_| async { Reply::new(Body::from("ok")) };
+                    drop(connection(stream, answer, shutdown, &member.activity, HEAD_WITHIN).await);
+                });
+            })
+            .await;
+        });
+        Listener { come, shutdown, serving }
+    }
+
+    impl Listener {
+        async fn connect(&self) -> DuplexStream {
+            let (client, server) = duplex(1024);
+            self.come.send(server).await.unwrap();
+            client
+        }
+    }
+
+    async fn ask(client: &mut DuplexStream) -> String {
+        let asked = client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        let mut heard = vec![0; 1000];
+        let read = match asked {
+            Ok(()) => client.read(&mut heard).await.unwrap_or_default(),
+            Err(_) => 0,
+        };
+        String::from_utf8_lossy(&heard[..read]).into_owned()
+    }
+
+    /// BOUND-4: connections that are not used lock nobody out, and whoever was served is not closed for them.
+    #[tokio::test(start_paused = true)]
+    async fn idle_connections_lock_nobody_out() {
+        let front = listen(4, 100);
+        let mut served = front.connect().await;
+        assert!(ask(&mut served).await.ends_with("ok"));
+        let mut idle = Vec::new();
+        for _ in 0..20 {
+            idle.push(front.connect().await);
+        }
+        let mut newcomer = front.connect().await;
+        assert!(ask(&mut newcomer).await.ends_with("ok"));
+        assert!(ask(&mut served).await.ends_with("ok"), "it had sent a request");
+        for gone in &mut idle[..17] {
+            assert_eq!(gone.read(&mut [0]).await.unwrap(), 0, "closed");
+        }
+        front.shutdown.cancel();
+        front.serving.await.unwrap();
+    }
+
+    /// BOUND-4: where everybody is being served a newcomer hears that there is no room.
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_is_refused_where_all_are_served() {
+        let front = listen(0, 100);
+        let mut newcomer = front.connect().await;
+        let mut heard = String::new();
+        newcomer.read_to_string(&mut heard).await.unwrap();
+        let (head, body) = heard.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("\r\nretry-after: 5\r\n"), "{head}");
+        assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{heard}");
+        assert!(body.contains("all connections are in use"));
+        front.shutdown.cancel();
+        front.serving.await.unwrap();
+    }
+
+    /// BOUND-1: a front without descriptors closes what nobody uses and goes on.
+    #[tokio::test(start_paused = true)]
+    async fn a_front_without_descriptors_goes_on() {
+        let front = listen(100, 3);
+        let mut idle = [front.connect().await, front.connect().await, front.connect().await];
+        tokio::task::yield_now().await;
+        let mut newcomer = front.connect().await;
+        assert!(ask(&mut newcomer).await.ends_with("ok"));
+        assert_eq!(idle[0].read(&mut [0]).await.unwrap(), 0, "closed");
+        front.shutdown.cancel();
+        front.serving.await.unwrap();
     }
 }

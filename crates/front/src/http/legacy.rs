@@ -42,9 +42,12 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
     let abilities = era::abilities(request.params.as_ref(), revision);
     let Some(session) = front.sessions.open(principal, revision, abilities) else {
         debug!("refused a session: there are too many");
-        let reason = "too many sessions are open; end some, or raise `http.max_sessions`";
+        let reason =
+            "too many sessions are open, and all of them are in use; end some, or raise `http.max_sessions`";
         let error = RpcError::new(code::INTERNAL_ERROR, reason);
-        return reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), &error);
+        let mut refused = reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), &error);
+        refused.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
+        return refused;
     };
     debug!(session = session.label(), principal = %session.principal, %revision, "session opened");
     session.identity.declare(abilities);
@@ -125,6 +128,7 @@ pub(crate) async fn request<B: Backend>(
         way.progress = Some(sink).filter(|_| wants_logs || reading.wants_progress());
     }
     let session = lease.0.clone();
+    lease.requested();
     match call(front, &Arc::new(lease), request, reading, way) {
         Ok(call) => {
             replay::answer(call, notes, &session.streams, manner(front, &session), prefers_events).await

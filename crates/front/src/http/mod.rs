@@ -4,6 +4,7 @@
 //! JSON, era, then the era's own rules ([`modern`], [`legacy`]). Nothing here is remembered between
 //! modern requests; legacy ones live in [`session`]s.
 
+mod admission;
 mod api;
 mod body;
 mod connection;
@@ -59,6 +60,8 @@ struct Front<B> {
     /// What the gateway knows modern clients as: one for each principal, and an endpoint has one.
     stateless: Session,
     max_body_bytes: usize,
+    head_within: Duration,
+    body_within: Duration,
     keep_alive: Duration,
     poll_after: Option<Duration>,
     shutdown: CancellationToken,
@@ -94,6 +97,8 @@ pub fn router<B: Backend>(
         sessions,
         stateless: Session::new(),
         max_body_bytes: settings.max_body_bytes,
+        head_within: settings.head_within,
+        body_within: settings.body_within,
         keep_alive: settings.keep_alive,
         poll_after: settings.poll_after,
         shutdown,
@@ -123,6 +128,11 @@ impl<B: Backend> Routes<B> {
     pub fn with_api(self, api: Api) -> Self {
         drop(self.0.api.set(api));
         self
+    }
+
+    /// How long a client may take to send the head of a request.
+    pub(crate) fn head_within(&self) -> Duration {
+        self.0.head_within
     }
 
     /// Answers one HTTP request of whoever may hold these routes, wherever it came from. So few paths need no router.
@@ -220,7 +230,7 @@ where
     if !headers::is_json(headers) {
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "`Content-Type` must be application/json");
     }
-    let text = match body::read(body, front.max_body_bytes).await {
+    let text = match body::read(body, front.max_body_bytes, front.body_within).await {
         Ok(text) => text,
         Err(BodyError::TooLarge) => {
             let reason =
@@ -228,7 +238,10 @@ where
             return refuse(StatusCode::PAYLOAD_TOO_LARGE, &reason);
         }
         Err(BodyError::Slow) => {
-            return refuse(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive");
+            return refuse(
+                StatusCode::REQUEST_TIMEOUT,
+                "the body took too long to arrive; send it faster, or raise `limits.body_ms`",
+            );
         }
         Err(BodyError::Broken) => return refuse(StatusCode::BAD_REQUEST, "the body could not be read"),
     };

@@ -2,7 +2,9 @@
 //!
 //! A session belongs to one principal; to anybody else it does not exist. It expires when nothing has
 //! used it for the idle time, and neither a call in flight nor an open stream counts as nothing. There
-//! are never more than the cap: a new one takes the place of an expired one or is refused.
+//! are never more than the cap: a new one takes the place of an expired one, else of the oldest that never sent a
+//! request, else of the one that is idle for longest, if that is [`LONG_IDLE`] at least; or it is refused. One that is in
+//! use never makes way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +20,9 @@ use uuid::Uuid;
 
 use super::replay::Streams;
 use crate::inflight::InFlight;
+
+/// How long a session that was used is idle before it may have to make way for a new one. Its client opens another.
+const LONG_IDLE: Duration = Duration::from_secs(60);
 
 /// All sessions of an endpoint.
 #[derive(Debug)]
@@ -51,6 +56,8 @@ pub(crate) struct Session {
 struct Usage {
     leases: usize,
     stream: bool,
+    /// Whether it was ever asked for something.
+    requested: bool,
     last: Instant,
 }
 
@@ -70,7 +77,7 @@ impl Sessions {
         if table.len() >= self.cap {
             expire(&mut table, self.idle);
         }
-        if table.len() >= self.cap {
+        if table.len() >= self.cap && !make_way(&mut table) {
             return None;
         }
         let session = Arc::new(Session {
@@ -83,7 +90,7 @@ impl Sessions {
             in_flight: InFlight::default(),
             streams: Streams::default(),
             ended: CancellationToken::new(),
-            usage: Mutex::new(Usage { leases: 0, stream: false, last: Instant::now() }),
+            usage: Mutex::new(Usage { leases: 0, stream: false, requested: false, last: Instant::now() }),
         });
         table.insert(session.id, session.clone());
         Some(session)
@@ -131,6 +138,22 @@ fn expire(table: &mut HashMap<Uuid, Arc<Session>>, idle: Duration) {
     });
 }
 
+/// Ends the session that can be missed most easily; says whether there was one.
+fn make_way(table: &mut HashMap<Uuid, Arc<Session>>) -> bool {
+    let now = Instant::now();
+    let candidate = |session: &Arc<Session>| {
+        let usage = session.usage.lock();
+        let used = usage.leases > 0 || usage.stream;
+        let evictable = !usage.requested || now.duration_since(usage.last) >= LONG_IDLE;
+        (!used && evictable).then_some((usage.requested, usage.last, session.id))
+    };
+    let Some((requested, _, id)) = table.values().filter_map(candidate).min() else { return false };
+    let Some(session) = table.remove(&id) else { return false };
+    debug!(session = session.label(), requested, "a session makes way for another");
+    session.end();
+    true
+}
+
 impl Session {
     /// First the mark, then the calls: whoever enters after the calls were cancelled sees the mark. Servers
     /// that were its own go with it.
@@ -159,6 +182,13 @@ impl Session {
 /// Keeps a session in use; using it resets its idle time.
 #[derive(Debug)]
 pub(crate) struct Lease(pub(crate) Arc<Session>);
+
+impl Lease {
+    /// Something is asked of the session, so that it is not taken for one that was opened in vain.
+    pub(crate) fn requested(&self) {
+        self.0.usage.lock().requested = true;
+    }
+}
 
 impl Drop for Lease {
     fn drop(&mut self) {
@@ -239,15 +269,51 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_cap_holds_and_expired_sessions_make_room() {
         let sessions = sessions(2);
-        let first = open(&sessions).unwrap();
-        let second = open(&sessions).unwrap();
+        let first = used(&sessions);
+        let second = used(&sessions);
         assert!(open(&sessions).is_none());
         sessions.end(&second);
-        assert!(open(&sessions).is_some());
+        used(&sessions);
         assert!(open(&sessions).is_none());
         advance(IDLE).await;
         assert!(open(&sessions).is_some());
         assert!(first.ended.is_cancelled());
+    }
+
+    fn used(sessions: &Sessions) -> Arc<Session> {
+        let session = open(sessions).unwrap();
+        sessions.lease(&session.id.to_string(), &Principal::local()).unwrap().requested();
+        session
+    }
+
+    /// BOUND-4: sessions that were opened in vain make way, the oldest first; then those that are idle for long; those in
+    /// use never do.
+    #[tokio::test(start_paused = true)]
+    async fn unused_sessions_lock_nobody_out() {
+        let sessions = Sessions::new(4, LONG_IDLE * 10);
+        let [idle, calling, streaming] = std::array::from_fn(|_| used(&sessions));
+        let call = sessions.lease(&calling.id.to_string(), &Principal::local()).unwrap();
+        let stream = streaming.open_stream().unwrap();
+        let mut last = open(&sessions).unwrap();
+        for _ in 0..1000 {
+            advance(Duration::from_millis(1)).await;
+            let next = open(&sessions).unwrap();
+            assert!(last.ended.is_cancelled() && !known(&sessions, &last));
+            last = next;
+        }
+        sessions.lease(&last.id.to_string(), &Principal::local()).unwrap().requested();
+        assert!(open(&sessions).is_none(), "all were used lately");
+        advance(LONG_IDLE - Duration::from_millis(500)).await;
+        let newcomer = used(&sessions);
+        assert!(idle.ended.is_cancelled() && !last.ended.is_cancelled(), "idle for longest");
+        assert!(open(&sessions).is_none());
+        advance(LONG_IDLE * 5).await;
+        used(&sessions);
+        used(&sessions);
+        assert!(last.ended.is_cancelled() && newcomer.ended.is_cancelled());
+        assert!(open(&sessions).is_none());
+        assert!(!calling.ended.is_cancelled() && !streaming.ended.is_cancelled());
+        drop((call, stream));
     }
 
     #[tokio::test(start_paused = true)]

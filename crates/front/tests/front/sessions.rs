@@ -97,11 +97,18 @@ async fn get_and_delete_are_for_sessions_only() {
 async fn the_number_of_sessions_is_bounded() {
     let settings = HttpSettings { max_sessions: 2, ..HttpSettings::default() };
     let server = Server::with(&Fake::new(), settings, None).await;
-    let first = server.session("2025-06-18").await;
-    server.session("2025-06-18").await;
+    let mut first = String::new();
+    // BOUND-4: those that never asked for anything make way, those that did do not.
+    for asks in [false, false, true, true] {
+        first = server.session("2025-06-18").await;
+        if asks {
+            let session = [("mcp-session-id", first.as_str())];
+            assert_eq!(server.post(&session, &legacy("1", "ping", "")).await.status, 200);
+        }
+    }
     let refused = server.post(&[], &initialize("7", "2025-06-18")).await;
     assert_eq!(refused.error(), (503, -32603, Some("7".to_owned())));
-    assert!(refused.text.contains("http.max_sessions"));
+    assert!(refused.text.contains("http.max_sessions") && refused.headers.contains_key("retry-after"));
     server.send("DELETE", &[("mcp-session-id", &first)], "").await;
     server.session("2025-06-18").await;
 }

@@ -180,8 +180,12 @@ impl Process {
     /// Resolves when the server's output has ended; every open request has then failed with the reason.
     pub(crate) async fn ended(&mut self) {
         if let Some(reader) = &mut self.reader {
-            // A panic of the reader would end the link like any other end of it.
-            let _ = reader.await;
+            tokio::select! {
+                biased;
+                // A panic of the reader would end the link like any other end of it.
+                _ = reader => {}
+                () = self.link.given_up() => {}
+            }
             self.reader = None;
         }
         if let Some(fault) = self.link.fault() {

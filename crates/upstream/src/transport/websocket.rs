@@ -227,10 +227,20 @@ impl WebSocket {
     /// Resolves when the socket has ended; every open request has then failed with the reason.
     pub(crate) async fn ended(&mut self) {
         if let Some(carrier) = &mut self.carrier {
-            let reason = carrier.await.unwrap_or_else(|error| error.to_string());
+            let reason = tokio::select! {
+                biased;
+                reason = carrier => Some(reason.unwrap_or_else(|error| error.to_string())),
+                () = self.link.given_up() => None,
+            };
             self.carrier = None;
-            // What came before the end is an answer still.
-            let _ = (&mut self.engine[0]).await;
+            let reason = match reason {
+                Some(reason) => {
+                    // What came before the end is an answer still.
+                    let _ = (&mut self.engine[0]).await;
+                    reason
+                }
+                None => self.link.fault().map(ToString::to_string).unwrap_or_default(),
+            };
             self.link.end(LinkError::Closed(reason.into()));
         }
     }

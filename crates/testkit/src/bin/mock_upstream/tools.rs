@@ -5,6 +5,7 @@
 //! once and in order.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -128,6 +129,7 @@ impl Call {
             Behaviour::Flood { megabytes } => {
                 self.text(&"x".repeat(megabytes * 1024 * 1024), None, false);
             }
+            Behaviour::FloodRequests { method } => flood(method),
             Behaviour::WrongId => {
                 self.echo(r#""nobody-asked-with-this""#);
                 self.echo(&self.id);
@@ -299,6 +301,15 @@ fn waits(behaviour: &Behaviour) -> bool {
         Behaviour::Needs { then, .. } | Behaviour::Tell { then, .. } => waits(then),
         _ => false,
     }
+}
+
+/// Writes requests until nobody takes them, on the thread that reads.
+fn flood(method: &str) {
+    let mut out = std::io::stdout().lock();
+    let lines: String = (0..1000)
+        .map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":\"flood-{id}\",\"method\":\"{method}\"}}\n"))
+        .collect();
+    while out.write_all(lines.as_bytes()).is_ok() {}
 }
 
 /// Runs a script to its end, whatever that is.

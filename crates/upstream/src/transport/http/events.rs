@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
+use bridgehead_lines::Full;
 use bridgehead_wire::{EventBuffer, ServerEvent};
 use http::StatusCode;
 use tokio::sync::oneshot;
@@ -97,9 +98,11 @@ impl Feed {
 }
 
 impl Remote {
-    fn take(self: &Arc<Self>, event: &ServerEvent) {
-        if let Some(reply) = self.board.accept(&event.data) {
-            self.reply(reply);
+    /// Takes an event; fails if the server was given up, for which nothing more is to be read.
+    async fn take(&self, event: &ServerEvent) -> Result<(), Full> {
+        match self.board.accept(&event.data) {
+            Some(reply) => self.reply(reply).await,
+            None => Ok(()),
         }
     }
 
@@ -115,7 +118,9 @@ impl Remote {
             match opened {
                 Ok(mut feed) => {
                     while let Some(event) = feed.next(self.limit).await {
-                        self.take(&event);
+                        if self.take(&event).await.is_err() {
+                            return;
+                        }
                     }
                     last_id = feed.events.last_id().map(str::to_owned).or(last_id);
                     delay = feed.events.retry().unwrap_or(RESUME_AFTER).min(RESUME_AT_MOST);
@@ -140,7 +145,9 @@ impl Remote {
     /// Reads the one stream of an HTTP+SSE server to its end, which is the link's.
     pub(super) async fn read(self: Arc<Self>, mut feed: Feed) {
         while let Some(event) = feed.next(self.limit).await {
-            self.take(&event);
+            if self.take(&event).await.is_err() {
+                return;
+            }
         }
         let reason = if feed.events.held() > self.limit {
             format!("{} sent an event larger than the limit (`max_message_mb`)", self.url)

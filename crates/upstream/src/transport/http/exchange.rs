@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bridgehead_lines::Full;
 use bridgehead_wire::{
     Abilities, EventBuffer, Gathered, Id, Message, Method, Raw, RpcError, Spliced, code, request, response,
 };
@@ -64,6 +65,8 @@ pub(crate) struct HttpExchange {
     resumptions: u32,
     sent: bool,
     done: bool,
+    /// The answer to a request of the server's own that has no room yet; nothing more is read before.
+    replying: Option<BoxFuture<'static, Result<(), Full>>>,
 }
 
 /// What is posted, kept to post it again.
@@ -119,6 +122,7 @@ impl HttpExchange {
             resumptions: 0,
             sent: false,
             done: false,
+            replying: None,
         }
     }
 
@@ -241,7 +245,7 @@ impl HttpExchange {
             self.owed.swap_remove(at);
             let mut reply = BytesMut::new();
             response(&mut reply, id, outcome);
-            self.remote.reply(reply);
+            self.remote.owe(reply);
         }
     }
 
@@ -430,7 +434,18 @@ impl HttpExchange {
         context: &mut Context<'_>,
     ) -> Poll<Option<Event>> {
         loop {
-            while let Some(event) = events.next_event() {
+            loop {
+                if let Some(replying) = &mut self.replying {
+                    match replying.as_mut().poll(context) {
+                        Poll::Pending => {
+                            self.state = State::Events { wire, events };
+                            return Poll::Pending;
+                        }
+                        Poll::Ready(Ok(())) => self.replying = None,
+                        Poll::Ready(Err(Full)) => return Poll::Ready(self.idle()),
+                    }
+                }
+                let Some(event) = events.next_event() else { break };
                 self.resumptions = 0;
                 if event.data.is_empty() {
                     continue;
@@ -534,7 +549,10 @@ impl HttpExchange {
             }
             Ok(Message::Request(asked)) => {
                 let reply = self.remote.board.answer_alone(&asked, self.abilities);
-                self.remote.reply(reply);
+                if let Err(reply) = self.remote.try_reply(reply) {
+                    let remote = Arc::clone(&self.remote);
+                    self.replying = Some(Box::pin(async move { remote.reply(reply).await }));
+                }
                 None
             }
             Err(malformed) => {
@@ -573,7 +591,7 @@ impl Drop for HttpExchange {
                 for id in std::mem::take(&mut self.owed) {
                     let mut reply = BytesMut::new();
                     response(&mut reply, &id, Err(&call_is_over()));
-                    self.remote.reply(reply);
+                    self.remote.owe(reply);
                 }
             }
         }
@@ -582,11 +600,6 @@ impl Drop for HttpExchange {
         if !waits || self.speech() == Speech::Modern {
             return;
         }
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (remote, id) = (Arc::clone(&self.remote), self.id);
-            runtime.spawn(async move {
-                remote.notify(&Method::Cancelled, Some(&cancelled_params(id))).await;
-            });
-        }
+        self.remote.tell_cancelled(&cancelled_params(self.id));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! There is no reader task for answers: a request is a POST that its sender drives in its own task, on a
 //! connection of its own thread ([`wire`], [`pool`]). What a legacy server says of its own accord comes by an event stream
-//! ([`events`]). A redirect is followed only where that is configured and only to another path of the same server, so
+//! ([`events`]). What it is owed (answers to its own requests, cancellations) waits in one bounded outbox, which one task
+//! per server delivers ([`replies`]). A redirect is followed only where that is configured and only to another path of the same server, so
 //! credentials go nowhere but to the configured address.
 
 mod body;
@@ -11,10 +12,10 @@ mod events;
 mod exchange;
 mod pool;
 mod refusal;
+mod replies;
 mod wire;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use tracing::debug;
 
 use self::body::Mirrored;
 use self::pool::Pool;
+use self::replies::Replies;
 use self::wire::{Head, Request, Wire};
 use crate::link::LinkError;
 use crate::switchboard::Switchboard;
@@ -66,6 +68,8 @@ pub(crate) struct Remote {
     born: Instant,
     /// Cancelled when the link has ended.
     over: CancellationToken,
+    /// What the server is owed.
+    replies: Replies,
 }
 
 /// How the server is spoken to.
@@ -249,6 +253,7 @@ impl Remote {
             hold_until: AtomicU64::new(0),
             born: Instant::now(),
             over: CancellationToken::new(),
+            replies: Replies::default(),
         }
     }
 
@@ -395,15 +400,6 @@ impl Remote {
     fn retire(&self, reason: &str) {
         self.board.retire(LinkError::Closed(reason.into()));
         self.over.cancel();
-    }
-
-    /// Answers a request of the server's own, in the background: whoever reads must go on reading.
-    fn reply(self: &Arc<Self>, reply: BytesMut) {
-        let remote = Arc::clone(self);
-        // Without a runtime the process ends, and the server with it hears so.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { remote.tell("an answer", reply.freeze()).await });
-        }
     }
 
     /// The request for an event stream, from where the last one broke off.

@@ -1,0 +1,194 @@
+//! Who is connected, and who makes way when there is no room for one more.
+//!
+//! A connection is *fresh* until the head of its first request has come, *busy* from there to the end of the answer, and
+//! *idle* between requests. When all places are taken, the oldest fresh one makes way, and where there is none the one
+//! that has been idle for longest. A busy one is never closed for a newcomer, and neither is one whose answer has not
+//! been taken whole.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+const FRESH: u8 = 0;
+const IDLE: u8 = 1;
+const BUSY: u8 = 2;
+const EVICTED: u8 = 3;
+
+/// All connections of one listener.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    most: usize,
+    born: Instant,
+    next: AtomicU64,
+    table: Mutex<HashMap<u64, Arc<Activity>>>,
+}
+
+/// What is known of one connection.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    state: AtomicU8,
+    /// Since when it is in that state, in microseconds since the listener began; not kept while it is busy.
+    since: AtomicU64,
+    born: Instant,
+    /// Whether some of an answer waits for it to read.
+    writing: AtomicBool,
+    evicted: CancellationToken,
+}
+
+/// A place among the connections, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Member {
+    admission: Arc<Admission>,
+    number: u64,
+    pub(crate) activity: Arc<Activity>,
+}
+
+impl Admission {
+    /// Room for so many.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, born: Instant::now(), next: AtomicU64::new(0), table: Mutex::default() })
+    }
+
+    /// A place for a new connection, if need be that of another; none if all are in use.
+    pub(crate) fn enter(self: &Arc<Self>) -> Option<Member> {
+        let mut table = self.table.lock();
+        if table.len() >= self.most && !make_way(&mut table) {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let activity = Arc::new(Activity {
+            state: AtomicU8::new(FRESH),
+            since: AtomicU64::new(micros(self.born)),
+            born: self.born,
+            writing: AtomicBool::new(false),
+            evicted: CancellationToken::new(),
+        });
+        table.insert(number, Arc::clone(&activity));
+        Some(Member { admission: Arc::clone(self), number, activity })
+    }
+
+    /// Closes a connection that nobody uses, for the sake of its descriptor; says whether there was one.
+    pub(crate) fn evict(&self) -> bool {
+        make_way(&mut self.table.lock())
+    }
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Fresh ones first, the oldest of them; then the one that is idle for longest.
+fn make_way(table: &mut HashMap<u64, Arc<Activity>>) -> bool {
+    loop {
+        let candidates = table.iter().filter_map(|(number, activity)| {
+            let state = activity.state.load(Ordering::Acquire);
+            let unused = state == FRESH || state == IDLE && !activity.writing.load(Ordering::Acquire);
+            unused.then(|| (state, activity.since.load(Ordering::Acquire), *number))
+        });
+        let Some((state, _, number)) = candidates.min() else { return false };
+        let Some(activity) = table.get(&number) else { return false };
+        // Its next request may have come meanwhile.
+        if activity.state.compare_exchange(state, EVICTED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            debug!(requested = state == IDLE, "a connection makes way for another");
+            activity.evicted.cancel();
+            table.remove(&number);
+            return true;
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.admission.table.lock().remove(&self.number);
+    }
+}
+
+impl Activity {
+    /// A request has come: says whether it may be served. The answer's end is told by [`Activity::finish`].
+    pub(crate) fn begin(&self) -> bool {
+        self.state
+            .try_update(Ordering::AcqRel, Ordering::Acquire, |state| (state != EVICTED).then_some(BUSY))
+            .is_ok()
+    }
+
+    /// The answer has left, or nobody wants it.
+    pub(crate) fn finish(&self) {
+        self.since.store(micros(self.born), Ordering::Release);
+        self.state.store(IDLE, Ordering::Release);
+    }
+
+    /// Whether a request is being served.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state.load(Ordering::Acquire) == BUSY
+    }
+
+    /// Whether no request has come yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.state.load(Ordering::Acquire) == FRESH
+    }
+
+    /// Whether some of an answer waits for the client to read.
+    pub(crate) fn writes(&self, writing: bool) {
+        self.writing.store(writing, Ordering::Release);
+    }
+
+    /// Resolves when it has to make way.
+    pub(crate) async fn evicted(&self) {
+        self.evicted.cancelled().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn is_evicted(member: &Member) -> bool {
+        member.activity.evicted.is_cancelled()
+    }
+
+    /// BOUND-4: whoever never sent a request makes way first, the oldest first; then whoever is idle for longest; whoever
+    /// is being served or has not read its answer never does.
+    #[tokio::test(start_paused = true)]
+    async fn who_makes_way() {
+        let admission = Admission::new(5);
+        let mut members = Vec::new();
+        for _ in 0..5 {
+            members.push(admission.enter().unwrap());
+            advance(Duration::from_millis(1)).await;
+        }
+        let [idle, fresh, busy, unread, younger] = &members[..] else { unreachable!() };
+        for member in [unread, idle, busy] {
+            assert!(member.activity.begin());
+        }
+        unread.activity.finish();
+        unread.activity.writes(true);
+        advance(Duration::from_millis(1)).await;
+        idle.activity.finish();
+        let first = admission.enter().unwrap();
+        assert!(is_evicted(fresh) && !is_evicted(younger));
+        assert!(!fresh.activity.begin(), "its request is not served any more");
+        assert!(first.activity.begin());
+        let second = admission.enter().unwrap();
+        assert!(is_evicted(younger) && !is_evicted(idle));
+        assert!(second.activity.begin());
+        let third = admission.enter().unwrap();
+        assert!(is_evicted(idle) && !is_evicted(unread));
+        assert!(third.activity.begin());
+        assert!(admission.enter().is_none(), "all are in use");
+        unread.activity.writes(false);
+        assert!(admission.evict() && is_evicted(unread) && !is_evicted(busy));
+        let fourth = admission.enter().unwrap();
+        assert!(fourth.activity.begin() && admission.enter().is_none());
+        drop(members);
+        assert_eq!(admission.table.lock().len(), 4, "who made way has no place to give back");
+    }
+}
