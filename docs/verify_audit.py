@@ -39,19 +39,32 @@ def from_export(path):
         kind, text, digits = (found[2] or found[4]).decode(), found[5], (found[1] or found[3]).decode()
         yield kind, json.loads(text)["seq"] if kind == "row" else None, text, bytes.fromhex(digits)
 
-def verify(path, expected, wrong):
+def is_pair(calls, form, index, body):  # an exit is of the call whose enter it names, by the row alone
+    call = body["correlationId"], body["tool"]
+    if body["kind"] == "enter": calls[body["seq"]] = index, call
+    enter = body.get("enter")
+    if enter is None or enter < calls["from"]: return True
+    segment, entered = calls.pop(enter, (None, None))
+    return entered == call and (form == 1 or body.get("enterSegment") == segment)
+
+def verify(path, expected, wrong, instances=None):
+    calls, instances = {}, {} if instances is None else instances
     name, head, count, number, tree, sealed, seen = "", b"", 0, 1, [], False, {}
     for kind, seq, text, stored in (from_export if path.endswith(".jsonl") else from_database)(path):
         body = json.loads(text)
         if kind == "header":
             name, head, count, number, tree, sealed = body["segment"], sha(3, text), 0, body["first"], [], False
             if stored != head: wrong(name, "the header was changed")
-            if body["format"] != 1: wrong(name, "unknown format")
+            form, index, before = body["format"], body["index"], instances.get(body["instance"], {})
+            if form not in (1, 2): wrong(name, "unknown format")
+            calls = instances[body["instance"]] = before if before.get("index") == index - 1 else {"from": number}
+            calls["index"] = index
         elif kind == "row":
             leaf = sha(0, text)
             head = sha(2, head, leaf)
             if sealed: wrong(name, f"row {seq} was added after the seal")
             if (seq, body["seq"], stored) != (number, number, head): wrong(name, f"row {number} was changed or removed")
+            elif calls and not is_pair(calls, form, index, body): wrong(name, f"row {seq} is not the end of the call it names")
             number, head, count, node = seq + 1, stored, count + 1, leaf
             for _ in range(((count - 1) ^ count).bit_length() - 1): node = sha(1, tree.pop(), node)
             tree.append(node)
@@ -68,10 +81,10 @@ def verify(path, expected, wrong):
         if segment == name and seen.get((segment, int(rows))) != kept: wrong(name, f"not the kept head after {rows} rows")
 
 if __name__ == "__main__":
-    found, files, heads = [], sys.argv[1:], []
+    found, files, heads, instances = [], sys.argv[1:], [], {}
     while "--head" in files: heads.append(files.pop(files.index("--head") + 1).split(":")); files.remove("--head")
     for file in files:
-        try: verify(file, heads, lambda *what: found.append(": ".join(what)))
+        try: verify(file, heads, lambda *what: found.append(": ".join(what)), instances)
         except Exception as error: found.append(f"{file}: cannot be read as written: {error}")
     print("\n".join(found) or "everything is as it was written")
     sys.exit(1 if found else 0)

@@ -182,7 +182,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "retention goes by the seal's own time, an unexplained removal is a finding, and the folder is checked",
     ),
     kept("WIRE", 1, "members that a lenient reader would read differently are refused, with their path"),
-    later("WIRE", 2, "an exit is paired with its enter by a ticket, never by a client's correlation id"),
+    kept("WIRE", 2, "an exit is paired with its enter by a ticket, never by a client's correlation id"),
     later("WIRE", 3, "what servers, tools and schemas say cannot break a log line or a terminal"),
     later("WIRE", 4, "a server's question is never displaced by progress messages"),
     kept("WIRE", 5, "waiting for a tool's lock ends with the call's own clocks, in a retryable refusal"),

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bridgehead_audit::{
-    AuditSink, Call, Clock, CorrelationId, Enter, Exit, Outcome, SqliteSink, StoreOptions, SystemClock,
+    About, AuditSink, Call, Clock, CorrelationId, Enter, Exit, Outcome, SqliteSink, StoreOptions,
+    SystemClock, Ticket,
 };
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -17,8 +18,8 @@ const THREADS: usize = 2;
 const LASTS: Duration = Duration::from_secs(2);
 
 enum Order {
-    Enter(Box<Enter>, oneshot::Sender<()>),
-    Exit(Box<Exit>),
+    Enter(Box<Enter>, oneshot::Sender<Option<Ticket>>),
+    Exit(Box<Exit>, Option<Ticket>),
 }
 
 /// One event loop that owns the store: takes what has arrived, writes it at once, answers.
@@ -35,10 +36,9 @@ fn writer(sink: &Arc<SqliteSink>) -> mpsc::Sender<Order> {
                     let sink = Arc::clone(&sink);
                     match order {
                         Order::Enter(event, done) => drop(tokio::task::spawn_local(async move {
-                            sink.enter(&event).await.unwrap();
-                            let _ = done.send(());
+                            let _ = done.send(sink.enter(&event).await.unwrap());
                         })),
-                        Order::Exit(event) => sink.exit(*event).unwrap(),
+                        Order::Exit(event, ticket) => sink.exit(ticket, *event).unwrap(),
                     }
                     next = queue.try_recv().ok();
                 }
@@ -56,6 +56,7 @@ fn event(clock: &SystemClock) -> Enter {
         correlation: CorrelationId::mint(),
         era: bridgehead_wire::Era::Modern,
         transport: "http",
+        about: About::default(),
     };
     Enter::new(call, Bytes::from_static(br#"{"path":"/tmp/notes/today.md","limit":100}"#), true, clock.now())
 }
@@ -79,21 +80,21 @@ fn measure(name: &str, tasks: usize, through_writer: bool) {
                         while Instant::now() < end {
                             let enter = event(&clock);
                             let begun = Instant::now();
-                            match &orders {
+                            let ticket = match &orders {
                                 Some(orders) => {
                                     let (done, wait) = oneshot::channel();
                                     let _ = orders.send(Order::Enter(Box::new(enter.clone()), done)).await;
-                                    let _ = wait.await;
+                                    wait.await.ok().flatten()
                                 }
                                 None => sink.enter(&enter).await.unwrap(),
-                            }
+                            };
                             times.borrow_mut().push(begun.elapsed());
                             let body = Bytes::from_static(br#"{"content":[{"type":"text","text":"hello"}]}"#);
                             let outcome = Outcome::Result { body, is_error: false };
                             let exit = Exit::new(enter.call(), enter.moment(), clock.now(), outcome);
                             match &orders {
-                                Some(orders) => drop(orders.send(Order::Exit(Box::new(exit))).await),
-                                None => drop(sink.exit(exit)),
+                                Some(orders) => drop(orders.send(Order::Exit(Box::new(exit), ticket)).await),
+                                None => drop(sink.exit(ticket, exit)),
                             }
                         }
                     });

@@ -1,4 +1,4 @@
-//! The two events of a call and the id that ties them together.
+//! The two events of a call, and the ticket that ties the second to the first.
 //!
 //! Fields are private and there are no setters: whoever holds an event can only read it. `Debug` shows the
 //! size of arguments and results, never their text, because events end up in logs by accident.
@@ -69,6 +69,48 @@ pub struct Call {
     pub era: Era,
     /// Where the request came in: `stdio`, `http` or `memory`.
     pub transport: &'static str,
+    /// What else is known of it.
+    pub about: About,
+}
+
+/// What a record may say of a call beyond what every call has. All of it is left out where it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct About {
+    /// The method of the protocol; left out for `tools/call`.
+    pub method: Option<&'static str>,
+    /// What the method is about where that is no tool: a prompt's name, a resource's URI.
+    pub subject: Option<Arc<str>>,
+    /// Which program calls.
+    pub client: Option<Arc<str>>,
+}
+
+/// Where the enter of a call was recorded: what its exit names it by. Only a sink makes one, so that no client can choose
+/// which call an end belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    segment: u32,
+    number: u64,
+}
+
+impl Ticket {
+    /// The place of an enter: which segment of the instance, and which row.
+    #[must_use]
+    pub const fn new(segment: u32, number: u64) -> Self {
+        Self { segment, number }
+    }
+
+    /// Which segment of the instance, from 1.
+    #[must_use]
+    pub const fn segment(self) -> u32 {
+        self.segment
+    }
+
+    /// The number of the row.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.number
+    }
 }
 
 /// A call is about to be made.
@@ -315,6 +357,7 @@ mod tests {
             correlation: CorrelationId::mint(),
             era: Era::Modern,
             transport: "http",
+            about: About::default(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What happened to a call, told in two immutable events, and the store that keeps them.
 //!
 //! [`Enter`] says who is about to call what and with which arguments, [`Exit`] how it ended and how long it
-//! took; both carry the same [`CorrelationId`]. An [`AuditSink`] keeps them: [`SqliteSink`] in files whose rows
+//! took; what ties them is the [`Ticket`] that the sink gave for the enter. An [`AuditSink`] keeps them: [`SqliteSink`] in files whose rows
 //! form a hash chain under Merkle checkpoints. When a call enters and exits is the business of the chain in
 //! the gateway; this crate knows no transport, no runtime and no tool.
 //!
@@ -16,6 +16,7 @@ mod clock;
 mod event;
 mod hash;
 mod merkle;
+mod pairs;
 mod proof;
 mod records;
 mod row;
@@ -27,7 +28,7 @@ pub use bridgehead_wire::Era;
 pub use calls::{RecordedCall, read_calls};
 pub use checkpoint::{Checkpoint, KeyError, PublicKey, Signer};
 pub use clock::{Clock, Moment, SystemClock};
-pub use event::{Call, CorrelationId, Enter, Exit, Outcome};
+pub use event::{About, Call, CorrelationId, Enter, Exit, Outcome, Ticket};
 pub use hash::Hash;
 pub use proof::{Proof, ProofError};
 pub use records::{

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::hash::LEAF;
-use crate::{CorrelationId, Enter, Exit, Hash, Outcome};
+use crate::{CorrelationId, Enter, Exit, Hash, Outcome, Ticket};
 
 /// What is kept of arguments and results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -45,6 +45,9 @@ pub struct Row {
     /// For an exit, the number of its enter; none if that could not be recorded.
     #[serde(default)]
     pub enter: Option<u64>,
+    /// For an exit, the index of the segment that its enter is in; none in format 1.
+    #[serde(default)]
+    pub enter_segment: Option<u32>,
     /// `enter` or `exit`.
     pub kind: String,
     /// UTC time by the wall clock, which may jump: the order of rows is that of their numbers.
@@ -56,6 +59,15 @@ pub struct Row {
     /// The server that offers it.
     #[serde(default)]
     pub server: Option<String>,
+    /// The method of the protocol (enter); none for `tools/call`.
+    #[serde(default)]
+    pub method: Option<String>,
+    /// What the method is about where that is no tool (enter).
+    #[serde(default)]
+    pub subject: Option<String>,
+    /// Which program calls (enter).
+    #[serde(default)]
+    pub client: Option<String>,
     /// On whose behalf the call is made (enter).
     #[serde(default)]
     pub principal: Option<String>,
@@ -97,13 +109,14 @@ pub struct Row {
 /// A row of which only the numbers are missing.
 pub(crate) struct Draft {
     pub(crate) kind: Kind,
-    pub(crate) correlation: CorrelationId,
+    /// For an exit, where its enter is.
+    pub(crate) ticket: Option<Ticket>,
     /// [`ROOM`] for the numbers, then the text behind them, up to and with the closing brace.
     bytes: Vec<u8>,
 }
 
 /// What the numbers take at most, with their names and the mark of a leaf.
-const ROOM: usize = 64;
+const ROOM: usize = 96;
 
 /// Which of the two events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +148,15 @@ impl Keeping {
             &call.tool,
             call.server.as_deref(),
         );
+        if let Some(method) = call.about.method {
+            text.string("method", method);
+        }
+        if let Some(subject) = &call.about.subject {
+            text.string("subject", subject);
+        }
+        if let Some(client) = &call.about.client {
+            text.string("client", client);
+        }
         text.string("principal", &call.principal);
         text.plain(match call.era {
             Era::Legacy => r#","era":"legacy""#,
@@ -143,10 +165,10 @@ impl Keeping {
         text.string("transport", call.transport);
         text.plain(if event.validated() { r#","validated":true"# } else { r#","validated":false"# });
         self.keep(&call.tool, event.arguments(), &mut text);
-        Draft { kind: Kind::Enter, correlation: call.correlation, bytes: text.end() }
+        Draft { kind: Kind::Enter, ticket: None, bytes: text.end() }
     }
 
-    pub(crate) fn exit(&self, event: &Exit) -> Draft {
+    pub(crate) fn exit(&self, ticket: Option<Ticket>, event: &Exit) -> Draft {
         let (tool, correlation) = (event.tool(), event.correlation());
         let mut text =
             Text::begin(event.payload_bytes(), EXIT, event.at(), correlation, tool, event.server());
@@ -173,7 +195,7 @@ impl Keeping {
         if let Some(body) = payload {
             self.keep(tool, body, &mut text);
         }
-        Draft { kind: Kind::Exit, correlation, bytes: text.end() }
+        Draft { kind: Kind::Exit, ticket, bytes: text.end() }
     }
 
     /// Writes what is kept of a payload.
@@ -284,19 +306,20 @@ impl Text {
 }
 
 impl Draft {
-    /// The exit of a call whose end nobody saw.
-    pub(crate) fn interrupted(enter: &Row, now: jiff::Timestamp) -> Option<Self> {
+    /// The exit of a call whose end nobody saw. `segment` is the one that its enter is in.
+    pub(crate) fn interrupted(segment: u32, enter: &Row, now: jiff::Timestamp) -> Option<Self> {
         let correlation = CorrelationId::parse(&enter.correlation_id)?;
         let mut text = Text::begin(0, EXIT, now, correlation, &enter.tool, enter.server.as_deref());
         text.string("outcome", INTERRUPTED);
         // Nobody knows how long it took.
         text.plain(r#","durationMs":null,"queuedMs":null"#);
-        Some(Self { kind: Kind::Exit, correlation, bytes: text.end() })
+        let ticket = Some(Ticket::new(segment, enter.seq));
+        Some(Self { kind: Kind::Exit, ticket, bytes: text.end() })
     }
 
     #[cfg(test)]
     pub(crate) fn empty(kind: Kind) -> Self {
-        Self { kind, correlation: CorrelationId::mint(), bytes: vec![0; ROOM] }
+        Self { kind, ticket: None, bytes: vec![0; ROOM] }
     }
 
     /// How much memory it takes, about.
@@ -304,12 +327,16 @@ impl Draft {
         self.bytes.len()
     }
 
-    /// The whole row, with these numbers.
-    pub(crate) fn numbered(&mut self, seq: u64, enter: Option<u64>) -> Numbered<'_> {
+    /// The whole row, with its number and, for an exit, with where its enter is, as this format says that.
+    pub(crate) fn numbered(&mut self, format: u32, seq: u64, enter: Option<Ticket>) -> Numbered<'_> {
         let mut front = Front { room: &mut self.bytes[..ROOM], at: ROOM };
         front.put(b",");
         if let Some(enter) = enter {
-            front.number(enter);
+            if format > 1 {
+                front.number(enter.segment().into());
+                front.put(b",\"enterSegment\":");
+            }
+            front.number(enter.number());
             front.put(b",\"enter\":");
         }
         front.number(seq);
@@ -368,7 +395,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Call, Moment};
+    use crate::store::FORMAT;
+    use crate::{About, Call, Moment};
 
     fn call() -> Call {
         Call {
@@ -378,6 +406,7 @@ mod tests {
             correlation: CorrelationId::parse("0199d0a5-6f2b-7c3e-8d4f-0123456789ab").unwrap(),
             era: Era::Modern,
             transport: "http",
+            about: About::default(),
         }
     }
 
@@ -385,10 +414,11 @@ mod tests {
         Moment { wall: "2026-11-15T12:00:00.5Z".parse().unwrap(), monotonic: Duration::from_millis(7) }
     }
 
-    fn whole(mut draft: Draft, seq: u64, enter: Option<u64>) -> String {
+    fn whole(mut draft: Draft, seq: u64) -> String {
         // As after a write that failed: it gets other numbers then.
-        draft.numbered(u64::MAX, Some(u64::MAX));
-        let numbered = draft.numbered(seq, enter);
+        draft.numbered(FORMAT, u64::MAX, Some(Ticket::new(u32::MAX, u64::MAX)));
+        let ticket = draft.ticket;
+        let numbered = draft.numbered(FORMAT, seq, ticket);
         assert_eq!(numbered.leaf(), Hash::leaf(numbered.text()));
         String::from_utf8(numbered.text().to_vec()).unwrap()
     }
@@ -397,7 +427,7 @@ mod tests {
     #[test]
     fn an_enter_row_is_this_text() {
         let enter = Enter::new(call(), Bytes::from_static(br#"{"token":"x"}"#), true, at());
-        let text = whole(Keeping::default().enter(&enter), 3, None);
+        let text = whole(Keeping::default().enter(&enter), 3);
         assert_eq!(
             text,
             concat!(
@@ -423,10 +453,10 @@ mod tests {
             let now = Moment { monotonic: Duration::from_millis(50), ..at() };
             let exit = Exit::new(&call(), at(), now, outcome).after_waiting(Duration::from_millis(2));
             let keeping = Keeping { payloads: Payloads::Redacted, ..Keeping::default() };
-            let text = whole(keeping.exit(&exit), 4, Some(3));
+            let text = whole(keeping.exit(Some(Ticket::new(2, 3)), &exit), 4);
             let (_, tail) = text.split_once(r#""server":"files","#).unwrap();
             assert_eq!(tail, expected);
-            assert!(text.starts_with(r#"{"seq":4,"enter":3,"kind":"exit","#), "{text}");
+            assert!(text.starts_with(r#"{"seq":4,"enter":3,"enterSegment":2,"kind":"exit","#), "{text}");
         }
         let digest = Hash::of(b"{}");
         check(
@@ -440,6 +470,34 @@ mod tests {
             r#""outcome":"error","code":"HANDLER_ERROR","message":"password=[redacted]","durationMs":43,"queuedMs":2}"#,
         );
         check(Outcome::Cancelled, r#""outcome":"cancelled","durationMs":43,"queuedMs":2}"#);
+    }
+
+    /// WIRE-2: an exit in a segment of format 1 names its enter as that format does, and one without a ticket names none.
+    #[test]
+    fn an_exit_names_its_enter_as_the_format_says() {
+        let exit = Exit::new(&call(), at(), at(), Outcome::Cancelled);
+        let mut draft = Keeping::default().exit(Some(Ticket::new(2, 3)), &exit);
+        let ticket = draft.ticket;
+        let text = String::from_utf8(draft.numbered(1, 4, ticket).text().to_vec()).unwrap();
+        assert!(text.starts_with(r#"{"seq":4,"enter":3,"kind":"exit","#), "{text}");
+        let text = whole(Keeping::default().exit(None, &exit), 4);
+        assert!(text.starts_with(r#"{"seq":4,"kind":"exit","#), "{text}");
+    }
+
+    /// WIRE-2: what else may be known of a call stands in its enter, where it is known.
+    #[test]
+    fn an_enter_row_tells_what_is_known_of_the_call() {
+        let about = About {
+            method: Some("resources/read"),
+            subject: Some("file:///notes".into()),
+            client: Some("editor 1.2".into()),
+        };
+        let enter = Enter::new(Call { about, ..call() }, Bytes::from_static(b"{}"), true, at());
+        let row: Row = serde_json::from_str(&whole(Keeping::default().enter(&enter), 1)).unwrap();
+        assert_eq!(
+            (row.method.as_deref(), row.subject.as_deref(), row.client.as_deref(), row.principal.as_deref()),
+            (Some("resources/read"), Some("file:///notes"), Some("editor 1.2"), Some("ada"))
+        );
     }
 
     #[test]
@@ -466,7 +524,7 @@ mod tests {
         let enter = Enter::new(call(), Bytes::from_static(br#"{"a":"b"}"#), true, at());
         for (payloads, digest) in [(Payloads::Digest, true), (Payloads::None, false)] {
             let keeping = Keeping { payloads, ..Keeping::default() };
-            let row: Row = serde_json::from_str(&whole(keeping.enter(&enter), 1, None)).unwrap();
+            let row: Row = serde_json::from_str(&whole(keeping.enter(&enter), 1)).unwrap();
             assert_eq!((row.bytes, row.digest.is_some(), row.payload), (Some(9), digest, None));
         }
     }
@@ -475,7 +533,7 @@ mod tests {
     fn a_long_payload_leaves_its_size_and_digest() {
         let long = Bytes::from(format!("\"{}\"", "x".repeat(LONGEST_PAYLOAD)));
         let enter = Enter::new(call(), long.clone(), true, at());
-        let row: Row = serde_json::from_str(&whole(Keeping::default().enter(&enter), 1, None)).unwrap();
+        let row: Row = serde_json::from_str(&whole(Keeping::default().enter(&enter), 1)).unwrap();
         assert_eq!((row.bytes, row.payload), (Some(long.len() as u64), None));
         assert_eq!(row.digest, Some(Hash::of(&long).to_string()));
     }

@@ -8,10 +8,11 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::{Enter, Exit};
+use crate::{Enter, Exit, Ticket};
 
-/// What [`AuditSink::enter`] returns: boxed, so that sinks can be chosen at run time.
-pub type EnterFuture<'a> = Pin<Box<dyn Future<Output = Result<(), AuditError>> + Send + 'a>>;
+/// What [`AuditSink::enter`] returns: boxed, so that sinks can be chosen at run time, and borrowing nothing, so that an
+/// enter is seen to its end where its call is not. Without a ticket nothing was recorded and the call goes on all the same.
+pub type EnterFuture = Pin<Box<dyn Future<Output = Result<Option<Ticket>, AuditError>> + Send>>;
 
 /// Why an event was not recorded.
 #[derive(Debug, thiserror::Error)]
@@ -28,13 +29,14 @@ pub enum AuditError {
 /// Keeps the events of calls.
 pub trait AuditSink: Send + Sync + 'static {
     /// Records that a call is about to be made. The call waits, and does not run if this fails.
-    fn enter<'a>(&'a self, event: &'a Enter) -> EnterFuture<'a>;
+    fn enter(&self, event: &Enter) -> EnterFuture;
 
-    /// Records that a call ended. Must not block.
+    /// Records that a call ended, the one that got this ticket; one whose enter was not recorded has none. What else
+    /// both events carry (the correlation id is its caller's to choose) does not make them a pair. Must not block.
     ///
     /// # Errors
     /// When the event cannot be queued. The caller logs and counts that; the client never sees it.
-    fn exit(&self, event: Exit) -> Result<(), AuditError>;
+    fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError>;
 
     /// The id under which the record knows this process instance; its last twelve characters name the gateway
     /// too, so that one is found by the other.
@@ -48,11 +50,11 @@ pub trait AuditSink: Send + Sync + 'static {
 pub struct NoopSink;
 
 impl AuditSink for NoopSink {
-    fn enter<'a>(&'a self, _event: &'a Enter) -> EnterFuture<'a> {
+    fn enter(&self, _event: &Enter) -> EnterFuture {
         Box::pin(Recorded)
     }
 
-    fn exit(&self, _event: Exit) -> Result<(), AuditError> {
+    fn exit(&self, _ticket: Option<Ticket>, _event: Exit) -> Result<(), AuditError> {
         Ok(())
     }
 }
@@ -61,10 +63,10 @@ impl AuditSink for NoopSink {
 struct Recorded;
 
 impl Future for Recorded {
-    type Output = Result<(), AuditError>;
+    type Output = Result<Option<Ticket>, AuditError>;
 
     fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(None))
     }
 }
 
@@ -82,20 +84,21 @@ mod tests {
     struct Kept(Mutex<Vec<String>>);
 
     impl AuditSink for Kept {
-        fn enter<'a>(&'a self, event: &'a Enter) -> EnterFuture<'a> {
-            Box::pin(async move {
-                self.0.lock().unwrap().push(format!("enter {}", event.correlation()));
-                Ok(())
-            })
+        fn enter(&self, event: &Enter) -> EnterFuture {
+            let mut kept = self.0.lock().unwrap();
+            kept.push(format!("enter {}", event.correlation()));
+            let ticket = Ticket::new(7, kept.len() as u64);
+            Box::pin(std::future::ready(Ok(Some(ticket))))
         }
 
-        fn exit(&self, event: Exit) -> Result<(), AuditError> {
-            self.0.lock().unwrap().push(format!("exit {}", event.correlation()));
+        fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
+            let place = ticket.map(|ticket| (ticket.segment(), ticket.number()));
+            self.0.lock().unwrap().push(format!("exit {} of {place:?}", event.correlation()));
             Ok(())
         }
     }
 
-    fn finish(future: EnterFuture<'_>) -> Result<(), AuditError> {
+    fn finish(future: EnterFuture) -> Result<Option<Ticket>, AuditError> {
         let mut future = future;
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => result,
@@ -112,19 +115,20 @@ mod tests {
             correlation: CorrelationId::mint(),
             era: bridgehead_wire::Era::Modern,
             transport: "memory",
+            about: crate::About::default(),
         };
         let enter = Enter::new(call, Bytes::from_static(b"{}"), false, clock.now());
-        finish(sink.enter(&enter)).unwrap();
-        sink.exit(Exit::new(enter.call(), enter.moment(), clock.now(), Outcome::Cancelled)).unwrap();
+        let ticket = finish(sink.enter(&enter)).unwrap();
+        sink.exit(ticket, Exit::new(enter.call(), enter.moment(), clock.now(), Outcome::Cancelled)).unwrap();
         enter.correlation()
     }
 
-    /// AUD-1: a sink chosen at run time gets an enter and an exit with the same correlation id.
+    /// AUD-1: a sink chosen at run time gets an enter and, with the ticket that it gave for it, an exit.
     #[test]
-    fn a_sink_sees_both_events_with_one_id() {
+    fn a_sink_gets_its_ticket_back_with_the_exit() {
         let sink = Arc::new(Kept::default());
         let id = drive(&*sink);
-        assert_eq!(*sink.0.lock().unwrap(), [format!("enter {id}"), format!("exit {id}")]);
+        assert_eq!(*sink.0.lock().unwrap(), [format!("enter {id}"), format!("exit {id} of Some((7, 1))")]);
     }
 
     /// AUD-1: the no-op sink accepts everything and boxes no state.

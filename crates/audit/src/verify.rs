@@ -13,8 +13,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::merkle::Frontier;
+use crate::pairs::{Calls, Half};
 use crate::records::{Record, RecordKind};
-use crate::store::FORMAT;
+use crate::store::KNOWN_FORMATS;
 use crate::{Checkpoint, Hash, Header, PublicKey};
 
 /// How many problems of one segment are told.
@@ -114,10 +115,11 @@ pub(crate) struct SeenRow {
     leaf: Hash,
     /// As it is stored.
     hash: Option<Hash>,
+    /// What it says of its call; none if that cannot be read.
+    half: Option<Half>,
 }
 
-/// The number in a row's text. Only that is read: where the hash is right, the rest is what was written, and where it is
-/// not, the row is a problem whatever it says.
+/// The number in a row's text.
 fn number(text: &[u8]) -> Option<u64> {
     #[derive(Deserialize)]
     struct Numbered {
@@ -143,6 +145,7 @@ impl Seen {
             number: number(&record.text),
             leaf: Hash::leaf(&record.text),
             hash: record.hash,
+            half: Half::read(&record.text),
         })
     }
 }
@@ -153,14 +156,25 @@ pub struct Verifier {
     key: Option<PublicKey>,
     expected: HashMap<String, Vec<Expected>>,
     now: Option<Current>,
-    /// The last head of each instance, with the index of its segment.
-    instances: HashMap<String, (u32, Hash, u64)>,
+    /// How each instance was left by its last segment.
+    instances: HashMap<String, Left>,
     verified: Vec<Verified>,
     problems: Vec<Problem>,
 }
 
+/// An instance behind one of its segments.
+struct Left {
+    index: u32,
+    head: Hash,
+    /// The number of the next row.
+    next: u64,
+    calls: Option<Calls>,
+}
+
 struct Current {
     header: Option<Header>,
+    /// None where too little is known of what came before.
+    calls: Option<Calls>,
     name: String,
     next: u64,
     head: Hash,
@@ -170,6 +184,8 @@ struct Current {
     signed: u64,
     expected: Vec<Expected>,
     problems: usize,
+    /// Exits that name an enter of another call.
+    mispaired: usize,
 }
 
 impl Verifier {
@@ -240,23 +256,28 @@ impl Verifier {
         let Some(header) = header else {
             return self.problem(None, "the header cannot be read");
         };
-        if header.format != FORMAT {
+        if !KNOWN_FORMATS.contains(&header.format) {
             self.problem(
                 None,
                 format!("the row format is {}, which this program does not know", header.format),
             );
         }
-        match self.instances.get(&header.instance) {
-            Some((index, head, next)) => {
+        match self.instances.remove(&header.instance) {
+            Some(Left { index, head, next, calls }) => {
                 if header.index != index + 1 {
                     let what = format!("segment {} of the instance is followed by {}", index, header.index);
                     self.problem(None, what);
-                } else if header.previous != Some(*head) || header.first != *next {
+                } else if header.previous != Some(head) || header.first != next {
                     self.problem(None, "it does not continue the segment before it");
+                } else if let Some(now) = &mut self.now {
+                    now.calls = calls;
                 }
             }
             // Older ones may have gone by retention; what retention notes is compared elsewhere.
             None => {
+                if let Some(now) = &mut self.now {
+                    now.calls = Some(Calls::from(header.first));
+                }
                 if (header.index == 1) != (header.previous.is_none() && header.first == 1) {
                     self.problem(None, "the header contradicts itself");
                 }
@@ -287,10 +308,33 @@ impl Verifier {
             _ if sealed => Some((seq, "it was added after the segment was sealed".to_owned())),
             _ => None,
         };
-        if let Some((row, what)) = what {
-            self.problem(Some(row), what);
+        match what {
+            Some((row, what)) => self.problem(Some(row), what),
+            None => self.pair(seq, row),
         }
         self.compare_expected(false);
+    }
+
+    /// Compares an exit with the enter that it names. Where something else is wrong its row may be what is missing.
+    fn pair(&mut self, seq: u64, row: &SeenRow) {
+        let Some(Current { header: Some(header), calls: Some(calls), problems: 0, .. }) = &mut self.now
+        else {
+            return;
+        };
+        let judged =
+            row.half.as_ref().map_or(Ok(()), |half| calls.take(header.format, header.index, seq, half));
+        if let Err(what) = judged {
+            self.mispaired(seq, what);
+        }
+    }
+
+    /// A problem of its own kind: the chain is as it was written, and what follows can be judged.
+    fn mispaired(&mut self, seq: u64, what: String) {
+        let Some(now) = &mut self.now else { return };
+        now.mispaired += 1;
+        if now.mispaired <= MOST_PROBLEMS {
+            self.problems.push(Problem { segment: now.name.clone(), row: Some(seq), what });
+        }
     }
 
     fn checkpoint(&mut self, record: &Record) {
@@ -353,12 +397,16 @@ impl Verifier {
     fn end(&mut self) {
         self.compare_expected(true);
         let Some(now) = self.now.take() else { return };
-        if now.problems > MOST_PROBLEMS {
-            let what = format!("and {} more problems", now.problems - MOST_PROBLEMS);
+        let untold = [now.problems, now.mispaired].map(|count| count.saturating_sub(MOST_PROBLEMS));
+        let untold: usize = untold.iter().sum();
+        if untold > 0 {
+            let what = format!("and {untold} more {}", if untold == 1 { "problem" } else { "problems" });
             self.problems.push(Problem { segment: now.name.clone(), row: None, what });
         }
         if let Some(header) = &now.header {
-            self.instances.insert(header.instance.clone(), (header.index, now.head, now.next));
+            let calls = now.calls.filter(|_| now.problems == 0);
+            let left = Left { index: header.index, head: now.head, next: now.next, calls };
+            self.instances.insert(header.instance.clone(), left);
         }
         self.verified.push(Verified {
             segment: now.name,
@@ -378,6 +426,7 @@ impl Current {
             name,
             next: header.as_ref().map_or(1, |header| header.first),
             header,
+            calls: None,
             head,
             tree: Frontier::default(),
             sealed: false,
@@ -385,6 +434,7 @@ impl Current {
             signed: 0,
             expected,
             problems: 0,
+            mispaired: 0,
         }
     }
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bridgehead_audit::{
-    AuditSink, Call, Clock, CorrelationId, Enter, Era, Exit, Outcome, SqliteSink, StoreOptions, SystemClock,
-    segments,
+    About, AuditSink, Call, Clock, CorrelationId, Enter, Era, Exit, Outcome, SqliteSink, StoreOptions,
+    SystemClock, segments,
 };
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -98,13 +98,14 @@ async fn call(sink: &SqliteSink, number: usize) -> Result<()> {
         correlation: CorrelationId::mint(),
         era: Era::Modern,
         transport: "http",
+        about: About::default(),
     };
     let arguments = Bytes::from(format!(r#"{{"text":"message {number:08}"}}"#));
     let enter = Enter::new(call, arguments, true, clock.now());
-    sink.enter(&enter).await?;
+    let ticket = sink.enter(&enter).await?;
     let body = Bytes::from(format!(r#"{{"content":[{{"type":"text","text":"message {number:08}"}}]}}"#));
     let outcome = Outcome::Result { body, is_error: false };
-    sink.exit(Exit::new(enter.call(), enter.moment(), clock.now(), outcome))?;
+    sink.exit(ticket, Exit::new(enter.call(), enter.moment(), clock.now(), outcome))?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::{error::Error, io::ErrorKind, sync::Arc};
 
 use bridgehead::bridge::{ConnectOptions, TransportFactory, connect_to_server, memory_transport, operations};
 use bridgehead::events::Delivery;
-use bridgehead::{AuditError, AuditSink, Enter, EnterFuture, Exit, NativeTool, Server, Transport};
+use bridgehead::{AuditError, AuditSink, Enter, EnterFuture, Exit, NativeTool, Server, Ticket, Transport};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -15,12 +15,14 @@ use serde_json::json;
 struct Ledger(Mutex<Vec<String>>);
 
 impl AuditSink for Ledger {
-    fn enter<'a>(&'a self, event: &'a Enter) -> EnterFuture<'a> {
-        self.0.lock().push(format!("{} begins", event.tool()));
-        Box::pin(async { Ok(()) })
+    fn enter(&self, event: &Enter) -> EnterFuture {
+        let mut lines = self.0.lock();
+        lines.push(format!("{} begins", event.tool()));
+        let ticket = Ticket::new(1, lines.len() as u64);
+        Box::pin(std::future::ready(Ok(Some(ticket))))
     }
 
-    fn exit(&self, event: Exit) -> Result<(), AuditError> {
+    fn exit(&self, _ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
         self.0.lock().push(format!("{} ended", event.tool()));
         Ok(())
     }

@@ -41,8 +41,8 @@ pub mod audit {
 }
 
 pub use bridgehead_audit::{
-    AuditError, AuditSink, Call, Clock, CorrelationId, Enter, EnterFuture, Era, Exit, Moment, NoopSink,
-    Outcome, SystemClock,
+    About, AuditError, AuditSink, Call, Clock, CorrelationId, Enter, EnterFuture, Era, Exit, Moment,
+    NoopSink, Outcome, SystemClock, Ticket,
 };
 pub use bridgehead_config as config;
 pub use bridgehead_config::{Config, GatewaySettings, HttpSettings, Mode};

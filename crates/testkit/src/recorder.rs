@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bridgehead_audit::{AuditError, AuditSink, CorrelationId, Enter, EnterFuture, Exit};
+use bridgehead_audit::{AuditError, AuditSink, CorrelationId, Enter, EnterFuture, Exit, Ticket};
 use parking_lot::Mutex;
 
 /// One event as the sink got it.
@@ -23,7 +23,8 @@ pub struct Recorder(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    events: Mutex<Vec<Event>>,
+    /// Each with the ticket that was given for it, or that it came with.
+    events: Mutex<Vec<(Event, Option<Ticket>)>>,
     fail_enter: AtomicBool,
     fail_exit: AtomicBool,
 }
@@ -56,7 +57,7 @@ impl Recorder {
 
     /// All events so far, in order.
     pub fn events(&self) -> Vec<Event> {
-        self.0.events.lock().clone()
+        self.0.events.lock().iter().map(|(event, _)| event.clone()).collect()
     }
 
     /// All enters so far, in order.
@@ -77,19 +78,19 @@ impl Recorder {
         self.events().into_iter().filter_map(pick).collect()
     }
 
-    /// Asserts that every enter has exactly one exit, after it, and every exit its enter.
+    /// Asserts that every enter has exactly one exit, after it and with its ticket, and every exit its enter. Calls whose
+    /// enter was refused have no ticket, and are told apart by their ids.
     #[track_caller]
     pub fn assert_paired(&self) {
         let mut open = Vec::new();
-        for event in self.events() {
-            let id = event.correlation();
-            let at = open.iter().position(|known| *known == id);
-            match (event, at) {
-                (Event::Enter(_), None) => open.push(id),
-                (Event::Exit(_), Some(at)) => {
-                    open.remove(at);
-                }
-                (event, _) => panic!("an event out of place: {event:?}"),
+        for (event, ticket) in self.0.events.lock().clone() {
+            let place = (ticket, event.correlation());
+            match event {
+                Event::Enter(_) => open.push(place),
+                Event::Exit(_) => match open.iter().position(|known| *known == place) {
+                    Some(at) => drop(open.remove(at)),
+                    None => panic!("an event out of place: {event:?}, {ticket:?}"),
+                },
             }
         }
         assert!(open.is_empty(), "calls that entered and never ended: {open:?}");
@@ -97,15 +98,16 @@ impl Recorder {
 }
 
 impl AuditSink for Recorder {
-    fn enter<'a>(&'a self, event: &'a Enter) -> EnterFuture<'a> {
-        Box::pin(async move {
-            self.0.events.lock().push(Event::Enter(event.clone()));
-            outcome(&self.0.fail_enter)
-        })
+    fn enter(&self, event: &Enter) -> EnterFuture {
+        let outcome = outcome(&self.0.fail_enter);
+        let mut events = self.0.events.lock();
+        let ticket = outcome.is_ok().then(|| Ticket::new(1, events.len() as u64));
+        events.push((Event::Enter(event.clone()), ticket));
+        Box::pin(std::future::ready(outcome.map(|()| ticket)))
     }
 
-    fn exit(&self, event: Exit) -> Result<(), AuditError> {
-        self.0.events.lock().push(Event::Exit(event));
+    fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
+        self.0.events.lock().push((Event::Exit(event), ticket));
         outcome(&self.0.fail_exit)
     }
 }
@@ -134,6 +136,7 @@ mod tests {
             correlation: CorrelationId::mint(),
             era: bridgehead_audit::Era::Modern,
             transport: "memory",
+            about: bridgehead_audit::About::default(),
         };
         Enter::new(call, Bytes::from_static(b"{}"), true, clock.now())
     }
@@ -146,16 +149,16 @@ mod tests {
     async fn keeps_events_in_order_also_those_it_refuses() {
         let (clock, recorder) = (FakeClock::new(), Recorder::new());
         let first = enter(&clock);
-        recorder.enter(&first).await.unwrap();
+        let ticket = recorder.enter(&first).await.unwrap();
         clock.advance(std::time::Duration::from_millis(3));
-        recorder.exit(exit(&first, &clock)).unwrap();
+        recorder.exit(ticket, exit(&first, &clock)).unwrap();
         recorder.assert_paired();
 
         recorder.fail_enter(true);
         recorder.fail_exit(true);
         let second = enter(&clock);
         recorder.enter(&second).await.unwrap_err();
-        recorder.exit(exit(&second, &clock)).unwrap_err();
+        recorder.exit(None, exit(&second, &clock)).unwrap_err();
         recorder.assert_paired();
 
         let ids: Vec<_> = recorder.events().iter().map(Event::correlation).collect();
@@ -177,7 +180,7 @@ mod tests {
     #[should_panic(expected = "out of place")]
     fn an_exit_without_enter_is_not_paired() {
         let (clock, recorder) = (FakeClock::new(), Recorder::new());
-        recorder.exit(exit(&enter(&clock), &clock)).unwrap();
+        recorder.exit(None, exit(&enter(&clock), &clock)).unwrap();
         recorder.assert_paired();
     }
 }

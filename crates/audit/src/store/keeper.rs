@@ -150,11 +150,11 @@ impl Keeper<'_> {
             let next = match counter.line.lock().heavy.front() {
                 None => return,
                 Some(Heavy::Enter(event, slot)) => Heavy::Enter(event.clone(), Arc::clone(slot)),
-                Some(Heavy::Exit(event)) => Heavy::Exit(event.clone()),
+                Some(Heavy::Exit(event, ticket)) => Heavy::Exit(event.clone(), *ticket),
             };
             let (draft, slot) = match next {
                 Heavy::Enter(event, slot) => (self.shared.keeping.enter(&event), Some(slot)),
-                Heavy::Exit(event) => (self.shared.keeping.exit(&event), None),
+                Heavy::Exit(event, ticket) => (self.shared.keeping.exit(ticket, &event), None),
             };
             let mut line = counter.line.lock();
             line.pop_heavy();
@@ -180,7 +180,7 @@ impl Keeper<'_> {
         drop(line);
         let reason: Arc<str> = "the disk of the audit folder does not answer".into();
         for slot in refused.into_iter().filter_map(|row| row.slot) {
-            slot.settle(Err(Arc::clone(&reason)));
+            slot.refuse(Arc::clone(&reason));
         }
     }
 
@@ -374,7 +374,7 @@ impl Keeper<'_> {
                 drop(line);
                 let reason: Arc<str> = "the store is closed".into();
                 for slot in left.into_iter().filter_map(|row| row.slot) {
-                    slot.settle(Err(Arc::clone(&reason)));
+                    slot.refuse(Arc::clone(&reason));
                 }
                 break;
             }
@@ -429,8 +429,9 @@ impl Keeper<'_> {
         let Shared { options, instance, .. } = self.shared;
         let mut enters = Vec::new();
         for file in recover::segments_of(&options.folder, instance) {
+            let Some(index) = recover::index(&file) else { continue };
             match database::texts(&file, open) {
-                Ok(mut found) => enters.append(&mut found),
+                Ok(found) => enters.extend(found.into_iter().map(|text| (index, text))),
                 Err(error) => warn!(%error, "calls that were cut off could not be looked for"),
             }
         }
@@ -442,10 +443,11 @@ impl Keeper<'_> {
     }
 }
 
-/// The exits of calls whose end nobody saw.
-pub(super) fn ends(enters: &[String], now: jiff::Timestamp) -> Vec<Draft> {
-    let rows = enters.iter().filter_map(|text| serde_json::from_str::<Row>(text).ok());
-    rows.filter_map(|row| Draft::interrupted(&row, now)).collect()
+/// The exits of calls whose end nobody saw; each enter with the index of its segment.
+pub(super) fn ends(enters: &[(u32, String)], now: jiff::Timestamp) -> Vec<Draft> {
+    let read = |(segment, text): &(u32, String)| Some((*segment, serde_json::from_str::<Row>(text).ok()?));
+    let rows = enters.iter().filter_map(read);
+    rows.filter_map(|(segment, row)| Draft::interrupted(segment, &row, now)).collect()
 }
 
 /// One write, so that lines of several gateways do not mix.

@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
 use crate::row::{Draft, Kind};
-use crate::{AuditError, CorrelationId, Enter, Exit};
+use crate::{AuditError, Enter, Exit, Ticket};
 
 /// How many rows may wait.
 pub(crate) const MOST_ROWS: usize = 8192;
@@ -69,14 +69,14 @@ impl AsMut<Draft> for Waiting {
 /// An event whose payload is large.
 pub(crate) enum Heavy {
     Enter(Box<Enter>, Arc<Slot>),
-    Exit(Box<Exit>),
+    Exit(Box<Exit>, Option<Ticket>),
 }
 
 impl Heavy {
     fn size(&self) -> usize {
         match self {
             Self::Enter(event, _) => event.arguments().len(),
-            Self::Exit(event) => event.payload_bytes(),
+            Self::Exit(event, _) => event.payload_bytes(),
         }
     }
 }
@@ -87,26 +87,26 @@ pub(crate) struct Slot(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    result: Option<Result<(), Arc<str>>>,
+    result: Option<Result<Ticket, Arc<str>>>,
     waker: Option<Waker>,
 }
 
 impl Slot {
-    pub(crate) fn settle(&self, result: Result<(), Arc<str>>) {
-        if let Some(waker) = self.answer(result) {
+    pub(crate) fn refuse(&self, reason: Arc<str>) {
+        if let Some(waker) = self.answer(Err(reason)) {
             waker.wake();
         }
     }
 
     /// Leaves the result there, and returns whom to wake.
-    fn answer(&self, result: Result<(), Arc<str>>) -> Option<Waker> {
+    fn answer(&self, result: Result<Ticket, Arc<str>>) -> Option<Waker> {
         let mut state = self.0.lock();
         state.result = Some(result);
         state.waker.take()
     }
 
     /// The result, or a promise to be woken when there is one.
-    fn poll(&self, context: &Context<'_>) -> Option<Result<(), Arc<str>>> {
+    fn poll(&self, context: &Context<'_>) -> Option<Result<Ticket, Arc<str>>> {
         let mut state = self.0.lock();
         if state.result.is_none()
             && !state.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker()))
@@ -161,11 +161,6 @@ impl Line {
         self.waiting = rows;
     }
 
-    /// Whether the enter of this call is still being prepared: its exit must not overtake it.
-    fn prepares(&self, id: CorrelationId) -> bool {
-        self.heavy.iter().any(|heavy| matches!(heavy, Heavy::Enter(event, _) if event.correlation() == id))
-    }
-
     /// Whether so few wait of the calls under way that more are worth a wait: what a commit costs besides its rows is
     /// then shared by more.
     fn is_few(&self) -> bool {
@@ -187,10 +182,15 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Queues an exit.
-    pub(crate) fn exit(&self, shared: &Shared, event: Exit) -> Result<(), AuditError> {
+    /// Queues an exit. It cannot overtake its enter, whose ticket it has.
+    pub(crate) fn exit(
+        &self,
+        shared: &Shared,
+        ticket: Option<Ticket>,
+        event: Exit,
+    ) -> Result<(), AuditError> {
         let heavy = event.payload_bytes() > HEAVY;
-        let draft = if heavy { None } else { Some(shared.keeping.exit(&event)) };
+        let draft = if heavy { None } else { Some(shared.keeping.exit(ticket, &event)) };
         let mut line = self.line.lock();
         if line.closed {
             return Err(AuditError::Failed("the store is closed".to_owned()));
@@ -199,10 +199,8 @@ impl Counter {
             return Err(AuditError::Full);
         }
         match draft {
-            Some(draft) if line.heavy.is_empty() || !line.prepares(draft.correlation) => {
-                line.push(draft, None);
-            }
-            _ => line.push_heavy(Heavy::Exit(Box::new(event))),
+            Some(draft) => line.push(draft, None),
+            None => line.push_heavy(Heavy::Exit(Box::new(event), ticket)),
         }
         let ring = line.arm();
         drop(line);
@@ -240,23 +238,27 @@ impl Counter {
         let mut line = self.line.lock();
         line.busy = false;
         line.writing = None;
-        let (settled, refused) = match &written {
-            Ok(under_way) => {
-                line.under_way = *under_way;
-                (rows, None)
+        let (settled, result) = match written {
+            Ok((place, under_way)) => {
+                line.under_way = under_way;
+                (rows, Ok(place))
             }
             Err(error) => {
                 // Enters that are refused were never promised; exits are kept and tried again.
                 let (enters, exits) = rows.into_iter().partition(|row| row.draft.kind == Kind::Enter);
                 line.put_back(exits);
-                (enters, Some(Arc::from(shared.explain(error))))
+                (enters, Err(Arc::from(shared.explain(&error))))
             }
         };
         // What was written is brought into the database, and what was not is tried again.
         let ring = line.arm();
         drop(line);
-        for slot in settled.into_iter().filter_map(|row| row.slot) {
-            let waker = slot.answer(refused.clone().map_or(Ok(()), Err));
+        for (number, row) in settled.into_iter().enumerate() {
+            let Some(slot) = row.slot else { continue };
+            let waker = slot.answer(match &result {
+                Ok(place) => Ok(Ticket::new(place.segment, place.first + number as u64)),
+                Err(reason) => Err(Arc::clone(reason)),
+            });
             if let Some(waker) = waker
                 && own.is_none_or(|own| !Arc::ptr_eq(own, &slot))
             {
@@ -271,9 +273,8 @@ impl Counter {
 }
 
 /// The wait of one call for its enter row.
-pub(crate) struct Entering<'a> {
-    shared: &'a Shared,
-    event: &'a Enter,
+pub(crate) struct Entering {
+    shared: Arc<Shared>,
     state: Stage,
     /// The turn that it leaves to others before it writes for all.
     turn: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -282,22 +283,32 @@ pub(crate) struct Entering<'a> {
 }
 
 enum Stage {
-    New,
+    New(New),
     Queued(Arc<Slot>),
     Done,
 }
 
-impl<'a> Entering<'a> {
-    pub(crate) fn new(shared: &'a Shared, event: &'a Enter) -> Self {
-        Self { shared, event, state: Stage::New, turn: None, turns: MOST_TURNS }
+/// What is to be recorded.
+enum New {
+    Row(Draft),
+    /// What the keeper makes a row of.
+    Heavy(Box<Enter>),
+}
+
+impl Entering {
+    pub(crate) fn new(shared: &Arc<Shared>, event: &Enter) -> Self {
+        let new = if event.arguments().len() > HEAVY {
+            New::Heavy(Box::new(event.clone()))
+        } else {
+            New::Row(shared.keeping.enter(event))
+        };
+        Self { shared: Arc::clone(shared), state: Stage::New(new), turn: None, turns: MOST_TURNS }
     }
 
     /// Gets in line, and says whether it is to write; the error is for a call that cannot.
-    fn queue(&mut self, context: &Context<'_>) -> Result<bool, AuditError> {
-        let shared = self.shared;
+    fn queue(&mut self, new: New, context: &Context<'_>) -> Result<bool, AuditError> {
+        let shared = &self.shared;
         let slot = Arc::new(Slot::default());
-        let heavy = self.event.arguments().len() > HEAVY;
-        let draft = if heavy { None } else { Some(shared.keeping.enter(self.event)) };
         // Before it is in line: afterwards somebody may already settle it.
         let _ = slot.poll(context);
         let mut line = shared.counter.line.lock();
@@ -311,9 +322,10 @@ impl<'a> Entering<'a> {
             return Err(AuditError::Failed("the disk of the audit folder does not answer".to_owned()));
         }
         let leads = !line.busy && line.awaited == 0;
-        match draft {
-            Some(draft) => line.push(draft, Some(Arc::clone(&slot))),
-            None => line.push_heavy(Heavy::Enter(Box::new(self.event.clone()), Arc::clone(&slot))),
+        let heavy = matches!(new, New::Heavy(_));
+        match new {
+            New::Row(draft) => line.push(draft, Some(Arc::clone(&slot))),
+            New::Heavy(event) => line.push_heavy(Heavy::Enter(event, Arc::clone(&slot))),
         }
         // The keeper watches over those who wait for another's write.
         let ring = (heavy || !leads) && line.arm();
@@ -342,34 +354,34 @@ impl<'a> Entering<'a> {
         }
     }
 
-    fn finish(&mut self, result: Result<(), AuditError>) -> Poll<Result<(), AuditError>> {
+    fn finish(&mut self, result: Result<Ticket, AuditError>) -> Poll<Result<Option<Ticket>, AuditError>> {
         self.state = Stage::Done;
         Poll::Ready(match result {
             Err(error) if self.shared.options.on_failure == super::OnFailure::Continue => {
                 self.shared.unrecorded(&error);
-                Ok(())
+                Ok(None)
             }
-            result => result,
+            result => result.map(Some),
         })
     }
 }
 
-impl Future for Entering<'_> {
-    type Output = Result<(), AuditError>;
+impl Future for Entering {
+    type Output = Result<Option<Ticket>, AuditError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &self.state {
-            Stage::New => match self.queue(context) {
+        match std::mem::replace(&mut self.state, Stage::Done) {
+            Stage::New(new) => match self.queue(new, context) {
                 Ok(true) => self.poll(context),
                 Ok(false) => Poll::Pending,
                 Err(error) => self.finish(Err(error)),
             },
             Stage::Queued(slot) => {
-                let slot = Arc::clone(slot);
+                self.state = Stage::Queued(Arc::clone(&slot));
                 let mut result = slot.poll(context);
                 if result.is_none() {
                     ready!(self.let_others_join(context));
-                    self.shared.counter.write(self.shared, Some(&slot));
+                    self.shared.counter.write(&self.shared, Some(&slot));
                     result = slot.poll(context);
                 }
                 match result {
@@ -379,12 +391,12 @@ impl Future for Entering<'_> {
                     }
                 }
             }
-            Stage::Done => Poll::Ready(Ok(())),
+            Stage::Done => Poll::Ready(Ok(None)),
         }
     }
 }
 
-impl Drop for Entering<'_> {
+impl Drop for Entering {
     fn drop(&mut self) {
         // Its row stays in line. If it was this call's turn to write, it is another's now, or the keeper's.
         if matches!(self.state, Stage::Queued(_)) {

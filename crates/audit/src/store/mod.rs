@@ -33,12 +33,14 @@ pub(crate) use self::database::{Access, connect};
 pub(crate) use self::journal::path_of as journal_of;
 use self::line::{Counter, Entering, Waiting};
 pub(crate) use self::recover::segment_files;
+#[cfg(test)]
 pub(crate) use self::segment::FORMAT;
 pub use self::segment::Header;
-use self::segment::{OpenCalls, Segment};
+pub(crate) use self::segment::KNOWN_FORMATS;
+use self::segment::{OpenCalls, Segment, Written};
 use crate::row::Keeping;
 use crate::{
-    AuditError, AuditSink, Checkpoint, Clock, Enter, EnterFuture, Exit, Payloads, Signer, SystemClock,
+    AuditError, AuditSink, Checkpoint, Clock, Enter, EnterFuture, Exit, Payloads, Signer, SystemClock, Ticket,
 };
 
 /// The file in the folder that every checkpoint is appended to.
@@ -279,12 +281,12 @@ impl fmt::Debug for SqliteSink {
 }
 
 impl AuditSink for SqliteSink {
-    fn enter<'a>(&'a self, event: &'a Enter) -> EnterFuture<'a> {
+    fn enter(&self, event: &Enter) -> EnterFuture {
         Box::pin(Entering::new(&self.shared, event))
     }
 
-    fn exit(&self, event: Exit) -> Result<(), AuditError> {
-        self.shared.counter.exit(&self.shared, event)
+    fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
+        self.shared.counter.exit(&self.shared, ticket, event)
     }
 
     fn instance(&self) -> Option<&str> {
@@ -293,13 +295,13 @@ impl AuditSink for SqliteSink {
 }
 
 impl Shared {
-    /// Writes rows and says how many calls are under way now; only for whoever has set `busy`.
-    fn append(&self, rows: &mut [Waiting]) -> io::Result<usize> {
+    /// Writes rows, and says where and how many calls are under way now; only for whoever has set `busy`.
+    fn append(&self, rows: &mut [Waiting]) -> io::Result<(Written, usize)> {
         let mut desk = self.desk.lock();
         let Desk { segment, open, fresh, .. } = &mut *desk;
         let Some(segment) = segment else { return Err(io::Error::other("the store is closed")) };
         let before = segment.bytes();
-        segment.append(rows, open)?;
+        let written = segment.append(rows, open)?;
         self.failing.store(false, Ordering::Relaxed);
         self.written.fetch_add(segment.bytes() - before, Ordering::Relaxed);
         if segment.uncovered() >= self.options.checkpoint_rows {
@@ -309,7 +311,7 @@ impl Shared {
         if segment.bytes() >= self.options.segment_bytes {
             self.full.store(true, Ordering::Relaxed);
         }
-        Ok(open.count())
+        Ok((written, open.count()))
     }
 
     /// A failed write in words, for whoever has to repair it.
@@ -360,6 +362,7 @@ mod tests {
             correlation: CorrelationId::mint(),
             era: bridgehead_wire::Era::Modern,
             transport: "http",
+            about: crate::About::default(),
         };
         Enter::new(
             call,
@@ -416,9 +419,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
         let first = event();
-        block_on(sink.enter(&first)).unwrap();
+        let ticket = block_on(sink.enter(&first)).unwrap();
         fill(&sink, true);
-        sink.exit(exit(&first)).unwrap();
+        sink.exit(ticket, exit(&first)).unwrap();
         let error = block_on(sink.enter(&event())).unwrap_err().to_string();
         assert!(error.contains("the disk is full"), "{error}");
         fill(&sink, false);
@@ -507,7 +510,7 @@ mod tests {
         fill(&sink, true);
         let enter = event();
         let exit = || Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Cancelled);
-        let taken = (0..2 * line::MOST_ROWS).take_while(|_| sink.exit(exit()).is_ok()).count();
+        let taken = (0..2 * line::MOST_ROWS).take_while(|_| sink.exit(None, exit()).is_ok()).count();
         assert!((line::MOST_ROWS..2 * line::MOST_ROWS).contains(&taken), "{taken}");
         assert!(matches!(block_on(sink.enter(&enter)), Err(AuditError::Full | AuditError::Failed(_))));
         fill(&sink, false);
@@ -526,7 +529,7 @@ mod tests {
             line.writing = Some(std::time::Instant::now());
         }
         let enter = event();
-        sink.exit(exit(&enter)).unwrap();
+        sink.exit(None, exit(&enter)).unwrap();
         let error = block_on(sink.enter(&enter)).unwrap_err().to_string();
         assert!(error.contains("does not answer"), "{error}");
         let mut line = sink.shared.counter.line.lock();

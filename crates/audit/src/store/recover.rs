@@ -15,7 +15,7 @@ use super::database::{Access, Database, connect};
 use super::segment::{EXTENSION, OpenCalls, Segment};
 use super::{LOCK, StoreError, StoreOptions, journal_of, keeper};
 use crate::row::{ENTER, Row};
-use crate::{Checkpoint, CorrelationId};
+use crate::{Checkpoint, Ticket};
 
 /// Finishes what every dead instance in the folder left.
 pub(super) fn all(options: &StoreOptions, own: &str, publish: impl Fn(&Checkpoint)) {
@@ -92,17 +92,11 @@ fn finish(options: &StoreOptions, instance: &str) -> Result<(usize, Vec<Checkpoi
 }
 
 /// Gives the calls that are open their exits; says how many.
-fn end_calls(
-    segment: &mut Segment,
-    open: &[(CorrelationId, u64, String)],
-    now: jiff::Timestamp,
-) -> io::Result<usize> {
+fn end_calls(segment: &mut Segment, open: &[(Ticket, String)], now: jiff::Timestamp) -> io::Result<usize> {
     let mut calls = OpenCalls::default();
-    for (id, seq, _) in open {
-        calls.open(*id, *seq);
-    }
-    let texts: Vec<String> = open.iter().map(|(_, _, text)| text.clone()).collect();
-    let mut ends = keeper::ends(&texts, now);
+    open.iter().for_each(|(ticket, _)| calls.open(*ticket));
+    let enters: Vec<_> = open.iter().map(|(ticket, text)| (ticket.segment(), text.clone())).collect();
+    let mut ends = keeper::ends(&enters, now);
     segment.append(&mut ends, &mut calls)?;
     Ok(ends.len())
 }
@@ -142,8 +136,9 @@ pub(super) fn remove_new(folder: &Path, instance: &str) {
 }
 
 /// Adds the enters of a segment that have no exit, and takes those out that it has the exit of.
-fn collect_open(file: &Path, open: &mut Vec<(CorrelationId, u64, String)>) -> Result<(), StoreError> {
+fn collect_open(file: &Path, open: &mut Vec<(Ticket, String)>) -> Result<(), StoreError> {
     let broken = |error: rusqlite::Error| StoreError::database(file, &error);
+    let segment = index(file).unwrap_or_default();
     let connection = connect(file, Access::Repair)?;
     let mut statement = connection.prepare("SELECT body FROM rows ORDER BY seq").map_err(broken)?;
     let mut rows = statement.query([]).map_err(broken)?;
@@ -151,15 +146,15 @@ fn collect_open(file: &Path, open: &mut Vec<(CorrelationId, u64, String)>) -> Re
         let text: String = row.get(0).map_err(broken)?;
         // A row that was tampered with is the verifier's to report.
         let Ok(row) = serde_json::from_str::<Row>(&text) else { continue };
-        match (row.kind == ENTER, row.enter, CorrelationId::parse(&row.correlation_id)) {
-            (true, _, Some(id)) => open.push((id, row.seq, text)),
+        match (row.kind == ENTER, row.enter) {
+            (true, _) => open.push((Ticket::new(segment, row.seq), text)),
             // Calls end soon after they began: the search from behind is short.
-            (false, Some(enter), _) => {
-                if let Some(at) = open.iter().rposition(|(_, seq, _)| *seq == enter) {
+            (false, Some(enter)) => {
+                if let Some(at) = open.iter().rposition(|(ticket, _)| ticket.number() == enter) {
                     open.remove(at);
                 }
             }
-            _ => {}
+            (false, None) => {}
         }
     }
     Ok(())
@@ -195,6 +190,11 @@ pub(super) fn segments_of(folder: &Path, instance: &str) -> Vec<PathBuf> {
     let mut files = segment_files(folder);
     files.retain(|path| name(path).is_some_and(|name| name.starts_with(&format!("{instance}."))));
     files
+}
+
+/// Which segment of its instance it is, by its name.
+pub(super) fn index(path: &Path) -> Option<u32> {
+    name(path)?.rsplit_once('.')?.1.parse().ok()
 }
 
 pub(super) fn name(path: &Path) -> Option<&str> {

@@ -7,12 +7,11 @@
 //! What must stay true: a failed append leaves the segment, its head and its tree as they were.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use smallvec::SmallVec;
 
 use super::StoreError;
 use super::database::{Blank, Database};
@@ -20,10 +19,12 @@ use super::journal::Journal;
 use crate::merkle::Frontier;
 use crate::records::push_row;
 use crate::row::{Draft, Kind, time_text};
-use crate::{Checkpoint, CorrelationId, Hash, Signer};
+use crate::{Checkpoint, Hash, Signer, Ticket};
 
 /// The number of the row format; a checker that does not know it must not guess.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
+/// Those that are read.
+pub(crate) const KNOWN_FORMATS: RangeInclusive<u32> = 1..=FORMAT;
 /// How the file of a segment ends.
 pub(crate) const EXTENSION: &str = "sqlite";
 /// What the lines of a usual commit take; more than that is given back.
@@ -69,51 +70,48 @@ pub(crate) struct Segment {
     lines: Vec<u8>,
 }
 
-/// Calls that have entered and not left: the numbers of their enter rows. Several calls may share an id,
-/// because a caller may bring one.
+/// Calls that have entered and not left: the numbers of their enter rows, each with the index of its segment. What a caller
+/// chose, such as its correlation id, has no part in this.
 #[derive(Debug, Default)]
-pub(crate) struct OpenCalls(HashMap<CorrelationId, SmallVec<[u64; 2]>>);
+pub(crate) struct OpenCalls(HashMap<u64, u32>);
 
 enum Change {
-    Opened(CorrelationId),
-    Closed(CorrelationId, u64),
+    Opened(Ticket),
+    Closed(Ticket),
+}
+
+/// Where rows were written: they follow each other.
+pub(crate) struct Written {
+    /// The index of the segment.
+    pub(crate) segment: u32,
+    /// The number of the first.
+    pub(crate) first: u64,
 }
 
 impl OpenCalls {
-    pub(super) fn open(&mut self, id: CorrelationId, seq: u64) {
-        self.0.entry(id).or_default().push(seq);
+    pub(super) fn open(&mut self, ticket: Ticket) {
+        self.0.insert(ticket.number(), ticket.segment());
     }
 
-    fn close(&mut self, id: CorrelationId) -> Option<u64> {
-        let Entry::Occupied(mut numbers) = self.0.entry(id) else { return None };
-        if numbers.get().len() > 1 {
-            return Some(numbers.get_mut().remove(0));
-        }
-        numbers.remove().pop()
+    /// Says whether the call was open: a ticket is good for one exit.
+    fn close(&mut self, ticket: Ticket) -> bool {
+        self.0.get(&ticket.number()) == Some(&ticket.segment()) && self.0.remove(&ticket.number()).is_some()
     }
 
     fn undo(&mut self, change: &Change) {
         match change {
-            Change::Opened(id) => {
-                if let Some(numbers) = self.0.get_mut(id) {
-                    numbers.pop();
-                    if numbers.is_empty() {
-                        self.0.remove(id);
-                    }
-                }
-            }
-            Change::Closed(id, seq) => self.0.entry(*id).or_default().insert(0, *seq),
+            Change::Opened(ticket) => drop(self.0.remove(&ticket.number())),
+            Change::Closed(ticket) => self.open(*ticket),
         }
     }
 
-    /// How many there are; those that share an id count once.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
     /// The numbers of all of them, in order.
     pub(crate) fn numbers(&self) -> Vec<u64> {
-        let mut numbers: Vec<u64> = self.0.values().flatten().copied().collect();
+        let mut numbers: Vec<u64> = self.0.keys().copied().collect();
         numbers.sort_unstable();
         numbers
     }
@@ -201,12 +199,12 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Writes rows at once; all of them or none.
+    /// Writes rows at once, all of them or none; says where.
     pub(crate) fn append(
         &mut self,
         rows: &mut [impl AsMut<Draft>],
         open: &mut OpenCalls,
-    ) -> Result<(), io::Error> {
+    ) -> Result<Written, io::Error> {
         let (next, head) = (self.next, self.head);
         self.before.become_like(&self.tree);
         let mut changes = Vec::with_capacity(rows.len());
@@ -216,15 +214,18 @@ impl Segment {
         for draft in rows.iter_mut().map(AsMut::as_mut) {
             let enter = match draft.kind {
                 Kind::Enter => {
-                    open.open(draft.correlation, self.next);
-                    changes.push(Change::Opened(draft.correlation));
+                    let ticket = Ticket::new(self.header.index, self.next);
+                    open.open(ticket);
+                    changes.push(Change::Opened(ticket));
                     None
                 }
-                Kind::Exit => open.close(draft.correlation).inspect(|enter| {
-                    changes.push(Change::Closed(draft.correlation, *enter));
-                }),
+                Kind::Exit => {
+                    let enter = draft.ticket.filter(|ticket| open.close(*ticket));
+                    changes.extend(enter.map(Change::Closed));
+                    enter
+                }
             };
-            let row = draft.numbered(self.next, enter);
+            let row = draft.numbered(self.header.format, self.next, enter);
             let leaf = row.leaf();
             self.head = Hash::link(&self.head, &leaf);
             self.tree.push(leaf);
@@ -243,7 +244,7 @@ impl Segment {
         if lines.capacity() <= USUAL_COMMIT {
             self.lines = lines;
         }
-        written
+        written.map(|()| Written { segment: self.header.index, first: next })
     }
 
     /// States what the segment is now. A sealed one takes no more rows.

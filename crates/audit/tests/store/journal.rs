@@ -164,7 +164,9 @@ fn a_long_journal_is_begun_anew() {
     let sink = open(folder.path());
     let large = format!("\"{}\"", "x".repeat(60_000));
     let enters: Vec<_> = (0..30).map(|_| enter_of(CorrelationId::mint(), "files__write", &large)).collect();
-    enters.iter().for_each(|enter| block_on(sink.enter(enter)).unwrap());
+    for enter in &enters {
+        block_on(sink.enter(enter)).unwrap();
+    }
     let file = segments(folder.path()).pop().unwrap();
     // Where the machine is slow it is begun anew before all of them came, and has some again.
     let written = 30 * large.len() as u64;

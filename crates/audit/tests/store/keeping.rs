@@ -110,7 +110,6 @@ fn a_caller_that_goes_away_takes_nobody_with_it() {
         assert!(first.as_mut().poll(&mut context).is_pending());
         assert!(second.as_mut().poll(&mut context).is_pending());
         drop(first);
-        sink.exit(exit_of(&gone, "{}")).unwrap();
         tokio::time::timeout(Duration::from_secs(60), second).await.unwrap().unwrap();
     });
     sink.close();
@@ -207,12 +206,12 @@ fn closing_ends_what_is_open() {
     assert_eq!(segments(folder.path()).len(), 0);
     let sink = open(folder.path());
     let enter = enter_of(CorrelationId::mint(), "files__read", "{}");
-    block_on(sink.enter(&enter)).unwrap();
+    let ticket = block_on(sink.enter(&enter)).unwrap();
     sink.close();
     sink.close();
     let rows = rows(&segments(folder.path())[0]);
     assert_eq!((rows.len(), rows[1].enter, rows[1].outcome.as_deref()), (2, Some(1), Some(INTERRUPTED)));
-    assert!(sink.exit(exit_of(&enter, "{}")).is_err());
+    assert!(sink.exit(ticket, exit_of(&enter, "{}")).is_err());
     let error = block_on(sink.enter(&enter)).unwrap_err().to_string();
     assert!(error.contains("the store is closed"), "{error}");
 }
@@ -226,19 +225,22 @@ fn segments_are_sealed_and_continued() {
     options.segment_bytes = 20_000;
     let sink = Arc::new(SqliteSink::open(options).unwrap());
     let open = enter_of(CorrelationId::mint(), "files__slow", "{}");
-    block_on(sink.enter(&open)).unwrap();
+    let ticket = block_on(sink.enter(&open)).unwrap();
     for wanted in 2..=3 {
         eventually("another segment begins", || {
             block_on(call(&sink, 1)).unwrap();
             segments(folder.path()).len() >= wanted
         });
     }
-    sink.exit(exit_of(&open, "{}")).unwrap();
+    sink.exit(ticket, exit_of(&open, "{}")).unwrap();
     sink.close();
     let files = segments(folder.path());
     assert!(files.len() >= 3);
     let last = rows(files.last().unwrap());
-    assert!(last.iter().any(|row| row.enter == Some(1)), "the exit names its enter in the first segment");
+    assert!(
+        last.iter().any(|row| (row.enter, row.enter_segment) == (Some(1), Some(1))),
+        "the exit names its enter in the first segment"
+    );
     for file in &files {
         let (verified, problems) = verify(std::slice::from_ref(file));
         assert_eq!(problems, []);

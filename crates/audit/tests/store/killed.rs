@@ -59,11 +59,11 @@ fn child_with_a_short_life() {
     let sink = SqliteSink::open(options).unwrap();
     let answer = |ends: bool| {
         let enter = enter_of(CorrelationId::mint(), "files__read", "{}");
-        block_on(sink.enter(&enter)).unwrap();
+        let ticket = block_on(sink.enter(&enter)).unwrap();
         let line = format!("\nanswered {}\n", enter.correlation());
         assert_eq!((&told).write_vectored(&[IoSlice::new(line.as_bytes())]).unwrap(), line.len());
         if ends {
-            sink.exit(exit_of(&enter, "{}")).unwrap();
+            sink.exit(ticket, exit_of(&enter, "{}")).unwrap();
         }
     };
     for wanted in 2..=SEGMENTS {

@@ -7,5 +7,6 @@ mod bad;
 mod journal;
 mod keeping;
 mod killed;
+mod pairs;
 mod support;
 mod tamper;

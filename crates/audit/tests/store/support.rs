@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bridgehead_audit::{
-    AuditError, AuditSink, Call, Clock, CorrelationId, Enter, Exit, Outcome, Problem, Record, RecordKind,
-    Row, SqliteSink, StoreOptions, SystemClock, Verified, Verifier, read_export, read_segment, segments,
+    About, AuditError, AuditSink, Call, Clock, CorrelationId, Enter, Exit, Outcome, Problem, Record,
+    RecordKind, Row, SqliteSink, StoreOptions, SystemClock, Verified, Verifier, read_export, read_segment,
+    segments,
 };
 use bridgehead_wire::Era;
 use bytes::Bytes;
@@ -18,6 +19,7 @@ pub(crate) fn enter_of(id: CorrelationId, tool: &str, arguments: &str) -> Enter 
         correlation: id,
         era: Era::Modern,
         transport: "http",
+        about: About::default(),
     };
     Enter::new(call, Bytes::from(arguments.to_owned()), true, SystemClock::default().now())
 }
@@ -31,9 +33,8 @@ pub(crate) fn exit_of(enter: &Enter, body: &str) -> Exit {
 pub(crate) async fn call(sink: &SqliteSink, number: usize) -> Result<CorrelationId, AuditError> {
     let id = CorrelationId::mint();
     let enter = enter_of(id, "files__read", &format!(r#"{{"n":{number}}}"#));
-    let entered = sink.enter(&enter).await;
-    entered?;
-    sink.exit(exit_of(&enter, r#"{"content":[]}"#))?;
+    let ticket = sink.enter(&enter).await?;
+    sink.exit(ticket, exit_of(&enter, r#"{"content":[]}"#))?;
     Ok(id)
 }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bridgehead_audit::{
-    AuditError, AuditSink, Call as AuditCall, Clock, Enter, Exit, Moment, Outcome as Ending,
+    About, AuditError, AuditSink, Call as AuditCall, Clock, Enter, EnterFuture, Exit, Moment,
+    Outcome as Ending, Ticket,
 };
 use bridgehead_events::{Bus, Detail, Excerpt};
 use bridgehead_wire::{Code, Redactor};
@@ -34,9 +35,18 @@ struct Open {
     call: AuditCall,
     arguments: Bytes,
     opened: Moment,
-    entered: bool,
+    stage: Stage,
     /// How long it waited for its turn.
     queued: Duration,
+}
+
+/// How far the enter event is.
+enum Stage {
+    New,
+    /// It is being recorded, and is to be seen to its end also where the call is not: its exit needs the ticket.
+    Entering(EnterFuture),
+    /// It was tried. Without a ticket nothing was recorded.
+    Entered(Option<Ticket>),
 }
 
 impl Record {
@@ -54,10 +64,11 @@ impl Record {
                     correlation: call.correlation,
                     era: call.caller.era(),
                     transport: call.caller.transport.as_str(),
+                    about: About::default(),
                 },
                 arguments: call.arguments.bytes().clone(),
                 opened: chain.clock.now(),
-                entered: false,
+                stage: Stage::New,
                 queued: Duration::ZERO,
             }),
         }
@@ -67,9 +78,14 @@ impl Record {
     pub(super) async fn enter(&mut self, validated: bool) -> Result<(), AuditError> {
         let Some(open) = &mut self.open else { return Ok(()) };
         let event = open.enter_event(validated);
-        // Marked first: an enter that fails, or is cut off half way, is not tried a second time on drop.
-        open.entered = true;
-        open.audit.enter(&event).await
+        // Marked first: an enter that panics is not tried a second time on drop.
+        open.stage = Stage::Entered(None);
+        open.stage = Stage::Entering(open.audit.enter(&event));
+        let Stage::Entering(entering) = &mut open.stage else { return Ok(()) };
+        let entered = entering.await;
+        let ticket = entered.as_ref().ok().copied().flatten();
+        open.stage = Stage::Entered(ticket);
+        entered.map(drop)
     }
 
     /// Notes how long the call waited for its turn.
@@ -86,7 +102,8 @@ impl Record {
             open.counters.failed.fetch_add(1, Ordering::Relaxed);
         }
         let retryable = matches!(&outcome, Outcome::Failed(error) if error.code.retryable());
-        open.close(ending(&outcome), retryable);
+        let ticket = if let Stage::Entered(ticket) = open.stage { ticket } else { None };
+        open.close(ticket, ending(&outcome), retryable);
         outcome
     }
 }
@@ -96,11 +113,11 @@ impl Open {
         Enter::new(self.call.clone(), self.arguments.clone(), validated, self.opened)
     }
 
-    fn close(&self, ending: Ending, retryable: bool) {
+    fn close(&self, ticket: Option<Ticket>, ending: Ending, retryable: bool) {
         let event = Exit::new(&self.call, self.opened, self.clock.now(), ending).after_waiting(self.queued);
         self.log(&event);
         self.bus.tell(self.call.correlation, self.call.server.as_ref(), || self.told(&event, retryable));
-        if let Err(error) = self.audit.exit(event) {
+        if let Err(error) = self.audit.exit(ticket, event) {
             self.counters.audit_exit_failures.fetch_add(1, Ordering::Relaxed);
             error!(correlationId = %self.call.correlation, tool = %self.call.tool, %error, "the end of a call could not be recorded");
         }
@@ -162,7 +179,7 @@ impl Open {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let Some(open) = self.open.take() else { return };
+        let Some(mut open) = self.open.take() else { return };
         open.counters.cancelled.fetch_add(1, Ordering::Relaxed);
         let ending = if std::thread::panicking() {
             Ending::Error {
@@ -172,17 +189,20 @@ impl Drop for Record {
         } else {
             Ending::Cancelled
         };
-        if open.entered {
-            open.close(ending, false);
-        } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            // Cancelled while it waited for its turn: it still leaves its pair.
-            runtime.spawn(async move {
-                if let Err(error) = open.audit.enter(&open.enter_event(false)).await {
-                    error!(correlationId = %open.call.correlation, %error, "a cancelled call could not be recorded");
-                }
-                open.close(ending, false);
-            });
-        }
+        let entering = match std::mem::replace(&mut open.stage, Stage::New) {
+            Stage::Entered(ticket) => return open.close(ticket, ending, false),
+            Stage::Entering(entering) => Some(entering),
+            Stage::New => None,
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        // Cancelled while it waited for its turn, or for its enter: it still leaves its pair.
+        runtime.spawn(async move {
+            let entered = entering.unwrap_or_else(|| open.audit.enter(&open.enter_event(false))).await;
+            if let Err(error) = &entered {
+                error!(correlationId = %open.call.correlation, %error, "a cancelled call could not be recorded");
+            }
+            open.close(entered.ok().flatten(), ending, false);
+        });
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Fixture, ask, ask_raw};
-use bridgehead_audit::{CorrelationId, Outcome};
+use crate::support::{Fixture, ask, ask_raw, until};
+use bridgehead_audit::{CorrelationId, Outcome, SqliteSink, StoreOptions};
 use bridgehead_config::{Mode, Output};
 use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink, ToolFailure};
 use bridgehead_testkit::{Behaviour, Event, FakeClock, Mock, Recorder, Tool};
@@ -344,6 +344,63 @@ async fn one_id_through_everything() {
     let minted = result["_meta"]["bridgehead/correlationId"].as_str().unwrap();
     assert!(CorrelationId::parse(minted).is_some());
     fixture.end().await;
+}
+
+/// WIRE-2: two calls at once with one correlation id, which their client chose, keep their own ends in the record.
+#[tokio::test]
+async fn calls_with_one_id_keep_their_own_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let audit = Arc::new(SqliteSink::open(StoreOptions::new(folder.path())).unwrap());
+    let sink = Arc::clone(&audit);
+    let gate = Arc::new(Notify::new());
+    let opened = Arc::clone(&gate);
+    let fixture = Fixture::start(&[], move |options| {
+        options.audit = sink;
+        options.tools.push(NativeTool::new("slow", "", json!({"type": "object"}), move |_, _| {
+            let gate = Arc::clone(&opened);
+            async move {
+                gate.notified().await;
+                Ok(json!("from slow"))
+            }
+        }));
+        let quick = |_, _| async { Ok(json!("from quick")) };
+        options.tools.push(NativeTool::new("quick", "", json!({"type": "object"}), quick));
+    });
+    let meta = json!({"bridgehead/correlationId": CorrelationId::mint().to_string()});
+    let params = |tool: &str| json!({"name": tool, "arguments": {}, "_meta": meta.clone()});
+    let slow = {
+        let (gateway, params) = (fixture.gateway.clone(), params("slow"));
+        tokio::spawn(async move { ask(&gateway, LEGACY, "tools/call", params, None).await })
+    };
+    let entered = || {
+        let mut entered = false;
+        for file in bridgehead_audit::segments(folder.path()) {
+            let look = |record: &bridgehead_audit::Record| {
+                entered |= record.kind == bridgehead_audit::RecordKind::Row;
+                Ok(())
+            };
+            bridgehead_audit::read_segment(&file, look).unwrap();
+        }
+        entered
+    };
+    until(entered).await;
+    fixture.ask(LEGACY, "tools/call", params("quick")).await.unwrap();
+    gate.notify_one();
+    slow.await.unwrap().unwrap();
+    audit.close();
+    fixture.end().await;
+    let files = bridgehead_audit::segments(folder.path());
+    let mut ends = Vec::new();
+    bridgehead_audit::read_calls(&files, |call| {
+        let said = call.exit().and_then(|exit| exit.payload.clone()).unwrap_or_default();
+        ends.push((call.first.tool.clone(), said.contains(&format!("from {}", call.first.tool))));
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(ends, [("quick".to_owned(), true), ("slow".to_owned(), true)]);
+    let mut verifier = bridgehead_audit::Verifier::default();
+    verifier.read(&files);
+    assert_eq!(verifier.finish().1, []);
 }
 
 /// PIPE-9: the time of a call is restarted by progress, and capped; leaving tells the server.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::support::{Fixture, ask, ask_raw};
-use bridgehead_audit::{AuditError, AuditSink, Enter, EnterFuture, Exit, Outcome};
+use bridgehead_audit::{AuditError, AuditSink, Enter, EnterFuture, Exit, Outcome, Ticket};
 use bridgehead_config::ToolOverride;
 use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink};
 use bridgehead_testkit::{Behaviour, Mock, Recorder, Tool};
@@ -111,12 +111,12 @@ async fn a_call_that_finds_its_server_stopped_is_not_made() {
 struct Broken(Recorder);
 
 impl AuditSink for Broken {
-    fn enter<'a>(&'a self, _event: &'a Enter) -> EnterFuture<'a> {
+    fn enter(&self, _event: &Enter) -> EnterFuture {
         unreachable!("the sink is broken")
     }
 
-    fn exit(&self, event: Exit) -> Result<(), AuditError> {
-        self.0.exit(event)
+    fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
+        self.0.exit(ticket, event)
     }
 }
 

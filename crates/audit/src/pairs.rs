@@ -1,0 +1,185 @@
+//! Whether the two rows of a call belong together: an exit names an enter that is there, that has no other exit, and that
+//! is of the same call by everything that both rows say.
+//!
+//! Rows are told apart by their numbers alone. That both say the same correlation id and the same tool is compared, because
+//! a record in which calls have each other's ends chains just as well as a true one.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
+use crate::row::{ENTER, Row};
+
+/// What is compared is kept as its hash: a long record has many calls. Its key is this process's own, so nobody can choose
+/// two texts that have the same.
+static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// What a row says of its call.
+pub(crate) struct Half {
+    /// None for an enter.
+    exit: Option<Named>,
+    id: u64,
+    tool: u64,
+}
+
+/// Which enter an exit names.
+#[derive(Clone, Copy)]
+struct Named {
+    number: Option<u64>,
+    segment: Option<u32>,
+}
+
+impl Half {
+    /// None for what is no row.
+    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+        plain(text).or_else(|| {
+            // As somebody else may write it.
+            let row: Row = serde_json::from_slice(text).ok()?;
+            let quoted = serde_json::to_string(&row.tool).ok()?;
+            let tool = quoted.get(1..quoted.len() - 1)?;
+            let named = Named { number: row.enter, segment: row.enter_segment };
+            Some(Self::of(row.kind == ENTER, named, row.correlation_id.as_bytes(), tool.as_bytes()))
+        })
+    }
+
+    fn of(enters: bool, named: Named, id: &[u8], tool: &[u8]) -> Self {
+        Self { exit: (!enters).then_some(named), id: KEY.hash_one(id), tool: KEY.hash_one(tool) }
+    }
+}
+
+/// A row as the store writes it, read up to the tool's name: what follows may be long.
+fn plain(text: &[u8]) -> Option<Half> {
+    let (_, rest) = number(text.strip_prefix(b"{\"seq\":")?)?;
+    let (enter, rest) = member(rest, b",\"enter\":");
+    let (segment, rest) = member(rest, b",\"enterSegment\":");
+    let (kind, rest) = string(rest.strip_prefix(b",\"kind\":\"")?)?;
+    let (_, rest) = string(rest.strip_prefix(b",\"time\":\"")?)?;
+    let (id, rest) = string(rest.strip_prefix(b",\"correlationId\":\"")?)?;
+    let (tool, _) = string(rest.strip_prefix(b",\"tool\":\"")?)?;
+    let named = Named { number: enter, segment: segment.and_then(|segment| u32::try_from(segment).ok()) };
+    Some(Half::of(kind == ENTER.as_bytes(), named, id, tool))
+}
+
+fn member<'a>(text: &'a [u8], name: &[u8]) -> (Option<u64>, &'a [u8]) {
+    let found = text.strip_prefix(name).and_then(number);
+    found.map_or((None, text), |(number, rest)| (Some(number), rest))
+}
+
+fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (digits, rest) = text.split_at(text.iter().take_while(|byte| byte.is_ascii_digit()).count());
+    Some((str::from_utf8(digits).ok()?.parse().ok()?, rest))
+}
+
+/// Up to the quote that ends it, as it is written.
+fn string(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut at = 0;
+    loop {
+        match text.get(at)? {
+            b'"' => return Some((&text[..at], &text[at + 1..])),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// The calls of one instance, as far as its rows were read.
+pub(crate) struct Calls {
+    /// Enters without an exit, by their numbers.
+    open: HashMap<u64, Entered>,
+    /// The first number that was read: what came before went with its segment, or was not asked for.
+    from: u64,
+}
+
+struct Entered {
+    segment: u32,
+    id: u64,
+    tool: u64,
+}
+
+impl Calls {
+    pub(crate) fn from(first: u64) -> Self {
+        Self { open: HashMap::new(), from: first }
+    }
+
+    /// Takes the next row of a segment, the one with this number; says what is wrong with the pair that it makes.
+    pub(crate) fn take(&mut self, format: u32, segment: u32, seq: u64, half: &Half) -> Result<(), String> {
+        let Half { exit, id, tool } = *half;
+        let Some(named) = exit else {
+            self.open.insert(seq, Entered { segment, id, tool });
+            return Ok(());
+        };
+        let Some(enter) = named.number.filter(|enter| *enter >= self.from) else { return Ok(()) };
+        let Some(entered) = self.open.remove(&enter) else {
+            return Err(format!("it is the end of row {enter}, which is no enter or has an end already"));
+        };
+        if format > 1 && named.segment != Some(entered.segment) {
+            return Err(format!("it names another segment than that of its enter, row {enter}"));
+        }
+        match (entered.id == id, entered.tool == tool) {
+            (true, true) => Ok(()),
+            (false, _) => Err(format!("it is the end of row {enter}, which has another correlation id")),
+            (true, false) if format == 1 => Err(format!(
+                "it is the end of row {enter}, which is of another tool: two calls with one correlation id got each \
+                 other's ends, as format 1 could not tell them apart"
+            )),
+            (true, false) => Err(format!("it is the end of row {enter}, which is of another tool")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enter(seq: u64, id: &str, tool: &str) -> Half {
+        let text =
+            format!(r#"{{"seq":{seq},"kind":"enter","time":"t","correlationId":"{id}","tool":"{tool}"}}"#);
+        Half::read(text.as_bytes()).unwrap()
+    }
+
+    fn exit(seq: u64, enter: &str, id: &str, tool: &str) -> Half {
+        let text = format!(
+            r#"{{"seq":{seq},{enter}"kind":"exit","time":"t","correlationId":"{id}","tool":"{tool}"}}"#
+        );
+        Half::read(text.as_bytes()).unwrap()
+    }
+
+    /// WIRE-2: what both rows of a pair say is compared, and a ticket is good for one exit.
+    #[test]
+    fn both_rows_of_a_pair_are_of_one_call() {
+        #[track_caller]
+        fn check(format: u32, end: &Half, wrong: Option<&str>) {
+            let mut calls = Calls::from(3);
+            calls.take(format, 1, 3, &enter(3, "a", "read")).unwrap();
+            let said = calls.take(format, 1, 4, end);
+            assert_eq!(said.is_ok(), wrong.is_none(), "{said:?}");
+            assert!(wrong.is_none_or(|wrong| said.as_ref().unwrap_err().contains(wrong)), "{said:?}");
+            if said.is_ok() && end.exit.unwrap().number == Some(3) {
+                assert!(calls.take(format, 1, 5, end).unwrap_err().contains("has an end already"));
+            }
+        }
+        let named = r#""enter":3,"enterSegment":1,"#;
+        check(2, &exit(4, named, "a", "read"), None);
+        check(2, &exit(4, named, "b", "read"), Some("another correlation id"));
+        check(2, &exit(4, named, "a", "write"), Some("another tool"));
+        check(2, &exit(4, r#""enter":3,"enterSegment":2,"#, "a", "read"), Some("another segment"));
+        check(2, &exit(4, r#""enter":3,"#, "a", "read"), Some("another segment"));
+        check(2, &exit(4, r#""enter":9,"enterSegment":1,"#, "a", "read"), Some("no enter"));
+        check(1, &exit(4, r#""enter":3,"#, "a", "read"), None);
+        check(1, &exit(4, r#""enter":3,"#, "a", "write"), Some("format 1"));
+        // Without an enter, and with one that is not here any more.
+        check(2, &exit(4, "", "a", "read"), None);
+        check(2, &exit(4, r#""enter":2,"enterSegment":1,"#, "b", "write"), None);
+    }
+
+    /// A row says the same however it is written.
+    #[test]
+    fn a_row_that_is_written_otherwise_says_the_same() {
+        let ours = enter(1, "a", r#"re\"ad\\"#);
+        let other =
+            br#"{ "kind": "enter", "tool": "re\u0022ad\\", "seq": 1, "time": "t", "correlationId": "a" }"#;
+        let other = Half::read(other).unwrap();
+        assert!((ours.id, ours.tool) == (other.id, other.tool) && other.exit.is_none());
+        assert!(Half::read(br#"{"seq":1,"kind":"enter","time":"t","#).is_none());
+    }
+}
