@@ -223,9 +223,9 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         6,
         "a confined server that fails to start names its profile and the key that is probably missing",
     ),
-    later("HOUR", 7, "a restriction that does nothing is honoured or warned about"),
+    kept("HOUR", 7, "a restriction that does nothing is honoured or warned about"),
     later("HOUR", 8, "a removed configuration file changes nothing"),
-    later("HOUR", 9, "a command with arguments in it is told that they belong in `args`"),
+    kept("HOUR", 9, "a command with arguments in it is told that they belong in `args`"),
     later("HOUR", 10, "the endpoint that is printed works, and `allowed_origins` works in a browser"),
     later(
         "HOUR",

@@ -50,6 +50,25 @@ impl ToolFilter {
     }
 }
 
+impl ToolFilter {
+    /// Patterns that fit none of `tools`, each after the key that it is written under: they do nothing. Where
+    /// everything is meant, nothing is missing.
+    pub fn without_match(&self, tools: &[&str]) -> Vec<(&'static str, &str)> {
+        let keys = [("tools_allowed", &self.allowed), ("tools_denied", &self.denied)];
+        let mut without = Vec::new();
+        for (key, patterns) in keys {
+            let Some(set) = &patterns.set else { continue };
+            let mut fits = vec![false; patterns.written.len()];
+            for tool in tools {
+                set.matches(tool).into_iter().for_each(|index| fits[index] = true);
+            }
+            let idle = patterns.written.iter().zip(fits).filter(|(_, fits)| !fits);
+            without.extend(idle.map(|(pattern, _)| (key, pattern.as_str())));
+        }
+        without
+    }
+}
+
 impl Default for ToolFilter {
     /// Admits everything.
     fn default() -> Self {
@@ -96,6 +115,26 @@ mod tests {
         for tool in refused {
             assert!(!filter.admits(tool), "{tool}");
         }
+    }
+
+    /// HOUR-7: a pattern that fits no tool is found, whichever list it stands in.
+    #[test]
+    fn patterns_that_do_nothing() {
+        #[track_caller]
+        fn check(allowed: &[&str], denied: &[&str], tools: &[&str], expected: &[(&str, &str)]) {
+            let filter = ToolFilter::new(allowed.iter().copied(), denied.iter().copied()).unwrap();
+            assert_eq!(filter.without_match(tools), expected);
+        }
+        check(&["*"], &["delete_*", "Drop"], &["delete_file", "drop"], &[]);
+        check(
+            &["*"],
+            &["delete*", "drop"],
+            &["deleet", "list"],
+            &[("tools_denied", "delete*"), ("tools_denied", "drop")],
+        );
+        check(&["read", "lst"], &["any"], &["read", "list"], &[("tools_allowed", "lst")]);
+        check(&["any", "x"], &[], &["a"], &[]);
+        check(&["a", "b"], &[], &[], &[("tools_allowed", "a"), ("tools_allowed", "b")]);
     }
 
     /// CAT-4: `*`, `any` and globs, whatever the case; deny wins.

@@ -54,6 +54,74 @@ fn a_claude_style_file_just_works() {
     assert_eq!(read.warnings.len(), 0, "{:?}", read.warnings);
 }
 
+/// HOUR-7: what a client's file switches off or takes out is off or out here too, by whichever name.
+#[test]
+fn what_a_client_restricts_stays_restricted() {
+    let read = config(
+        r#"{"mcpServers": {
+            "off": {"command": "x", "enabled": false},
+            "on": {"command": "x", "enabled": true},
+            "torn": {"command": "x", "enabled": true, "disabled": true},
+            "denied": {"command": "x", "disabledTools": ["drop"]},
+            "excluded": {"command": "x", "excludeTools": ["drop"]},
+            "included": {"command": "x", "includeTools": ["list"]},
+            "listed": {"command": "x", "tools": ["list"]},
+            "all": {"command": "x", "tools": ["*"]}
+        }}"#,
+    );
+    let disabled: Vec<&str> = read.disabled.iter().map(|name| name.as_str()).collect();
+    assert_eq!(disabled, ["off", "torn"]);
+    assert!(read.warnings.is_empty(), "{:?}", read.warnings);
+    let admitted: Vec<(&str, bool, bool)> = read
+        .servers
+        .iter()
+        .map(|server| (server.name.as_str(), server.filter.admits("list"), server.filter.admits("drop")))
+        .collect();
+    let expected = [
+        ("on", true, true),
+        ("denied", true, false),
+        ("excluded", true, false),
+        ("included", true, false),
+        ("listed", true, false),
+        ("all", true, true),
+    ];
+    assert_eq!(admitted, expected);
+}
+
+/// HOUR-7: Zed's older form, whose `command` is a table; its variables are shown to nobody.
+#[test]
+fn a_nested_command_is_read() {
+    let read = config(
+        r#"{"context_servers": {
+            "a": {"command": {"path": "npx", "args": ["-y", "x"], "env": {"TOKEN": "hunter2"}}},
+            "b": {"command": {"path": "npx", "args": "hunter2"}}
+        }}"#,
+    );
+    assert_eq!(summary(&read)[0], "a: TOKEN=hunter2 npx -y x");
+    assert!(summary(&read)[1].starts_with("b! `args` must be a list of strings"), "{:?}", summary(&read));
+    assert!(!format!("{}", read.warnings[0]).contains("hunter2"));
+}
+
+/// HOUR-9: a command written like a line of a shell is told where its arguments belong, and they are not repeated.
+#[test]
+fn arguments_in_a_command_are_told_where_they_belong() {
+    let read = config(
+        r#"{"mcpServers": {
+            "a": {"command": "npx -y server --token hunter2"},
+            "b": {"command": "/no/such folder/server"},
+            "c": {"command": " npx "}
+        }}"#,
+    );
+    let told = "a! `command` holds arguments, which belong in `args`; keep `npx` of it";
+    assert_eq!(summary(&read), [told, "b: /no/such folder/server", "c:  npx "]);
+    assert!(!format!("{}", read.warnings[0]).contains("hunter2"));
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("a program");
+    std::fs::write(&program, "").unwrap();
+    let text = serde_json::json!({"mcpServers": {"a": {"command": program}}}).to_string();
+    assert_eq!(summary(&config(&text)), [format!("a: {}", program.display())]);
+}
+
 #[test]
 fn other_clients_keep_their_servers_under_other_names() {
     for map in ["mcpServers", "servers", "context_servers"] {

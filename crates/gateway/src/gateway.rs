@@ -568,7 +568,14 @@ impl Inner {
                     since.elapsed().as_secs()
                 ),
             ),
-            _ => CallError::new(Code::ProviderToolUnknown, format!("no server offers {kind} `{name}`")),
+            _ => {
+                let near = self.similar_names(kind, name);
+                let meant = match near.is_empty() {
+                    true => String::new(),
+                    false => format!("; did you mean `{}`?", near.join("` or `")),
+                };
+                CallError::new(Code::ProviderToolUnknown, format!("no server offers {kind} `{name}`{meant}"))
+            }
         }
     }
 

@@ -10,10 +10,11 @@ use std::sync::{Arc, Weak};
 use bridgehead_config::{GatewaySettings, Prefix, Server};
 use bridgehead_upstream::{Features, Items, Listing, State, Tool, Upstream};
 use bridgehead_wire::Raw;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::names::{Wanted, is_under, may_be_short, plain};
 use crate::queue::{Queue, Queues};
+use crate::similar::similar;
 
 /// The tools of one server as it last listed them.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct Share {
     /// Whether the server has not been asked yet: this is what it said the last time it ran.
     pub(crate) cached: bool,
     pub(crate) prefixed: bool,
+    /// What the configuration says about its tools without effect, in words.
+    idle: Vec<String>,
     /// Where it was read from; weak, for only its address matters.
     source: Weak<Listing>,
 }
@@ -84,6 +87,7 @@ impl Share {
             instructions,
             cached: false,
             prefixed,
+            idle: Vec::new(),
             source: Weak::new(),
         }
     }
@@ -94,7 +98,15 @@ impl Share {
         prefixed: bool,
         taken: &HashSet<&str>,
         queues: &Queues,
+        before: Option<&Arc<Self>>,
     ) -> Self {
+        let idle = without_effect(upstream.config(), listing);
+        // Told again only when it has become another one: a server may list its tools often.
+        if before.is_none_or(|before| before.idle != idle) {
+            for words in &idle {
+                warn!(server = %format_args!("mcp:{}", upstream.name()), "{words}");
+            }
+        }
         let filter = &upstream.config().filter;
         let (tools, filtered): (Vec<_>, Vec<_>) =
             listing.iter().cloned().partition(|tool| filter.admits(&tool.name));
@@ -105,6 +117,7 @@ impl Share {
         let instructions = listing.instructions.clone();
         let (source, cached) = (Arc::downgrade(listing), listing.cached);
         Self {
+            idle,
             source,
             cached,
             prompts: Arc::clone(&listing.prompts),
@@ -161,7 +174,7 @@ impl Offers {
                 {
                     Arc::clone(share)
                 }
-                _ => Arc::new(Share::read(upstream, listing, prefixed, taken, queues)),
+                _ => Arc::new(Share::read(upstream, listing, prefixed, taken, queues, known)),
             };
             let (share, listed) = match upstream.state() {
                 State::Ready(ready) => (Some(read(&ready.tools)), true),
@@ -181,6 +194,36 @@ impl Offers {
         }
         offers
     }
+}
+
+/// What the configuration of a server says about tools that it does not have, in words: a filter, a lock or a limit that
+/// somebody relies on and that does nothing.
+pub(crate) fn without_effect(server: &Server, listing: &Listing) -> Vec<String> {
+    let names: Vec<&str> = listing.iter().map(|tool| tool.name.as_str()).collect();
+    let meant = |written: &str| {
+        // Patterns go by the name at the server; the name that clients see is the usual mistake.
+        let own = written.strip_prefix(server.name.as_str()).and_then(|rest| rest.strip_prefix("__"));
+        let plain = own.unwrap_or(written).replace(['*', '?'], "");
+        let found = names.iter().copied().find(|name| own.is_some() && name.eq_ignore_ascii_case(&plain));
+        match found.or_else(|| similar(&plain, names.iter().copied()).first().copied()) {
+            Some(near) => format!("; did you mean `{}`?", shown(near)),
+            None => String::new(),
+        }
+    };
+    let patterns = server.filter.without_match(&names);
+    let patterns = patterns.into_iter().map(|(key, pattern)| {
+        format!("`{key}`: `{}` fits none of its tools, so it does nothing{}", shown(pattern), meant(pattern))
+    });
+    let settings = server.tools.keys().filter(|name| !names.contains(&name.as_str()));
+    let settings = settings.map(|name| {
+        format!("`tools.{}` is about none of its tools, so it does nothing{}", shown(name), meant(name))
+    });
+    patterns.chain(settings).collect()
+}
+
+/// A name of a server's choice, as it may stand in a line.
+fn shown(name: &str) -> String {
+    name.chars().filter(|character| !character.is_control()).take(128).collect()
 }
 
 /// The servers among `servers` that may offer a tool called `tool`, for whoever wants to start no others. They name

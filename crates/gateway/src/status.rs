@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Confinement, Isolation, Launch, Limits, Network, Transport};
+use bridgehead_config::{Confinement, Isolation, Launch, Limits, Network, Server, Transport};
 use bridgehead_upstream::{
     Containment, Enforced, FailureStage, Initialisation, Listing, ProcessView, Record, State, Upstream,
 };
@@ -16,7 +16,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::gateway::{Gateway, Inner};
+use crate::offers::without_effect;
 use crate::queue::Queues;
+use crate::similar::similar;
 
 /// After so many failed attempts in a row a server is said to loop.
 const LOOPS_FROM: u32 = 3;
@@ -190,7 +192,10 @@ pub struct ServerStatus {
 }
 
 impl ServerStatus {
-    fn offers(&mut self, listing: Option<&Listing>) {
+    fn offers(&mut self, server: &Server, listing: Option<&Listing>) {
+        if let Some(listing) = listing {
+            self.findings.extend(without_effect(server, listing));
+        }
         self.tools = listing.map(|listing| listing.len());
         self.catalog = listing.map(|listing| if listing.cached { "cached" } else { "live" });
     }
@@ -276,12 +281,7 @@ impl Gateway {
     pub fn similar_servers(&self, name: &str) -> Vec<String> {
         let upstreams = self.inner().upstreams.read();
         let names = upstreams.iter().map(|upstream| upstream.name().as_ref());
-        let mut near: Vec<(usize, &str)> = names
-            .map(|known| (strsim::damerau_levenshtein(&known.to_lowercase(), &name.to_lowercase()), known))
-            .filter(|(distance, known)| *distance <= 2.max(known.len() / 3) || known.starts_with(name))
-            .collect();
-        near.sort_unstable();
-        near.into_iter().take(3).map(|(_, known)| known.to_owned()).collect()
+        similar(name, names).into_iter().map(str::to_owned).collect()
     }
 
     fn named(&self, server: &str) -> Option<Upstream> {
@@ -389,11 +389,11 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
                 let seconds = since.elapsed().as_secs();
                 status.reason = Some(format!("it has given no usable answer for {seconds} s"));
             }
-            status.offers(known.as_deref());
+            status.offers(upstream.config(), known.as_deref());
         }
         State::Asleep(listing) => {
             status.state = ServerState::Asleep;
-            status.offers(Some(&listing));
+            status.offers(upstream.config(), Some(&listing));
         }
         State::Stopped => {}
         State::Restarting(outage) => {
@@ -419,7 +419,7 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
                 Era::Modern => "modern",
                 Era::Legacy => "legacy",
             });
-            status.offers(Some(&ready.tools));
+            status.offers(upstream.config(), Some(&ready.tools));
             status.pid = ready.pid;
             status.in_flight = Some(upstream.in_flight());
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bridgehead::config::Secret;
 use bridgehead::control::Instance;
 use bridgehead::{Config, Gateway, Principal, Signal};
-use bridgehead_gateway::{Ask, Caller, Options, ProgressSink, Session, Transport, may_offer};
+use bridgehead_gateway::{Ask, Caller, Options, ProgressSink, Session, Transport, may_offer, similar};
 use bridgehead_upstream::State;
 use bridgehead_wire::{Method, Object, Raw, RequestMeta, Revision, RpcError, code, key};
 use clap::Args;
@@ -89,7 +89,11 @@ impl Target {
             return Ok(Self::Running(Remote::at_socket(&instance), Box::new(instance)));
         }
         if let Some(tool) = tool {
-            config.servers = may_offer(&config.gateway, &config.servers, tool);
+            let needed = may_offer(&config.gateway, &config.servers, tool);
+            if needed.is_empty() {
+                tell_servers(tool, &config);
+            }
+            config.servers = needed;
         }
         let gateway = start(config, world)?;
         let waiting = async {
@@ -235,6 +239,16 @@ impl Target {
         if let Self::Here(gateway) = self {
             gateway.stop().await;
         }
+    }
+}
+
+/// Says whose tool a name may mean that looks like one of a server that is not there.
+fn tell_servers(tool: &str, config: &Config) {
+    let Some((server, _)) = tool.split_once("__") else { return };
+    let near = similar(server, config.servers.iter().map(|server| server.name.as_str()));
+    if !near.is_empty() {
+        let near = near.join("` or `");
+        output::talk(&format!("note: no server is called `{server}`; did you mean `{near}`?"));
     }
 }
 

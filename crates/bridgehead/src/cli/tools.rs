@@ -1,5 +1,6 @@
 //! `bridgehead tools`: what the servers offer.
 
+use bridgehead_gateway::similar;
 use bridgehead_wire::Raw;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -145,7 +146,15 @@ fn find<'t>(tools: &'t [Raw], name: &str) -> Option<(&'t Raw, Value)> {
 
 fn show(tools: &[Raw], name: &str, as_json: bool) -> Exit {
     let Some((raw, tool)) = find(tools, name) else {
-        output::talk(&format!("error: no tool `{name}` is offered; `bridgehead tools` lists those that are"));
+        let names: Vec<String> = tools
+            .iter()
+            .filter_map(|tool| tool.decode::<Value>().ok()?["name"].as_str().map(str::to_owned))
+            .collect();
+        let meant = match similar(name, names.iter().map(String::as_str)).as_slice() {
+            [] => "`bridgehead tools` lists those that are".to_owned(),
+            near => format!("did you mean `{}`?", near.join("` or `")),
+        };
+        output::talk(&format!("error: no tool `{name}` is offered; {}", output::one_line(&meant, 500)));
         return Exit::Failure;
     };
     if as_json {

@@ -122,8 +122,9 @@ async fn only_what_is_needed_is_started() {
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "x\n", ""));
     let shown = place.run(&["tools", "show", "demo__echo", "--json", "--config", config]).await;
     assert_eq!((&shown.json()["name"], shown.stderr.as_str()), (&"demo__echo".into(), ""));
-    let unknown = place.run(&echo("echo")).await;
+    let unknown = place.run(&echo("deno__echo")).await;
     assert_eq!(unknown.code, Some(2), "{unknown:?}");
+    assert!(unknown.stderr.contains("no server is called `deno`; did you mean `demo`?"), "{unknown:?}");
     assert!(!mark.exists());
 
     place.config(&["demo"], &format!("[gateway]\nprefix = false\n{}", silent(&mark)));

@@ -19,6 +19,7 @@ mod operations;
 mod questions;
 mod record;
 mod remote;
+mod restrictions;
 mod serve;
 mod verbs;
 mod walls;

@@ -59,7 +59,7 @@ async fn tools_shows_one() {
     assert_eq!(as_json.json()["name"], "echo");
     let unknown = place.run(&["tools", "show", "ecko"]).await;
     assert_eq!((unknown.code, unknown.stdout.as_str()), (Some(1), ""));
-    assert!(unknown.stderr.contains("no tool `ecko` is offered"), "{}", unknown.stderr);
+    assert!(unknown.stderr.contains("no tool `ecko` is offered; did you mean `echo`?"), "{}", unknown.stderr);
 }
 
 /// CAT-5: the text that clients get as instructions, from servers of one's own and from a running gateway.
@@ -147,7 +147,11 @@ async fn call_says_whose_fault_it_is() {
 
     let unknown = place.run(&["call", "nope"]).await;
     assert_eq!((unknown.code, unknown.stdout.as_str()), (Some(2), ""));
-    assert!(unknown.stderr.contains("error: no server offers tool `nope`"), "{}", unknown.stderr);
+    assert!(unknown.stderr.contains("error: no server offers tool `nope`\n"), "{}", unknown.stderr);
+    let near = place.run(&["call", "ecko"]).await;
+    assert_eq!(near.code, Some(2));
+    let words = "error: no server offers tool `ecko`; did you mean `echo`?\n";
+    assert!(near.stderr.contains(words), "{}", near.stderr);
 
     let broken = place.file("broken.toml", "[servers.broken]\ncommand = \"/no/such/program\"\n");
     let gone = place.run(&["call", "nope", "--json", "--config", broken.to_str().unwrap()]).await;

@@ -77,6 +77,40 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     config
 }
 
+/// What clients call a filter of tools, besides the keys that are ours. Passed over, it would leave tools in that
+/// somebody took out.
+const FILTERS: [(&str, &str); 10] = [
+    ("disabledTools", "tools_denied"),
+    ("disabled_tools", "tools_denied"),
+    ("excludeTools", "tools_denied"),
+    ("exclude_tools", "tools_denied"),
+    ("enabledTools", "tools_allowed"),
+    ("enabled_tools", "tools_allowed"),
+    ("includeTools", "tools_allowed"),
+    ("include_tools", "tools_allowed"),
+    ("allowedTools", "tools_allowed"),
+    ("allowed_tools", "tools_allowed"),
+];
+
+/// The entries of a server in our words: filters of tools by the names that clients have for them, a list under
+/// `tools`, and a `command` that is a table of `path`, `args` and `env`, as Zed had it.
+pub(super) fn translate(entries: &[Entry]) -> Vec<Entry> {
+    let mut translated = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let renamed = |key: &str, entry: &Entry| Entry { key: key.to_owned(), ..entry.clone() };
+        let filter = FILTERS.iter().find(|(theirs, _)| *theirs == entry.key).map(|(_, ours)| *ours);
+        match (entry.key.as_str(), &entry.node.value) {
+            ("command", Value::Table(nested)) => translated.extend(nested.iter().map(|inner| {
+                let key = if inner.key == "path" { "command" } else { inner.key.as_str() };
+                renamed(key, inner)
+            })),
+            ("tools", Value::List(_)) => translated.push(renamed("tools_allowed", entry)),
+            _ => translated.push(renamed(filter.unwrap_or(&entry.key), entry)),
+        }
+    }
+    translated
+}
+
 /// Some clients keep all their settings in this file: one remark for all of them.
 fn tell_besides(besides: &[&Entry], findings: &mut Findings) {
     let surplus: Vec<_> =

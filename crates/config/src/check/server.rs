@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::client::translate;
 use super::{World, count, duration, sandbox, timeouts};
 use crate::env_file;
 use crate::filter::ToolFilter;
@@ -46,9 +47,14 @@ pub(super) fn read(
     let mut server = Server::new(name, Launch::Unusable { reason: String::new() }, gateway);
     let mut launch = None;
     let (mut disabled, mut env_file) = (false, None);
-    if let Value::Table(entries) = &entry.node.value {
-        let section = Section::read(Place::Server, entries, findings);
-        disabled = section.flag("disabled").unwrap_or(false);
+    let translated = match &entry.node.value {
+        Value::Table(entries) if !findings.strict => translate(entries),
+        Value::Table(entries) => entries.clone(),
+        _ => Vec::new(),
+    };
+    if let Value::Table(_) = &entry.node.value {
+        let section = Section::read(Place::Server, &translated, findings);
+        disabled = is_disabled(&section, findings);
         (server.request_timeout, server.max_total) =
             timeouts(&section, gateway.request_timeout, gateway.max_total, findings);
         server.prefix = section.flag("prefix");
@@ -113,6 +119,20 @@ pub(super) fn read(
         }
     };
     Read { server, disabled, env_file }
+}
+
+/// `disabled`, and `enabled = false` as another way to write it; what contradicts itself is refused.
+fn is_disabled(section: &Section<'_>, findings: &mut Findings) -> bool {
+    let (disabled, enabled) = (section.flag("disabled"), section.flag("enabled"));
+    if let (Some(disabled), Some(enabled), Some(entry)) = (disabled, enabled, section.entry("enabled"))
+        && disabled == enabled
+    {
+        let diagnostic = findings
+            .diagnostic("`enabled` contradicts `disabled`", &entry.node.span)
+            .help("keep one of them; `enabled = false` means `disabled = true`");
+        findings.mistake(diagnostic);
+    }
+    disabled.unwrap_or(false) || enabled == Some(false)
 }
 
 fn filter(section: &Section<'_>, findings: &mut Findings) -> ToolFilter {
@@ -336,6 +356,14 @@ impl Reader<'_> {
                 self.mistake("`command` is empty", span, "name the program to run");
                 return None;
             }
+            if let Some(program) = self.program_before_arguments(&command) {
+                // Arguments are not repeated: one of them may be a secret.
+                let message =
+                    format!("`command` holds arguments, which belong in `args`; keep `{program}` of it");
+                let help = "`args` is a list with one entry for each argument";
+                self.findings.failure(self.findings.diagnostic(message, span).help(help));
+                return None;
+            }
             Some(command)
         });
         let args: Vec<_> =
@@ -351,6 +379,19 @@ impl Reader<'_> {
                 None => None,
             },
         })
+    }
+
+    /// The program of a command that was written like a line of a shell. A path with a space in it is none.
+    fn program_before_arguments<'c>(&self, command: &'c str) -> Option<&'c str> {
+        let (program, _) = command.trim().split_once(char::is_whitespace)?;
+        let World { environment, base, cwd } = self.world;
+        let is_file = |path: &str| base.join(path).is_file() || cwd.join(path).is_file();
+        let on_path = || {
+            let folders = environment.variable("PATH").unwrap_or_default();
+            std::env::split_paths(folders).any(|folder| folder.join(command).is_file())
+        };
+        let whole = if command.contains('/') { is_file(command) } else { on_path() };
+        (!whole && (!program.contains('/') || is_file(program))).then_some(program)
     }
 
     fn env(&mut self, section: &Section<'_>) -> Option<BTreeMap<String, Secret>> {

@@ -98,6 +98,7 @@ pub const KEYS: &[Key] = &[
     works(Server, "proxy", Text, "", "Proxy that a remote server is reached through, as `http://[NAME:PASSWORD@]HOST:PORT`; variables such as `HTTP_PROXY` are never looked at. Never shown."),
     works(Server, "follow_redirects", Flag, "false", "Follows redirects of a remote server (307 and 308, three in a row) that stay at the same scheme, host and port; to any other address they are never followed."),
     works(Server, "disabled", Flag, "false", "Leaves the server out."),
+    works(Server, "enabled", Flag, "true", "`false` is another way to write `disabled = true`."),
     works(Server, "prefix", Flag, "that of the gateway", "Whether this server's tools are named `server__tool`."),
     works(Server, "request_timeout_ms", DURATION, "that of the gateway", "How long a call to this server may stay silent."),
     works(Server, "max_total_ms", DURATION, "that of the gateway", "How long a call to this server may take altogether."),

@@ -1,0 +1,70 @@
+//! Names that a name may be a misspelling of, for words to people; nothing is ever routed by it.
+//!
+//! Whoever asks for names that nobody has, again and again, must not keep a thread busy: long names are not compared,
+//! and of many only the first.
+
+use crate::gateway::Inner;
+
+/// How many are told.
+const TOLD: usize = 3;
+/// How many are compared.
+const COMPARED: usize = 1_000;
+/// Longer names are not compared.
+const LONGEST: usize = 128;
+
+/// Names among `known` that `name` may be a misspelling of, the nearest first, three at the most.
+pub fn similar<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Vec<&'k str> {
+    if name.is_empty() || name.len() > LONGEST {
+        return Vec::new();
+    }
+    let lower = name.to_lowercase();
+    let tolerance = |known: &str| 2.max(known.len() / 3);
+    let mut near: Vec<(usize, &str)> = known
+        .filter(|known| known.starts_with(name) || known.len().abs_diff(name.len()) <= tolerance(known))
+        .take(COMPARED)
+        .map(|known| (strsim::osa_distance(&known.to_lowercase(), &lower), known))
+        .filter(|(distance, known)| *distance <= tolerance(known) || known.starts_with(name))
+        .collect();
+    near.sort_unstable();
+    near.dedup();
+    // With a prefix in common all are near; what is much farther than the nearest was not meant.
+    let nearest = near.first().map_or(0, |(distance, _)| *distance);
+    near.retain(|(distance, _)| *distance <= nearest + 1);
+    near.into_iter().take(TOLD).map(|(_, known)| known).collect()
+}
+
+impl Inner {
+    /// What a client may have meant, of what it is shown. A name without the prefix of its server is near, too.
+    pub(crate) fn similar_names(&self, kind: &str, name: &str) -> Vec<String> {
+        let catalog = self.catalog.load();
+        let names: Vec<&str> = match kind {
+            "prompt" => catalog.prompts.listed().map(|entry| &*entry.name).collect(),
+            _ => catalog.listed().map(|route| &*route.name).collect(),
+        };
+        let own = |known: &&str| known.split_once("__").is_some_and(|(_, tool)| tool == name);
+        let prefixed: Vec<&str> = names.iter().copied().filter(own).take(TOLD).collect();
+        let near = if prefixed.is_empty() { similar(name, names.into_iter()) } else { prefixed };
+        near.into_iter().map(str::to_owned).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// HOUR-11: the nearest names, and none for a name that is like no other.
+    #[test]
+    fn the_nearest_comes_first() {
+        #[track_caller]
+        fn check(name: &str, expected: &[&str]) {
+            let known = ["files__read", "files__write", "git__log", "a"];
+            assert_eq!(similar(name, known.into_iter()), expected, "{name}");
+        }
+        check("files__raed", &["files__read"]);
+        check("Files__Read", &["files__read"]);
+        check("files__", &["files__read", "files__write"]);
+        check("something else", &[]);
+        check("", &[]);
+        check(&"files__read".repeat(20), &[]);
+    }
+}
