@@ -217,7 +217,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         4,
         "`audit list` shows the newest calls of all gateways, and its filters refuse what they do not know",
     ),
-    later("HOUR", 5, "servers get what programs need to reach the network, and no credentials"),
+    kept("HOUR", 5, "servers get what programs need to reach the network, and no credentials"),
     later(
         "HOUR",
         6,

@@ -321,6 +321,8 @@ pub struct Stdio {
     pub args: Vec<String>,
     /// Its variables, from `env_file` and `env`.
     pub env: BTreeMap<String, Secret>,
+    /// Variables that it gets as the gateway has them, besides those that every server gets.
+    pub inherit_env: Vec<String>,
     /// The folder it runs in, if it is not the gateway's.
     pub cwd: Option<PathBuf>,
 }
@@ -480,6 +482,7 @@ impl Stdio {
             command: command.into(),
             args: args.into_iter().map(Into::into).collect(),
             env: BTreeMap::new(),
+            inherit_env: Vec::new(),
             cwd: None,
         }
     }
@@ -492,6 +495,7 @@ impl fmt::Debug for Stdio {
             .field("command", &self.command)
             .field("args", &format_args!("[{} of them]", self.args.len()))
             .field("env", &self.env)
+            .field("inherit_env", &self.inherit_env)
             .field("cwd", &self.cwd)
             .finish()
     }

@@ -122,6 +122,16 @@ fn arguments_in_a_command_are_told_where_they_belong() {
     assert_eq!(summary(&config(&text)), [format!("a: {}", program.display())]);
 }
 
+/// HOUR-5: the file of a client does not decide which of the user's variables a program gets.
+#[test]
+fn a_clients_file_passes_no_variables_on() {
+    let read = config(r#"{"mcpServers": {"a": {"command": "x", "inherit_env": ["TOKEN"]}}}"#);
+    let Launch::Stdio(stdio) = &read.servers[0].launch else { panic!("{:?}", summary(&read)) };
+    assert!(stdio.inherit_env.is_empty());
+    let warnings: Vec<_> = read.warnings.iter().map(ToString::to_string).collect();
+    assert!(warnings.len() == 1 && warnings[0].contains("`inherit_env` is ignored"), "{warnings:?}");
+}
+
 #[test]
 fn other_clients_keep_their_servers_under_other_names() {
     for map in ["mcpServers", "servers", "context_servers"] {

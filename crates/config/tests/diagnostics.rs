@@ -363,7 +363,7 @@ env = "hunter2"
     9 | env = { KEY = …, "A=B" = …, PORT = … }
       |                                    ^ expected a table of strings
       |
-      = help: environment variables of the command, besides `PATH`, `HOME`, `USER`, `LANG`, `TERM` and `TMPDIR`
+      = help: environment variables of the command, besides those that every server gets (`docs/environment.md`)
 
     error: unknown key `enviromnent`
       --> bridgehead.toml:10:1
@@ -371,7 +371,7 @@ env = "hunter2"
     10 | enviromnent = { KEY = … }
        | ^^^^^^^^^^^ did you mean `env`?
        |
-       = help: environment variables of the command, besides `PATH`, `HOME`, `USER`, `LANG`, `TERM` and `TMPDIR`
+       = help: environment variables of the command, besides those that every server gets (`docs/environment.md`)
 
     error: unknown key `pin`
       --> bridgehead.toml:14:1
@@ -387,7 +387,7 @@ env = "hunter2"
     15 | env = …
        |       ^ expected a table of strings
        |
-       = help: environment variables of the command, besides `PATH`, `HOME`, `USER`, `LANG`, `TERM` and `TMPDIR`
+       = help: environment variables of the command, besides those that every server gets (`docs/environment.md`)
     "#);
 }
 

@@ -49,6 +49,17 @@ fn reason(server: &Server) -> &str {
     }
 }
 
+/// HOUR-5: our own file names the variables that a server gets besides, exactly.
+#[test]
+fn variables_to_pass_on() {
+    let read = config("[servers.a]\ncommand = \"x\"\ninherit_env = [\"HTTPS_PROXY\", \"MY_TOKEN\"]\n");
+    assert_eq!(stdio(&read.servers[0]).inherit_env, ["HTTPS_PROXY", "MY_TOKEN"]);
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[servers.a]\ncommand = \"x\"\ninherit_env = [\"AWS_*\"]\n";
+    let error = load_in(folder.path(), text, &[]).unwrap_err().to_string();
+    assert!(error.contains("not the name of a variable"), "{error}");
+}
+
 /// PIPE-9: an empty file means all defaults.
 #[test]
 fn an_empty_file_is_all_defaults() {

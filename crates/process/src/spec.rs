@@ -8,18 +8,6 @@ use std::path::{Path, PathBuf};
 
 use crate::{Confinement, Files, Limits};
 
-/// What a child gets from the environment of the gateway; everything else has to be given on purpose.
-const INHERITED: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"];
-
-/// The part of the gateway's environment that every child gets; extend it with the server's own variables.
-#[must_use]
-pub fn base_environment(parent: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    INHERITED
-        .iter()
-        .filter_map(|&name| parent.get(name).map(|value| (name.to_owned(), value.clone())))
-        .collect()
-}
-
 /// A program to start.
 ///
 /// `Debug` shows neither arguments nor the values of the environment, which may be secrets.
@@ -267,35 +255,6 @@ mod tests {
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
-    }
-
-    /// LINK-1: a child inherits six variables and nothing else.
-    #[test]
-    fn the_base_environment_is_an_allow_list() {
-        let parent = map(&[
-            ("PATH", "/bin"),
-            ("HOME", "/h"),
-            ("USER", "u"),
-            ("LANG", "C"),
-            ("TERM", "dumb"),
-            ("TMPDIR", "/t"),
-            ("AWS_SECRET_ACCESS_KEY", "s"),
-            ("PATHS", "x"),
-            ("LD_PRELOAD", "x"),
-        ]);
-        let base = base_environment(&parent);
-        assert_eq!(
-            base,
-            map(&[
-                ("PATH", "/bin"),
-                ("HOME", "/h"),
-                ("USER", "u"),
-                ("LANG", "C"),
-                ("TERM", "dumb"),
-                ("TMPDIR", "/t")
-            ])
-        );
-        assert_eq!(base_environment(&map(&[("HOME", "/h")])), map(&[("HOME", "/h")]));
     }
 
     #[test]

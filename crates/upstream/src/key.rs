@@ -10,6 +10,7 @@ use bridgehead_wire::Abilities;
 use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, Id};
 
+use crate::given;
 use crate::negotiate::Offer;
 use crate::upstream::Surroundings;
 
@@ -120,13 +121,12 @@ impl Identity {
         let mut fields = Fields::default();
         fields.add(&surroundings.limit.to_le_bytes());
         match launch {
-            Launch::Stdio(Stdio { command, args, env, cwd }) => {
+            Launch::Stdio(stdio @ Stdio { command, args, env: _, inherit_env: _, cwd }) => {
                 fields.add(b"stdio");
                 fields.add(command.as_bytes());
                 fields.list(args.iter().map(String::as_bytes));
                 fields.add(cwd.as_ref().map_or(&b""[..], |cwd| cwd.as_os_str().as_encoded_bytes()));
-                let mut given = bridgehead_process::base_environment(&surroundings.environment);
-                given.extend(env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
+                let given = given::environment(stdio, &surroundings.environment);
                 fields.list(given.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]));
             }
             Launch::Remote(Remote { url, transport, headers, proxy, follow_redirects }) => {

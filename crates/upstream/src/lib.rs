@@ -8,6 +8,7 @@ mod catalog;
 mod core;
 mod crash;
 mod doorbell;
+mod given;
 mod health;
 mod key;
 mod leases;

@@ -18,6 +18,7 @@ use tracing::{debug, error, info, trace, warn};
 
 use crate::catalog::{Features, ItemList, Items, ListError, Listing, Lists, list_items, list_tools};
 use crate::core::Core;
+use crate::given;
 use crate::health::{self, probe};
 use crate::link::{Link, LinkError};
 use crate::listening::Listening;
@@ -25,7 +26,7 @@ use crate::negotiate::Peer;
 use crate::policy::RestartPolicy;
 use crate::record::Record;
 use crate::shelf;
-use crate::transport::{Connection, connect};
+use crate::transport::{ConnectError, Connection, connect};
 use crate::upstream::{Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, State, Surroundings};
 
 /// Changes of the tool list within this time are read as one.
@@ -60,11 +61,13 @@ struct Refusal {
     reason: String,
     /// It would have run, but not as limited and confined as was asked: trying again is of no use.
     sandbox: bool,
+    /// Whether its program was run.
+    ran: bool,
 }
 
 impl From<String> for Refusal {
     fn from(reason: String) -> Self {
-        Self { reason, sandbox: false }
+        Self { reason, sandbox: false, ran: true }
     }
 }
 
@@ -147,7 +150,7 @@ impl Supervisor {
             let cause = CorrelationId::mint();
             let listed_until = since + LISTED_FOR;
             let reason = match self.unlisting(listed_until, self.come_up(restarts, cause)).await {
-                Err(Refusal { reason, sandbox: true }) => {
+                Err(Refusal { reason, sandbox: true, .. }) => {
                     error!(server = %self.label(), reason, "was not started");
                     return Failure { stage: FailureStage::Sandbox, reason };
                 }
@@ -311,7 +314,7 @@ impl Supervisor {
     async fn come_up(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), Refusal> {
         let began = Instant::now();
         self.tell(cause, || Detail::InitStarted);
-        let outcome = self.attempt(restarts, cause).await;
+        let outcome = self.attempt(restarts, cause).await.map_err(|refusal| self.with_missed(refusal));
         self.tell(cause, || {
             let (end, tools, error) = match &outcome {
                 Ok((_, ready)) => (InitOutcome::Ready, ready.tools.len(), None),
@@ -320,6 +323,17 @@ impl Supervisor {
             Detail::InitFinished { outcome: end, tools, duration_ms: milliseconds(began.elapsed()), error }
         });
         outcome
+    }
+
+    /// Says which variables of the gateway's own a program that did not come up may have missed.
+    fn with_missed(&self, mut refusal: Refusal) -> Refusal {
+        if let (Launch::Stdio(stdio), true) = (&self.server.launch, refusal.ran) {
+            let words = format!("{}\n{}", refusal.reason, self.record.last_words().join("\n"));
+            if let Some(missed) = given::missed(stdio, &self.surroundings.environment, &words) {
+                refusal.reason = format!("{}; {missed}", refusal.reason);
+            }
+        }
+        refusal
     }
 
     /// One attempt: process, protocol, tools, probe.
@@ -333,7 +347,11 @@ impl Supervisor {
             let (mut process, peer) =
                 connect(&self.server, environment, *limit, &self.record, self.core.scope.offer())
                     .await
-                    .map_err(|error| Refusal { sandbox: error.is_of_sandbox(), reason: error.to_string() })?;
+                    .map_err(|error| Refusal {
+                        sandbox: error.is_of_sandbox(),
+                        ran: !matches!(error, ConnectError::Spawn(_)),
+                        reason: error.to_string(),
+                    })?;
             let link = process.link.clone();
             let core = Arc::downgrade(&self.core);
             link.on_notice(move |notice| {

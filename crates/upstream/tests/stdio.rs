@@ -356,6 +356,46 @@ fn missing_program() -> Server {
     Server::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
 }
 
+/// HOUR-5: a real process gets what it needs to reach the network, without credentials and without anything else; a start
+/// that fails names what was held back, and no value of it.
+#[tokio::test]
+async fn a_failed_start_names_what_was_held_back() {
+    let script = "echo cert=$SSL_CERT_FILE proxy=$HTTPS_PROXY zone=$TZ other=$OTHER_THING t=$TRACKER_TOKEN >&2; \
+                  echo TRACKER_TOKEN must be set >&2; exit 3";
+    let mut environment: BTreeMap<String, String> =
+        std::env::vars().filter(|(name, _)| name == "PATH").collect();
+    for (name, value) in [
+        ("SSL_CERT_FILE", "/ca.pem"),
+        ("TZ", "UTC"),
+        ("HTTPS_PROXY", "http://me:hunter2@proxy:3128"),
+        ("TRACKER_TOKEN", "hunter2"),
+        ("OTHER_THING", "here"),
+    ] {
+        environment.insert(name.to_owned(), value.to_owned());
+    }
+    let failed = |inherit: &[&str]| {
+        let mut stdio = Stdio::new("sh", ["-c", script]);
+        stdio.inherit_env = inherit.iter().map(|name| (*name).to_owned()).collect();
+        let server = Server::new("far".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
+        let upstream =
+            Upstream::start(Server { restart: false, ..server }, surroundings(environment.clone()));
+        async move {
+            upstream.settled().await;
+            let State::Failed(failure) = upstream.state() else { panic!("{:?}", upstream.state()) };
+            upstream.stop().await;
+            failure.reason.clone()
+        }
+    };
+    let reason = failed(&[]).await;
+    assert!(reason.contains("cert=/ca.pem proxy= zone=UTC other= t=\n"), "{reason}");
+    let held =
+        "it did not get `HTTPS_PROXY` (its value holds credentials), `TRACKER_TOKEN`; `inherit_env` names";
+    assert!(reason.contains(held), "{reason}");
+    assert!(!reason.contains("hunter2") && !reason.contains("OTHER_THING"), "{reason}");
+    let reason = failed(&["HTTPS_PROXY", "TRACKER_TOKEN", "OTHER_THING"]).await;
+    assert!(reason.contains("other=here") && !reason.contains("did not get"), "{reason}");
+}
+
 /// POOL-2: callers wait at most until 60 s after the start of the initialisation and fail together; later
 /// ones fail at once with the age of the failure; attempts go on for ever.
 #[tokio::test(start_paused = true)]

@@ -369,11 +369,13 @@ impl Reader<'_> {
         let args: Vec<_> =
             section.list("args").into_iter().map(|(text, span)| self.fill("args", text, span)).collect();
         let env = self.env(section);
+        let inherit_env = self.inherit_env(section);
         let cwd = section.text("cwd").map(|(text, span)| self.path("cwd", text, span));
         Some(Stdio {
             command: command?,
             args: args.into_iter().collect::<Option<_>>()?,
             env: env?,
+            inherit_env,
             cwd: match cwd {
                 Some(cwd) => Some(cwd?),
                 None => None,
@@ -421,6 +423,28 @@ impl Reader<'_> {
             }
         }
         complete.then_some(env)
+    }
+
+    /// Names of variables to pass on. A client's file may have come with somebody's project, and does not decide which of
+    /// the user's variables a program gets.
+    fn inherit_env(&mut self, section: &Section<'_>) -> Vec<String> {
+        let names = section.list("inherit_env");
+        if let (false, Some(entry)) = (self.findings.strict, section.entry("inherit_env")) {
+            let message = "`inherit_env` is ignored in the file of a client";
+            let help = "write the server into a `bridgehead.toml`, or name the variables under `env`";
+            self.findings.warning(self.findings.diagnostic(message, &entry.key_span).help(help));
+            return Vec::new();
+        }
+        for (name, span) in &names {
+            if name.is_empty() || name.contains(['=', '\0', '*', '$']) {
+                self.mistake(
+                    "`inherit_env` holds what is not the name of a variable",
+                    span,
+                    "write exact names, such as `inherit_env = [\"HTTPS_PROXY\"]`",
+                );
+            }
+        }
+        names.into_iter().map(|(name, _)| name.to_owned()).collect()
     }
 
     fn read_env_file(&mut self, text: &str, span: &Span) -> Option<Vec<(String, String)>> {

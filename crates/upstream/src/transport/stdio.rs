@@ -11,6 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
 use crate::crash::{Crash, Fault};
+use crate::given;
 use crate::link::{Link, LinkError};
 use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
 use crate::record::{Counted, LineSource, Record};
@@ -88,8 +89,7 @@ impl Process {
         limit: usize,
         record: &Record,
     ) -> Result<Self, SpawnError> {
-        let mut env = bridgehead_process::base_environment(environment);
-        env.extend(stdio.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
+        let env = given::environment(stdio, environment);
         let config::Limits { memory, processes, open_files, file_size, log, output: _, execution } =
             server.limits;
         let cpu_seconds = (server.isolation == Isolation::Call).then(|| execution.map(cpu_seconds)).flatten();

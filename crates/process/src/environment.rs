@@ -1,0 +1,229 @@
+//! Which variables of the gateway's own environment a child gets.
+//!
+//! An exact list: what programs need to run, to reach the network and to find their caches. Nothing on it is a
+//! credential, and a value on it that holds one all the same (`http://NAME:PASSWORD@proxy`) is held back.
+//! `docs/environment.md` shows this table; a test compares the two.
+
+use std::collections::BTreeMap;
+
+/// Every variable that a child gets if the gateway has it, under what it is for.
+pub const INHERITED: &[(&str, &[&str])] = &[
+    ("to run at all", &["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"]),
+    (
+        "certificates to trust",
+        &[
+            "SSL_CERT_FILE",
+            "SSL_CERT_DIR",
+            "NIX_SSL_CERT_FILE",
+            "NODE_EXTRA_CA_CERTS",
+            "NODE_USE_SYSTEM_CA",
+            "REQUESTS_CA_BUNDLE",
+            "CURL_CA_BUNDLE",
+            "GIT_SSL_CAINFO",
+            "GIT_SSL_CAPATH",
+            "AWS_CA_BUNDLE",
+            "PIP_CERT",
+            "UV_NATIVE_TLS",
+            "UV_SYSTEM_CERTS",
+            "DENO_CERT",
+            "DENO_TLS_CA_STORE",
+            "npm_config_cafile",
+            "NPM_CONFIG_CAFILE",
+        ],
+    ),
+    (
+        "proxies",
+        &[
+            "HTTP_PROXY",
+            "http_proxy",
+            "HTTPS_PROXY",
+            "https_proxy",
+            "NO_PROXY",
+            "no_proxy",
+            "ALL_PROXY",
+            "all_proxy",
+            "NODE_USE_ENV_PROXY",
+            "PIP_PROXY",
+            "npm_config_proxy",
+            "NPM_CONFIG_PROXY",
+            "npm_config_https_proxy",
+            "NPM_CONFIG_HTTPS_PROXY",
+            "npm_config_noproxy",
+            "NPM_CONFIG_NOPROXY",
+        ],
+    ),
+    (
+        "time and language",
+        &[
+            "TZ",
+            "LANGUAGE",
+            "LC_ALL",
+            "LC_ADDRESS",
+            "LC_COLLATE",
+            "LC_CTYPE",
+            "LC_IDENTIFICATION",
+            "LC_MEASUREMENT",
+            "LC_MESSAGES",
+            "LC_MONETARY",
+            "LC_NAME",
+            "LC_NUMERIC",
+            "LC_PAPER",
+            "LC_TELEPHONE",
+            "LC_TIME",
+        ],
+    ),
+    (
+        "folders of the user",
+        &[
+            "XDG_BIN_HOME",
+            "XDG_CACHE_HOME",
+            "XDG_CONFIG_DIRS",
+            "XDG_CONFIG_HOME",
+            "XDG_DATA_DIRS",
+            "XDG_DATA_HOME",
+            "XDG_RUNTIME_DIR",
+            "XDG_STATE_HOME",
+        ],
+    ),
+    (
+        "caches and package indexes",
+        &[
+            "npm_config_cache",
+            "NPM_CONFIG_CACHE",
+            "npm_config_registry",
+            "NPM_CONFIG_REGISTRY",
+            "PIP_CACHE_DIR",
+            "PIP_INDEX_URL",
+            "PIP_EXTRA_INDEX_URL",
+            "UV_CACHE_DIR",
+            "UV_INDEX",
+            "UV_DEFAULT_INDEX",
+            "UV_INDEX_URL",
+            "UV_EXTRA_INDEX_URL",
+            "UV_PYTHON_INSTALL_DIR",
+            "UV_PYTHON_INSTALL_MIRROR",
+            "UV_TOOL_DIR",
+        ],
+    ),
+];
+
+fn listed() -> impl Iterator<Item = &'static str> {
+    INHERITED.iter().flat_map(|(_, names)| names.iter().copied())
+}
+
+/// The part of the gateway's environment that every child gets; extend it with the server's own variables.
+#[must_use]
+pub fn base_environment(parent: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let given = listed().filter_map(|name| parent.get_key_value(name));
+    given
+        .filter(|(name, value)| !holds_credentials(name, value))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// The variables on the list that no child gets, because their values hold credentials. Names only.
+#[must_use]
+pub fn held_back(parent: &BTreeMap<String, String>) -> Vec<&'static str> {
+    listed().filter(|name| parent.get(*name).is_some_and(|value| holds_credentials(name, value))).collect()
+}
+
+/// Whether an address in a value has a name or a password in it. A value may hold several addresses, and that of a proxy
+/// may lack its scheme.
+fn holds_credentials(name: &str, value: &str) -> bool {
+    let is_proxy = name.to_ascii_uppercase().ends_with("PROXY");
+    let mut addresses = value.split("://");
+    let first = addresses.next().unwrap_or_default();
+    let has_user = |rest: &str| {
+        let authority = rest.split(|letter: char| "/?#".contains(letter) || letter.is_whitespace());
+        authority.into_iter().next().is_some_and(|authority| authority.contains('@'))
+    };
+    addresses.any(has_user) || (is_proxy && first.contains('@'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    /// LINK-1: a child inherits an exact list of variables and nothing else. HOUR-5: what it needs to reach the network is
+    /// on it, in both cases where programs look for both.
+    #[test]
+    fn the_base_environment_is_an_allow_list() {
+        let passed = [
+            ("PATH", "/bin"),
+            ("HOME", "/h"),
+            ("USER", "u"),
+            ("LANG", "C"),
+            ("TERM", "dumb"),
+            ("TMPDIR", "/t"),
+            ("SSL_CERT_FILE", "/ca@home.pem"),
+            ("NODE_EXTRA_CA_CERTS", "/ca.pem"),
+            ("HTTPS_PROXY", "http://proxy:3128"),
+            ("https_proxy", "http://proxy:3128/?a=b@c"),
+            ("no_proxy", "localhost,.corp"),
+            ("TZ", "Europe/Vienna"),
+            ("LC_ALL", "C.UTF-8"),
+            ("XDG_CACHE_HOME", "/h/.cache"),
+            ("npm_config_registry", "https://npm.corp/"),
+            ("PIP_INDEX_URL", "https://pypi.corp/simple"),
+            ("UV_CACHE_DIR", "/h/.uv"),
+        ];
+        let mut parent = map(&passed);
+        parent.extend(map(&[
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("npm_config__auth", "s"),
+            ("PATHS", "x"),
+            ("LD_PRELOAD", "x"),
+            ("NODE_OPTIONS", "x"),
+            ("LC_TOKEN", "x"),
+            ("Https_Proxy", "http://proxy"),
+        ]));
+        assert_eq!(base_environment(&parent), map(&passed));
+        assert!(held_back(&parent).is_empty());
+    }
+
+    /// HOUR-5: no name on the list is that of a credential, and no value with one is passed on.
+    #[test]
+    fn no_credentials_are_passed_on() {
+        let mut seen = BTreeSet::new();
+        for name in listed() {
+            let upper = name.to_ascii_uppercase();
+            let bad =
+                ["TOKEN", "AUTH", "PASSWORD", "SECRET", "KEY"].iter().find(|word| upper.contains(**word));
+            assert_eq!(bad, None, "{name}");
+            assert!(seen.insert(name), "{name} stands twice");
+        }
+        let check = |name: &str, value: &str, passes: bool| {
+            let parent = map(&[(name, value)]);
+            assert_eq!(base_environment(&parent).len(), usize::from(passes), "{name}={value}");
+            assert_eq!(held_back(&parent).len(), usize::from(!passes), "{name}={value}");
+        };
+        check("HTTPS_PROXY", "http://me:hunter2@proxy:3128", false);
+        check("all_proxy", "socks5h://me@proxy", false);
+        check("http_proxy", "me:hunter2@proxy:3128", false);
+        check("PIP_EXTRA_INDEX_URL", "https://a.corp/ https://me:hunter2@b.corp/simple", false);
+        check("UV_INDEX", "corp=https://me:hunter2@b.corp/simple", false);
+        check("npm_config_registry", "https://b.corp/@scope/", true);
+        check("HTTP_PROXY", "http://proxy:3128/a@b", true);
+        check("XDG_CACHE_HOME", "/home/me@corp/.cache", true);
+    }
+
+    /// HOUR-5: the documentation shows the list as it is.
+    #[test]
+    fn the_list_is_documented() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for (purpose, names) in INHERITED {
+            let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+            let row = format!("| {purpose} | {} |", names.join(", "));
+            assert!(page.contains(&row), "docs/environment.md lacks the row\n{row}");
+        }
+        let rows = page.lines().filter(|line| line.starts_with("| ") && line.contains('`')).count();
+        assert_eq!(rows, INHERITED.len(), "docs/environment.md has rows of its own");
+    }
+}

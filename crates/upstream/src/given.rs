@@ -1,0 +1,87 @@
+//! What a server's process gets of the gateway's environment, and what is said about the rest when it does not start.
+//!
+//! A program that misses a variable seldom says so in these words. Names are told, never values.
+
+use std::collections::BTreeMap;
+
+use bridgehead_config::Stdio;
+
+/// How many names are told at the most.
+const MOST_NAMES: usize = 6;
+
+/// The whole environment of a server's process.
+pub(crate) fn environment(stdio: &Stdio, gateway: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut given = bridgehead_process::base_environment(gateway);
+    let added = stdio.inherit_env.iter().filter_map(|name| gateway.get_key_value(name));
+    given.extend(added.map(|(name, value)| (name.clone(), value.clone())));
+    given.extend(stdio.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
+    given
+}
+
+/// Which variables a server that did not start may have missed: those of the ordinary list that hold credentials, and
+/// those that its own words name. None if there is no such one.
+pub(crate) fn missed(stdio: &Stdio, gateway: &BTreeMap<String, String>, words: &str) -> Option<String> {
+    let given = environment(stdio, gateway);
+    let mut told: Vec<String> = Vec::new();
+    for name in bridgehead_process::held_back(gateway) {
+        if !given.contains_key(name) {
+            told.push(format!("`{name}` (its value holds credentials)"));
+        }
+    }
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    for name in words.split(|letter: char| !is_part(letter)).filter(|name| looks_like_variable(name)) {
+        let held = gateway.contains_key(name) && !given.contains_key(name);
+        if held && !told.iter().any(|known| known[1..].starts_with(&format!("{name}`"))) {
+            told.push(format!("`{name}`"));
+        }
+    }
+    told.truncate(MOST_NAMES);
+    (!told.is_empty()).then(|| {
+        format!(
+            "of the gateway's own environment it did not get {}; `inherit_env` names what it is to have",
+            told.join(", ")
+        )
+    })
+}
+
+/// Whether a word is written as the names of variables are, so that an ordinary word of a message is none.
+fn looks_like_variable(word: &str) -> bool {
+    word.contains('_') && word.chars().all(|letter| matches!(letter, 'A'..='Z' | '0'..='9' | '_'))
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_config::Secret;
+
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    /// HOUR-5: `inherit_env` adds exactly what it names, `env` wins, and what is held back is told by name where a failed
+    /// start may have missed it.
+    #[test]
+    fn what_is_given_and_what_is_told() {
+        let gateway = map(&[
+            ("PATH", "/bin"),
+            ("HTTPS_PROXY", "http://me:hunter2@proxy:3128"),
+            ("GITHUB_TOKEN", "hunter2"),
+            ("OTHER_TOKEN", "hunter2"),
+            ("SHLVL", "2"),
+        ]);
+        let mut stdio = Stdio::new("server", Vec::<String>::new());
+        assert_eq!(environment(&stdio, &gateway), map(&[("PATH", "/bin")]));
+        let words = "error: GITHUB_TOKEN is not set (SHLVL 2, NO_SUCH_NAME)";
+        assert_eq!(
+            missed(&stdio, &gateway, words).unwrap(),
+            "of the gateway's own environment it did not get `HTTPS_PROXY` (its value holds credentials), \
+             `GITHUB_TOKEN`; `inherit_env` names what it is to have"
+        );
+        stdio.inherit_env = vec!["GITHUB_TOKEN".to_owned(), "NO_SUCH_NAME".to_owned()];
+        stdio.env.insert("HTTPS_PROXY".to_owned(), Secret::new("http://proxy"));
+        assert_eq!(missed(&stdio, &gateway, words), None);
+        let given = map(&[("PATH", "/bin"), ("GITHUB_TOKEN", "hunter2"), ("HTTPS_PROXY", "http://proxy")]);
+        assert_eq!(environment(&stdio, &gateway), given);
+    }
+}
