@@ -166,12 +166,12 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "a confined server cannot write what configures, records, authorizes or runs anything less confined",
     ),
     kept("WALL", 2, "paths of a confinement are resolved once, and a start follows no link in them"),
-    later(
+    kept(
         "WALL",
         3,
         "a confined server reaches no other process by limits, priorities, namespaces or shared memory",
     ),
-    later("WALL", 4, "a Landlock too old for what was asked counts as missing, and gaps are shown"),
+    kept("WALL", 4, "a Landlock too old for what was asked counts as missing, and gaps are shown"),
     kept("WALL", 5, "a confined server with network cannot call the gateway's own endpoint"),
     kept("WALL", 6, "over loopback only the users that `http.local_users` names may call"),
     later("WALL", 7, "a configuration found in the current folder runs only after a person agreed to it"),

@@ -215,18 +215,20 @@ impl Limits {
     }
 }
 
-/// A limit that must be kept by the system itself, never by looking now and then.
+/// What must be kept by the system itself, never by looking now and then or only where it can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requirement {
     /// That of memory.
     MemoryHard,
     /// That of processes.
     ProcessesHard,
+    /// That it signals nobody outside of its tree, which is part of every confinement where the system can.
+    Signals,
 }
 
 impl Requirement {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::MemoryHard, Self::ProcessesHard];
+    pub const ALL: [Self; 3] = [Self::MemoryHard, Self::ProcessesHard, Self::Signals];
 
     /// As it is written.
     #[must_use]
@@ -234,6 +236,7 @@ impl Requirement {
         match self {
             Self::MemoryHard => "memory:hard",
             Self::ProcessesHard => "processes:hard",
+            Self::Signals => "signals",
         }
     }
 }

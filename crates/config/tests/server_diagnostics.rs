@@ -79,7 +79,7 @@ limits = { max_execution_ms = 5, max_memory_mb = 256 }
     4 | require = ["memory:firm"]
       |            ^^^^^^^^^^^^^
       |
-      = help: what can be required is `memory:hard`, `processes:hard`
+      = help: what can be required is `memory:hard`, `processes:hard`, `signals`
 
     error: what a remote server uses cannot be limited from here
      --> bridgehead.toml:5:34

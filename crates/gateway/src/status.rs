@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Confinement, Isolation, Launch, Limits, Network, Server, Transport};
+use bridgehead_config::{Confinement, Isolation, Launch, Limits, Network, Requirement, Server, Transport};
 use bridgehead_upstream::{
     Containment, Enforced, FailureStage, Initialisation, Listing, ProcessView, Record, State, Upstream,
 };
@@ -366,7 +366,7 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
             .config()
             .confinement
             .as_ref()
-            .map(|asked| confinement(asked, processes.first())),
+            .map(|asked| confinement(asked, &upstream.config().require, processes.first())),
         sandbox_unavailable: false,
         pool: (upstream.config().isolation == Isolation::Call).then(|| {
             let (idle, misses) = upstream.pool();
@@ -509,16 +509,17 @@ fn limits(limits: &Limits, process: Option<&ProcessView>) -> Option<Value> {
 }
 
 /// What a server may reach, and whether the process that runs is kept from the rest; null while none runs.
-fn confinement(asked: &Confinement, process: Option<&ProcessView>) -> Value {
+fn confinement(asked: &Confinement, require: &[Requirement], process: Option<&ProcessView>) -> Value {
     let kept = process.map(|process| process.effective().confined.unwrap_or_default());
-    let mut missing = Vec::new();
+    let (mut missing, mut gaps) = (Vec::new(), Vec::new());
     if let Some(kept) = &kept {
         let wanted = bridgehead_upstream::AskedConfinement {
             files: asked.files.as_ref().map(|_| Default::default()),
             network: asked.network == Network::Full,
+            signals: require.contains(&Requirement::Signals),
             degrade: false,
         };
-        missing = kept.missing(&wanted);
+        (missing, gaps) = (kept.missing(&wanted), kept.gaps(&wanted));
     }
     let files = asked.files.as_ref().map(|files| {
         let (read, write) = (&files.read, &files.write);
@@ -534,6 +535,7 @@ fn confinement(asked: &Confinement, process: Option<&ProcessView>) -> Value {
         "signals": kept.map(|kept| kept.signals),
         "landlock": kept.map(|kept| kept.landlock),
         "missing": missing,
+        "gaps": gaps,
     })
 }
 

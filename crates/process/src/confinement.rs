@@ -7,6 +7,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::paths;
 
@@ -17,7 +19,9 @@ pub struct Confinement {
     pub files: Option<Files>,
     /// Whether it may use the network.
     pub network: bool,
-    /// Whether it is started all the same where the system cannot keep all of it.
+    /// Whether it must be kept from signalling others. Where it is not, that is done if the system can, and told if not.
+    pub signals: bool,
+    /// Whether it is started all the same where the system cannot keep all of it; what must be kept is not part of that.
     pub degrade: bool,
 }
 
@@ -54,6 +58,7 @@ impl Confined {
     pub fn missing(&self, asked: &Confinement) -> Vec<&'static str> {
         let gaps = [
             (asked.files.is_some() && !self.files, Feature::Landlock),
+            (asked.signals && !self.signals, Feature::Scopes),
             (!asked.network && !self.network, Feature::Seccomp),
             (!self.calls, Feature::Seccomp),
             (!self.privileges, Feature::Capabilities),
@@ -62,6 +67,13 @@ impl Confined {
             gaps.into_iter().filter(|(gap, _)| *gap).map(|(_, feature)| feature.name()).collect();
         missing.dedup();
         missing
+    }
+
+    /// What is not kept though it would be on a newer system, and nobody said that it must be.
+    #[must_use]
+    pub fn gaps(&self, asked: &Confinement) -> Vec<&'static str> {
+        let gap = !asked.signals && !self.signals;
+        gap.then(|| Feature::Scopes.name()).into_iter().collect()
     }
 
     /// A bit for each, and four for the version.
@@ -90,6 +102,7 @@ impl Confined {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Feature {
     Landlock,
+    Scopes,
     Seccomp,
     Capabilities,
 }
@@ -97,11 +110,46 @@ pub(crate) enum Feature {
 impl Feature {
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Landlock => "Landlock (files)",
+            Self::Landlock => "Landlock of version 3 or later (files)",
+            Self::Scopes => "Landlock of version 6 or later (signals to other processes)",
             Self::Seccomp => "seccomp filters (network and system calls)",
             Self::Capabilities => "dropping capabilities (running as root)",
         }
     }
+
+    /// How to go without it.
+    pub(crate) const fn way_out(self) -> &'static str {
+        match self {
+            Self::Scopes => "take `signals` out of `require`",
+            Self::Landlock | Self::Seccomp | Self::Capabilities => {
+                "write `on_missing = \"degrade\"` to go without"
+            }
+        }
+    }
+}
+
+/// The first version of Landlock that keeps files whole: before it, any file of the user could be cut to nothing.
+pub(crate) const WHOLE_FILES: u8 = 3;
+/// The first that keeps signals within the tree.
+pub(crate) const SCOPES: u8 = 6;
+
+/// The newest version of Landlock that is used, whatever the system has.
+#[cfg(target_os = "linux")]
+static NEWEST_LANDLOCK: AtomicU8 = AtomicU8::new(ANY_LANDLOCK);
+/// More than there are versions, and still a number of four bits.
+#[cfg(target_os = "linux")]
+pub(crate) const ANY_LANDLOCK: u8 = 15;
+
+/// Uses Landlock as if the system had no newer version than this, to see what becomes of servers there.
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub fn pretend_landlock(version: u8) {
+    NEWEST_LANDLOCK.store(version.min(ANY_LANDLOCK), Ordering::Relaxed);
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) fn newest_landlock() -> u8 {
+    NEWEST_LANDLOCK.load(Ordering::Relaxed)
 }
 
 /// What every program needs to run at all: its libraries, and what they look at. What is not there is left out.
@@ -186,6 +234,18 @@ mod tests {
         }
     }
 
+    /// WALL-4: what was not asked for and is not kept is a gap; what was required is missing.
+    #[test]
+    fn signals_are_a_gap_unless_they_are_required() {
+        let old = Confined { signals: false, landlock: 5, ..ALL };
+        let asked = Confinement { files: Some(Files::default()), ..Confinement::default() };
+        let required = Confinement { signals: true, ..asked.clone() };
+        let name = "Landlock of version 6 or later (signals to other processes)";
+        assert_eq!((old.missing(&asked), old.gaps(&asked)), (vec![], vec![name]));
+        assert_eq!((old.missing(&required), old.gaps(&required)), (vec![name], vec![]));
+        assert_eq!((ALL.missing(&required), ALL.gaps(&asked)), (vec![], vec![]));
+    }
+
     #[test]
     fn what_is_missing_is_named() {
         #[track_caller]
@@ -194,7 +254,7 @@ mod tests {
             assert_eq!(confined.missing(&asked), expected);
         }
         check(ALL, true, false, &[]);
-        check(Confined { files: false, ..ALL }, true, false, &["Landlock (files)"]);
+        check(Confined { files: false, ..ALL }, true, false, &["Landlock of version 3 or later (files)"]);
         check(Confined { files: false, ..ALL }, false, false, &[]);
         let unfiltered = Confined { network: false, calls: false, ..ALL };
         check(unfiltered, true, false, &["seccomp filters (network and system calls)"]);

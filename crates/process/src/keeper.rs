@@ -158,11 +158,12 @@ impl Keeper {
                 "they are kept by the shim, which is not installed or does not exist for this system";
             return Err(SpawnError::Limits { program: spec.program.clone(), reason: reason.to_owned() });
         }
-        if spec.confinement.as_ref().is_some_and(|confinement| !confinement.degrade) {
+        if spec.confinement.as_ref().is_some_and(|confinement| !confinement.degrade || confinement.signals) {
             return Err(SpawnError::Confinement {
                 program: spec.program.clone(),
                 feature: "the shim, which confines programs on Linux",
                 reason: "it is not installed or does not exist for this system".to_owned(),
+                way_out: "write `on_missing = \"degrade\"` to go without",
             });
         }
         let (group, pipes) = Group::start(spec, program)?;

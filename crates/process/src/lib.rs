@@ -44,6 +44,8 @@ mod view;
 
 pub use child::{Child, spawn, start};
 pub use code::release_code;
+#[cfg(target_os = "linux")]
+pub use confinement::pretend_landlock;
 pub use confinement::{Confined, Confinement, Files};
 pub use environment::{INHERITED, base_environment, held_back};
 pub use exit::Exit;

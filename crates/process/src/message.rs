@@ -11,14 +11,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::confinement::Feature;
+use crate::confinement::{Feature, newest_landlock};
 use crate::ungrouped::Ungrouped;
 use crate::{Breach, Confinement, Effective, Files, Limits, Spec, descent};
 
 /// The first argument that makes a program the nursery of shims.
 pub(crate) const ASKED: &str = "keep-process-trees";
 /// Counts changes of what is said here.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 /// Bytes before the strings of an order: version, length of the strings, number of arguments, of variables,
 /// whether there is a directory; then the limits, where zero is none: memory in kilobytes, processes, open files, file
 /// size in kilobytes, processor time in seconds; then what the confinement is and which limits must be hard, and the
@@ -38,6 +38,8 @@ pub(crate) struct Order {
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) limits: Limits,
     pub(crate) confinement: Option<Confinement>,
+    /// The newest version of Landlock to use.
+    pub(crate) landlock: u8,
 }
 
 /// What the head of an order says.
@@ -61,6 +63,9 @@ const DEGRADE: u32 = 4;
 const FILES: u32 = 8;
 const HARD_MEMORY: u32 = 16;
 const HARD_PROCESSES: u32 = 32;
+const SIGNALS: u32 = 64;
+/// Where the newest version of Landlock begins that is to be used; it has four bits.
+const LANDLOCK: u32 = 8;
 
 /// Encodes the order to start `program` as `spec` says; nothing if a string has a zero byte in it, which no
 /// program could be given.
@@ -89,8 +94,13 @@ pub(crate) fn order(spec: &Spec, program: &Path) -> Option<Vec<u8>> {
     }
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     let hard = flag(spec.limits.hard_memory, HARD_MEMORY) | flag(spec.limits.hard_processes, HARD_PROCESSES);
-    let walls = confinement.map_or(0, |Confinement { files, network, degrade }| {
-        CONFINED | flag(*network, NETWORK) | flag(*degrade, DEGRADE) | flag(files.is_some(), FILES)
+    let walls = confinement.map_or(0, |Confinement { files, network, signals, degrade }| {
+        CONFINED
+            | u32::from(newest_landlock()) << LANDLOCK
+            | flag(*signals, SIGNALS)
+            | flag(*network, NETWORK)
+            | flag(*degrade, DEGRADE)
+            | flag(files.is_some(), FILES)
     });
     let number = |count: usize| u32::try_from(count).ok().map(u32::to_le_bytes);
     let head = [
@@ -170,9 +180,11 @@ impl OrderHead {
         let confinement = has(CONFINED).then(|| Confinement {
             files: has(FILES).then_some(files),
             network: has(NETWORK),
+            signals: has(SIGNALS),
             degrade: has(DEGRADE),
         });
-        Some(Order { program, args, env, cwd, limits: self.limits, confinement })
+        let landlock = u8::try_from(self.flags >> LANDLOCK & 15).unwrap_or_default();
+        Some(Order { landlock, program, args, env, cwd, limits: self.limits, confinement })
     }
 }
 
@@ -243,6 +255,7 @@ impl Report {
                     Stage::Confinement(Feature::Capabilities) => 6,
                     Stage::Ungrouped(_) => 7,
                     Stage::Path(_) => 8,
+                    Stage::Confinement(Feature::Scopes) => 9,
                 };
                 (b'F', [stage, errno.cast_unsigned(), which, 0, 0])
             }
@@ -276,6 +289,7 @@ impl Report {
                     6 => Stage::Confinement(Feature::Capabilities),
                     7 => Stage::Ungrouped(Ungrouped::decode(second.cast_signed())?),
                     8 => Stage::Path(third),
+                    9 => Stage::Confinement(Feature::Scopes),
                     _ => return None,
                 };
                 Self::Failed { stage, errno: second.cast_signed() }
@@ -335,8 +349,10 @@ mod tests {
         for files in [None, Some(Files { read: vec!["/a".into(), "/b".into()], write: vec!["/c d".into()] })]
         {
             for (network, degrade) in [(false, true), (true, false)] {
-                spec.confinement = Some(Confinement { files: files.clone(), network, degrade });
+                spec.confinement =
+                    Some(Confinement { files: files.clone(), network, signals: !degrade, degrade });
                 let order = decode(&order(&spec, Path::new("/bin/tool")).unwrap()).unwrap();
+                assert_eq!(order.landlock, crate::confinement::ANY_LANDLOCK);
                 assert_eq!(order.confinement, spec.confinement);
             }
         }
@@ -376,6 +392,7 @@ mod tests {
             Report::Failed { stage: Stage::Confinement(Feature::Seccomp), errno: 38 },
             Report::Failed { stage: Stage::Confinement(Feature::Capabilities), errno: 1 },
             Report::Failed { stage: Stage::Path(3), errno: 40 },
+            Report::Failed { stage: Stage::Confinement(Feature::Scopes), errno: 95 },
             Report::Breached(Breach::Memory { bytes: 5 << 30 }),
             Report::Breached(Breach::Processes { count: 65 }),
             Report::Failed { stage: Stage::Order, errno: 0 },

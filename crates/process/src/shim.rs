@@ -35,6 +35,8 @@ mod cgroup;
 #[cfg(target_os = "linux")]
 mod confine;
 #[cfg(target_os = "linux")]
+mod filter;
+#[cfg(target_os = "linux")]
 mod keeping;
 #[cfg(target_os = "linux")]
 mod nursery;

@@ -128,8 +128,7 @@ pub enum SpawnError {
     /// It cannot be confined as asked, so nothing was started.
     #[error(
         "program `{program}` was not started because it cannot be confined as asked: this system lacks {feature} \
-         ({reason}); run the gateway where it is there, or write `on_missing = \"degrade\"` to go without \
-         (`bridgehead doctor` shows what works here)"
+         ({reason}); run the gateway where it is there, or {way_out} (`bridgehead doctor` shows what works here)"
     )]
     Confinement {
         /// The program as written.
@@ -138,6 +137,8 @@ pub enum SpawnError {
         feature: &'static str,
         /// What it said.
         reason: String,
+        /// How to go without it.
+        way_out: &'static str,
     },
     /// A path that it may use is not there, so nothing was started.
     #[error(

@@ -170,6 +170,7 @@ impl<'spec> Starting<'spec> {
                         program: self.spec.program.clone(),
                         feature: feature.name(),
                         reason: source.to_string(),
+                        way_out: feature.way_out(),
                     },
                     Stage::Path(which) => {
                         let files = self.spec.confinement.as_ref().and_then(|asked| asked.files.as_ref());

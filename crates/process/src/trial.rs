@@ -94,7 +94,7 @@ impl Protection {
                 "install `bridgehead-shim` beside `bridgehead`; it exists for Linux only"
             }
             Self::Files => {
-                "a kernel with Landlock (5.13 or later, with `landlock` in `lsm=`); in a container, a runtime whose \
+                "a kernel with Landlock of version 3 (6.2 or later, with `landlock` in `lsm=`); in a container, a runtime whose \
                  seccomp profile allows its calls (Docker 20.10.8 or later)"
             }
             Self::Network | Self::Sockets | Self::Calls => {
@@ -303,7 +303,8 @@ async fn processes() -> Finding {
 async fn walls(outside: &Path) -> Vec<Finding> {
     use tokio::io::AsyncReadExt;
 
-    let confinement = Confinement { files: Some(Files::default()), network: false, degrade: true };
+    let confinement =
+        Confinement { files: Some(Files::default()), network: false, signals: false, degrade: true };
     let mut said = String::new();
     let tried = match start(spec(outside, Limits::default(), Some(confinement))).await {
         Err(reason) => Err(reason),
@@ -327,6 +328,13 @@ async fn walls(outside: &Path) -> Vec<Finding> {
             Err(reason) => Err(reason.clone()),
             Ok(confined) => {
                 let held = said.lines().any(|line| line == format!("{} true", protection.as_str()));
+                if held && protection == Protection::Files && !confined.files {
+                    let version = confined.landlock;
+                    let why = format!(
+                        "version {version} of Landlock lets any file be cut to nothing; `files` needs 3"
+                    );
+                    return Finding::plain(protection, Err(why));
+                }
                 let version = match (how, confined.landlock) {
                     ("by Landlock", version @ 1..) => format!(", version {version}"),
                     _ => String::new(),

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bridgehead_process::{
-    Child, Confined, Confinement, Files, Limits, Shim, SpawnError, Spec, base_environment, spawn, use_shim,
+    Child, Confined, Confinement, Files, Limits, Shim, SpawnError, Spec, base_environment, pretend_landlock,
+    spawn, use_shim,
 };
 use bridgehead_testkit::{as_unprivileged, not_shown};
 use tokio::io::AsyncReadExt;
@@ -63,6 +64,29 @@ fn prisoner() {
                 let flags = rustix::fs::MemfdFlags::CLOEXEC;
                 word(rustix::fs::memfd_create("x", flags).map_err(Into::into))
             }
+            "limit" => {
+                use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+                let same: Rlimit = getrlimit(Resource::Core);
+                word(prlimit(other(about), Resource::Core, same).map_err(Into::into))
+            }
+            "nice" => word(rustix::process::setpriority_process(other(about), 1).map_err(Into::into)),
+            "affinity" => {
+                let set = rustix::thread::sched_getaffinity(None).unwrap();
+                word(rustix::thread::sched_setaffinity(other(about), &set).map_err(Into::into))
+            }
+            "mode" => {
+                word(std::fs::set_permissions(about, std::os::unix::fs::PermissionsExt::from_mode(0o600)))
+            }
+            "owner" => word(std::os::unix::fs::chown(about, None, None)),
+            "times" => word(
+                std::fs::File::open(about)
+                    .and_then(|file| file.set_modified(std::time::SystemTime::UNIX_EPOCH)),
+            ),
+            "attribute" => {
+                let flags = rustix::fs::XattrFlags::empty();
+                word(rustix::fs::setxattr(about, "user.x", b"x", flags).map_err(Into::into))
+            }
+            "thread" => word(std::thread::Builder::new().spawn(|| {}).map(|thread| thread.join().unwrap())),
             "raise" => {
                 use rustix::process::{Resource, Rlimit, setrlimit};
                 let more = Rlimit { current: Some(4096), maximum: Some(4096) };
@@ -83,6 +107,11 @@ fn prisoner() {
         };
         println!("TRIED {what} {about}: {outcome}");
     }
+}
+
+/// A process by its number; this one, where none is given.
+fn other(number: &str) -> Option<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(number.parse().unwrap_or_default())
 }
 
 fn spec(confinement: Confinement, tries: &[String]) -> Spec {
@@ -129,7 +158,7 @@ async fn check(confinement: Confinement, expected: &[(String, &str)]) {
 fn offline(read: &[&Path], write: &[&Path]) -> Confinement {
     let owned = |paths: &[&Path]| paths.iter().map(|path| path.to_path_buf()).collect();
     let files = Some(Files { read: owned(read), write: owned(write) });
-    Confinement { files, network: false, degrade: false }
+    Confinement { files, network: false, signals: false, degrade: false }
 }
 
 fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
@@ -187,7 +216,7 @@ async fn box_35_there_is_no_network() {
         ("datagram".to_owned(), "denied"),
         ("pair".to_owned(), "ok"),
     ];
-    let no_network = Confinement { files: None, network: false, degrade: false };
+    let no_network = Confinement { files: None, network: false, signals: false, degrade: false };
     check(no_network, &expected).await;
     let (_place, inside, _) = place();
     check(offline(&[&inside], &[]), &expected).await;
@@ -216,7 +245,7 @@ async fn box_37_abstract_sockets_are_out_of_reach() {
     let address = SocketAddr::from_abstract_name(&name).unwrap();
     let _listener = UnixListener::bind_addr(&address).unwrap();
     for network in [false, true] {
-        let confinement = Confinement { files: None, network, degrade: false };
+        let confinement = Confinement { files: None, network, signals: false, degrade: false };
         if !network {
             check(confinement, &[(format!("abstract {name}"), "denied")]).await;
         } else {
@@ -230,7 +259,7 @@ async fn box_37_abstract_sockets_are_out_of_reach() {
 /// Which version of Landlock the shim met.
 async fn landlock() -> u8 {
     shim();
-    let nothing = Confinement { files: None, network: false, degrade: true };
+    let nothing = Confinement { files: None, network: false, signals: false, degrade: true };
     let child = spawn(&spec(nothing, &[]), Box::new(|_| {})).unwrap();
     let version = child.effective().confined.unwrap().landlock;
     said(child).await;
@@ -255,28 +284,28 @@ async fn box_28_the_keeper_cannot_be_signalled() {
         not_shown("box_28_the_keeper_cannot_be_signalled", "Landlock with scopes (version 6)");
         return;
     }
-    let no_network = Confinement { files: None, network: false, degrade: false };
+    let no_network = Confinement { files: None, network: false, signals: false, degrade: false };
     check(no_network, &[("parent".to_owned(), "denied")]).await;
 }
 
 /// Memory that no limit would count cannot be had.
 #[tokio::test]
 async fn box_22_files_in_memory_are_refused() {
-    let no_network = Confinement { files: None, network: false, degrade: false };
+    let no_network = Confinement { files: None, network: false, signals: false, degrade: false };
     check(no_network, &[("memory_file".to_owned(), "denied")]).await;
 }
 
 /// A limit cannot be raised from inside, by root either.
 #[tokio::test]
 async fn box_39_limits_cannot_be_raised() {
-    let no_network = Confinement { files: None, network: false, degrade: false };
+    let no_network = Confinement { files: None, network: false, signals: false, degrade: false };
     check(no_network, &[("raise".to_owned(), "denied")]).await;
 }
 
 /// There are no capabilities, for root either, and what is executed brings none.
 #[tokio::test]
 async fn box_40_no_privilege_is_gained() {
-    let no_network = Confinement { files: None, network: false, degrade: false };
+    let no_network = Confinement { files: None, network: false, signals: false, degrade: false };
     check(no_network, &[("privileges".to_owned(), "none")]).await;
 }
 
@@ -285,7 +314,7 @@ async fn box_40_no_privilege_is_gained() {
 async fn box_31_there_are_three_descriptors() {
     let leaked = std::fs::File::open("/dev/null").unwrap();
     rustix::io::fcntl_setfd(&leaked, rustix::io::FdFlags::empty()).unwrap();
-    let everything = Confinement { files: None, network: false, degrade: false };
+    let everything = Confinement { files: None, network: false, signals: false, degrade: false };
     check(everything, &[("descriptors".to_owned(), "[0, 1, 2]")]).await;
     drop(leaked);
 }
@@ -294,7 +323,7 @@ async fn box_31_there_are_three_descriptors() {
 #[tokio::test]
 async fn box_32_the_environment_is_what_was_given() {
     shim();
-    let mut spec = spec(Confinement { files: None, network: false, degrade: false }, &[]);
+    let mut spec = spec(Confinement { files: None, network: false, signals: false, degrade: false }, &[]);
     (spec.program, spec.args) = ("/usr/bin/env".to_owned(), Vec::new());
     spec.env = BTreeMap::from([("GIVEN".to_owned(), "this".to_owned())]);
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
@@ -317,13 +346,149 @@ async fn box_41_calls_that_lead_around_are_refused() {
         return;
     };
     shim();
-    let mut spec = spec(Confinement { files: None, network: false, degrade: false }, &[]);
+    let mut spec = spec(Confinement { files: None, network: false, signals: false, degrade: false }, &[]);
     (spec.program, spec.args) = (python, vec!["-c".to_owned(), SCRIPT.to_owned()]);
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
     let mut output = String::new();
     child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
     child.wait().await;
     assert_eq!(output, "1 1 1\n", "{}", child.stderr_tail());
+}
+
+/// WALL-3: what is given to a process (limits, priority, processors) cannot be given to another one from inside, only to
+/// oneself; a server brought its gateway down by a limit.
+#[tokio::test]
+async fn other_processes_are_not_given_anything() {
+    let gateway = std::process::id();
+    let no_network = Confinement { network: false, ..Confinement::default() };
+    let mut expected = Vec::new();
+    for what in ["limit", "nice", "affinity"] {
+        expected.push((format!("{what} {gateway}"), "denied"));
+        expected.push((format!("{what} 1"), "denied"));
+        expected.push((what.to_owned(), "ok"));
+    }
+    expected.push(("thread".to_owned(), "ok"));
+    check(no_network, &expected).await;
+}
+
+/// WALL-3: no namespace is made, nothing is kept that outlives its maker, and no mount is opened, whichever call is used.
+/// `clone3`, whose flags cannot be seen, is said not to exist, so that programs use the older one.
+#[tokio::test]
+async fn calls_that_reach_out_are_refused() {
+    const SCRIPT: &str = r#"
+        my $x = `uname -m` eq "x86_64\n";
+        sub try { my ($old, $new, @rest) = @_; $! = 0; my $got = syscall($x ? $old : $new, @rest);
+                  exit 0 if $got == 0 && $old == 56; return $! + 0 }
+        my @refused = map { try(56, 220, $_ | 17, 0, 0, 0, 0) }
+            0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000;
+        push @refused, try(29, 194, 0, 4096, 0600), try(68, 186, 0, 0600), try(64, 190, 0, 1, 0600);
+        push @refused, try(467, 467, -100, "/", 0, 0, 0), try(251, 30, 3, 0, 0), try(251, 30, 1, 1, 0);
+        push @refused, try(141, 140, 1, 0, 1), try(144, 119, 1, 0, 0), try(142, 118, 1, 0), try(314, 274, 1, 0, 0);
+        print join(" ", @refused), " and ", try(435, 435, 0, 0), " and ", system("true");
+    "#;
+    if !Path::new("/usr/bin/perl").is_file() {
+        not_shown("calls_that_reach_out_are_refused", "perl, to make the calls with");
+        return;
+    }
+    shim();
+    let mut spec = spec(Confinement { network: false, ..Confinement::default() }, &[]);
+    (spec.program, spec.args) = ("/usr/bin/perl".to_owned(), vec!["-e".to_owned(), SCRIPT.to_owned()]);
+    let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
+    let mut output = String::new();
+    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    child.wait().await;
+    let refused = ["1"; 17].join(" ");
+    assert_eq!(output, format!("{refused} and 38 and 0"), "{}", child.stderr_tail());
+}
+
+/// WALL-3: the runtimes that servers are written for work within all walls.
+#[tokio::test]
+async fn interpreters_run_within_the_walls() {
+    const NODE: &str = "require('child_process').execFileSync('/bin/true'); \
+        new (require('worker_threads').Worker)('1', {eval: true}).on('exit', () => console.log('fine'))";
+    const PYTHON: &str = "import threading,subprocess\n\
+        t=threading.Thread(target=lambda: subprocess.run(['/bin/true'],check=True))\n\
+        t.start(); t.join(); print('fine')";
+    let node = Path::new("/usr/bin/node").is_file().then(|| ("/usr/bin/node".to_owned(), "-e", NODE));
+    let python = python().map(|python| (python, "-c", PYTHON));
+    if node.is_none() || python.is_none() {
+        not_shown("interpreters_run_within_the_walls", "node and python3");
+    }
+    shim();
+    let (_place, inside, _) = place();
+    for (program, option, script) in node.into_iter().chain(python) {
+        for confinement in [offline(&[&inside], &[]), offline(&[], &[&inside])] {
+            let mut spec = spec(confinement, &[]);
+            spec.limits = Limits::default();
+            (spec.program, spec.args) = (program.clone(), vec![option.to_owned(), script.to_owned()]);
+            let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
+            let mut output = String::new();
+            child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+            child.wait().await;
+            assert_eq!(output, "fine\n", "{program}: {}", child.stderr_tail());
+        }
+    }
+}
+
+/// WALL-4: what is known about files (mode, owner, times, attributes) cannot be changed either where nothing may be
+/// written; no version of Landlock keeps that, so where something may be, it can.
+#[tokio::test]
+async fn what_is_known_about_files_is_kept_where_nothing_may_be_written() {
+    let (_place, inside, _) = place();
+    let file = inside.join("file");
+    let tries = |outcome: &'static str| {
+        ["mode", "owner", "times"].map(|what| (format!("{what} {}", file.display()), outcome)).to_vec()
+    };
+    let mut expected = tries("denied");
+    expected.push((format!("attribute {}", file.display()), "denied"));
+    check(offline(&[&inside], &[]), &expected).await;
+    check(offline(&[], &[&inside]), &tries("ok")).await;
+}
+
+/// WALL-4: a Landlock that lets files be cut to nothing does not keep `files`; without scopes the start is told so, and
+/// refused only where signals are required, which going without (`degrade`) does not change.
+#[tokio::test]
+async fn an_old_landlock_is_not_counted_as_kept() {
+    shim();
+    let (_place, inside, outside) = place();
+    let asked = offline(&[&inside], &[]);
+    let tries = [format!("read {}", outside.join("file").display())];
+    for version in [1, 2] {
+        pretend_landlock(version);
+        let error = spawn(&spec(asked.clone(), &[]), Box::new(|_| {})).unwrap_err();
+        assert!(error.to_string().contains("lacks Landlock of version 3 or later (files)"), "{error}");
+        let degraded = Confinement { degrade: true, ..asked.clone() };
+        let child = spawn(&spec(degraded.clone(), &tries), Box::new(|_| {})).unwrap();
+        let kept = child.effective().confined.unwrap();
+        assert_eq!((kept.files, kept.landlock), (false, version));
+        assert_eq!(kept.missing(&degraded), ["Landlock of version 3 or later (files)"]);
+        assert_eq!(said(child).await, [format!("{}: denied", tries[0])], "what it can keep it keeps");
+        // Without files of its own it needs none.
+        check(Confinement::default(), &[("bind".to_owned(), "denied")]).await;
+    }
+    for version in [3, 5] {
+        pretend_landlock(version);
+        let child = spawn(&spec(asked.clone(), &tries), Box::new(|_| {})).unwrap();
+        let kept = child.effective().confined.unwrap();
+        assert!(kept.files && !kept.signals && kept.missing(&asked).is_empty(), "{kept:?}");
+        let gap = "Landlock of version 6 or later (signals to other processes)";
+        assert_eq!(kept.gaps(&asked), [gap]);
+        said(child).await;
+        for degrade in [false, true] {
+            let required = Confinement { signals: true, degrade, ..asked.clone() };
+            let error = spawn(&spec(required, &[]), Box::new(|_| {})).unwrap_err();
+            assert!(matches!(&error, SpawnError::Confinement { feature, .. } if *feature == gap), "{error}");
+            assert!(error.to_string().contains("take `signals` out of `require`"), "{error}");
+        }
+    }
+    pretend_landlock(15);
+    if landlock().await >= 6 {
+        check(
+            Confinement { signals: true, ..asked },
+            &[(format!("signal {}", std::process::id()), "denied")],
+        )
+        .await;
+    }
 }
 
 /// A Python that can be run by its path.
@@ -418,21 +583,27 @@ async fn box_53_what_cannot_be_kept_is_refused() {
     let (_place, inside, outside) = place();
     let asked = offline(&[&inside], &[]);
     let error = spawn(&spec(asked.clone(), &[]), Box::new(|_| {})).unwrap_err();
-    assert!(matches!(&error, SpawnError::Confinement { feature: "Landlock (files)", .. }), "{error}");
+    assert!(
+        matches!(&error, SpawnError::Confinement { feature: "Landlock of version 3 or later (files)", .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("bridgehead doctor"), "{error}");
 
     let degraded = Confinement { degrade: true, ..asked };
     let tries = [format!("read {}", outside.join("file").display()), "bind".to_owned()];
     let child = spawn(&spec(degraded.clone(), &tries), Box::new(|_| {})).unwrap();
     let kept = child.effective().confined.unwrap();
-    assert_eq!(kept.missing(&degraded), ["Landlock (files)"]);
+    assert_eq!(kept.missing(&degraded), ["Landlock of version 3 or later (files)"]);
     assert!(!kept.files && kept.network && kept.calls && kept.landlock == 0, "{kept:?}");
     assert_eq!(child.view().effective().confined, Some(kept));
     let said = said(child).await;
     assert!(said[0].ends_with(": ok") && said[1].ends_with(": denied"), "{said:?}");
 
-    check(Confinement { files: None, network: false, degrade: false }, &[("bind".to_owned(), "denied")])
-        .await;
+    check(
+        Confinement { files: None, network: false, signals: false, degrade: false },
+        &[("bind".to_owned(), "denied")],
+    )
+    .await;
 }
 
 /// All that was asked for is kept, and a program that is not there is told like any other.

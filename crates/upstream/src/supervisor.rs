@@ -637,6 +637,13 @@ fn unenforceable(server: &Server) -> Option<String> {
         let (set, key) = match required {
             Requirement::MemoryHard => (server.limits.memory.is_some(), "max_memory_mb"),
             Requirement::ProcessesHard => (server.limits.processes.is_some(), "max_processes"),
+            Requirement::Signals => {
+                let unconfined = server.confinement.is_none().then_some(
+                    "`require` names `signals`, but the server is not confined; write `files` or `network = \"none\"`, \
+                     or take it out of `require`",
+                );
+                return unconfined.map(str::to_owned);
+            }
         };
         let required = required.as_str();
         if !matches!(server.launch, Launch::Stdio(_)) {

@@ -71,7 +71,7 @@ pub(crate) fn run(doctor: &Doctor, world: &World) -> Exit {
                 servers
             }
         };
-        let exit = match servers.iter().all(|server| server.gaps.is_empty()) {
+        let exit = match servers.iter().all(|server| server.gaps.iter().all(|gap| !gap.asked)) {
             true => Exit::Success,
             false => Exit::Failure,
         };
@@ -89,7 +89,15 @@ struct Server {
     isolation: &'static str,
     limits: Option<Value>,
     confinement: Option<Value>,
-    gaps: Vec<(String, String)>,
+    gaps: Vec<Gap>,
+}
+
+/// Something that is not kept, and its cure.
+struct Gap {
+    what: String,
+    cure: String,
+    /// Whether it was asked for.
+    asked: bool,
 }
 
 fn servers(gateway: &Gateway) -> Vec<Server> {
@@ -97,17 +105,11 @@ fn servers(gateway: &Gateway) -> Vec<Server> {
 }
 
 fn examined(status: ServerStatus) -> Server {
-    let mut gaps = Vec::new();
-    let missing =
-        status.confinement.as_ref().and_then(|confinement| confinement["missing"].as_array().cloned());
-    for missing in missing.iter().flatten().filter_map(Value::as_str) {
-        let cure = "the table above says what makes it work; without `on_missing = \"degrade\"` the server is not started";
-        gaps.push((format!("not confined as asked: this system lacks {missing}"), cure.to_owned()));
-    }
+    let mut gaps = status.confinement.as_ref().map(gaps).unwrap_or_default();
     // One that is confined and has no transport was refused for what it asks for, or has a mistake in it.
     if status.sandbox_unavailable || (status.transport == "none" && status.confinement.is_some()) {
-        let reason = status.reason.clone().unwrap_or_default();
-        gaps.push((reason, status.next_step.clone().unwrap_or_default()));
+        let what = status.reason.clone().unwrap_or_default();
+        gaps.push(Gap { what, cure: status.next_step.clone().unwrap_or_default(), asked: true });
     }
     Server {
         name: status.name,
@@ -116,6 +118,25 @@ fn examined(status: ServerStatus) -> Server {
         confinement: status.confinement,
         gaps,
     }
+}
+
+/// What of a confinement is not kept by the process that runs.
+fn gaps(confinement: &Value) -> Vec<Gap> {
+    let listed = |name: &str| confinement[name].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let missing = listed("missing").map(|missing| Gap {
+        what: format!("not confined as asked: this system lacks {missing}"),
+        cure: "the table above says what makes it work; without `on_missing = \"degrade\"` the server is not started"
+            .to_owned(),
+        asked: true,
+    });
+    let lacking = listed("gaps").map(|lacking| Gap {
+        what: format!("this system lacks {lacking}"),
+        cure: "the table above says what makes it work; with `require = [\"signals\"]` the server is not started \
+               without it"
+            .to_owned(),
+        asked: false,
+    });
+    missing.chain(lacking).collect()
 }
 
 fn told(machine: &[Finding], servers: &[Server], exit: Exit) -> Value {
@@ -134,7 +155,7 @@ fn told(machine: &[Finding], servers: &[Server], exit: Exit) -> Value {
     let servers: Vec<Value> = servers
         .iter()
         .map(|server| {
-            let gap = |(gap, cure): &(String, String)| json!({"gap": gap, "cure": cure});
+            let gap = |gap: &Gap| json!({"gap": gap.what, "cure": gap.cure, "asked": gap.asked});
             json!({
                 "name": server.name,
                 "isolation": server.isolation,
@@ -192,8 +213,8 @@ fn text(machine: &[Finding], servers: &[Server], only_machine: bool) -> String {
         false => output::table(&rows),
     });
     for server in servers {
-        for (gap, cure) in &server.gaps {
-            text.push_str(&format!("gap: {}: {}\n", server.name, output::one_line(gap, 1000)));
+        for Gap { what, cure, .. } in &server.gaps {
+            text.push_str(&format!("gap: {}: {}\n", server.name, output::one_line(what, 1000)));
             text.push_str(&format!("cure: {}: {}\n", server.name, output::one_line(cure, 1000)));
         }
     }
@@ -238,4 +259,24 @@ fn confinement(confinement: Option<&Value>) -> String {
     let network = (asked["network"]["allowed"] == "none")
         .then(|| format!("network none {}", kept(&asked["network"]["enforced"])));
     files.into_iter().chain(network).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// WALL-4: what a newer system would keep is told as a gap that nobody asked to be without; it fails no run.
+    #[test]
+    fn what_a_system_is_too_old_for_is_a_gap() {
+        let found = gaps(&json!({"missing": ["walls"], "gaps": ["Landlock of version 6 or later"]}));
+        let told: Vec<_> = found.iter().map(|gap| (gap.what.as_str(), gap.asked)).collect();
+        assert_eq!(
+            told,
+            [
+                ("not confined as asked: this system lacks walls", true),
+                ("this system lacks Landlock of version 6 or later", false)
+            ]
+        );
+        assert!(gaps(&json!({"missing": [], "gaps": []})).is_empty());
+    }
 }

@@ -147,6 +147,15 @@ fn trouble(server: &Value) -> String {
             text.push_str(&format!("    next: {}\n", one_line(next, 1000)));
         }
     }
+    let confinement = &server["confinement"];
+    for lacking in strings(&confinement["missing"]) {
+        let lacking = one_line(lacking, 200);
+        text.push_str(&format!("  {name}: not confined as asked: this system lacks {lacking}\n"));
+    }
+    for lacking in strings(&confinement["gaps"]) {
+        let lacking = one_line(lacking, 200);
+        text.push_str(&format!("  {name}: confined, but this system lacks {lacking}\n"));
+    }
     for finding in strings(&server["findings"]) {
         text.push_str(&format!("  {name}: {}\n", one_line(finding, 1000)));
     }
@@ -202,7 +211,8 @@ mod tests {
             "upstreams": [
                 {"name": "files", "state": "ready", "tools": 3, "pid": 8, "pids": [8, 9], "memoryBytes": 12_345_678,
                  "uptimeMs": 60_000, "restarts": 1, "revision": "2025-11-25", "transport": "stdio", "inFlight": 1,
-                 "queue": {"waiting": 2}, "containment": "group", "findings": ["tool `a` stands twice"]},
+                 "queue": {"waiting": 2}, "containment": "group", "findings": ["tool `a` stands twice"],
+                 "confinement": {"missing": ["walls"], "gaps": ["signals"]}},
                 {"name": "web", "state": "crash-looping", "restarts": 4, "transport": "stdio", "reason": "it ended",
                  "lastExit": {"status": "exit status 7"}, "stderr": ["no licence"], "nextStep": "read its words"},
             ],
@@ -215,6 +225,8 @@ mod tests {
           SERVER  STATE          TOOLS  CALLS         PID   MEMORY   UP     RESTARTS  SPEAKS
           files   ready          3      1 +2 waiting  8 +1  12.3 MB  1 min  1         2025-11-25 over stdio (process group only, best effort)
           web     crash-looping  -      -             -     -        -      4         - over stdio
+          files: not confined as asked: this system lacks walls
+          files: confined, but this system lacks signals
           files: tool `a` stands twice
 
           web: it ended

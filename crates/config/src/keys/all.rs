@@ -109,7 +109,7 @@ pub const KEYS: &[Key] = &[
     works(Server, "isolation", Choice(&["shared", "session", "call"]), "\"shared\"", "Who shares a process of this server: everyone, one client session, or nobody: with `call` every call of a tool has a process of its own, which is killed after it."),
     works(Server, "shared", Flag, "true", "`false` is another way to write `isolation = \"session\"`."),
     works(Server, "limits", Table(Limits), "", "What the server's processes and calls may use; what is left out is not limited."),
-    works(Server, "require", List, "[]", "Limits that must be kept by the system itself, or the server is not started: `memory:hard`, `processes:hard`."),
+    works(Server, "require", List, "[]", "What must be kept by the system itself, or the server is not started: `memory:hard`, `processes:hard`, and of a confined server `signals`."),
     works(Server, "files", Table(Files), "", "Which files the server may use, besides those that every program needs; without it, all."),
     works(Server, "network", Choice(&["none", "full"]), "\"full\"", "Whether the server may use the network."),
     works(Server, "profile", Text, "", "Ready-made set of `files` and `network`, which both can add to: `offline-readonly`, `offline-workspace`, `readonly`, `workspace`."),

@@ -567,6 +567,48 @@ async fn a_server_that_cannot_be_confined_is_not_started() {
     fixture.end().await;
 }
 
+/// WALL-4: on a system that cannot keep signals within a tree a confined server runs, and its status says so; one that
+/// requires it is not started, and neither is one with `files` where Landlock would let them be cut to nothing.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_old_system_is_told_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |require: Vec<bridgehead_config::Requirement>| {
+        Fixture::start(&[("m", Mock::legacy().tool("echo", Behaviour::Echo))], |options| {
+            options.servers[0].require = require;
+            options.servers[0].confinement = Some(Confinement {
+                files: Some(FileAccess {
+                    read: vec![folder.path().canonicalize().unwrap()],
+                    write: Vec::new(),
+                }),
+                ..Confinement::default()
+            });
+        })
+    };
+    bridgehead_process::pretend_landlock(5);
+    let fixture = start(Vec::new());
+    fixture.names().await;
+    let status = fixture.gateway.status().upstreams[0].clone();
+    let confinement = status.confinement.clone().unwrap();
+    assert_eq!(confinement["missing"], json!([]), "{status:?}");
+    assert_eq!(confinement["gaps"], json!(["Landlock of version 6 or later (signals to other processes)"]));
+    assert_eq!((&confinement["files"]["enforced"], &confinement["landlock"]), (&json!(true), &json!(5)));
+    fixture.end().await;
+
+    for (version, require, expected) in [
+        (5, vec![bridgehead_config::Requirement::Signals], "take `signals` out of `require`"),
+        (2, Vec::new(), "this system lacks Landlock of version 3 or later (files)"),
+    ] {
+        bridgehead_process::pretend_landlock(version);
+        let fixture = start(require);
+        fixture.names().await;
+        let status = fixture.gateway.status().upstreams[0].clone();
+        let reason = status.reason.clone().unwrap_or_default();
+        assert!(status.sandbox_unavailable && reason.contains(expected), "{status:?}");
+        fixture.end().await;
+    }
+}
+
 /// How long the slowest took of calls that four clients make of a server, one after the other, until `enough` says so of
 /// how many there were; each of them must be answered as it should.
 async fn load(fixture: &Fixture, tool: &str, enough: impl Fn(u64) -> bool) -> Duration {

@@ -89,7 +89,7 @@ fn start(
                 confine::Refusal::Gap((feature, errno)) => (Stage::Confinement(feature), errno.into()),
                 confine::Refusal::Path(which, errno) => (Stage::Path(which), errno.into()),
             };
-            Some(Walls::prepare(asked, &order.program).map_err(refused)?)
+            Some(Walls::prepare(asked, &order.program, order.landlock).map_err(refused)?)
         }
     };
     let (pid, confined) = match (walls, &group) {

@@ -110,6 +110,7 @@ impl Process {
                 .as_ref()
                 .map(|files| Files { read: files.read.clone(), write: files.write.clone() }),
             network: asked.network == config::Network::Full,
+            signals: required(config::Requirement::Signals),
             degrade: asked.on_missing == config::OnMissing::Degrade,
         });
         let spec = Spec {
@@ -136,6 +137,9 @@ impl Process {
             warn!(server = %format_args!("mcp:{name}"), missing, "is not confined as asked (`on_missing = \"degrade\"`)");
             record
                 .line(LineSource::Gateway, &format!("is not confined as asked: this system lacks {missing}"));
+        }
+        for gap in spec.confinement.iter().flat_map(|asked| kept.gaps(asked)) {
+            debug!(server = %format_args!("mcp:{name}"), gap, "is confined as asked, but for what this system cannot keep");
         }
         let pipes = child.take_stdout().zip(child.take_stdin());
         let (stdout, stdin) = pipes.ok_or_else(|| SpawnError::Other {
