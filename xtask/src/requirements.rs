@@ -176,7 +176,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("WALL", 6, "over loopback only the users that `http.local_users` names may call"),
     later("WALL", 7, "a configuration found in the current folder runs only after a person agreed to it"),
     later("WALL", 8, "a gateway that would start itself refuses, by a marker in its children's environment"),
-    later(
+    kept(
         "WALL",
         9,
         "retention goes by the seal's own time, an unexplained removal is a finding, and the folder is checked",

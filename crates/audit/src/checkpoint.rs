@@ -53,21 +53,103 @@ impl Checkpoint {
     /// # Errors
     /// What is wrong with it.
     pub fn check_signature(&self, expected: Option<&PublicKey>) -> Result<(), String> {
-        let Some((key, signature)) = self.key.zip(self.signature.as_deref()) else {
-            return match expected {
-                Some(_) => Err("it is not signed".to_owned()),
-                None => Ok(()),
-            };
+        check(&self.statement(), self.key, self.signature.as_deref(), expected)
+    }
+}
+
+/// Whether a statement is signed with its key, and with the expected one where there is one.
+fn check(
+    statement: &str,
+    key: Option<Hash>,
+    signature: Option<&str>,
+    expected: Option<&PublicKey>,
+) -> Result<(), String> {
+    let Some((key, signature)) = key.zip(signature) else {
+        return match expected {
+            Some(_) => Err("it is not signed".to_owned()),
+            None => Ok(()),
         };
-        if expected.is_some_and(|expected| expected.0.to_bytes() != key.0) {
-            return Err("it is signed with another key".to_owned());
+    };
+    if expected.is_some_and(|expected| expected.0.to_bytes() != key.0) {
+        return Err("it is signed with another key".to_owned());
+    }
+    let mut bytes = [0; 64];
+    let verified = unhex(signature, &mut bytes)
+        && VerifyingKey::from_bytes(&key.0)
+            .is_ok_and(|key| key.verify_strict(statement.as_bytes(), &Signature::from_bytes(&bytes)).is_ok());
+    if verified { Ok(()) } else { Err("its signature is wrong".to_owned()) }
+}
+
+/// That retention removed a segment: a line among the checkpoints, which tells a removal from a theft.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Removal {
+    /// The segment's name.
+    pub removed: String,
+    /// When it was removed, in UTC.
+    pub time: String,
+    /// How many rows it had; this and the rest is not in notes of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// The head behind the last of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<Hash>,
+    /// When it was sealed, in UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<String>,
+    /// `age` or `size`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The process instance that removed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// The public key that signed the note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Hash>,
+    /// The signature over [`Removal::statement`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
+}
+
+impl Removal {
+    pub(crate) fn of(seal: &Checkpoint, by: &str, reason: &str, time: String) -> Self {
+        Self {
+            removed: seal.segment.clone(),
+            time,
+            count: Some(seal.count),
+            head: Some(seal.head),
+            sealed: Some(seal.time.clone()),
+            reason: Some(reason.to_owned()),
+            by: Some(by.to_owned()),
+            key: None,
+            signature: None,
         }
-        let mut bytes = [0; 64];
-        let verified = unhex(signature, &mut bytes)
-            && VerifyingKey::from_bytes(&key.0).is_ok_and(|key| {
-                key.verify_strict(self.statement().as_bytes(), &Signature::from_bytes(&bytes)).is_ok()
-            });
-        if verified { Ok(()) } else { Err("its signature is wrong".to_owned()) }
+    }
+
+    /// The text that is appended to the file.
+    #[must_use]
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// What a signature signs.
+    #[must_use]
+    pub fn statement(&self) -> String {
+        let Self { removed, time, count, head, sealed, reason, by, .. } = self;
+        let count = count.map(|count| count.to_string()).unwrap_or_default();
+        let head = head.map(|head| head.to_string()).unwrap_or_default();
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (sealed, reason, by) = (text(sealed), text(reason), text(by));
+        format!("bridgehead audit removal 1\n{removed}\n{time}\n{count}\n{head}\n{sealed}\n{reason}\n{by}\n")
+    }
+
+    /// Whether the signature is that of its key, or of `expected` where one is required.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check_signature(&self, expected: Option<&PublicKey>) -> Result<(), String> {
+        check(&self.statement(), self.key, self.signature.as_deref(), expected)
     }
 }
 
@@ -102,11 +184,19 @@ impl Signer {
     }
 
     pub(crate) fn sign(&self, checkpoint: &mut Checkpoint) {
-        let signature = self.0.sign(checkpoint.statement().as_bytes());
-        let mut text = Vec::with_capacity(128);
-        hex(&signature.to_bytes(), &mut text);
+        checkpoint.signature = self.signature(&checkpoint.statement());
         checkpoint.key = Some(self.public());
-        checkpoint.signature = String::from_utf8(text).ok();
+    }
+
+    pub(crate) fn sign_removal(&self, removal: &mut Removal) {
+        removal.signature = self.signature(&removal.statement());
+        removal.key = Some(self.public());
+    }
+
+    fn signature(&self, statement: &str) -> Option<String> {
+        let mut text = Vec::with_capacity(128);
+        hex(&self.0.sign(statement.as_bytes()).to_bytes(), &mut text);
+        String::from_utf8(text).ok()
     }
 }
 

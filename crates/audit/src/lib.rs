@@ -26,7 +26,7 @@ mod verify;
 
 pub use bridgehead_wire::Era;
 pub use calls::{RecordedCall, read_calls};
-pub use checkpoint::{Checkpoint, KeyError, PublicKey, Signer};
+pub use checkpoint::{Checkpoint, KeyError, PublicKey, Removal, Signer};
 pub use clock::{Clock, Moment, SystemClock};
 pub use event::{About, Call, CorrelationId, Enter, Exit, Outcome, Ticket};
 pub use hash::Hash;

@@ -14,8 +14,8 @@ use rusqlite::Connection;
 use serde::de::IgnoredAny;
 
 use crate::hash::unhex;
-use crate::store::{Access, StoreError, connect, journal_of, segment_files};
-use crate::{Checkpoint, Hash};
+use crate::store::{Access, StoreError, connect, journal_of, private, segment_files};
+use crate::{Checkpoint, Hash, Removal};
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl Journal {
     /// None if there is none, as of every segment that is finished.
     fn open(segment: &Path) -> Result<Option<Self>, ReadError> {
         let path = journal_of(segment);
-        match File::open(&path) {
+        match private().read(true).open(&path) {
             Ok(file) => Ok(Some(Self { path, file })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(ReadError::File { path, error }),
@@ -375,8 +375,8 @@ fn for_each_line(
 pub struct CheckpointFile {
     /// The checkpoints, in the order they were made.
     pub checkpoints: Vec<Checkpoint>,
-    /// The segments that retention removed.
-    pub removed: Vec<String>,
+    /// What retention noted of the segments that it removed.
+    pub removed: Vec<Removal>,
     /// The numbers of lines that are neither.
     pub unknown: Vec<usize>,
 }
@@ -386,10 +386,6 @@ pub struct CheckpointFile {
 /// # Errors
 /// When it is there and cannot be read.
 pub fn read_checkpoints(path: &Path) -> Result<CheckpointFile, ReadError> {
-    #[derive(serde::Deserialize)]
-    struct Removed {
-        removed: String,
-    }
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -399,8 +395,8 @@ pub fn read_checkpoints(path: &Path) -> Result<CheckpointFile, ReadError> {
     for (at, line) in text.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
         if let Ok(checkpoint) = serde_json::from_slice::<Checkpoint>(line) {
             file.checkpoints.push(checkpoint);
-        } else if let Ok(line) = serde_json::from_slice::<Removed>(line) {
-            file.removed.push(line.removed);
+        } else if let Ok(removal) = serde_json::from_slice::<Removal>(line) {
+            file.removed.push(removal);
         } else {
             file.unknown.push(at + 1);
         }

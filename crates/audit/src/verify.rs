@@ -7,7 +7,7 @@
 //! somebody who could write everything, the file of checkpoints too, wrote another history. Checkpoints that
 //! were kept elsewhere ([`Verifier::expect`]) or signed answer that.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -15,11 +15,14 @@ use serde::{Deserialize, Serialize};
 use crate::merkle::Frontier;
 use crate::pairs::{Calls, Half};
 use crate::records::{Record, RecordKind};
-use crate::store::KNOWN_FORMATS;
-use crate::{Checkpoint, Hash, Header, PublicKey};
+use crate::store::{KNOWN_FORMATS, segment_name};
+use crate::{Checkpoint, Hash, Header, PublicKey, Removal};
 
 /// How many problems of one segment are told.
 const MOST_PROBLEMS: usize = 20;
+
+/// No instance has more segments: what a forged header says must not make the checker run on.
+const MOST_SEGMENTS: u32 = 100_000;
 
 /// Something that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -158,6 +161,8 @@ pub struct Verifier {
     now: Option<Current>,
     /// How each instance was left by its last segment.
     instances: HashMap<String, Left>,
+    /// What is noted of segments that are gone, by their names.
+    removed: HashMap<String, Removal>,
     verified: Vec<Verified>,
     problems: Vec<Problem>,
 }
@@ -200,6 +205,14 @@ impl Verifier {
         self.expected.entry(expected.segment.clone()).or_default().push(expected);
     }
 
+    /// Takes a note that a segment was removed; before any records. One that is not signed as it should be explains nothing.
+    pub fn explain(&mut self, removal: Removal) {
+        match removal.check_signature(self.key.as_ref()) {
+            Ok(()) => drop(self.removed.insert(removal.removed.clone(), removal)),
+            Err(what) => self.report(&removal.removed, format!("the note that it was removed: {what}")),
+        }
+    }
+
     /// A problem that was found outside of the records.
     pub fn report(&mut self, segment: &str, what: impl Into<String>) {
         self.problems.push(Problem { segment: segment.to_owned(), row: None, what: what.into() });
@@ -235,6 +248,36 @@ impl Verifier {
         (self.verified, self.problems, self.expected.into_values().flatten().collect())
     }
 
+    /// What was found of a whole folder, in which every segment has to be that was ever spoken of: by a checkpoint that
+    /// was kept, or by a later segment of its instance. The only excuse is a note of its removal that fits what is known
+    /// of it.
+    #[must_use]
+    pub fn finish_folder(mut self) -> (Vec<Verified>, Vec<Problem>) {
+        self.end();
+        let mut first: BTreeMap<&str, u32> = BTreeMap::new();
+        for (instance, index) in self.verified.iter().filter_map(|it| it.segment.rsplit_once('.')) {
+            let Ok(index) = index.parse() else { continue };
+            let known = first.entry(instance).or_insert(index);
+            *known = index.min(*known);
+        }
+        let before = first.into_iter().flat_map(|(instance, index)| {
+            (1..index.min(MOST_SEGMENTS)).map(move |index| (segment_name(instance, index), Vec::new()))
+        });
+        let mut missing: BTreeMap<String, Vec<Expected>> = before.collect();
+        missing.extend(std::mem::take(&mut self.expected));
+        for (segment, expected) in missing {
+            let what = match self.removed.get(&segment) {
+                None => "the whole segment is missing, and retention did not note that it removed it",
+                Some(note) if !expected.iter().all(|it| fits(note, it)) => {
+                    "the whole segment is missing, and the note of its removal does not fit its checkpoints"
+                }
+                Some(_) => continue,
+            };
+            self.report(&segment, what);
+        }
+        (self.verified, self.problems)
+    }
+
     fn problem(&mut self, row: Option<u64>, what: impl Into<String>) {
         let Some(now) = &mut self.now else { return };
         now.problems += 1;
@@ -264,7 +307,12 @@ impl Verifier {
         }
         match self.instances.remove(&header.instance) {
             Some(Left { index, head, next, calls }) => {
-                if header.index != index + 1 {
+                let gone = |index| self.removed.contains_key(&segment_name(&header.instance, index));
+                if header.index > index + 1 && (index + 1..header.index).all(gone) {
+                    if let Some(now) = &mut self.now {
+                        now.calls = Some(Calls::from(header.first));
+                    }
+                } else if header.index != index + 1 {
                     let what = format!("segment {} of the instance is followed by {}", index, header.index);
                     self.problem(None, what);
                 } else if header.previous != Some(head) || header.first != next {
@@ -418,6 +466,13 @@ impl Verifier {
             signed: now.signed,
         });
     }
+}
+
+/// Whether what is noted of a removed segment agrees with a checkpoint of it. Older notes say nothing that could.
+fn fits(note: &Removal, kept: &Expected) -> bool {
+    note.count
+        .zip(note.head)
+        .is_none_or(|(count, head)| kept.count < count || (kept.count == count && kept.head == head))
 }
 
 impl Current {

@@ -13,6 +13,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, ToSql, params};
 
 use super::StoreError;
+use super::files::{beside, private};
 use super::journal::{self, Backlog, Journal};
 use crate::records::{RecordKind, number_of, split_line};
 use crate::{Checkpoint, Hash};
@@ -272,10 +273,7 @@ impl Database {
     pub(crate) fn discard(self) {
         let Self { connection, path, .. } = self;
         drop(connection);
-        let _ = journal::remove(&path);
-        for ending in ["", "-wal", "-shm"] {
-            let mut file = path.clone().into_os_string();
-            file.push(ending);
+        for file in beside(&path).iter().chain([&path]) {
             let _ = std::fs::remove_file(file);
         }
     }
@@ -356,8 +354,7 @@ pub(crate) fn texts(path: &Path, numbers: &[u64]) -> Result<Vec<String>, StoreEr
 
 /// Makes the file before SQLite does, readable for its owner alone: SQLite gives its other files the same.
 fn create_private(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map(drop)
+    private().write(true).create(true).truncate(true).open(path).map(drop)
 }
 
 /// What a file is opened for.
@@ -378,13 +375,21 @@ pub(crate) fn connect(path: &Path, access: Access) -> Result<Connection, StoreEr
         Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
         Access::Repair | Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
     };
-    let connection = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX);
+    let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let connection = Connection::open_with_flags(without_links(path), flags);
     let connection = connection.map_err(broken)?;
     connection.busy_timeout(Duration::ZERO).map_err(broken)?;
     if access == Access::Write {
         keep_log(&connection).map_err(broken)?;
     }
     Ok(connection)
+}
+
+/// The same file by a path whose folders are no links. SQLite follows none of them; ours are only those in the folder.
+fn without_links(path: &Path) -> PathBuf {
+    let named = path.file_name().zip(path.parent().filter(|parent| !parent.as_os_str().is_empty()));
+    let resolved = named.and_then(|(name, parent)| Some(parent.canonicalize().ok()?.join(name)));
+    resolved.unwrap_or_else(|| path.to_owned())
 }
 
 fn keep_log(connection: &Connection) -> Result<(), rusqlite::Error> {

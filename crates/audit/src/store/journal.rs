@@ -6,12 +6,14 @@
 //!
 //! What must stay true: a journal is begun anew as another file, so whoever reads the old one has all of it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::files::private;
 
 /// How the file of a journal ends.
 const EXTENSION: &str = "rows";
@@ -47,8 +49,7 @@ impl Journal {
     /// Begins the journal of a segment, in the place of the one that was there before; if it cannot, that one stays.
     pub(crate) fn begin(segment: &Path) -> io::Result<(Self, Backlog)> {
         let new = segment.with_extension(NEW);
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        let file = private().read(true).write(true).create(true).truncate(true).open(&new)?;
         std::fs::rename(&new, path_of(segment))?;
         let (file, written) = (Arc::new(file), Arc::<AtomicU64>::default());
         let backlog = Backlog { file: Arc::clone(&file), written: Arc::clone(&written), taken: 0 };
@@ -86,7 +87,7 @@ impl Journal {
 impl Backlog {
     /// What a process left that was killed, up to its last whole line; none if there is no journal.
     pub(crate) fn left(segment: &Path) -> io::Result<Option<Self>> {
-        let file = match File::open(path_of(segment)) {
+        let file = match private().read(true).open(path_of(segment)) {
             Ok(file) => Arc::new(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),

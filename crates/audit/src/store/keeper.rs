@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use tracing::{error, warn};
 use super::database::{self, Blank, Database};
 use super::line::{Heavy, Waiting};
 use super::segment::Segment;
-use super::{Desk, Shared, StoreError, lock_path, recover, retention};
+use super::{Desk, Shared, StoreError, StoreOptions, files, lock_path, recover, retention};
 use crate::Checkpoint;
 use crate::row::{Draft, Kind, Row};
 
@@ -344,8 +343,8 @@ impl Keeper<'_> {
 
     fn publish(&self, checkpoint: &Checkpoint) {
         let options = &self.shared.options;
-        let file = options.checkpoint_path();
-        if let Err(error) = append_line(&file, &checkpoint.text()) {
+        if let Err(error) = append_line(options, &checkpoint.text()) {
+            let file = options.checkpoint_path();
             warn!(%error, file = %file.display(), "an audit checkpoint could not be appended to its file");
         }
         if let Some(tell) = &options.on_checkpoint {
@@ -450,11 +449,16 @@ pub(super) fn ends(enters: &[(u32, String)], now: jiff::Timestamp) -> Vec<Draft>
     rows.filter_map(|(segment, row)| Draft::interrupted(segment, &row, now)).collect()
 }
 
-/// One write, so that lines of several gateways do not mix.
-pub(super) fn append_line(file: &Path, line: &str) -> std::io::Result<()> {
+/// Appends to the file of checkpoints. One write, so that lines of several gateways do not mix.
+pub(super) fn append_line(options: &StoreOptions, line: &str) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
-    let mut open = OpenOptions::new();
-    open.append(true).create(true).mode(0o600).open(file)?.write_all(format!("{line}\n").as_bytes())
+    let mut open = match &options.checkpoint_file {
+        None => files::private(),
+        // Where the operator has it, which may be behind a link of his.
+        Some(_) => OpenOptions::new(),
+    };
+    let mut file = open.append(true).create(true).mode(0o600).open(options.checkpoint_path())?;
+    file.write_all(format!("{line}\n").as_bytes())
 }
 
 #[cfg(test)]

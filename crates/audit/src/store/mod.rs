@@ -9,6 +9,7 @@
 //! changed or removed once it is written, except with its whole segment by retention.
 
 mod database;
+mod files;
 mod journal;
 mod keeper;
 mod line;
@@ -30,13 +31,14 @@ use parking_lot::Mutex;
 use tracing::{error, warn};
 
 pub(crate) use self::database::{Access, connect};
+pub(crate) use self::files::private;
 pub(crate) use self::journal::path_of as journal_of;
 use self::line::{Counter, Entering, Waiting};
 pub(crate) use self::recover::segment_files;
 #[cfg(test)]
 pub(crate) use self::segment::FORMAT;
 pub use self::segment::Header;
-pub(crate) use self::segment::KNOWN_FORMATS;
+pub(crate) use self::segment::{KNOWN_FORMATS, segment_name};
 use self::segment::{OpenCalls, Segment, Written};
 use crate::row::Keeping;
 use crate::{
@@ -139,6 +141,17 @@ pub enum StoreError {
         /// What the system says.
         error: io::Error,
     },
+    /// Others could change what is in the folder.
+    #[error(
+        "the audit folder {} is not safe: {what}; or choose another with `audit.folder`",
+        path.display()
+    )]
+    Unsafe {
+        /// The folder.
+        path: PathBuf,
+        /// Who could, and what prevents it.
+        what: String,
+    },
     /// The database refuses.
     #[error("the audit segment {} cannot be used: {what}", path.display())]
     Damaged {
@@ -204,13 +217,12 @@ impl SqliteSink {
     /// Opens a store: begins a segment and starts the keeper.
     ///
     /// # Errors
-    /// When the folder cannot be written to.
-    pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
-        let folder = |error| StoreError::Folder { path: options.folder.clone(), error };
-        make_folder(&options.folder).map_err(folder)?;
+    /// When the folder cannot be written to, or others can.
+    pub fn open(mut options: StoreOptions) -> Result<Self, StoreError> {
+        options.folder = files::folder(&options.folder)?;
         let instance = uuid::Uuid::now_v7().hyphenated().to_string();
-        let lock = File::create(lock_path(&options.folder, &instance)).map_err(folder)?;
-        lock.lock().map_err(folder)?;
+        let lock = files::lock(&options.folder, &instance)
+            .map_err(|error| StoreError::Folder { path: options.folder.clone(), error })?;
         let begun = Segment::first(&options.folder, &instance, options.clock.wall());
         let (segment, database) = begun.inspect_err(|_| {
             recover::remove_new(&options.folder, &instance);
@@ -339,12 +351,6 @@ impl Shared {
 
 fn lock_path(folder: &Path, instance: &str) -> PathBuf {
     folder.join(format!("{instance}.{LOCK}"))
-}
-
-/// Makes the folder for its owner alone, unless it is there.
-fn make_folder(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 #[cfg(test)]

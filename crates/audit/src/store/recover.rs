@@ -13,9 +13,9 @@ use tracing::{info, warn};
 
 use super::database::{Access, Database, connect};
 use super::segment::{EXTENSION, OpenCalls, Segment};
-use super::{LOCK, StoreError, StoreOptions, journal_of, keeper};
+use super::{LOCK, StoreError, StoreOptions, journal_of, keeper, private};
 use crate::row::{ENTER, Row};
-use crate::{Checkpoint, Ticket};
+use crate::{Checkpoint, Hash, Ticket};
 
 /// Finishes what every dead instance in the folder left.
 pub(super) fn all(options: &StoreOptions, own: &str, publish: impl Fn(&Checkpoint)) {
@@ -45,7 +45,7 @@ fn dead(folder: &Path, own: &str) -> Vec<(String, (PathBuf, File))> {
     locks
         .filter_map(|path| {
             let instance = path.file_stem()?.to_str()?.to_owned();
-            let file = File::open(&path).ok()?;
+            let file = private().read(true).open(&path).ok()?;
             (instance != own && file.try_lock().is_ok()).then_some((instance, (path, file)))
         })
         .collect()
@@ -160,7 +160,18 @@ fn collect_open(file: &Path, open: &mut Vec<(Ticket, String)>) -> Result<(), Sto
     Ok(())
 }
 
+/// The checkpoint that seals a segment, if it is sealed and nobody changed it.
+pub(super) fn sound_seal(file: &Path) -> Option<Checkpoint> {
+    let connection = connect(file, Access::Read).ok()?;
+    let seal = seal(&connection, file).ok()??;
+    let last = "SELECT body, digest FROM checkpoints ORDER BY rowid DESC LIMIT 1";
+    let stored = connection.query_row(last, [], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)));
+    let sound = stored.is_ok_and(|(text, digest)| Hash(digest) == Hash::checkpoint(text.as_bytes()));
+    (sound && name(file) == Some(&seal.segment)).then_some(seal)
+}
+
 /// Whether no row may follow.
+#[cfg(test)]
 pub(crate) fn is_sealed(file: &Path) -> Result<bool, StoreError> {
     Ok(seal(&connect(file, Access::Read)?, file)?.is_some())
 }

@@ -1,50 +1,93 @@
 //! What is no longer kept: sealed segments that are too old, and the oldest ones when all take too much.
 //!
-//! Segments go as a whole, so what stays can be verified; that one went is written where the checkpoints are,
-//! because a file that is simply missing looks like a theft.
+//! Segments go as a whole, so what stays can be verified; that one goes is written where the checkpoints are, before it
+//! goes, because a file that is simply missing is a theft. How old one is says its seal: the times of a file are anybody's
+//! to set.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde_json::json;
 use tracing::{info, warn};
 
-use super::recover::{is_sealed, name, segment_files};
+use super::files::beside;
+use super::recover::{name, segment_files, sound_seal};
+use super::segment::EXTENSION;
 use super::{StoreOptions, keeper};
 use crate::row::time_text;
+use crate::{Checkpoint, Removal, read_checkpoints};
 
 pub(super) fn run(options: &StoreOptions, own: &str) {
     if options.keep_for.is_none() && options.keep_bytes.is_none() {
         return;
     }
+    sweep(options);
     let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |data| data.len());
     let files = segment_files(&options.folder);
     let mut total: u64 = files.iter().map(size).sum();
     for file in files {
-        let Some(segment) = name(&file).map(str::to_owned) else { continue };
         let too_much = options.keep_bytes.is_some_and(|most| total > most);
-        // One that cannot be read is not ours to judge.
-        if !(too_much || is_old(options, &file)) || !is_sealed(&file).unwrap_or(false) {
+        if !too_much && options.keep_for.is_none() {
             continue;
         }
+        // One that cannot be read, or whose seal was changed, is not ours to judge.
+        let Some(seal) = sound_seal(&file) else { continue };
+        let reason = match (is_old(options, &seal), too_much) {
+            (true, _) => "age",
+            (false, true) => "size",
+            (false, false) => continue,
+        };
         let bytes = size(&file);
-        match std::fs::remove_file(&file) {
+        if let Err(error) = note(options, own, &seal, reason) {
+            warn!(%error, segment = seal.segment, "an audit segment is kept: its removal cannot be noted");
+            continue;
+        }
+        match remove(&file) {
             Ok(()) => {
                 total = total.saturating_sub(bytes);
-                info!(segment, bytes, instance = own, "an audit segment is no longer kept");
-                let line = json!({"removed": segment, "time": time_text(options.clock.wall())});
-                if let Err(error) = keeper::append_line(&options.checkpoint_path(), &line.to_string()) {
-                    warn!(%error, "the removal of an audit segment could not be noted");
-                }
+                info!(segment = seal.segment, bytes, reason, "an audit segment is no longer kept");
             }
-            Err(error) => warn!(%error, segment, "an audit segment that is no longer kept cannot be removed"),
+            Err(error) => {
+                warn!(%error, segment = seal.segment, "an audit segment that is no longer kept cannot be removed");
+            }
         }
     }
 }
 
-/// By the wall clock: a file from the future, after the clock was set back, is not old.
-fn is_old(options: &StoreOptions, file: &PathBuf) -> bool {
+/// By the wall clock: a segment from the future, after the clock was set back, is not old.
+fn is_old(options: &StoreOptions, seal: &Checkpoint) -> bool {
     let Some(limit) = options.keep_for else { return false };
-    let Ok(changed) = std::fs::metadata(file).and_then(|data| data.modified()) else { return false };
-    let now = std::time::SystemTime::from(options.clock.wall());
-    now.duration_since(changed).is_ok_and(|age| age > limit)
+    let Ok(sealed) = seal.time.parse::<jiff::Timestamp>() else { return false };
+    let age = options.clock.wall().duration_since(sealed);
+    std::time::Duration::try_from(age).is_ok_and(|age| age > limit)
+}
+
+/// Before it is done: a note without a removal harms nobody.
+fn note(options: &StoreOptions, own: &str, seal: &Checkpoint, reason: &str) -> std::io::Result<()> {
+    let time = time_text(options.clock.wall());
+    let mut removal = Removal::of(seal, own, reason, time);
+    if let Some(signer) = &options.signer {
+        signer.sign_removal(&mut removal);
+    }
+    keeper::append_line(options, &removal.text())
+}
+
+/// The segment, and what may be left beside it.
+fn remove(segment: &Path) -> std::io::Result<()> {
+    std::fs::remove_file(segment)?;
+    for file in beside(segment) {
+        // As a rule there is none.
+        let _ = std::fs::remove_file(file);
+    }
+    Ok(())
+}
+
+/// Removes what a kill between two steps left beside a segment that is gone, as a note says.
+fn sweep(options: &StoreOptions) {
+    let Ok(notes) = read_checkpoints(&options.checkpoint_path()) else { return };
+    for removal in notes.removed {
+        let segment = options.folder.join(format!("{}.{EXTENSION}", removal.removed));
+        // A name and no way out of the folder.
+        if name(&segment) == Some(&removal.removed) && !segment.exists() {
+            beside(&segment).iter().for_each(|file| drop(std::fs::remove_file(file)));
+        }
+    }
 }

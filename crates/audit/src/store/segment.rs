@@ -148,7 +148,7 @@ impl Segment {
     ) -> Result<(Self, Database), StoreError> {
         let header = Header {
             format: FORMAT,
-            segment: name(instance, index),
+            segment: segment_name(instance, index),
             instance: instance.to_owned(),
             index,
             first,
@@ -302,10 +302,11 @@ impl Segment {
     }
 }
 
-fn name(instance: &str, index: u32) -> String {
+/// How a segment is called.
+pub(crate) fn segment_name(instance: &str, index: u32) -> String {
     format!("{instance}.{index:04}")
 }
 
 fn path_in(folder: &Path, instance: &str, index: u32) -> PathBuf {
-    folder.join(format!("{}.{EXTENSION}", name(instance, index)))
+    folder.join(format!("{}.{EXTENSION}", segment_name(instance, index)))
 }

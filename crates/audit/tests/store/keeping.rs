@@ -252,28 +252,6 @@ fn segments_are_sealed_and_continued() {
     assert!(problems[0].what.contains("segment 1 of the instance is followed by 3"), "{problems:?}");
 }
 
-/// AUD-6: retention removes whole sealed segments, the oldest first, by size and by age, and notes it.
-#[test]
-fn retention_removes_the_oldest_sealed_segments() {
-    let folder = tempfile::tempdir().unwrap();
-    let first = written(folder.path(), 100, |_| {});
-    let second = written(folder.path(), 100, |_| {});
-    let size = std::fs::metadata(&second).unwrap().len();
-    let third = written(folder.path(), 100, |options| options.keep_bytes = Some(size * 5 / 2));
-    assert_eq!(segments(folder.path()), [second.clone(), third.clone()]);
-    let file = read_checkpoints(&folder.path().join(CHECKPOINT_FILE)).unwrap();
-    assert_eq!(file.removed, [first.file_stem().unwrap().to_str().unwrap()]);
-    assert!(file.checkpoints.iter().filter(|it| it.sealed).count() == 3 && file.unknown.is_empty());
-
-    let old = std::fs::File::options().append(true).open(&second).unwrap();
-    old.set_modified(std::time::SystemTime::now() - Duration::from_secs(7_200)).unwrap();
-    let future = std::fs::File::options().append(true).open(&third).unwrap();
-    // A clock that was set back makes nothing old.
-    future.set_modified(std::time::SystemTime::now() + Duration::from_secs(7_200)).unwrap();
-    let fourth = written(folder.path(), 1, |options| options.keep_for = Some(Duration::from_secs(3_600)));
-    assert_eq!(segments(folder.path()), [third, fourth]);
-}
-
 /// AUD-3: checkpoints are told, appended to their file, and signed where there is a key; proofs rest on them.
 #[test]
 fn checkpoints_are_published_and_signed() {

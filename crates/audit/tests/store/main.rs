@@ -8,5 +8,6 @@ mod journal;
 mod keeping;
 mod killed;
 mod pairs;
+mod removal;
 mod support;
 mod tamper;

@@ -72,29 +72,23 @@ pub(super) fn verify(
     let mut verifier = Verifier::new(public_key(verify.key.as_ref())?);
     verify.head.iter().for_each(|head| verifier.expect(head.clone()));
     let whole = verify.files.is_empty();
-    let mut removed = Vec::new();
     let beside = settings.checkpoint_file.clone().unwrap_or_else(|| folder.join(CHECKPOINT_FILE));
     for file in verify.checkpoints.iter().chain(whole.then_some(&beside)) {
         let read = read_checkpoints(file).map_err(|error| error.to_string())?;
         read.checkpoints.iter().for_each(|checkpoint| verifier.expect(checkpoint.into()));
-        removed.extend(read.removed);
+        read.removed.into_iter().for_each(|removal| verifier.explain(removal));
         for line in read.unknown {
             verifier.report(&file.display().to_string(), format!("line {line} is no checkpoint"));
         }
     }
     let files = if whole { segments(folder) } else { verify.files.clone() };
     verifier.read(&files);
-    let (verified, mut problems, absent) = verifier.finish();
-    let mut missing: Vec<&str> = absent.iter().map(|it| it.segment.as_str()).collect();
-    missing.retain(|name| !removed.iter().any(|gone| gone == name));
-    missing.dedup();
-    if whole {
-        problems.extend(missing.iter().map(|name| bridgehead::audit::Problem {
-            segment: (*name).to_owned(),
-            row: None,
-            what: "the whole segment is missing, and retention did not note that it removed it".to_owned(),
-        }));
-    }
+    let (verified, problems) = if whole {
+        verifier.finish_folder()
+    } else {
+        let (verified, problems, _) = verifier.finish();
+        (verified, problems)
+    };
     let exit = if problems.is_empty() { Exit::Success } else { Exit::Failure };
     if json {
         let segments = verified.iter().map(|segment| json!({"segment": segment}).to_string());

@@ -1,0 +1,203 @@
+//! What is removed and why, and whose folder it is.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bridgehead_audit::{
+    CHECKPOINT_FILE, Clock, Expected, Problem, PublicKey, Signer, SqliteSink, StoreError, StoreOptions,
+    Verifier, read_checkpoints, segments,
+};
+use rusqlite::Connection;
+
+use crate::support::{open, python_is_content, verify, written};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A clock that is late by so much.
+struct Late(Duration);
+
+impl Clock for Late {
+    fn wall(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now() - self.0
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+fn name(file: &Path) -> &str {
+    file.file_stem().unwrap().to_str().unwrap()
+}
+
+/// What `audit verify` finds in a folder.
+fn verify_folder(folder: &Path, key: Option<PublicKey>) -> Vec<Problem> {
+    let mut verifier = Verifier::new(key);
+    let stated = read_checkpoints(&folder.join(CHECKPOINT_FILE)).unwrap();
+    assert!(stated.unknown.is_empty());
+    stated.checkpoints.iter().for_each(|checkpoint| verifier.expect(Expected::from(checkpoint)));
+    stated.removed.into_iter().for_each(|removal| verifier.explain(removal));
+    verifier.read(&segments(folder));
+    verifier.finish_folder().1
+}
+
+fn beside(segment: &Path) -> [PathBuf; 4] {
+    let ending = |ending: &str| segment.with_extension(format!("sqlite{ending}"));
+    [ending("-wal"), ending("-shm"), ending("-journal"), segment.with_extension("rows")]
+}
+
+/// WALL-9, AUD-6: how old a segment is says its seal, not the times of its file, which anybody may set; all that belongs to
+/// a removed one goes with it, and what is noted of it satisfies the verifier.
+#[test]
+fn a_segment_is_as_old_as_its_seal() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = written(folder.path(), 3, |options| options.clock = Arc::new(Late(2 * HOUR)));
+    let young = written(folder.path(), 3, |_| {});
+    let future = written(folder.path(), 3, |options| options.clock = Arc::new(Late(Duration::ZERO)));
+    for (file, time) in [(&old, SystemTime::now() + HOUR), (&young, SystemTime::now() - 2 * HOUR)] {
+        fs::File::options().append(true).open(file).unwrap().set_modified(time).unwrap();
+    }
+    beside(&old).iter().for_each(|file| fs::write(file, "").unwrap());
+    let last = written(folder.path(), 1, |options| options.keep_for = Some(HOUR));
+    assert_eq!(segments(folder.path()), [young, future, last]);
+    assert!(!beside(&old).iter().any(|file| file.exists()));
+    assert_eq!(verify_folder(folder.path(), None), []);
+    let notes = read_checkpoints(&folder.path().join(CHECKPOINT_FILE)).unwrap().removed;
+    let note = &notes[0];
+    assert_eq!((notes.len(), note.removed.as_str(), note.count), (1, name(&old), Some(6)));
+    assert_eq!((note.reason.as_deref(), note.sealed.is_some()), (Some("age"), true));
+}
+
+/// AUD-6: of too much the oldest goes, and only what is sealed as it says.
+#[test]
+fn of_too_much_the_oldest_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let [changed, first, second] = [(); 3].map(|()| written(folder.path(), 100, |_| {}));
+    let change = "UPDATE checkpoints SET body = replace(body, ':true', ': true')";
+    Connection::open(&changed).unwrap().execute_batch(change).unwrap();
+    let size = fs::metadata(&second).unwrap().len();
+    let third = written(folder.path(), 100, |options| options.keep_bytes = Some(size * 7 / 2));
+    assert_eq!(segments(folder.path()), [changed, second, third]);
+    let notes = read_checkpoints(&folder.path().join(CHECKPOINT_FILE)).unwrap().removed;
+    assert_eq!((notes[0].removed.as_str(), notes[0].reason.as_deref()), (name(&first), Some("size")));
+}
+
+/// Several segments of one instance.
+fn several(folder: &Path, signer: Option<Signer>) -> Vec<PathBuf> {
+    let mut options = StoreOptions::new(folder);
+    (options.segment_bytes, options.signer) = (4_000, signer);
+    let sink = SqliteSink::open(options).unwrap();
+    crate::support::eventually("a fourth segment begins", || {
+        crate::support::block_on(crate::support::call(&sink, 1)).unwrap();
+        segments(folder).len() >= 4
+    });
+    sink.close();
+    segments(folder)
+}
+
+/// WALL-9: a removal that no note explains is found: by the checkpoints of the segment, and where those are gone too by the
+/// segment that came after it. A note that does not fit explains nothing.
+#[test]
+fn a_removal_without_a_note_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = several(folder.path(), None);
+    let beside = folder.path().join(CHECKPOINT_FILE);
+    let lines = fs::read_to_string(&beside).unwrap();
+    fs::remove_file(&files[0]).unwrap();
+    let first = name(&files[0]);
+    let problems = verify_folder(folder.path(), None);
+    assert!(problems.len() == 1 && problems[0].segment == first, "{problems:?}");
+    assert!(problems[0].what.contains("did not note"), "{problems:?}");
+
+    let without: Vec<&str> = lines.split_inclusive('\n').filter(|line| !line.contains(first)).collect();
+    fs::write(&beside, without.concat()).unwrap();
+    assert_eq!(verify_folder(folder.path(), None), problems, "what follows it is there");
+
+    let old_note = format!("{{\"removed\":\"{first}\",\"time\":\"2026-11-15T12:00:00.000000Z\"}}\n");
+    fs::write(&beside, format!("{lines}{old_note}")).unwrap();
+    assert_eq!(verify_folder(folder.path(), None), [], "as older versions noted it");
+    let other = old_note.replace("}\n", &format!(",\"count\":1,\"head\":\"{}\"}}\n", "0".repeat(64)));
+    fs::write(&beside, format!("{lines}{other}")).unwrap();
+    let problems = verify_folder(folder.path(), None);
+    assert!(problems[0].what.contains("does not fit"), "{problems:?}");
+}
+
+/// WALL-9: where checkpoints are signed so are the notes of removals, and one that is not explains nothing.
+#[test]
+fn a_note_is_signed_where_checkpoints_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (secret, public) = (folder.path().join("secret"), folder.path().join("public"));
+    fs::write(&secret, "11".repeat(32)).unwrap();
+    let signer = || Signer::read(&secret).unwrap();
+    fs::write(&public, signer().public().to_string()).unwrap();
+    let key = || Some(PublicKey::read(&public).unwrap());
+    let audit = folder.path().join("audit");
+    let files = several(&audit, Some(signer()));
+    let total: u64 = files.iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+    written(&audit, 1, |options| {
+        (options.keep_bytes, options.signer) = (Some(total / 2), Some(signer()));
+    });
+    assert!(!segments(&audit).contains(&files[0]));
+    assert_eq!(verify_folder(&audit, key()), []);
+    let beside = audit.join(CHECKPOINT_FILE);
+    let lines = fs::read_to_string(&beside).unwrap();
+    fs::write(&beside, lines.replace("\"reason\":\"size\"", "\"reason\":\"age\"")).unwrap();
+    let problems = verify_folder(&audit, None);
+    assert!(problems.iter().any(|it| it.what.contains("signature is wrong")), "{problems:?}");
+    assert!(problems.iter().any(|it| it.what.contains("did not note")), "{problems:?}");
+}
+
+/// WALL-9: a folder that others may write to, or that belongs to another, is refused with what cures it.
+#[test]
+fn a_folder_of_others_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for mode in [0o770, 0o707, 0o1777] {
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let error = SqliteSink::open(StoreOptions::new(folder.path())).unwrap_err();
+        assert!(matches!(error, StoreError::Unsafe { .. }));
+        let said = error.to_string();
+        assert!(said.contains("chmod go-w") && said.contains("audit.folder"), "{said}");
+    }
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    open(folder.path()).close();
+    // Only the superuser can give a folder away; for others there is none to try it with.
+    if std::os::unix::fs::chown(folder.path(), Some(12_345), None).is_ok() {
+        let said = SqliteSink::open(StoreOptions::new(folder.path())).unwrap_err().to_string();
+        assert!(said.contains("belongs to user 12345"), "{said}");
+        std::os::unix::fs::chown(folder.path(), Some(0), None).unwrap();
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was left in it");
+}
+
+/// WALL-9: what stands in the folder is not followed where it is a link, and the folder itself may be behind one. The lock
+/// is its owner's alone.
+#[test]
+fn links_in_the_folder_are_not_followed() {
+    let outside = tempfile::tempdir().unwrap();
+    let victim = outside.path().join("victim");
+    fs::write(&victim, "mine").unwrap();
+    let folder = outside.path().join("audit");
+    let real = outside.path().join("real");
+    fs::create_dir(&real).unwrap();
+    symlink(&real, &folder).unwrap();
+    symlink(&victim, real.join(CHECKPOINT_FILE)).unwrap();
+    symlink(&victim, real.join("0199d0a5-6f2b-7c3e-8d4f-0123456789ab.lock")).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let sound = written(elsewhere.path(), 1, |_| {});
+    let link = real.join("0199d0a5-6f2b-7c3e-8d4f-0123456789ab.0001.sqlite");
+    symlink(&sound, &link).unwrap();
+
+    let sink = open(&folder);
+    let lock = real.join(format!("{}.lock", sink.instance()));
+    assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+    crate::support::block_on(crate::support::call(&sink, 1)).unwrap();
+    sink.close();
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+    let own = segments(&folder).pop().unwrap();
+    assert_eq!(verify(std::slice::from_ref(&own)).1, []);
+    assert!(python_is_content(&[own.to_str().unwrap()]));
+    assert_eq!(verify(std::slice::from_ref(&link)).1.len(), 1, "a link is no segment");
+}
