@@ -13,10 +13,11 @@
 //! A request of the peer's own says nothing about which of ours it is for. It goes to the only one that is open
 //! for somebody who can answer it, and is refused where there is none or more than one.
 
+mod slot;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
 
 use bridgehead_wire::{
     Abilities, Id, Level, Message, Method, Notification, Object, Raw, Redactor, Request, Response, RpcError,
@@ -29,14 +30,11 @@ use tracing::debug;
 
 use crate::catalog::Lists;
 use crate::crash::Fault;
-use crate::doorbell::Doorbell;
 use crate::link::{Event, LinkError, Purpose};
 use crate::notice::Notice;
 
-/// Progress that may wait for one slow receiver; beyond it the newest replaces the one before.
-const QUEUED_PROGRESS: usize = 256;
-/// What may wait of one peer's questions beyond that is refused.
-const QUEUED_EVENTS: usize = 2 * QUEUED_PROGRESS;
+pub(crate) use slot::Slot;
+
 /// How many requests that were given up are known by their ids; a strict board has far fewer.
 const GIVEN_UP: usize = 64;
 /// How much of a line that is not JSON goes into the log.
@@ -94,26 +92,6 @@ struct Table {
     /// The last requests that nobody waits for any more, and that may still be answered.
     given_up: VecDeque<u64>,
     ended: Option<LinkError>,
-}
-
-/// Where one request's messages wait for it.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) purpose: Purpose,
-    /// The bits of what can be asked of whom the request is for, once it is sent.
-    abilities: AtomicU8,
-    /// Whether log lines of the request are wanted.
-    logs: AtomicBool,
-    state: Mutex<Waiting>,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    queue: VecDeque<Event>,
-    waker: Option<Waker>,
-    /// Of the thread that the waiting task runs on.
-    bell: Option<Arc<Doorbell>>,
-    last_progress: Option<f64>,
 }
 
 impl Switchboard {
@@ -205,12 +183,7 @@ impl Switchboard {
 
     /// A slot for the request `id`. On a link that has ended it holds the reason already.
     pub(crate) fn register(&self, id: u64, purpose: Purpose) -> Arc<Slot> {
-        let slot = Arc::new(Slot {
-            purpose,
-            abilities: AtomicU8::new(0),
-            logs: AtomicBool::new(false),
-            state: Mutex::default(),
-        });
+        let slot = Arc::new(Slot::new(purpose));
         let mut table = self.table.lock();
         if let Some(error) = &table.ended {
             slot.push(Event::Lost(error.clone()));
@@ -388,16 +361,7 @@ impl Switchboard {
         let Some(params) = params else { return };
         let Some((token, progress)) = reached(&params) else { return };
         let Some(slot) = self.table.lock().slots.get(&token).cloned() else { return };
-        let mut waiting = slot.state.lock();
-        // The protocol wants progress to increase; what does not is noise to the client.
-        if waiting.last_progress.is_some_and(|last| progress <= last) {
-            return;
-        }
-        waiting.last_progress = Some(progress);
-        if waiting.queue.len() >= QUEUED_PROGRESS {
-            waiting.queue.pop_back();
-        }
-        waiting.push(Event::Progress(params));
+        slot.progressed(params, progress);
     }
 
     /// A log line says nothing about the request it belongs to: it is for the only one that wants any, else for
@@ -405,7 +369,7 @@ impl Switchboard {
     fn logged(&self, params: Option<Raw>) {
         let Some(params) = params else { return };
         let table = self.table.lock();
-        let mut wanting = table.slots.values().filter(|slot| slot.logs.load(Ordering::Acquire));
+        let mut wanting = table.slots.values().filter(|slot| slot.wants_logs());
         if let (Some(slot), None) = (wanting.next(), wanting.next()) {
             slot.push_if_room(Event::Log(params));
             return;
@@ -549,73 +513,5 @@ pub(crate) fn reached(params: &Raw) -> Option<(u64, f64)> {
     params.decode::<Progress>().ok().map(|progress| (progress.token, progress.progress))
 }
 
-impl Slot {
-    /// For what comes once: the answer, or the end.
-    fn push(&self, event: Event) {
-        self.state.lock().push(event);
-    }
-
-    /// For what the peer may send as often as it likes, and may be lost.
-    fn push_if_room(&self, event: Event) {
-        let mut waiting = self.state.lock();
-        if waiting.queue.len() < QUEUED_EVENTS {
-            waiting.push(event);
-        }
-    }
-
-    fn has_room(&self) -> bool {
-        self.state.lock().queue.len() < QUEUED_EVENTS
-    }
-
-    /// Lets the peer's questions in, as far as they can be answered.
-    pub(crate) fn can_answer(&self, abilities: Abilities) {
-        self.abilities.store(abilities.bits(), Ordering::Release);
-    }
-
-    /// Lets log lines in.
-    pub(crate) fn want_logs(&self) {
-        self.logs.store(true, Ordering::Release);
-    }
-
-    fn abilities(&self) -> Abilities {
-        Abilities::from_bits(self.abilities.load(Ordering::Acquire))
-    }
-
-    /// The ids of the questions that nobody has looked at. None come once the slot is released.
-    pub(crate) fn unseen(&self) -> Vec<Id> {
-        let asked = |event| match event {
-            Event::Asked(asked) => Some(asked.id),
-            _ => None,
-        };
-        self.state.lock().queue.drain(..).filter_map(asked).collect()
-    }
-
-    /// Whether something has come already.
-    pub(crate) fn has_event(&self) -> bool {
-        !self.state.lock().queue.is_empty()
-    }
-
-    /// What has come next, or wakes the task of `context` when it does.
-    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Event> {
-        let mut waiting = self.state.lock();
-        if let Some(event) = waiting.queue.pop_front() {
-            return Poll::Ready(event);
-        }
-        if !waiting.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-            waiting.waker = Some(context.waker().clone());
-            waiting.bell = Doorbell::here();
-        }
-        Poll::Pending
-    }
-}
-
-impl Waiting {
-    fn push(&mut self, event: Event) {
-        self.queue.push_back(event);
-        match (self.waker.take(), &self.bell) {
-            (Some(waker), Some(bell)) => bell.wake(waker),
-            (Some(waker), None) => waker.wake(),
-            (None, _) => {}
-        }
-    }
-}
+#[cfg(test)]
+mod tests;
