@@ -18,8 +18,7 @@ impl AuditSink for Ledger {
     fn enter(&self, event: &Enter) -> EnterFuture {
         let mut lines = self.0.lock();
         lines.push(format!("{} begins", event.tool()));
-        let ticket = Ticket::new(1, lines.len() as u64);
-        Box::pin(std::future::ready(Ok(Some(ticket))))
+        Box::pin(std::future::ready(Ok(Some(Ticket::new(1, lines.len() as u64)))))
     }
 
     fn exit(&self, _ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
