@@ -174,8 +174,8 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("WALL", 4, "a Landlock too old for what was asked counts as missing, and gaps are shown"),
     kept("WALL", 5, "a confined server with network cannot call the gateway's own endpoint"),
     kept("WALL", 6, "over loopback only the users that `http.local_users` names may call"),
-    later("WALL", 7, "a configuration found in the current folder runs only after a person agreed to it"),
-    later("WALL", 8, "a gateway that would start itself refuses, by a marker in its children's environment"),
+    kept("WALL", 7, "a configuration found in the current folder runs only after a person agreed to it"),
+    kept("WALL", 8, "a gateway that would start itself refuses, by a marker in its children's environment"),
     kept(
         "WALL",
         9,
@@ -224,7 +224,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "a confined server that fails to start names its profile and the key that is probably missing",
     ),
     kept("HOUR", 7, "a restriction that does nothing is honoured or warned about"),
-    later("HOUR", 8, "a removed configuration file changes nothing"),
+    kept("HOUR", 8, "a removed configuration file changes nothing"),
     kept("HOUR", 9, "a command with arguments in it is told that they belong in `args`"),
     later("HOUR", 10, "the endpoint that is printed works, and `allowed_origins` works in a browser"),
     later(

@@ -58,7 +58,8 @@ impl fmt::Debug for SourceText {
 pub struct ConfigError(pub Vec<Diagnostic>);
 
 impl Diagnostic {
-    pub(crate) fn error(message: impl Into<String>) -> Self {
+    /// An error in these words, at no place yet.
+    pub fn error(message: impl Into<String>) -> Self {
         Self { severity: Severity::Error, message: message.into(), help: None, label: None, place: None }
     }
 
@@ -77,7 +78,9 @@ impl Diagnostic {
         self
     }
 
-    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }

@@ -25,6 +25,9 @@ pub const LOG: &str = "BRIDGEHEAD_LOG";
 /// Milliseconds for the handshake and each attempt of a call through the bridge library.
 pub const MCP_TIMEOUT: &str = "BRIDGEHEAD_MCP_TIMEOUT";
 
+/// Which configurations are served above a server: set for servers, not read from people.
+pub const PARENTS: &str = "BRIDGEHEAD_PARENTS";
+
 /// All variables of the `BRIDGEHEAD_` namespace with the sentence of the reference page.
 pub const VARIABLES: &[(&str, &str)] = &[
     (CONFIG, "The configuration file to use; `--config` wins over it."),
@@ -39,6 +42,11 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (LOG, "How much is logged: `off`, `error`, `warn`, `info`, `debug` or `trace`."),
     (MCP_TIMEOUT, "Milliseconds for the handshake and each attempt of a call through the bridge library."),
+    (
+        PARENTS,
+        "Set by the gateway for its servers: which configurations are served above them. A gateway that finds its own \
+         there would start itself without end, and refuses.",
+    ),
 ];
 
 const NAMESPACE: &str = "BRIDGEHEAD_";
@@ -98,6 +106,7 @@ impl Environment {
                 self.log = Some(value.parse().map_err(|error| Diagnostic::error(format!("{LOG}: {error}")))?);
             }
             MCP_TIMEOUT => self.mcp_timeout = Some(milliseconds(name, value)?),
+            PARENTS => {}
             _ => return Err(unknown(name)),
         }
         Ok(())
@@ -216,7 +225,7 @@ mod tests {
         assert_snapshot!(error, @r"
     error: unknown environment variable BRIDGEHEAD_COLOUR_OF_THE_SKY
      |
-     = help: unset it; the variables are BRIDGEHEAD_CONFIG, BRIDGEHEAD_MODE, BRIDGEHEAD_STARTUP_TIMEOUT_MS, BRIDGEHEAD_HTTP_TOKEN, BRIDGEHEAD_LOG, BRIDGEHEAD_MCP_TIMEOUT
+     = help: unset it; the variables are BRIDGEHEAD_CONFIG, BRIDGEHEAD_MODE, BRIDGEHEAD_STARTUP_TIMEOUT_MS, BRIDGEHEAD_HTTP_TOKEN, BRIDGEHEAD_LOG, BRIDGEHEAD_MCP_TIMEOUT, BRIDGEHEAD_PARENTS
 
     error: BRIDGEHEAD_CONFIG is empty
      |

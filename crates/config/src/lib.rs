@@ -46,7 +46,7 @@ mod url;
 pub use diagnostic::{ConfigError, Diagnostic, Severity};
 pub use environment::Environment;
 pub use filter::ToolFilter;
-pub use load::{load, locate};
+pub use load::{Found, Origin, load, load_text, locate, read_text};
 pub use proxy::{InvalidProxy, Proxy};
 pub use reference::reference;
 pub use schema::json_schema;

@@ -11,14 +11,34 @@ use crate::section::Findings;
 use crate::settings::{Config, TokenSource};
 use crate::tree::{self, Node, SyntaxError};
 
-/// The file to use: `explicit` (the `--config` option), `BRIDGEHEAD_CONFIG`, `bridgehead.toml` and `.mcp.json`
-/// in `cwd`, `bridgehead/bridgehead.toml` in the user's configuration folder. `None` if there is none of them,
-/// an error if one that was named does not exist.
+/// A configuration that may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The file.
+    pub path: PathBuf,
+    /// How it came to be looked at.
+    pub origin: Origin,
+}
+
+/// How a configuration came to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// `--config` or `BRIDGEHEAD_CONFIG` names it.
+    Named,
+    /// It lies in the current folder, so it may be anybody's: whoever uses it asks a person first.
+    Folder,
+    /// It is the user's own, in the configuration folder.
+    User,
+}
+
+/// The files that may be used, the one to prefer first: `explicit` (the `--config` option) or `BRIDGEHEAD_CONFIG`
+/// alone; else those that exist of `bridgehead.toml` and `.mcp.json` in `cwd` and `bridgehead/bridgehead.toml` in the
+/// user's configuration folder. An error if one that was named does not exist.
 pub fn locate(
     explicit: Option<&Path>,
     environment: &Environment,
     cwd: &Path,
-) -> Result<Option<PathBuf>, ConfigError> {
+) -> Result<Vec<Found>, ConfigError> {
     let named = match (explicit, &environment.config) {
         (Some(path), _) => Some((path, "--config")),
         (None, Some(path)) => Some((path.as_path(), environment::CONFIG)),
@@ -26,7 +46,7 @@ pub fn locate(
     };
     if let Some((path, by)) = named {
         if cwd.join(path).is_file() {
-            return Ok(Some(path.to_owned()));
+            return Ok(vec![Found { path: path.to_owned(), origin: Origin::Named }]);
         }
         let message = format!("there is no file `{}`, which {by} names", path.display());
         return Err(Diagnostic::error(message).help(format!("correct {by}, or leave it out")).into());
@@ -37,43 +57,59 @@ pub fn locate(
         .filter(|folder| folder.is_absolute())
         .or_else(|| environment.variable("HOME").map(|home| Path::new(home).join(".config")))
         .map(|folder| folder.join("bridgehead").join("bridgehead.toml"));
-    let found = [Some(cwd.join("bridgehead.toml")), Some(cwd.join(".mcp.json")), user]
-        .into_iter()
-        .flatten()
-        .find(|path| path.is_file());
-    Ok(found)
+    // Somebody who works in the configuration folder finds their own file there.
+    let own = user.as_ref().and_then(|path| path.canonicalize().ok());
+    let in_folder = [cwd.join("bridgehead.toml"), cwd.join(".mcp.json")].into_iter().map(|path| {
+        let is_own = own.is_some() && path.canonicalize().ok() == own;
+        Found { path, origin: if is_own { Origin::User } else { Origin::Folder } }
+    });
+    let all = in_folder.chain(user.map(|path| Found { path, origin: Origin::User }));
+    Ok(all.filter(|found| found.path.is_file()).collect())
+}
+
+/// Reads the bytes of a file. Relative paths start from `cwd`.
+pub fn read_text(path: &Path, cwd: &Path) -> Result<Vec<u8>, ConfigError> {
+    std::fs::read(cwd.join(path)).map_err(|error| {
+        Diagnostic::error(format!("cannot read the configuration: {error}")).in_file(path).into()
+    })
 }
 
 /// Reads and checks a file, or gives the defaults if there is none. Relative paths start from `cwd`.
 pub fn load(path: Option<&Path>, environment: &Environment, cwd: &Path) -> Result<Config, ConfigError> {
-    let mut config = match path {
-        Some(path) => {
-            let full = cwd.join(path);
-            let text = std::fs::read(&full).map_err(|error| {
-                Diagnostic::error(format!("cannot read the configuration: {error}")).in_file(path)
-            })?;
-            let text = String::from_utf8(text).map_err(|error| {
-                let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
-                    .iter()
-                    .filter(|byte| **byte == b'\n');
-                Diagnostic::error(format!("line {} is not UTF-8 text", line.count() + 1)).in_file(path)
-            })?;
-            let base = full.parent().unwrap_or(cwd);
-            parse(path, text, World { environment, base, cwd })?
-        }
+    match path {
+        Some(path) => load_text(path, read_text(path, cwd)?, environment, cwd),
         None => {
             let mut config = Config::demo();
             if let Some(value) = &environment.http_token {
                 config.http.token =
                     TokenSource::Env { name: environment::HTTP_TOKEN.to_owned(), value: value.clone() };
             }
-            config
+            Ok(with_environment(config, environment))
         }
-    };
+    }
+}
+
+/// Checks the text of a file that was read before, so that what was looked at is what is used.
+pub fn load_text(
+    path: &Path,
+    text: Vec<u8>,
+    environment: &Environment,
+    cwd: &Path,
+) -> Result<Config, ConfigError> {
+    let full = cwd.join(path);
+    let text = String::from_utf8(text).map_err(|error| {
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|byte| **byte == b'\n');
+        Diagnostic::error(format!("line {} is not UTF-8 text", line.count() + 1)).in_file(path)
+    })?;
+    let base = full.parent().unwrap_or(cwd);
+    Ok(with_environment(parse(path, text, World { environment, base, cwd })?, environment))
+}
+
+fn with_environment(mut config: Config, environment: &Environment) -> Config {
     config.http.sudo_uid = environment.variable("SUDO_UID").and_then(|uid| uid.parse().ok());
     config.gateway.mode = environment.mode.unwrap_or(config.gateway.mode);
     config.gateway.startup_timeout = environment.startup_timeout.unwrap_or(config.gateway.startup_timeout);
-    Ok(config)
+    config
 }
 
 fn is_json(path: &Path, text: &str) -> bool {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use bridgehead_config::{Environment, locate};
+use bridgehead_config::{Environment, Origin, locate};
 
 struct Place {
     folder: tempfile::TempDir,
@@ -30,10 +30,16 @@ impl Place {
     }
 
     fn locate(&self, explicit: Option<&str>) -> Result<Option<PathBuf>, String> {
+        Ok(self.all("cwd", explicit)?.into_iter().next().map(|(path, _)| path))
+    }
+
+    /// All that may be used in a folder.
+    fn all(&self, folder: &str, explicit: Option<&str>) -> Result<Vec<(PathBuf, Origin)>, String> {
         let environment = Environment::read(self.variables.clone()).unwrap();
         let root = self.folder.path();
-        locate(explicit.map(Path::new), &environment, &root.join("cwd"))
-            .map(|found| found.map(|path| path.strip_prefix(root).map_or(path.clone(), Path::to_owned)))
+        let short = |path: &Path| path.strip_prefix(root).map_or(path.to_owned(), Path::to_owned);
+        locate(explicit.map(Path::new), &environment, &root.join(folder))
+            .map(|all| all.iter().map(|found| (short(&found.path), found.origin)).collect())
             .map_err(|error| error.to_string().replace(root.to_str().unwrap(), "ROOT"))
     }
 }
@@ -85,4 +91,19 @@ fn a_named_file_must_exist() {
      = help: correct BRIDGEHEAD_CONFIG, or leave it out
     ");
     assert!(place.locate(Some(".")).is_err(), "a folder is not a file");
+}
+
+/// WALL-7: what lies in the current folder is told apart from what somebody named and from the user's own file.
+#[test]
+fn each_file_says_how_it_came_to_be_looked_at() {
+    let place = Place::with(&["cwd/named.toml", OWN, CLIENT, XDG]).set("XDG_CONFIG_HOME", "xdg");
+    let check = |folder: &str, explicit: Option<&str>, expected: &[(&str, Origin)]| {
+        let expected: Vec<_> = expected.iter().map(|(path, origin)| (PathBuf::from(path), *origin)).collect();
+        assert_eq!(place.all(folder, explicit), Ok(expected));
+    };
+    check("cwd", Some("named.toml"), &[("named.toml", Origin::Named)]);
+    check("cwd", Some("bridgehead.toml"), &[("bridgehead.toml", Origin::Named)]);
+    check("cwd", None, &[(OWN, Origin::Folder), (CLIENT, Origin::Folder), (XDG, Origin::User)]);
+    check("home", None, &[(XDG, Origin::User)]);
+    check("xdg/bridgehead", None, &[(XDG, Origin::User), (XDG, Origin::User)]);
 }

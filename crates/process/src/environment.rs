@@ -105,6 +105,7 @@ pub const INHERITED: &[(&str, &[&str])] = &[
             "UV_TOOL_DIR",
         ],
     ),
+    ("gateways above", &["BRIDGEHEAD_PARENTS"]),
 ];
 
 fn listed() -> impl Iterator<Item = &'static str> {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     /// LINK-1: a child inherits an exact list of variables and nothing else. HOUR-5: what it needs to reach the network is
-    /// on it, in both cases where programs look for both.
+    /// on it, in both cases where programs look for both. WALL-8: so is what tells a gateway of those above it.
     #[test]
     fn the_base_environment_is_an_allow_list() {
         let passed = [
@@ -172,10 +173,12 @@ mod tests {
             ("npm_config_registry", "https://npm.corp/"),
             ("PIP_INDEX_URL", "https://pypi.corp/simple"),
             ("UV_CACHE_DIR", "/h/.uv"),
+            ("BRIDGEHEAD_PARENTS", "ab,cd"),
         ];
         let mut parent = map(&passed);
         parent.extend(map(&[
             ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("BRIDGEHEAD_HTTP_TOKEN", "s"),
             ("npm_config__auth", "s"),
             ("PATHS", "x"),
             ("LD_PRELOAD", "x"),

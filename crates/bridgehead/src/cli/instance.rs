@@ -59,7 +59,11 @@ impl Which {
     pub(crate) fn one(&self, world: &World) -> Result<Instance, Exit> {
         let mut meant = self.all(world)?;
         match meant.pop() {
-            Some(only) if meant.is_empty() => Ok(only),
+            Some(only) if meant.is_empty() => {
+                let file = only.config.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
+                output::talk(&format!("configuration: {file} (gateway with pid {})", only.pid));
+                Ok(only)
+            }
             Some(last) => {
                 meant.push(last);
                 output::talk(&format!(

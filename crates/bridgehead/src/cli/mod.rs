@@ -24,6 +24,7 @@ mod serve;
 mod status;
 mod target;
 mod tools;
+mod trust;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,8 +51,9 @@ use self::world::World;
   bridgehead check                          the configuration, and whether each server starts
   bridgehead status                         how the running gateway and its servers are
 
-Configuration: --config, BRIDGEHEAD_CONFIG, ./bridgehead.toml, ./.mcp.json,
-$XDG_CONFIG_HOME/bridgehead/bridgehead.toml; without any of them a demo runs."
+Configuration: --config, BRIDGEHEAD_CONFIG, ./bridgehead.toml and ./.mcp.json once
+you agreed to them, $XDG_CONFIG_HOME/bridgehead/bridgehead.toml; without any of
+them a demo runs."
 )]
 struct Cli {
     #[command(flatten)]
@@ -139,7 +141,8 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Events(events) => events.json,
         Verb::Audit(audit) => audit.json,
     };
-    let world = match World::read() {
+    let speaks_mcp = matches!(&verb, Verb::Serve(serve) if serve.stdio);
+    let world = match World::read(speaks_mcp) {
         Ok(world) => world,
         Err(error) => return output::configuration_error(&error, wants_json),
     };

@@ -1,6 +1,7 @@
 //! Takes a changed configuration into a running gateway: on SIGHUP, and when its file has become another one.
 //!
-//! A file that cannot be used leaves everything as it is; the log and the status say why. Settings that only a
+//! A file that cannot be used, that is gone, or that nobody agreed to leaves everything as it is; the log and the
+//! status say why. Settings that only a
 //! start can take are named. Servers that did not change are not touched, which is the gateway's to see to.
 
 use std::fmt::Debug;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead::config::{ConfigError, ServerName, Source};
+use bridgehead::config::{ServerName, Source};
 use bridgehead::{Config, Exposed, Gateway, Mode, check_endpoint};
 use bridgehead_gateway::{Reload, ReloadReport};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -81,8 +82,8 @@ impl Reloading {
     }
 
     async fn reload(&mut self) {
-        let (world, explicit) = (self.world.clone(), self.explicit.clone());
-        let loading = tokio::task::spawn_blocking(move || world.configuration(explicit.as_deref()));
+        let (world, explicit, running) = (self.world.clone(), self.explicit.clone(), self.config.clone());
+        let loading = tokio::task::spawn_blocking(move || world.again(explicit.as_deref(), &running));
         let Ok(loaded) = loading.await else { return };
         let outcome = match loaded {
             // A token that the new file may name is not asked for yet.
@@ -107,7 +108,7 @@ impl Reloading {
                 Reload { time: now(), ok: true, message, needs_restart }
             }
             Err(error) => {
-                let message = words(&error);
+                let message = error.to_string();
                 warn!(reason = message, "the new configuration cannot be used; the old one stays in effect");
                 Reload { time: now(), ok: false, message, needs_restart: Vec::new() }
             }
@@ -228,19 +229,6 @@ fn summary(report: &ReloadReport) -> String {
         part("changed", &report.changed),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
-}
-
-/// All that is wrong, in one line.
-fn words(error: &ConfigError) -> String {
-    let one = |diagnostic: &bridgehead::config::Diagnostic| {
-        let place = match (diagnostic.file(), diagnostic.position()) {
-            (Some(file), Some((line, column))) => format!("{}:{line}:{column}: ", file.display()),
-            (Some(file), None) => format!("{}: ", file.display()),
-            (None, _) => String::new(),
-        };
-        format!("{place}{}", diagnostic.message)
-    };
-    error.0.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

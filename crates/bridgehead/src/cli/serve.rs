@@ -1,5 +1,6 @@
 //! `bridgehead serve`: the gateway, until a signal or the end of stdin.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,7 +42,7 @@ pub(crate) struct Serve {
     listen: Option<SocketAddr>,
     /// Serve one client on stdin and stdout
     #[arg(long)]
-    stdio: bool,
+    pub(crate) stdio: bool,
     /// Serve HTTP, also with --stdio
     #[arg(long)]
     http: bool,
@@ -52,6 +53,13 @@ pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
     let mut config = match world.configured(serve.chosen.config.as_deref(), false) {
         Ok(config) => config,
         Err(exit) => return exit,
+    };
+    let variables = match world.for_servers(&config) {
+        Ok(variables) => variables,
+        Err(error) => {
+            output::talk(&format!("error: {error}"));
+            return Exit::Configuration;
+        }
     };
     let written = config.clone();
     Redactor::hide_everywhere(&config.audit.rules);
@@ -68,19 +76,25 @@ pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
             return Exit::Failure;
         }
     };
-    let exit = runtime.block_on(serve_until_end(config, serve, http, world, written));
+    let exit = runtime.block_on(serve_until_end(config, serve, http, (world, variables), written));
     runtime.shutdown_timeout(LAST_MOMENT);
     exit
 }
 
-async fn serve_until_end(config: Config, serve: &Serve, http: bool, world: &World, written: Config) -> Exit {
+async fn serve_until_end(
+    config: Config,
+    serve: &Serve,
+    http: bool,
+    (world, variables): (&World, BTreeMap<String, String>),
+    written: Config,
+) -> Exit {
     // First of all, so that it starts on another processor while the rest is made ready here.
     let _prepared = config
         .servers
         .iter()
         .any(|server| matches!(server.launch, Launch::Stdio(_)))
         .then(bridgehead_process::prepare);
-    let mut options = Server::builder().configured(&config).environment(world.variables.clone());
+    let mut options = Server::builder().configured(&config).environment(variables);
     match Control::directory(&world.variables) {
         Some(directory) => options = options.control(Control::new(directory).config(file(&config))),
         None => tracing::warn!("neither XDG_RUNTIME_DIR nor HOME is set, so there is no control socket"),
@@ -132,8 +146,7 @@ async fn serve_until_end(config: Config, serve: &Serve, http: bool, world: &Worl
     });
     let reloading = Reloading {
         world: world.clone(),
-        // The file that was found at the start stays the one: a search would find what a server puts in its way.
-        explicit: serve.chosen.config.clone().or_else(|| file(&written)),
+        explicit: serve.chosen.config.clone(),
         gateway: server.gateway().clone(),
         config: written,
         http,

@@ -254,10 +254,14 @@ fn tell_servers(tool: &str, config: &Config) {
 
 /// Starts a gateway without a front.
 pub(crate) fn start(config: Config, world: &World) -> Result<Gateway, Exit> {
+    let environment = world.for_servers(&config).map_err(|error| {
+        output::talk(&format!("error: {error}"));
+        Exit::Configuration
+    })?;
     let gateway = Gateway::new(Options {
         settings: config.gateway,
         servers: config.servers,
-        environment: world.variables.clone(),
+        environment,
         ..Options::default()
     });
     match gateway {

@@ -1,15 +1,25 @@
 //! What the program reads of the world around it, once: variables, folder, configuration.
+//!
+//! A configuration that lies in the current folder may be anybody's, and runs programs. It is used only if a person
+//! agreed to its text ([`Trust`]); they are asked where they sit in front of it, and else it is passed over.
 
 use std::collections::BTreeMap;
+use std::io::{self, BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use bridgehead::Config;
-use bridgehead::config::{ConfigError, Environment, Launch, Server, Source, Stdio, load, locate};
+use bridgehead::config::environment::PARENTS;
+use bridgehead::config::{
+    ConfigError, Diagnostic, Environment, Found, Launch, Origin, Server, Source, Stdio, load, load_text,
+    locate, read_text,
+};
+use bridgehead_wire::Redactor;
 
 use sha2::{Digest, Sha256};
 
 use super::exit::Exit;
-use super::output;
+use super::output::{self, one_line};
+use super::trust::{self, Trust};
 
 /// The name of the bundled server.
 const DEMO: &str = "demo";
@@ -23,35 +33,161 @@ const DEMO_NOTE: &str = "no configuration found, so the bundled demo server runs
 pub(crate) struct World {
     /// The variables, checked.
     pub(crate) environment: Environment,
-    /// The same as they are, for the servers.
+    /// The same as they are.
     pub(crate) variables: BTreeMap<String, String>,
     folder: PathBuf,
+    /// Whether somebody can be asked something.
+    asks: bool,
+    trust: Trust,
+}
+
+/// Why a running gateway does not take its configuration anew.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotTaken {
+    /// There never was a file.
+    #[error("there is no configuration file; start the gateway anew to use one")]
+    NoFile,
+    /// The file is not there any more.
+    #[error("`{}` is gone, which changes nothing", .0.display())]
+    Gone(PathBuf),
+    /// Nobody agreed to what it says now.
+    #[error(
+        "`{}` has changed, and nobody agreed to what it says now; start the gateway anew in a terminal to be asked, or \
+         with `--config {}`", .0.display(), .0.display()
+    )]
+    NotAgreed(PathBuf),
+    /// It cannot be used.
+    #[error("{}", words(.0))]
+    Wrong(ConfigError),
 }
 
 impl World {
-    /// Reads it. A variable that is not text is none of ours.
-    pub(crate) fn read() -> Result<Self, ConfigError> {
+    /// Reads it. A variable that is not text is none of ours. Whoever `speaks_mcp` on stdin is asked nothing.
+    pub(crate) fn read(speaks_mcp: bool) -> Result<Self, ConfigError> {
         let variables: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         Ok(Self {
             environment: Environment::read(variables.clone())?,
+            trust: Trust::of(&variables),
             variables,
             folder: std::env::current_dir().unwrap_or_default(),
+            asks: !speaks_mcp && io::stdin().is_terminal() && io::stderr().is_terminal(),
         })
     }
 
-    /// The configuration, with the demo in place of one that is not there; its warnings are not shown yet.
+    /// The configuration, with the demo in place of one that is not there; its warnings are not shown yet. Tells which
+    /// file is used.
     pub(crate) fn configuration(&self, explicit: Option<&Path>) -> Result<Config, ConfigError> {
-        let file = locate(explicit, &self.environment, &self.folder)?;
-        let mut config = load(file.as_deref(), &self.environment, &self.folder)?;
-        if config.source == Source::Demo
-            && let (Ok(program), Ok(name)) = (std::env::current_exe(), DEMO.parse())
-        {
+        let candidates = locate(explicit, &self.environment, &self.folder)?;
+        let mut passed_over = Vec::new();
+        for found in candidates {
+            let text = read_text(&found.path, &self.folder)?;
+            if found.origin != Origin::Folder || self.agreed(&found, &text)? {
+                let config = load_text(&found.path, text, &self.environment, &self.folder)?;
+                output::talk(&format!("configuration: {}", self.folder.join(&found.path).display()));
+                return Ok(config);
+            }
+            passed_over.push(found.path);
+        }
+        if let Some(first) = passed_over.first() {
+            let files: Vec<String> = passed_over.iter().map(|path| format!("`{}`", path.display())).collect();
+            let message = format!("no configuration: nobody agreed to run what {} says", files.join(" and "));
+            let help = format!(
+                "look into it, then use it with `--config {}`, or run `bridgehead check` here in a terminal to be asked",
+                first.display()
+            );
+            return Err(Diagnostic::error(message).help(help).into());
+        }
+        let mut config = load(None, &self.environment, &self.folder)?;
+        if let (Ok(program), Ok(name)) = (std::env::current_exe(), DEMO.parse()) {
             let launch = Launch::Stdio(Stdio::new(program.to_string_lossy(), ["demo-server"]));
             config.servers.push(Server::new(name, launch, &config.gateway));
         }
         Ok(config)
+    }
+
+    /// What the file of `config`, which runs, says now.
+    pub(crate) fn again(&self, explicit: Option<&Path>, config: &Config) -> Result<Config, NotTaken> {
+        let (Source::Toml(path) | Source::ClientJson(path)) = &config.source else {
+            return Err(NotTaken::NoFile);
+        };
+        if !self.folder.join(path).exists() {
+            return Err(NotTaken::Gone(path.clone()));
+        }
+        let candidates = locate(explicit, &self.environment, &self.folder).map_err(NotTaken::Wrong)?;
+        let text = read_text(path, &self.folder).map_err(NotTaken::Wrong)?;
+        let trusted = candidates.iter().any(|one| one.path == *path && one.origin != Origin::Folder);
+        if !trusted && self.trust.answer(&self.folder.join(path), &text) != Some(true) {
+            return Err(NotTaken::NotAgreed(path.clone()));
+        }
+        load_text(path, text, &self.environment, &self.folder).map_err(NotTaken::Wrong)
+    }
+
+    /// Whether a person agreed to a file of the current folder, now or before.
+    fn agreed(&self, found: &Found, text: &[u8]) -> Result<bool, ConfigError> {
+        let file = found.path.display();
+        let before = self.trust.answer(&found.path, text);
+        let agreed = match before {
+            Some(agreed) => Some(agreed),
+            None if self.asks => self.ask(found, text)?,
+            None => None,
+        };
+        if agreed != Some(true) {
+            let why = match agreed {
+                Some(_) => "you refused it",
+                None => "nobody agreed to run what it says",
+            };
+            output::talk(&format!("warning: passing over `{file}`: {why}; to use it: --config {file}"));
+        }
+        Ok(agreed == Some(true))
+    }
+
+    /// Shows what would run and asks; nothing, where there was no answer.
+    fn ask(&self, found: &Found, text: &[u8]) -> Result<Option<bool>, ConfigError> {
+        let config = load_text(&found.path, text.to_vec(), &self.environment, &self.folder)?;
+        output::talk(&format!("`{}` lies in the current folder. It would run:", found.path.display()));
+        for server in &config.servers {
+            output::talk(&format!("  {}", shown(server)));
+        }
+        output::talk("Use it? The answer is kept for as long as the file does not change. [y/N]");
+        let mut answer = String::new();
+        match io::stdin().lock().read_line(&mut answer) {
+            Ok(0) | Err(_) => return Ok(None),
+            Ok(_) => {}
+        }
+        let agreed = ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str());
+        if let Err(error) = self.trust.keep(&found.path, text, agreed) {
+            output::talk(&format!("warning: the answer cannot be kept: {error}"));
+        }
+        Ok(Some(agreed))
+    }
+
+    /// The variables that servers of `config` are started with: they say which configurations are being served above
+    /// them.
+    ///
+    /// # Errors
+    /// In words, where that is this very one: a gateway that a server of it started would start that server again,
+    /// without end.
+    pub(crate) fn for_servers(&self, config: &Config) -> Result<BTreeMap<String, String>, String> {
+        let mut variables = self.variables.clone();
+        let Some(file) = self.file(config) else { return Ok(variables) };
+        let parents = variables.get(PARENTS).map(String::as_str).unwrap_or_default();
+        let mut id = trust::digest(file.as_os_str().as_encoded_bytes());
+        id.truncate(16);
+        let mut all: Vec<&str> = parents.split(',').filter(|one| !one.is_empty()).collect();
+        if all.contains(&id.as_str()) {
+            return Err(format!(
+                "this runs under a gateway that serves the same configuration, `{}`, and would start it again, without \
+                 end; take Bridgehead out of the servers in that file, name another one with --config, or unset \
+                 {PARENTS} if this is meant",
+                file.display()
+            ));
+        }
+        all.push(&id);
+        let all = all.join(",");
+        variables.insert(PARENTS.to_owned(), all);
+        Ok(variables)
     }
 
     /// An id of a configuration that was just read: two that are the same file with the same text, mode and variables
@@ -95,4 +231,32 @@ impl World {
         }
         Ok(config)
     }
+}
+
+/// A server and what runs for it, on one line and without secrets.
+fn shown(server: &Server) -> String {
+    let what = match &server.launch {
+        Launch::Stdio(stdio) => {
+            let words: Vec<&str> =
+                std::iter::once(&stdio.command).chain(&stdio.args).map(String::as_str).collect();
+            words.join(" ")
+        }
+        Launch::Remote(remote) => remote.url.to_string(),
+        Launch::Unusable { reason } => format!("nothing: {reason}"),
+    };
+    let what = Redactor::default().text(&what).into_owned();
+    one_line(&format!("{}: {what}", server.name), 400)
+}
+
+/// All that is wrong, in one line.
+fn words(error: &ConfigError) -> String {
+    let one = |diagnostic: &Diagnostic| {
+        let place = match (diagnostic.file(), diagnostic.position()) {
+            (Some(file), Some((line, column))) => format!("{}:{line}:{column}: ", file.display()),
+            (Some(file), None) => format!("{}: ", file.display()),
+            (None, _) => String::new(),
+        };
+        format!("{place}{}", diagnostic.message)
+    };
+    error.0.iter().map(one).collect::<Vec<_>>().join("; ")
 }

@@ -56,7 +56,7 @@ async fn a_gateway_of_the_same_configuration_is_asked() {
     let health = ["call", "server_health", "--json", "--config", config];
     assert_eq!(answered_by(&place.run(&health).await), id);
     let ran = place.run(&["call", "demo__echo", "--args", r#"{"text":"x"}"#, "--config", config]).await;
-    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "x\n", ""));
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.said().as_str()), (Some(0), "x\n", ""));
     let recorded = place.run(&["audit", "list", "--json", "--config", config]).await;
     assert!(recorded.stdout.contains("demo__echo"), "{recorded:?}");
     let shown = place.run(&["tools", "show", "demo__echo", "--json", "--config", config]).await;
@@ -119,9 +119,9 @@ async fn only_what_is_needed_is_started() {
     let config = config.to_str().unwrap();
     let echo = |name| ["call", name, "--args", r#"{"text":"x"}"#, "--config", config];
     let ran = place.run(&echo("demo__echo")).await;
-    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "x\n", ""));
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.said().as_str()), (Some(0), "x\n", ""));
     let shown = place.run(&["tools", "show", "demo__echo", "--json", "--config", config]).await;
-    assert_eq!((&shown.json()["name"], shown.stderr.as_str()), (&"demo__echo".into(), ""));
+    assert_eq!((&shown.json()["name"], shown.said().as_str()), (&"demo__echo".into(), ""));
     let unknown = place.run(&echo("deno__echo")).await;
     assert_eq!(unknown.code, Some(2), "{unknown:?}");
     assert!(unknown.stderr.contains("no server is called `deno`; did you mean `demo`?"), "{unknown:?}");
@@ -129,6 +129,6 @@ async fn only_what_is_needed_is_started() {
 
     place.config(&["demo"], &format!("[gateway]\nprefix = false\n{}", silent(&mark)));
     let ran = place.run(&echo("echo")).await;
-    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "x\n", ""));
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.said().as_str()), (Some(0), "x\n", ""));
     assert!(mark.exists(), "it might have offered it");
 }

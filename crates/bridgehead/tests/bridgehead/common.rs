@@ -49,6 +49,16 @@ impl Place {
 
     /// Starts the program with the test's environment, no configuration and these variables.
     pub(crate) fn start(&self, arguments: &[&str], variables: &[(&str, &str)]) -> StdioClient {
+        self.start_program(program(), arguments, variables)
+    }
+
+    /// Starts another program with all that.
+    pub(crate) fn start_program(
+        &self,
+        program: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> StdioClient {
         let home = self.path().to_str().unwrap();
         let state = format!("{home}/state");
         let mut all = vec![
@@ -58,7 +68,18 @@ impl Place {
             ("RUST_LOG", ""),
         ];
         all.extend_from_slice(variables);
-        StdioClient::start(program(), arguments, all)
+        StdioClient::start(program, arguments, all)
+    }
+
+    /// Starts the program in a folder.
+    pub(crate) fn start_in(
+        &self,
+        folder: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> StdioClient {
+        let shell = ["-c", "cd \"$0\" && exec \"$@\"", folder.to_str().unwrap(), program().to_str().unwrap()];
+        self.start_program(Path::new("/bin/sh"), &[&shell, arguments].concat(), variables)
     }
 
     /// Starts it on a port of its choice and comes back when it listens.
@@ -86,14 +107,12 @@ impl Place {
         if !input.is_empty() {
             child.send_bytes(input.as_bytes()).await;
         }
-        child.close_stdin();
-        let mut stdout = String::new();
-        while let Some(line) = child.recv_line().await {
-            stdout.push_str(&line);
-            stdout.push('\n');
-        }
-        let code = child.wait().await.code();
-        Ran { code, stdout, stderr: child.stderr() }
+        Ran::of(child).await
+    }
+
+    /// Runs the program in a folder to its end.
+    pub(crate) async fn run_in(&self, folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
+        Ran::of(self.start_in(folder, arguments, variables)).await
     }
 }
 
@@ -106,6 +125,24 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
+    /// Waits for the end of a program that gets no more input.
+    pub(crate) async fn of(mut child: StdioClient) -> Self {
+        child.close_stdin();
+        let mut stdout = String::new();
+        while let Some(line) = child.recv_line().await {
+            stdout.push_str(&line);
+            stdout.push('\n');
+        }
+        let code = child.wait().await.code();
+        Self { code, stdout, stderr: child.stderr() }
+    }
+
+    /// What it said besides which configuration it uses.
+    pub(crate) fn said(&self) -> String {
+        let lines = self.stderr.lines().filter(|line| !line.starts_with("configuration: "));
+        lines.flat_map(|line| [line, "\n"]).collect()
+    }
+
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("not JSON ({error}): {self:?}"))

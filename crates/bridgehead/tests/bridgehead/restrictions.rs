@@ -47,6 +47,6 @@ async fn a_server_that_is_not_enabled_is_off() {
     let server = json!({"command": command, "args": ["demo-server"], "enabled": false});
     let file = place.file("claude.json", &json!({"mcpServers": {"demo": server}}).to_string());
     let ran = place.run(&["check", "--config", file.to_str().unwrap()]).await;
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    assert_eq!((ran.code, ran.said().as_str()), (Some(0), ""));
     assert!(ran.stdout.contains("demo  off  disabled in the configuration\n"), "{}", ran.stdout);
 }
