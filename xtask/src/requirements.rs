@@ -226,7 +226,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("HOUR", 7, "a restriction that does nothing is honoured or warned about"),
     kept("HOUR", 8, "a removed configuration file changes nothing"),
     kept("HOUR", 9, "a command with arguments in it is told that they belong in `args`"),
-    later("HOUR", 10, "the endpoint that is printed works, and `allowed_origins` works in a browser"),
+    kept("HOUR", 10, "the endpoint that is printed works, and `allowed_origins` works in a browser"),
     later(
         "HOUR",
         11,

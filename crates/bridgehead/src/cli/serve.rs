@@ -1,7 +1,7 @@
 //! `bridgehead serve`: the gateway, until a signal or the end of stdin.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ async fn serve_until_end(
         record.tell(server.gateway());
     }
     for address in running.addresses() {
-        output::talk(&banner(server.version(), *address, &config.http));
+        output::talk(&banner(server.version(), reachable(*address), &config.http));
     }
     let started = server.gateway().clone();
     tokio::spawn(async move {
@@ -169,6 +169,44 @@ fn file(config: &Config) -> Option<PathBuf> {
     }
 }
 
+/// The address at which others reach a listener: one of this machine, where it listens on all of them.
+fn reachable(listening: SocketAddr) -> SocketAddr {
+    if !listening.ip().is_unspecified() {
+        return listening;
+    }
+    // The system chooses the address that it would send from. Nothing is sent; the addresses are for documentation.
+    let towards = |own: &str, other: &str| {
+        let socket = UdpSocket::bind(own).ok()?;
+        socket.connect(other).ok()?;
+        Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
+    };
+    let by_v4 = || towards("0.0.0.0:0", "192.0.2.1:9");
+    let by_v6 = || towards("[::]:0", "[2001:db8::1]:9");
+    // One that listens on all of IPv6 is usually reached by IPv4 too.
+    let found = by_v4().or_else(|| listening.is_ipv6().then(by_v6).flatten()).or_else(listed_address);
+    let loopback = match listening {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    SocketAddr::new(found.unwrap_or(loopback), listening.port())
+}
+
+/// The first address of this machine that is not of loopback, for one that has no way to anywhere else.
+fn listed_address() -> Option<IpAddr> {
+    let routes = std::fs::read_to_string("/proc/net/fib_trie").ok()?;
+    first_local(&routes)
+}
+
+/// An address stands on a line of its own, above the one that says what it is.
+fn first_local(routes: &str) -> Option<IpAddr> {
+    let lines: Vec<&str> = routes.lines().map(str::trim).collect();
+    let mut local = lines.windows(2).filter_map(|pair| match pair {
+        [address, "/32 host LOCAL"] => address.strip_prefix("|-- ")?.parse().ok(),
+        _ => None,
+    });
+    local.find(|address: &IpAddr| !address.is_loopback())
+}
+
 /// Three lines: the endpoint, what to paste into a client, where the logs are.
 fn banner(version: &str, address: SocketAddr, settings: &HttpSettings) -> String {
     let url = format!("http://{address}{ENDPOINT}");
@@ -193,6 +231,23 @@ mod tests {
     use bridgehead::config::Secret;
 
     use super::*;
+
+    /// HOUR-10: what is printed can be connected to, also where all addresses are listened on.
+    #[test]
+    fn the_banner_shows_an_address_that_works() {
+        for listen in ["0.0.0.0:0", "[::]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(listen) else { continue };
+            let shown = reachable(listener.local_addr().unwrap());
+            assert!(!shown.ip().is_unspecified(), "{shown}");
+            std::net::TcpStream::connect(shown).unwrap();
+        }
+        let routes = "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n     |-- 10.1.2.0\n        \
+                      /24 link UNICAST\n     |-- 10.1.2.3\n        /32 host LOCAL\n";
+        assert_eq!(first_local(routes), Some("10.1.2.3".parse().unwrap()));
+        assert_eq!(first_local("Main:\n"), None);
+        let exact: SocketAddr = "192.0.2.7:4848".parse().unwrap();
+        assert_eq!(reachable(exact), exact);
+    }
 
     #[test]
     fn the_banner_never_shows_the_token() {

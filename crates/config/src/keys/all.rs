@@ -61,8 +61,8 @@ pub const KEYS: &[Key] = &[
     later(LATER, Gateway, "roots", List, "", "Folders announced to servers that ask for roots."),
 
     works(Http, "listen", Text, "\"127.0.0.1:4848\"", "Address and port; anything but loopback requires a token."),
-    works(Http, "allowed_hosts", List, "loopback names", "`Host` headers that are accepted besides those of loopback."),
-    works(Http, "allowed_origins", List, "loopback origins", "`Origin` headers that are accepted besides those of loopback."),
+    works(Http, "allowed_hosts", List, "loopback names", "`Host` headers that are accepted besides those of loopback; with a token any is."),
+    works(Http, "allowed_origins", List, "loopback origins", "`Origin` headers that are accepted besides those of loopback; pages of these may use the endpoint from a browser (CORS)."),
     works(Http, "local_users", ChoiceOrList(&["same", "any"]), "\"same\"", "Who on this machine may call where no token is asked for: the gateway's own user, anybody, or the users of a list, by name or number."),
     works(Http, "token_file", Text, "", "File that holds the bearer token clients must send."),
     works(Http, "token_env", Text, "", "Name of the variable that holds the bearer token clients must send."),

@@ -2,7 +2,8 @@
 //!
 //! `Host` and `Origin` keep web pages out that reach a local port through a browser (DNS rebinding,
 //! cross-site requests); the token keeps everybody out who does not hold it; where none is asked for, other users of
-//! the machine are kept out by who they are, which was found out when they connected.
+//! the machine are kept out by who they are, which was found out when they connected. Whoever must show a token may
+//! come by any `Host`: a page that got here by a name of its own does not have the token.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use bridgehead_config::HttpSettings;
 use bridgehead_gateway::Principal;
 use http::request::Parts;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use super::peer::{LocalRule, Peer};
 use crate::Token;
@@ -72,6 +73,24 @@ impl Guard {
         if self.token.is_some() { Peer::Admitted } else { self.local_rule.judge(peer, ours) }
     }
 
+    /// Whether pages of other origins are admitted by name.
+    pub(crate) fn lists_origins(&self) -> bool {
+        !self.origins.is_empty()
+    }
+
+    /// The origin of a request, if it is listed. That any is admitted counts only where a token is asked for too.
+    pub(crate) fn listed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let mut values = headers.get_all(header::ORIGIN).iter();
+        let (Some(value), None) = (values.next(), values.next()) else { return None };
+        let listed = self.origins.iter().any(|known| known.as_bytes() == value.as_bytes());
+        (listed || (self.any_origin && self.token.is_some())).then(|| value.clone())
+    }
+
+    /// Whether a request names a host that is served here.
+    pub(crate) fn serves_host(&self, parts: &Parts) -> bool {
+        self.host(parts).is_ok()
+    }
+
     /// Says who asks, or why they may not.
     pub(crate) fn admit(&self, parts: &Parts, peer: Peer) -> Result<Principal, Refusal> {
         let host = self.host(parts)?;
@@ -90,12 +109,13 @@ impl Guard {
         if known.contains(&true) { Ok(()) } else { Err(NO_TOKEN) }
     }
 
-    fn host<'a>(&self, parts: &'a Parts) -> Result<&'a str, Refusal> {
+    /// The host that is asked, if it is known by name.
+    fn host<'a>(&self, parts: &'a Parts) -> Result<Option<&'a str>, Refusal> {
         let mut values = parts.headers.get_all(header::HOST).iter();
         let (value, more) = (values.next(), values.next());
         let host = value.and_then(|value| value.to_str().ok()).unwrap_or_default();
         if self.any_host {
-            return Ok(host);
+            return Ok(None);
         }
         let served = |text: &str| {
             split_authority(text).is_some_and(|(name, port)| {
@@ -108,10 +128,14 @@ impl Guard {
         };
         // A request target in absolute form names a host too; both must be ours.
         let target_served = || parts.uri.authority().is_none_or(|target| served(target.as_str()));
-        if more.is_none() && served(host) && target_served() { Ok(host) } else { Err(BAD_HOST) }
+        match more.is_none() && served(host) && target_served() {
+            true => Ok(Some(host)),
+            false if self.token.is_some() => Ok(None),
+            false => Err(BAD_HOST),
+        }
     }
 
-    fn origin(&self, headers: &HeaderMap, host: &str) -> Result<(), Refusal> {
+    fn origin(&self, headers: &HeaderMap, host: Option<&str>) -> Result<(), Refusal> {
         let mut values = headers.get_all(header::ORIGIN).iter();
         let Some(value) = values.next() else { return Ok(()) };
         if self.any_origin {
@@ -124,7 +148,7 @@ impl Guard {
                 self.origins.iter().any(|known| known == origin)
                     || (self.listen.ip().is_loopback() && name.is_some_and(is_loopback))
                     // A page of the very host that was just admitted by name.
-                    || (!self.any_host && authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host)))
+                    || authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
             });
         if admitted { Ok(()) } else { Err(BAD_ORIGIN) }
     }
@@ -254,6 +278,19 @@ mod tests {
         check(local, &["gate.example:443"], "gate.example:443", true);
         check(local, &["gate.example:443"], "gate.example", false);
         check(local, &["*"], "anything.example", true);
+    }
+
+    /// HOUR-10: whoever holds the token may come by any name, but a page of that name is not admitted for it.
+    #[test]
+    fn with_a_token_any_host_is_served() {
+        let guard = guard("0.0.0.0:4848", &[], &[], Some("s3cret"));
+        let token = ("authorization", "Bearer s3cret");
+        for host in ["192.168.1.2:4848", "gate.example", "[fe80::1]:4848"] {
+            assert_eq!(ask(&guard, "/mcp", &[("host", host), token]).as_deref(), Ok("token"), "{host}");
+            assert_eq!(ask(&guard, "/mcp", &[("host", host)]), Err(401), "{host}");
+        }
+        let page = [("host", "evil.example"), ("origin", "http://evil.example"), token];
+        assert_eq!(ask(&guard, "/mcp", &page), Err(403));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod admission;
 mod api;
 mod body;
 mod connection;
+mod cors;
 mod guard;
 mod headers;
 mod legacy;
@@ -154,6 +155,8 @@ impl<B: Backend> Routes<B> {
         D: http_body::Body<Data = Bytes> + Unpin,
     {
         match request.uri().path() {
+            // Boxed, like all that is rare: a request's future is as large as its largest branch.
+            ENDPOINT if self.0.guard.lists_origins() => Box::pin(cors::answer(&self.0, peer, request)).await,
             ENDPOINT => endpoint(&self.0, peer, request).await,
             HEALTH => reply::text("ok"),
             path if path.starts_with(API) && self.0.api.get().is_some() => {

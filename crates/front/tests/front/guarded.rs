@@ -148,3 +148,62 @@ async fn everybody_may_ask_for_the_health() {
     let refused = server.modern("tools/list", "", &modern("1", "tools/list", "")).await;
     assert_eq!(refused.error(), (403, -32600, None));
 }
+
+/// HOUR-10: a page of a listed origin may use the endpoint from a browser: its preflight is answered without
+/// credentials, and every answer, a refusal and a stream too, may be read by it. Others get nothing of the kind.
+#[tokio::test]
+async fn pages_of_listed_origins_work_in_a_browser() {
+    let settings =
+        HttpSettings { allowed_origins: vec!["https://app.example".to_owned()], ..HttpSettings::default() };
+    let token = Token::new("token", Secret::new("s3cret"));
+    let server = Server::with(&Fake::new(), settings, Some(token)).await;
+    let preflight = async |origin: &str| {
+        let asked = [
+            ("origin", origin),
+            ("access-control-request-method", "POST"),
+            ("access-control-request-headers", "authorization, content-type, mcp-param-city, x-other"),
+        ];
+        server.send("OPTIONS", &asked, "").await
+    };
+    let answer = preflight("https://app.example").await;
+    assert_eq!((answer.status.as_u16(), answer.text.as_str()), (204, ""));
+    let header = |name: &str| answer.headers[name].to_str().unwrap();
+    assert_eq!(header("access-control-allow-origin"), "https://app.example");
+    assert_eq!(header("access-control-allow-methods"), "GET, POST, DELETE");
+    assert_eq!(header("access-control-allow-headers"), "authorization, content-type, mcp-param-city");
+    assert_eq!(header("access-control-max-age"), "7200");
+    assert!(!answer.headers.contains_key("access-control-allow-credentials"));
+    let vary: Vec<_> = answer.headers.get_all("vary").iter().collect();
+    assert!(vary.contains(&&"Origin".parse().unwrap()), "{vary:?}");
+
+    let body = modern("1", "tools/list", "");
+    let post = async |extra: &[(&str, &str)]| {
+        server.post(&[&mirrored("tools/list", "")[..], extra].concat(), &body).await
+    };
+    let page = ("origin", "https://app.example");
+    let with_token = ("authorization", "Bearer s3cret");
+    for (extra, status) in [(vec![page, with_token], 200), (vec![page], 401)] {
+        let answer = post(&extra).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.headers["access-control-allow-origin"], "https://app.example");
+        assert_eq!(answer.headers["vary"], "Origin");
+        let read = answer.headers["access-control-expose-headers"].to_str().unwrap();
+        assert!(read.contains("WWW-Authenticate") && read.contains("Mcp-Session-Id"), "{read}");
+    }
+    let plain = post(&[with_token]).await;
+    assert_eq!((plain.status.as_u16(), &plain.headers["vary"]), (200, &"Origin".parse().unwrap()));
+    assert!(!plain.headers.contains_key("access-control-allow-origin"));
+
+    for origin in ["https://evil.example", "http://localhost:3000"] {
+        let refused = preflight(origin).await;
+        assert_ne!(refused.status, 204, "{origin}");
+        assert!(!refused.headers.contains_key("access-control-allow-origin"), "{origin}");
+    }
+    assert_eq!(server.send("OPTIONS", &[page, with_token], "").await.status, 405, "no preflight");
+
+    let closed = Server::start(&Fake::new()).await;
+    let asked = [page, ("access-control-request-method", "POST")];
+    let refused = closed.send("OPTIONS", &asked, "").await;
+    assert_eq!(refused.status, 403);
+    assert!(!refused.headers.contains_key("vary"));
+}
