@@ -45,10 +45,12 @@ pub(crate) struct World<'w> {
 pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> Config {
     let Value::Table(entries) = &root.value else { return Config::demo() };
     let root = Section::read(Place::Root, entries, findings);
-    let gateway = gateway(&Section::read(Place::Gateway, root.table("gateway"), findings), findings);
+    let mut gateway = gateway(&Section::read(Place::Gateway, root.table("gateway"), findings), findings);
     let mut http = http(&Section::read(Place::Http, root.table("http"), findings), world, findings);
     let bounds = Section::read(Place::Bounds, root.table("limits"), findings);
     http.head_within = duration(&bounds, "head_ms", http.head_within);
+    gateway.held_bytes = bytes(&bounds, "held_mb", gateway.held_bytes);
+    gateway.held_per_peer_bytes = bytes(&bounds, "held_per_peer_mb", gateway.held_per_peer_bytes);
     http.body_within = duration(&bounds, "body_ms", http.body_within);
     let audit = audit::read(&Section::read(Place::Audit, root.table("audit"), findings), world, findings);
 
@@ -110,6 +112,8 @@ fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
             .and_then(|threads| NonZeroUsize::new(usize::try_from(threads).ok()?)),
         debug_errors: section.flag("debug_errors").unwrap_or(default.debug_errors),
         max_message_bytes: bytes(section, "max_message_mb", default.max_message_bytes),
+        held_bytes: default.held_bytes,
+        held_per_peer_bytes: default.held_per_peer_bytes,
         builtin: true,
     }
 }

@@ -132,6 +132,10 @@ pub struct GatewaySettings {
     pub debug_errors: bool,
     /// The largest single message from a server.
     pub max_message_bytes: usize,
+    /// How much is held for all clients and servers together (`limits.held_mb`).
+    pub held_bytes: usize,
+    /// How much is held for each of them (`limits.held_per_peer_mb`).
+    pub held_per_peer_bytes: usize,
     /// Whether the tools about the gateway itself are offered. No file says otherwise; a relay does.
     pub builtin: bool,
 }
@@ -363,6 +367,8 @@ impl Default for GatewaySettings {
             threads: None,
             debug_errors: false,
             max_message_bytes: 16 * MEGABYTE,
+            held_bytes: 512 * MEGABYTE,
+            held_per_peer_bytes: 64 * MEGABYTE,
             builtin: true,
         }
     }

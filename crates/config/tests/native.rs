@@ -81,6 +81,7 @@ fn an_empty_file_is_all_defaults() {
     assert_eq!(config.http.session_idle, Duration::from_secs(1800));
     assert_eq!(config.http.max_body_bytes, 16 << 20);
     assert_eq!(config.http.keep_alive, Duration::from_secs(15));
+    assert_eq!((config.gateway.held_bytes, config.gateway.held_per_peer_bytes), (512 << 20, 64 << 20));
     assert_eq!(config.http.head_within, Duration::from_secs(10));
     assert_eq!(config.http.body_within, Duration::from_secs(60));
     assert!(config.servers.is_empty() && config.warnings.is_empty());
@@ -125,6 +126,8 @@ keep_alive_ms = 9
 [limits]
 head_ms = 13
 body_ms = 14
+held_mb = 15
+held_per_peer_mb = 16
 [audit]
 store = "none"
 [servers.s]
@@ -174,6 +177,7 @@ lock = true
     assert_eq!(http.allowed_origins, ["https://a.example"]);
     assert_eq!((http.max_sessions, http.max_body_bytes), (6, 8 << 20));
     assert_eq!((http.session_idle, http.keep_alive), (Duration::from_millis(7), Duration::from_millis(9)));
+    assert_eq!((gateway.held_bytes, gateway.held_per_peer_bytes), (15 << 20, 16 << 20));
     assert_eq!((http.head_within, http.body_within), (Duration::from_millis(13), Duration::from_millis(14)));
     let server = &read.servers[0];
     assert_eq!(server.prefix, Some(false));

@@ -17,6 +17,7 @@ use bridgehead_gateway::{
     Ask, Caller, Desk, Feed, Outlet, Principal, ProgressSink, Questioner, Session, Transport,
 };
 use bridgehead_lines::{LineReader, Outbox};
+use bridgehead_wire::held::{Account, Budget, Reservation, SMALL};
 use bridgehead_wire::{
     Era, Id, Incoming, Line, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError,
     Spliced, code, error_response, response,
@@ -94,6 +95,7 @@ where
         session,
         closing: CancellationToken::new(),
         outbox: outbox.clone(),
+        account: Account::new(Budget::process()),
         in_flight: InFlight::default(),
         weight: Arc::new(Semaphore::new(IN_PROGRESS_BYTES)),
         tasks: JoinSet::new(),
@@ -177,6 +179,8 @@ struct Connection<B> {
     /// Cancelled when no more is read: what would never end by itself ends then.
     closing: CancellationToken,
     outbox: Arc<Outbox>,
+    /// What is held for the client.
+    account: Arc<Account>,
     in_flight: InFlight,
     weight: Arc<Semaphore>,
     tasks: JoinSet<()>,
@@ -268,9 +272,11 @@ impl<B: Backend> Connection<B> {
                 Step::Run(work) => {
                     let permit = self.admit(bytes).await;
                     let (backend, outbox) = (self.backend.clone(), self.outbox.clone());
+                    let account = Arc::clone(&self.account);
                     self.tasks.spawn(async move {
                         let _permit = permit;
                         if let Some((id, outcome)) = run(&backend, work, &outbox).await {
+                            let (outcome, _held) = held(&account, outcome);
                             outbox.send(|out| response(out, &id, outcome.as_ref())).await;
                         }
                     });
@@ -420,6 +426,24 @@ fn modern(reading: Reading, method: Method, id: &Id) -> Result<Ask, RpcError> {
         return Err(era::no_such_method(&method, Era::Modern));
     }
     reading.into_ask(method, id)
+}
+
+/// Holds an answer for the client until it was taken; one for which there is no room is an error that says so.
+fn held(
+    account: &Arc<Account>,
+    outcome: Result<Spliced, RpcError>,
+) -> (Result<Spliced, RpcError>, Option<Reservation>) {
+    let size = outcome.as_ref().map_or(0, Spliced::len);
+    match (size > SMALL).then(|| account.reserve(size)) {
+        None => (outcome, None),
+        Some(Ok(held)) => (outcome, Some(held)),
+        Some(Err(no_room)) => {
+            let reason = format!(
+                "the request was served, but its answer has {size} bytes and cannot be kept: {no_room}"
+            );
+            (Err(RpcError::new(code::INTERNAL_ERROR, &reason)), None)
+        }
+    }
 }
 
 /// Runs one request, its progress first; nothing when it was cancelled.

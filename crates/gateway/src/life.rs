@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bridgehead_config::{Mode, Server, ServerName};
 use bridgehead_upstream::{RestartPolicy, Surroundings, Upstream};
+use bridgehead_wire::held::Budget;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -70,6 +71,8 @@ impl Gateway {
     /// Starts the servers in the background, unless the mode is `minimal`. Does nothing while it runs already.
     pub fn start(&self) {
         let inner = self.inner();
+        // Memory is shared by all that runs in the process; whoever starts last says how much of it.
+        Budget::process().limit(inner.settings.held_bytes, inner.settings.held_per_peer_bytes);
         let mut running = inner.run.lock();
         if running.is_some() || inner.settings.mode == Mode::Minimal {
             return;

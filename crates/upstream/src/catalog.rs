@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use bridgehead_schema::{Effort, HeaderParameter, OutputSchema, Unfit, Validator};
+use bridgehead_wire::held::Reservation;
 use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Spliced, code, key};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,6 +18,9 @@ use crate::negotiate::Peer;
 const MAX_PAGES: usize = 1_000;
 /// A longer list from one server is a fault of that server.
 const MAX_ENTRIES: usize = 50_000;
+
+/// How much memory an entry of a list takes for each byte of it: its definition here, and those in the prepared lists.
+const ENTRY_WEIGHT: usize = 3;
 
 /// Bytes of a result that are read without holding anybody up.
 const BRIEF_OUTPUT: usize = 256 * 1024;
@@ -52,6 +56,8 @@ pub struct Tool {
     pub instructions: Option<String>,
     /// What it promises of its results, once somebody asked for it by [`Tool::output_schema`].
     pub output: OnceLock<Option<OutputSchema>>,
+    /// What it takes of what is held for its server.
+    pub held: Option<Reservation>,
 }
 
 /// One prompt, resource or resource template as its upstream describes it.
@@ -61,6 +67,8 @@ pub struct Item {
     pub name: String,
     /// Its whole definition, byte for byte.
     pub definition: Raw,
+    /// What it takes of what is held for its server.
+    pub held: Option<Reservation>,
 }
 
 /// Items in the order of their server. Those that did not change are the same allocation.
@@ -277,7 +285,7 @@ async fn pages(
     peer: &Peer,
     method: &Method,
     member: &str,
-    mut take: impl FnMut(&str),
+    mut take: impl FnMut(&str, Reservation),
 ) -> Result<(), ListError> {
     let unusable = |reason: String| ListError::Unusable(method.clone(), reason);
     let mut taken = 0;
@@ -299,7 +307,8 @@ async fn pages(
             return Err(unusable(format!("more than {MAX_ENTRIES} entries")));
         }
         for entry in entries {
-            take(entry.get());
+            let held = link.account().reserve(entry.get().len() * ENTRY_WEIGHT);
+            take(entry.get(), held.map_err(|no_room| unusable(format!("it is too large: {no_room}")))?);
         }
         match page.get("nextCursor").filter(|next| !next.is_null()) {
             None => return Ok(()),
@@ -322,9 +331,11 @@ pub(crate) async fn list_tools(link: &Link, peer: &Peer) -> Result<(Vec<Arc<Tool
     let mut tools: Vec<Arc<Tool>> = Vec::new();
     let mut findings = Findings::default();
     let mut names = HashSet::new();
-    pages(link, peer, &Method::ToolsList, "tools", |text| {
+    pages(link, peer, &Method::ToolsList, "tools", |text, held| {
         match Tool::read(text, link.mirrors_headers(), &mut findings) {
-            Some(tool) if names.insert(tool.name.clone()) => tools.push(Arc::new(tool)),
+            Some(tool) if names.insert(tool.name.clone()) => {
+                tools.push(Arc::new(Tool { held: Some(held), ..tool }));
+            }
             Some(tool) => findings.add(&tool.name, "stands twice in the server's list; the first is used"),
             None => {}
         }
@@ -354,7 +365,7 @@ impl ItemList {
     /// Reads one entry. It is copied out of the page, which may then go.
     pub(crate) fn read(self, text: &str) -> Option<Item> {
         let (definition, _, name) = named(text, self.words().2)?;
-        Some(Item { name, definition })
+        Some(Item { name, definition, held: None })
     }
 }
 
@@ -363,8 +374,10 @@ pub(crate) async fn list_items(link: &Link, peer: &Peer, list: ItemList) -> Resu
     let (method, member, _) = list.words();
     let mut items: Vec<Arc<Item>> = Vec::new();
     let mut names = HashSet::new();
-    pages(link, peer, &method, member, |text| match list.read(text) {
-        Some(item) if names.insert(item.name.clone()) => items.push(Arc::new(item)),
+    pages(link, peer, &method, member, |text, held| match list.read(text) {
+        Some(item) if names.insert(item.name.clone()) => {
+            items.push(Arc::new(Item { held: Some(held), ..item }));
+        }
         _ => debug!(%method, "left out an entry that has no name or stands twice"),
     })
     .await?;
@@ -528,6 +541,7 @@ impl Tool {
             idempotent: annotations.idempotent_hint,
             definition,
             output: OnceLock::new(),
+            held: None,
         })
     }
 }

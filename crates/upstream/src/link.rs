@@ -15,6 +15,7 @@ use std::task::{Context, Poll};
 
 use bridgehead_audit::CorrelationId;
 use bridgehead_schema::HeaderParameter;
+use bridgehead_wire::held::Account;
 use bridgehead_wire::{
     Abilities, Era, Id, Level, Method, Object, Raw, Request, RpcError, Spliced, code, key,
 };
@@ -289,6 +290,11 @@ impl Link {
             Kind::Stream(_) => false,
             Kind::Http(remote) => remote.has_own_streams(),
         }
+    }
+
+    /// What is held for the peer.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.board().account
     }
 
     fn board(&self) -> &Switchboard {

@@ -19,6 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use bridgehead_wire::held::{Account, Budget};
 use bridgehead_wire::{
     Abilities, Id, Level, Message, Method, Notification, Object, Raw, Redactor, Request, Response, RpcError,
     Spliced, code, is_broken_answer, key, response,
@@ -44,6 +45,8 @@ const NOISE_SHOWN: usize = 200;
 #[derive(Debug)]
 pub(crate) struct Switchboard {
     pub(crate) server: Arc<str>,
+    /// What is held for the peer.
+    pub(crate) account: Arc<Account>,
     next_id: AtomicU64,
     open: AtomicBool,
     table: Mutex<Table>,
@@ -98,6 +101,7 @@ impl Switchboard {
     pub(crate) fn new(server: &str) -> Self {
         Self {
             server: format!("mcp:{server}").into(),
+            account: Account::new(Budget::process()),
             next_id: AtomicU64::new(1),
             open: AtomicBool::new(true),
             table: Mutex::default(),

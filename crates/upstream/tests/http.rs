@@ -562,3 +562,35 @@ async fn a_server_that_floods_requests() {
         }
     }
 }
+
+/// BOUND-3: a list that goes on and on is refused when it is larger than what is held for one server, and nothing of it
+/// stays.
+#[tokio::test]
+async fn a_list_without_end() {
+    let resident_mb = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+    };
+    let peer = Peer::start(|asked| {
+        if asked.rpc() != "tools/list" {
+            return modern(asked, |asked| json_reply(&result(asked, "hello")));
+        }
+        let page = asked.json()["params"]["cursor"].as_str().unwrap_or("0").parse::<u64>().unwrap();
+        let tool = |number: u64| json!({"name": format!("t{page}-{number}"), "description": "x".repeat(100_000), "inputSchema": {"type": "object"}});
+        let tools: Vec<_> = (0..10).map(tool).collect();
+        let list = json!({"tools": tools, "nextCursor": (page + 1).to_string(), "resultType": "complete", "ttlMs": 0, "cacheScope": "public"});
+        json_reply(&json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": list}))
+    })
+    .await;
+    let before = resident_mb();
+    let running = Running::start(&peer, |_, _| {});
+    let outage = running.outage().await;
+    assert!(outage.contains("it is too large") && outage.contains("limits.held_per_peer_mb"), "{outage}");
+    assert!(peer.asked_for("tools/list").len() < 30, "{} pages of 1 MB", peer.asked_for("tools/list").len());
+    assert!(resident_mb() < before + 200, "from {before} to {} MB", resident_mb());
+    let budget = bridgehead_wire::held::Budget::process();
+    assert!(budget.peak() > 50 << 20 && budget.peak() <= 64 << 20, "{}", budget.peak());
+    running.end().await;
+    assert_eq!(budget.held(), 0);
+}

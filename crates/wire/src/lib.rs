@@ -15,6 +15,7 @@ mod fold;
 mod frame;
 mod gather;
 mod header;
+pub mod held;
 mod level;
 mod message;
 mod meta;

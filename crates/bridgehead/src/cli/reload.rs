@@ -195,6 +195,8 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         threads = "gateway.threads",
         debug_errors = "gateway.debug_errors",
         max_message_bytes = "gateway.max_message_mb",
+        held_bytes = "limits.held_mb",
+        held_per_peer_bytes = "limits.held_per_peer_mb",
     );
     settings!(http:
         listen = "http.listen",

@@ -10,6 +10,7 @@ const DURATION: Kind = Integer { least: 1, most: 7 * DAY_MS };
 const DURATION_OR_ZERO: Kind = Integer { least: 0, most: 7 * DAY_MS };
 const COUNT: Kind = Integer { least: 1, most: 1_000_000 };
 const MEGABYTES: Kind = Integer { least: 1, most: 4096 };
+const HELD: Kind = Integer { least: 1, most: 1024 * 1024 };
 const LIMIT: Kind = Integer { least: 1, most: u32::MAX as u64 };
 
 const LATER: Status = Status::Later { accepts: &[], binding: false };
@@ -74,6 +75,8 @@ pub const KEYS: &[Key] = &[
 
     works(Bounds, "head_ms", DURATION, "10000", "How long a client over HTTP may take to send the whole head of a request, from its first byte."),
     works(Bounds, "body_ms", DURATION, "60000", "How long a client over HTTP may take to send the whole body of a request."),
+    works(Bounds, "held_mb", HELD, "512", "How much is held for all clients and servers together, in megabytes: bodies, answers that wait, streams that can be taken up again, lists of tools."),
+    works(Bounds, "held_per_peer_mb", HELD, "64", "How much of that is held for one session, connection or server, in megabytes."),
 
     works(Audit, "store", Choice(&["sqlite", "none"]), "\"sqlite\"", "Whether calls are recorded, in SQLite files; the mode `test` records nothing."),
     works(Audit, "folder", Text, "`$XDG_STATE_HOME/bridgehead/audit`", "Folder of the record."),

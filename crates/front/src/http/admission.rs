@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+use bridgehead_wire::held::{Account, Budget, NoRoom, Reservation};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +26,7 @@ pub(crate) struct Admission {
     most: usize,
     born: Instant,
     next: AtomicU64,
+    budget: Arc<Budget>,
     table: Mutex<HashMap<u64, Arc<Activity>>>,
 }
 
@@ -38,7 +40,15 @@ pub(crate) struct Activity {
     /// Whether some of an answer waits for it to read.
     writing: AtomicBool,
     evicted: CancellationToken,
+    /// What is held for it.
+    pub(crate) account: Arc<Account>,
+    /// What of that is the body of its request, if that is long.
+    body: Mutex<Option<Reservation>>,
+    holds_body: AtomicBool,
 }
+
+/// By how much what is held of a body grows.
+const BODY_STEP: usize = 256 * 1024;
 
 /// A place among the connections, given back when dropped.
 #[derive(Debug)]
@@ -49,9 +59,10 @@ pub(crate) struct Member {
 }
 
 impl Admission {
-    /// Room for so many.
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, born: Instant::now(), next: AtomicU64::new(0), table: Mutex::default() })
+    /// Room for so many, with accounts of this budget.
+    pub(crate) fn new(most: usize, budget: &Arc<Budget>) -> Arc<Self> {
+        let (born, budget) = (Instant::now(), Arc::clone(budget));
+        Arc::new(Self { most, born, next: AtomicU64::new(0), budget, table: Mutex::default() })
     }
 
     /// A place for a new connection, if need be that of another; none if all are in use.
@@ -67,6 +78,9 @@ impl Admission {
             born: self.born,
             writing: AtomicBool::new(false),
             evicted: CancellationToken::new(),
+            account: Account::new(&self.budget),
+            body: Mutex::default(),
+            holds_body: AtomicBool::new(false),
         });
         table.insert(number, Arc::clone(&activity));
         Some(Member { admission: Arc::clone(self), number, activity })
@@ -118,8 +132,26 @@ impl Activity {
 
     /// The answer has left, or nobody wants it.
     pub(crate) fn finish(&self) {
+        if self.holds_body.swap(false, Ordering::AcqRel) {
+            drop(self.body.lock().take());
+        }
         self.since.store(micros(self.born), Ordering::Release);
         self.state.store(IDLE, Ordering::Release);
+    }
+
+    /// So much of the body of its request has come. It is held until the answer has left.
+    pub(crate) fn hold_body(&self, bytes: usize) -> Result<(), NoRoom> {
+        let mut body = self.body.lock();
+        let held = body.as_ref().map_or(0, Reservation::bytes);
+        if bytes > held {
+            let more = (bytes - held).next_multiple_of(BODY_STEP);
+            match &mut *body {
+                Some(held) => held.grow(more)?,
+                None => *body = Some(self.account.reserve(more)?),
+            }
+            self.holds_body.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Whether a request is being served.
@@ -159,7 +191,7 @@ mod tests {
     /// is being served or has not read its answer never does.
     #[tokio::test(start_paused = true)]
     async fn who_makes_way() {
-        let admission = Admission::new(5);
+        let admission = Admission::new(5, Budget::process());
         let mut members = Vec::new();
         for _ in 0..5 {
             members.push(admission.enter().unwrap());

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bridgehead_gateway::events::{Delivery, Filter, Subscription, Topic};
 use bridgehead_gateway::{Followed, Follower, Gateway};
+use bridgehead_wire::held::Budget;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use http::{HeaderValue, Method, Request, StatusCode, header};
-use hyper::body::Incoming;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
@@ -70,6 +70,7 @@ impl Api {
     pub(crate) async fn answer<D>(&self, request: Request<D>) -> Reply
     where
         D: http_body::Body<Data = Bytes> + Unpin,
+        D::Error: Into<body::BoxError>,
     {
         let (parts, content) = request.into_parts();
         let query = Query(parts.uri.query().unwrap_or_default());
@@ -139,7 +140,10 @@ impl Api {
         self.stream(Source::Lines(record.follow(tail)))
     }
 
-    async fn restart(&self, content: impl http_body::Body<Data = Bytes> + Unpin) -> Reply {
+    async fn restart(
+        &self,
+        content: impl http_body::Body<Data = Bytes, Error: Into<body::BoxError>> + Unpin,
+    ) -> Reply {
         let asked = match body::read(content, MAX_BODY_BYTES, BODY_WITHIN).await {
             Ok(text) => serde_json::from_slice::<Value>(&text).unwrap_or_default(),
             Err(_) => Value::Null,
@@ -258,13 +262,13 @@ pub async fn serve_socket<B: Backend>(
     let accept = async move || Ok(listener.accept().await?.0);
     accept_all(
         "the control socket",
-        &Admission::new(MAX_CONNECTIONS),
+        &Admission::new(MAX_CONNECTIONS, Budget::process()),
         accept,
         &shutdown,
         |connections, stream: UnixStream, member| {
             let (api, routes, shutdown) = (api.clone(), routes.clone(), shutdown.clone());
             connections.spawn(async move {
-                let answer = move |request: Request<Incoming>| {
+                let answer = move |request: Request<body::Counted>| {
                     let (api, routes) = (api.clone(), routes.clone());
                     async move {
                         match request.uri().path() {

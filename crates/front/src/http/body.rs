@@ -1,12 +1,19 @@
-//! Reads a request body within bounds of size and time.
+//! Reads a request body within bounds of size, time and what may be held for its sender.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bridgehead_wire::Gathered;
+use bridgehead_wire::held::{NoRoom, SMALL};
+use bytes::Bytes;
 use futures_util::FutureExt;
-use http_body::Body;
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout, timeout_at};
+
+use super::admission::Activity;
 
 /// How long a client may be silent in the middle of a body.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -24,19 +31,65 @@ pub(crate) enum BodyError {
     Slow,
     /// The connection broke, or the framing is wrong.
     Broken,
+    /// Too much is held already.
+    NoRoom(NoRoom),
+}
+
+/// What may go wrong with a body.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl From<BoxError> for BodyError {
+    fn from(error: BoxError) -> Self {
+        error.downcast_ref().copied().map_or(Self::Broken, Self::NoRoom)
+    }
+}
+
+/// The body of a request on a connection, which is held for that connection as it comes, once it is long.
+pub(crate) struct Counted {
+    pub(crate) body: hyper::body::Incoming,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) seen: usize,
+}
+
+impl Body for Counted {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else {
+            return Poll::Ready(None);
+        };
+        let frame = frame.map_err(BoxError::from)?;
+        self.seen += frame.data_ref().map_or(0, Bytes::len);
+        if self.seen > SMALL {
+            self.activity.hold_body(self.seen)?;
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Reads the whole body within a time; one that came in one piece is not copied, and one that is there costs no timer.
 pub(crate) async fn read<D>(mut body: D, limit: usize, within: Duration) -> Result<Bytes, BodyError>
 where
     D: Body<Data = Bytes> + Unpin,
+    D::Error: Into<BoxError>,
 {
     if body.size_hint().lower() > limit as u64 {
         discard(body).await;
         return Err(BodyError::TooLarge);
     }
-    let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
+    let mut gathered = Gathered::expecting(body.size_hint().exact());
     let mut deadline = None;
     while !body.is_end_stream() {
         let frame = match body.frame().now_or_never() {
@@ -48,34 +101,42 @@ where
             }
         };
         let Some(frame) = frame else { break };
-        let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
-        if first.len() + rest.len() + data.len() > limit {
-            drop((first, rest));
+        let refused = match frame {
+            Ok(frame) => match frame.into_data() {
+                Ok(data) if gathered.len() + data.len() > limit => BodyError::TooLarge,
+                Ok(data) => {
+                    gathered.push(data);
+                    continue;
+                }
+                Err(_) => continue,
+            },
+            Err(error) => BodyError::from(error.into()),
+        };
+        drop(gathered);
+        if refused != BodyError::Broken {
             discard(body).await;
-            return Err(BodyError::TooLarge);
         }
-        if first.is_empty() {
-            first = data;
-        } else {
-            rest.extend_from_slice(&data);
-        }
+        return Err(refused);
     }
-    if rest.is_empty() {
-        return Ok(first);
-    }
-    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
-    whole.extend_from_slice(&first);
-    whole.extend_from_slice(&rest);
-    Ok(whole.freeze())
+    Ok(gathered.take())
 }
 
-async fn discard<D: Body<Data = Bytes> + Unpin>(mut body: D) {
+async fn discard<D>(mut body: D)
+where
+    D: Body<Data = Bytes> + Unpin,
+    D::Error: Into<BoxError>,
+{
     let reading = async {
         let mut seen = 0_u64;
         while seen < DISCARDED
-            && let Some(Ok(frame)) = body.frame().await
+            && let Some(frame) = body.frame().await
         {
-            seen += frame.data_ref().map_or(0, |data| data.len() as u64);
+            match frame.map_err(|error| BodyError::from(error.into())) {
+                Ok(frame) => seen += frame.data_ref().map_or(0, |data| data.len() as u64),
+                // It is not kept, so it does not matter that there is no room for it.
+                Err(BodyError::NoRoom(_)) => seen += 1,
+                Err(_) => return,
+            }
         }
     };
     // Past the time the connection is closed under the client; it has been patient enough with us.

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bridgehead_wire::held::{Budget, SMALL};
+use bridgehead_wire::{RpcError, code};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::Either;
-use http::Request;
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Frame, SizeHint};
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -31,7 +32,8 @@ use tracing::{debug, warn};
 
 use super::Routes;
 use super::admission::{Activity, Admission, Member};
-use super::reply::{Body, Reply};
+use super::body::Counted;
+use super::reply::{self, Body, Reply};
 use super::workers::Workers;
 use crate::Backend;
 
@@ -75,7 +77,7 @@ pub async fn serve<B: Backend>(
     let accept = async move || Ok(listener.accept().await?.0);
     accept_all(
         "the HTTP front",
-        &Admission::new(most_connections()),
+        &Admission::new(most_connections(), Budget::process()),
         accept,
         &shutdown,
         |connections, stream: TcpStream, member| {
@@ -223,7 +225,7 @@ pub(crate) async fn connection<S, A, R>(
 ) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    A: Fn(Request<Incoming>) -> R,
+    A: Fn(Request<Counted>) -> R,
     R: Future<Output = Reply> + Send + 'static,
 {
     // Not another `async` block around it: that would hold the answer's future twice and move it each time.
@@ -233,10 +235,8 @@ where
             return Either::Right(std::future::pending());
         }
         let served = Served(Arc::clone(activity));
-        Either::Left(
-            answer(request)
-                .map(|reply| Ok::<_, Infallible>(reply.map(|body| Tracked { body, _served: served }))),
-        )
+        let request = request.map(|body| Counted { body, activity: Arc::clone(activity), seen: 0 });
+        Either::Left(answer(request).map(|reply| Ok::<_, Infallible>(held(reply, served))))
     });
     let io = TokioIo::new(Watched {
         stream,
@@ -277,6 +277,27 @@ impl Drop for Served {
 struct Tracked {
     body: Body,
     _served: Served,
+}
+
+/// An answer on its way, which is held for whom it is for until that one has taken it: clients may be slow to read.
+fn held(reply: Reply, served: Served) -> Response<Tracked> {
+    let size = http_body::Body::size_hint(reply.body()).exact();
+    let size = size.and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
+    let reply = match (size > SMALL).then(|| served.0.account.reserve(size)) {
+        None => reply,
+        Some(Ok(held)) => reply.map(|body| body.holding(held)),
+        Some(Err(no_room)) => {
+            debug!(size, %no_room, "refused an answer");
+            let reason = format!(
+                "the request was served, but its answer has {size} bytes and cannot be kept: {no_room}"
+            );
+            let error = RpcError::new(code::INTERNAL_ERROR, &reason);
+            let mut refused = reply::error(StatusCode::SERVICE_UNAVAILABLE, None, &error);
+            refused.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+            refused
+        }
+    };
+    reply.map(|body| Tracked { body, _served: served })
 }
 
 impl http_body::Body for Tracked {
@@ -405,10 +426,20 @@ mod tests {
     const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
     fn start(answer: &'static str) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
+        start_within(Budget::process(), 100_000, answer)
+    }
+
+    fn start_within(
+        budget: &Arc<Budget>,
+        times: usize,
+        answer: &'static str,
+    ) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
         let (client, server) = duplex(1024);
-        let answer = move |_| async move { Reply::new(Body::from(answer.repeat(100_000))) };
+        let answer = move |_| async move { Reply::new(Body::from(answer.repeat(times))) };
+        let budget = Arc::clone(budget);
         let serving = async move {
-            let member = Admission::new(1).enter().unwrap();
+            let budget = &budget;
+            let member = Admission::new(1, budget).enter().unwrap();
             connection(server, answer, CancellationToken::new(), &member.activity, HEAD_WITHIN).await
         };
         (client, tokio::spawn(serving))
@@ -499,14 +530,20 @@ mod tests {
                 }
             };
             let inner = ending.clone();
-            accept_all("a test", &Admission::new(most), accept, &ending, |connections, stream, member| {
-                let (held, shutdown) = (Arc::clone(&open), inner.clone());
-                connections.spawn(async move {
-                    let _descriptor = held;
-                    let answer = |_| async { Reply::new(Body::from("ok")) };
-                    drop(connection(stream, answer, shutdown, &member.activity, HEAD_WITHIN).await);
-                });
-            })
+            accept_all(
+                "a test",
+                &Admission::new(most, Budget::process()),
+                accept,
+                &ending,
+                |connections, stream, member| {
+                    let (held, shutdown) = (Arc::clone(&open), inner.clone());
+                    connections.spawn(async move {
+                        let _descriptor = held;
+                        let answer = |_| async { Reply::new(Body::from("ok")) };
+                        drop(connection(stream, answer, shutdown, &member.activity, HEAD_WITHIN).await);
+                    });
+                },
+            )
             .await;
         });
         Listener { come, shutdown, serving }
@@ -576,5 +613,84 @@ mod tests {
         assert_eq!(idle[0].read(&mut [0]).await.unwrap(), 0, "closed");
         front.shutdown.cancel();
         front.serving.await.unwrap();
+    }
+
+    /// BOUND-3: answers that clients do not read are held for them, within the bounds; whoever comes then hears why its
+    /// answer is not there.
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_nobody_reads_are_bounded() {
+        let budget = Budget::new(10 << 20, 4 << 20);
+        let mut unread = Vec::new();
+        let ask = async |client: &mut DuplexStream| {
+            client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+            let mut head = [0; 370];
+            client.read_exact(&mut head).await.unwrap();
+            String::from_utf8_lossy(&head).into_owned()
+        };
+        for number in 0..20 {
+            let (mut client, _served) = start_within(&budget, 3 << 20, "x");
+            let head = ask(&mut client).await;
+            assert_eq!(head.starts_with("HTTP/1.1 200 "), number < 3, "{number}: {head}");
+            if number >= 3 {
+                assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("limits.held_mb"), "{head}");
+            }
+            unread.push(client);
+        }
+        assert_eq!(budget.peak(), 9 << 20);
+        let (mut client, _served) = start_within(&budget, 5 << 20, "x");
+        assert!(ask(&mut client).await.contains("limits.held_per_peer_mb"));
+        drop(unread);
+        let (mut client, _served) = start_within(&budget, 3 << 20, "x");
+        assert!(ask(&mut client).await.starts_with("HTTP/1.1 200 "), "what the others held is free");
+    }
+
+    /// BOUND-3: bodies that were sent by half are held for their senders, within the bounds; others hear that there is no
+    /// room.
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_are_sent_by_half_are_bounded() {
+        let budget = Budget::new(10 << 20, 4 << 20);
+        let start = || {
+            let (client, server) = duplex(1 << 16);
+            let budget = Arc::clone(&budget);
+            let served = tokio::spawn(async move {
+                let member = Admission::new(1, &budget).enter().unwrap();
+                let answer = |request: Request<Counted>| async {
+                    let within = Duration::from_secs(60);
+                    let read = super::super::body::read(request.into_body(), 16 << 20, within).await;
+                    Reply::new(Body::from(format!("{read:?}").chars().take(100).collect::<String>()))
+                };
+                connection(server, answer, CancellationToken::new(), &member.activity, HEAD_WITHIN).await
+            });
+            (client, served)
+        };
+        let send = async |client: &mut DuplexStream, megabytes: usize, of: usize| {
+            let head = format!("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", of << 20);
+            client.write_all(head.as_bytes()).await.unwrap();
+            client.write_all(&vec![b'x'; megabytes << 20]).await.unwrap();
+        };
+        let mut halves = Vec::new();
+        for _ in 0..20 {
+            let (mut client, served) = start();
+            send(&mut client, 3, 4).await;
+            halves.push((client, served));
+        }
+        assert!(budget.peak() <= 10 << 20 && budget.held() >= 9 << 20, "{budget:?}");
+        let mut heard = [0; 1000];
+        let (last, _) = halves.last_mut().unwrap();
+        let read = last.read(&mut heard).await.unwrap();
+        assert!(String::from_utf8_lossy(&heard[..read]).contains("NoRoom(Total("), "{heard:?}");
+        drop(halves);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(budget.held(), 0);
+        let (mut client, _served) = start();
+        send(&mut client, 5, 5).await;
+        let read = client.read(&mut heard).await.unwrap();
+        assert!(String::from_utf8_lossy(&heard[..read]).contains("NoRoom(Peer("));
+        let (mut client, _served) = start();
+        send(&mut client, 3, 3).await;
+        let read = client.read(&mut heard).await.unwrap();
+        assert!(String::from_utf8_lossy(&heard[..read]).contains("Ok("), "a body that fits is read whole");
     }
 }

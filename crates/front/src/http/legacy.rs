@@ -365,7 +365,7 @@ impl Announcements {
                 () = self.shutdown.cancelled() => return None,
                 // Written down first: whoever comes back is told again.
                 message = self.feed.next() => {
-                    session.streams.own().push(&message);
+                    session.streams.own().push_note(&message);
                     continue;
                 }
                 () = sleep(self.keep_alive) => sse::COMMENT,

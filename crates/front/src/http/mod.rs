@@ -22,11 +22,12 @@ mod sse;
 mod workers;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
 use bridgehead_gateway::{Principal, Session};
+use bridgehead_wire::held::{Budget, NoRoom};
 use bridgehead_wire::{Incoming, Message, RpcError, code};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -77,7 +78,9 @@ pub fn router<B: Backend>(
     token: Option<Token>,
     shutdown: CancellationToken,
 ) -> Routes<B> {
-    let sessions = Arc::new(Sessions::new(settings.max_sessions, settings.session_idle));
+    let sessions = Arc::new(Sessions::new(settings.max_sessions, settings.session_idle, Budget::process()));
+    let lenient: Weak<Sessions> = Arc::downgrade(&sessions);
+    Budget::process().on_shortage(lenient);
     tokio::spawn({
         let every = sessions.sweep_interval();
         let (sessions, shutdown) = (Arc::downgrade(&sessions), shutdown.clone());
@@ -140,6 +143,7 @@ impl<B: Backend> Routes<B> {
     pub async fn answer<D>(&self, request: Request<D>) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Unpin,
+        D::Error: Into<body::BoxError>,
     {
         self.answer_to(Peer::Admitted, request).await
     }
@@ -153,6 +157,7 @@ impl<B: Backend> Routes<B> {
     pub(crate) async fn answer_to<D>(&self, peer: Peer, request: Request<D>) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Unpin,
+        D::Error: Into<body::BoxError>,
     {
         match request.uri().path() {
             // Boxed, like all that is rare: a request's future is as large as its largest branch.
@@ -173,6 +178,7 @@ impl<B: Backend> Routes<B> {
 async fn endpoint<B: Backend, D>(front: &Front<B>, peer: Peer, request: Request<D>) -> Reply
 where
     D: http_body::Body<Data = Bytes> + Unpin,
+    D::Error: Into<body::BoxError>,
 {
     let (parts, body) = request.into_parts();
     let principal = match front.guard.admit(&parts, peer) {
@@ -202,6 +208,7 @@ where
 async fn operate<B: Backend, D>(front: &Front<B>, request: Request<D>) -> Reply
 where
     D: http_body::Body<Data = Bytes> + Unpin,
+    D::Error: Into<body::BoxError>,
 {
     let Some(api) = front.api.get() else { return reply::empty(StatusCode::NOT_FOUND) };
     let (parts, content) = request.into_parts();
@@ -219,6 +226,7 @@ where
 async fn post<B: Backend, D>(front: &Front<B>, principal: Principal, headers: &HeaderMap, body: D) -> Reply
 where
     D: http_body::Body<Data = Bytes> + Unpin,
+    D::Error: Into<body::BoxError>,
 {
     let refuse = |status: StatusCode, reason: &str| {
         debug!(%status, reason, "refused a POST");
@@ -245,6 +253,15 @@ where
                 StatusCode::REQUEST_TIMEOUT,
                 "the body took too long to arrive; send it faster, or raise `limits.body_ms`",
             );
+        }
+        Err(BodyError::NoRoom(no_room)) => {
+            let status = match no_room {
+                NoRoom::Peer(_) => StatusCode::PAYLOAD_TOO_LARGE,
+                NoRoom::Total(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            let mut refused = refuse(status, &format!("the body cannot be kept: {no_room}"));
+            refused.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+            return refused;
         }
         Err(BodyError::Broken) => return refuse(StatusCode::BAD_REQUEST, "the body could not be read"),
     };

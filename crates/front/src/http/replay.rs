@@ -3,18 +3,22 @@
 //! What goes out on such a stream is written into its log first, under an id that tells the stream and the place in it.
 //! A call writes for as long as it runs, whether its client is there or not; the body of a response only reads. A client
 //! that comes back with the last id it saw reads on from there. Logs are bounded, in length and in number: of a session
-//! the oldest go first, those of finished calls before others.
+//! the oldest go first, those of finished calls before others. What they hold is on the session's account: where that, or
+//! the memory of all, is used up, finished streams that were read go first, then answers that nobody has come for; an
+//! answer for which there is no room even so is replaced by an error.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bridgehead_wire::{Revision, on_one_line};
+use bridgehead_wire::held::{Account, NoRoom, Reservation};
+use bridgehead_wire::{Id, Message, Revision, RpcError, code, error_response, on_one_line};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
+use tracing::debug;
 
 use super::reply::{self, Answer, Body, Reply};
 use super::running::Running;
@@ -24,6 +28,8 @@ use super::sse::COMMENT;
 const MOST_STREAMS: usize = 64;
 /// How much of one stream is kept; the last event in any case.
 const MOST_BYTES: usize = 1024 * 1024;
+/// What an event takes besides its message, about.
+const EVENT_BYTES: usize = 128;
 /// How long a client is to wait before it comes back.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a client may be away before nothing but the answer of its call is kept for it, and questions to it fail.
@@ -35,13 +41,23 @@ const OWN_STREAM: u64 = 0;
 #[derive(Debug)]
 pub(crate) struct Streams {
     own: Arc<Log>,
-    calls: Mutex<Calls>,
+    calls: Arc<Mutex<Calls>>,
+    account: Arc<Account>,
 }
 
 #[derive(Debug)]
 struct Calls {
     next: u64,
     kept: VecDeque<Arc<Log>>,
+}
+
+/// Which finished streams are meant; none of them has a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Those that were read to their end.
+    Read,
+    /// The others too.
+    Unread,
 }
 
 /// What went out on one stream.
@@ -51,27 +67,58 @@ pub(crate) struct Log {
     written: Mutex<Written>,
     /// How many events there are; readers wait for more.
     length: watch::Sender<u64>,
+    account: Arc<Account>,
+    /// The streams of the same session.
+    siblings: Weak<Mutex<Calls>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Written {
     /// The number of the first event that is kept.
     first: u64,
     events: VecDeque<Bytes>,
     bytes: usize,
+    held: Reservation,
+    /// The number of the event after the last that was read.
+    read: u64,
     done: bool,
 }
 
-impl Default for Streams {
-    fn default() -> Self {
-        Self { own: Log::new(OWN_STREAM), calls: Mutex::new(Calls { next: 1, kept: VecDeque::new() }) }
+impl Calls {
+    /// Lets go of streams, the oldest first, until so many bytes are free; says how many are.
+    fn let_go(&mut self, which: Kept, bytes: usize) -> usize {
+        let mut freed = 0;
+        self.kept.retain(|log| {
+            let written = log.written.lock();
+            let read = written.read == written.first + written.events.len() as u64;
+            let goes = freed < bytes
+                && written.done
+                && log.length.receiver_count() == 0
+                && (read || which == Kept::Unread);
+            if goes {
+                freed += written.bytes;
+            }
+            !goes
+        });
+        freed
     }
 }
 
 impl Streams {
+    /// Those of a session with this account.
+    pub(crate) fn new(account: Arc<Account>) -> Self {
+        let calls = Arc::new(Mutex::new(Calls { next: 1, kept: VecDeque::new() }));
+        Self { own: Log::new(OWN_STREAM, &account, &calls), calls, account }
+    }
+
     /// The log of what the session is told of its own accord.
     pub(crate) const fn own(&self) -> &Arc<Log> {
         &self.own
+    }
+
+    /// Lets go of finished streams that nobody reads, the oldest first, until so many bytes are free; says how many are.
+    pub(crate) fn let_go(&self, which: Kept, bytes: usize) -> usize {
+        self.calls.lock().let_go(which, bytes)
     }
 
     /// A log for a call that streams.
@@ -81,7 +128,7 @@ impl Streams {
             let oldest = calls.kept.iter().position(|log| log.written.lock().done).unwrap_or_default();
             calls.kept.remove(oldest);
         }
-        let log = Log::new(calls.next);
+        let log = Log::new(calls.next, &self.account, &self.calls);
         calls.next += 1;
         calls.kept.push_back(Arc::clone(&log));
         log
@@ -102,8 +149,21 @@ impl Streams {
 }
 
 impl Log {
-    fn new(stream: u64) -> Arc<Self> {
-        Arc::new(Self { stream, written: Mutex::default(), length: watch::Sender::new(0) })
+    fn new(stream: u64, account: &Arc<Account>, siblings: &Arc<Mutex<Calls>>) -> Arc<Self> {
+        Arc::new(Self {
+            stream,
+            written: Mutex::new(Written {
+                first: 0,
+                events: VecDeque::new(),
+                bytes: 0,
+                held: account.nothing(),
+                read: 0,
+                done: false,
+            }),
+            length: watch::Sender::new(0),
+            account: Arc::clone(account),
+            siblings: Arc::downgrade(siblings),
+        })
     }
 
     /// Whether it is that of what the session is told of its own accord.
@@ -118,37 +178,84 @@ impl Log {
 
     /// Writes the event by which a client learns an id and when to come back, before there is anything to tell.
     pub(crate) fn prime(&self) {
-        self.write(|number, out| {
+        // One that has no room is done without.
+        let _ = self.write(0, |number, out| {
             let head = format!("id: {}-{number}\nretry: {}\ndata: \n\n", self.stream, RETRY.as_millis());
             out.put_slice(head.as_bytes());
         });
     }
 
-    /// Writes one message.
-    pub(crate) fn push(&self, message: &[u8]) {
-        self.write(|number, out| {
+    /// Writes one message, if there is room for it.
+    pub(crate) fn push(&self, message: &[u8]) -> Result<(), NoRoom> {
+        self.write(message.len(), |number, out| {
             out.put_slice(format!("id: {}-{number}\nevent: message\ndata: ", self.stream).as_bytes());
             let start = out.len();
             out.put_slice(message);
             on_one_line(&mut out[start..]);
             out.put_slice(b"\n\n");
-        });
+        })
     }
 
-    fn write(&self, write: impl FnOnce(u64, &mut BytesMut)) {
+    /// Writes what may be lost.
+    pub(crate) fn push_note(&self, message: &[u8]) {
+        if let Err(no_room) = self.push(message) {
+            debug!(%no_room, "a client was not told something");
+        }
+    }
+
+    /// Writes the answer of a call, or why there is none.
+    fn push_answer(&self, answer: &Answer) {
+        let body = answer.body.to_raw();
+        if let Err(no_room) = self.push(body.bytes()) {
+            debug!(%no_room, bytes = body.bytes().len(), "an answer was not kept");
+            let reason = format!(
+                "the call has run, but its answer has {} bytes and cannot be kept: {no_room}",
+                body.bytes().len()
+            );
+            let id = match Message::parse(body.bytes()) {
+                Ok(Message::Response(response)) => response.id,
+                _ => None,
+            };
+            let mut out = BytesMut::new();
+            error_response(&mut out, id.as_ref().map(Id::raw), &RpcError::new(code::INTERNAL_ERROR, &reason));
+            self.push_note(&out);
+        }
+    }
+
+    /// Holds so many bytes, if need be in the place of older streams of the session.
+    fn reserve(&self, bytes: usize) -> Result<Reservation, NoRoom> {
+        self.account.reserve(bytes).or_else(|_| {
+            if let Some(siblings) = self.siblings.upgrade() {
+                let mut siblings = siblings.lock();
+                let freed = siblings.let_go(Kept::Read, bytes);
+                siblings.let_go(Kept::Unread, bytes.saturating_sub(freed));
+            }
+            self.account.reserve(bytes)
+        })
+    }
+
+    /// Writes an event with a message of this length.
+    fn write(&self, length: usize, write: impl FnOnce(u64, &mut BytesMut)) -> Result<(), NoRoom> {
+        // Nothing is locked yet: others may have to let go of something.
+        let reserved = self.reserve(length + EVENT_BYTES)?;
         let mut written = self.written.lock();
         let number = written.first + written.events.len() as u64;
-        let mut out = BytesMut::new();
+        let mut out = BytesMut::with_capacity(length + EVENT_BYTES);
         write(number, &mut out);
-        written.bytes += out.len();
+        written.bytes += out.len() + EVENT_BYTES;
+        written.held.absorb(reserved);
         written.events.push_back(out.freeze());
+        let before = written.bytes;
         while written.bytes > MOST_BYTES && written.events.len() > 1 {
-            let oldest = written.events.pop_front().map_or(0, |event| event.len());
+            let oldest = written.events.pop_front().map_or(0, |event| event.len() + EVENT_BYTES);
             written.bytes -= oldest;
             written.first += 1;
         }
+        let released = before - written.bytes;
+        written.held.shrink(released);
         drop(written);
         self.length.send_replace(number + 1);
+        Ok(())
     }
 
     /// Resolves when nobody has read for so long that nobody will.
@@ -171,10 +278,12 @@ impl Log {
 
     /// The event of that number, or the first after it that is kept, and the number of the one after.
     fn get(&self, number: u64) -> Option<(Bytes, u64)> {
-        let written = self.written.lock();
+        let mut written = self.written.lock();
         let number = number.max(written.first);
         let at = usize::try_from(number - written.first).ok()?;
-        written.events.get(at).map(|event| (event.clone(), number + 1))
+        let event = written.events.get(at).cloned()?;
+        written.read = written.read.max(number + 1);
+        Some((event, number + 1))
     }
 
     fn is_done(&self) -> bool {
@@ -260,9 +369,9 @@ pub(crate) async fn answer(
                     None if told.is_empty() => reply::events(Body::empty()),
                     answer => {
                         let log = opened(streams, manner);
-                        told.iter().for_each(|note| log.push(note));
+                        told.iter().for_each(|note| log.push_note(note));
                         if let Some(answer) = answer {
-                            log.push(answer.body.to_raw().bytes());
+                            log.push_answer(&answer);
                         }
                         log.finish();
                         body(log, 0, manner)
@@ -274,7 +383,7 @@ pub(crate) async fn answer(
     let log = opened(streams, manner);
     let writing = Writing(Arc::clone(&log));
     if let Some(note) = first {
-        log.push(&note);
+        log.push_note(&note);
     }
     // On its own, so that it goes on when the client is gone or slow to read.
     tokio::spawn(async move {
@@ -287,19 +396,19 @@ pub(crate) async fn answer(
                 // Whoever asks the client something learns it from this.
                 () = &mut abandoned, if !unread.is_closed() => unread.close(),
                 note = unread.recv() => match note {
-                    Some(note) => log.push(&note),
+                    Some(note) => log.push_note(&note),
                     None => notes = None,
                 },
                 answer = &mut call => {
                     while let Ok(note) = unread.try_recv() {
-                        log.push(&note);
+                        log.push_note(&note);
                     }
                     break answer;
                 }
             }
         };
         if let Some(answer) = answer {
-            log.push(answer.body.to_raw().bytes());
+            log.push_answer(&answer);
         }
     });
     body(log, 0, manner)
@@ -346,6 +455,7 @@ pub(crate) fn body(log: Arc<Log>, next: u64, manner: Manner) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use bridgehead_wire::held::Budget;
     use http::StatusCode;
     use http_body_util::BodyExt;
 
@@ -354,6 +464,10 @@ mod tests {
 
     const MANNER: Manner =
         Manner { revision: Revision::V2025_11_25, keep_alive: Duration::from_secs(15), poll_after: None };
+
+    fn streams() -> Streams {
+        Streams::new(Account::new(&Budget::new(64 << 20, 64 << 20)))
+    }
 
     fn done(body: &'static str) -> Option<Answer> {
         Some(Answer { status: StatusCode::OK, body: bridgehead_wire::Raw::literal(body).into() })
@@ -370,7 +484,7 @@ mod tests {
     /// ERA-1: events have ids, the client learns when to come back, and whoever comes back reads on.
     #[tokio::test(start_paused = true)]
     async fn a_stream_is_taken_up_again() {
-        let streams = Streams::default();
+        let streams = streams();
         let (tell, notes) = mpsc::channel(4);
         let (go, gate) = tokio::sync::oneshot::channel::<()>();
         let call = Running::new(OnDisconnect::Finish, async move {
@@ -402,7 +516,7 @@ mod tests {
     /// still kept for it.
     #[tokio::test(start_paused = true)]
     async fn whoever_stays_away_is_given_up() {
-        let streams = Streams::default();
+        let streams = streams();
         let (tell, notes) = mpsc::channel(4);
         let call = Running::new(OnDisconnect::Finish, async move {
             tell.send(Bytes::from_static(b"1")).await.unwrap();
@@ -425,7 +539,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn plain_unless_there_is_something_to_stream() {
-        let streams = Streams::default();
+        let streams = streams();
         let reply = answer(finished("2"), None, &streams, MANNER, false).await;
         assert_eq!(reply.headers()["content-type"], "application/json");
         let reply = answer(finished("2"), None, &streams, MANNER, true).await;
@@ -446,7 +560,7 @@ mod tests {
     /// A client that waits in silence is sent away and comes back for the answer.
     #[tokio::test(start_paused = true)]
     async fn a_silent_stream_sends_its_client_away() {
-        let streams = Streams::default();
+        let streams = streams();
         let manner = Manner { poll_after: Some(Duration::from_secs(60)), ..MANNER };
         let call = Running::new(OnDisconnect::Finish, async {
             sleep(Duration::from_secs(100)).await;
@@ -461,10 +575,10 @@ mod tests {
     /// What is kept is bounded, and a panic ends the stream.
     #[tokio::test(start_paused = true)]
     async fn logs_are_bounded() {
-        let streams = Streams::default();
+        let streams = streams();
         let log = streams.open();
         for _ in 0..5 {
-            log.push(&vec![b'x'; MOST_BYTES / 2]);
+            log.push(&vec![b'x'; MOST_BYTES / 2]).unwrap();
         }
         assert!(log.written.lock().bytes <= MOST_BYTES && log.written.lock().events.len() == 1);
         log.finish();
@@ -481,6 +595,43 @@ mod tests {
         });
         let reply = answer(panics, None, &streams, MANNER, true).await;
         assert!(!text(reply).await.contains("data: 1"));
+    }
+
+    /// BOUND-3: what streams hold is bounded for a session and for all. What was read goes first, then answers that
+    /// nobody has come for, then an answer is an error that says why.
+    #[tokio::test(start_paused = true)]
+    async fn what_streams_hold_is_bounded() {
+        let budget = Budget::new(10 << 20, 4 << 20);
+        let (one, other) = (Streams::new(Account::new(&budget)), Streams::new(Account::new(&budget)));
+        let large = format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"{}\"}}", "x".repeat(3 << 19));
+        let call = || {
+            let body = bridgehead_wire::Raw::parse(large.clone()).unwrap().into();
+            Running::new(OnDisconnect::Finish, async move { Some(Answer { status: StatusCode::OK, body }) })
+        };
+        let read = text(answer(call(), None, &one, MANNER, true).await).await;
+        assert!(read.len() > large.len());
+        // Two hundred calls whose clients are gone.
+        for _ in 0..200 {
+            drop(answer(call(), None, &one, MANNER, true).await);
+            tokio::task::yield_now().await;
+            drop(answer(call(), None, &other, MANNER, true).await);
+            tokio::task::yield_now().await;
+            assert!(one.account.held() <= 4 << 20 && other.account.held() <= 4 << 20);
+        }
+        assert!(one.find("1-0").is_none(), "what was read went first");
+        assert_eq!(one.account.held() / large.len(), 2, "the latest are kept");
+        assert!(one.find("201-1").is_some() && one.find("199-1").is_none());
+        assert!(budget.peak() <= 10 << 20, "{}", budget.peak());
+        // Whoever is being read does not go: then there is no room for another.
+        let mut bodies: Vec<_> =
+            [200, 201].map(|log| body(one.find(&format!("{log}-0")).unwrap().0, 0, MANNER)).into();
+        let refused = text(answer(call(), None, &one, MANNER, true).await).await;
+        assert!(refused.contains("\"id\":7") && refused.contains("limits.held_per_peer_mb"), "{refused}");
+        bodies.clear();
+        let kept = text(answer(call(), None, &one, MANNER, true).await).await;
+        assert!(kept.len() > large.len());
+        drop((one, other));
+        assert_eq!(budget.held(), 0, "all is given back with the sessions");
     }
 
     fn streams_are_fine() -> bool {

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bridgehead_wire::held::Reservation;
 use bridgehead_wire::{Id, RpcError, Spliced, error_response, response_parts};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
@@ -100,6 +101,22 @@ impl Body {
         Self(Content::Whole(Bytes::new()))
     }
 
+    /// The same body, which holds on to `held` until its last byte has left: a connection takes a body at once and writes
+    /// it as its client reads.
+    pub(crate) fn holding(self, held: Reservation) -> Self {
+        let hold = |bytes| Bytes::from_owner(Held { bytes, _held: held });
+        Self(match self.0 {
+            Content::Whole(whole) => Content::Whole(hold(whole)),
+            Content::Ready(mut parts) => {
+                if let Some(last) = parts.pop_back() {
+                    parts.push_back(hold(last));
+                }
+                Content::Ready(parts)
+            }
+            Content::Coming(body) => Content::Coming(body),
+        })
+    }
+
     /// What comes bit by bit.
     pub(crate) fn coming(
         body: impl http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
@@ -110,6 +127,18 @@ impl Body {
     /// The same, as a stream of its parts.
     pub(crate) fn from_stream(parts: impl Stream<Item = Bytes> + Send + 'static) -> Self {
         Self::coming(StreamBody::new(parts.map(|part| Ok(Frame::data(part)))))
+    }
+}
+
+/// Bytes, and what is held for as long as they are.
+struct Held {
+    bytes: Bytes,
+    _held: Reservation,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

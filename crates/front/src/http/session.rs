@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_gateway::{Desk, Principal, Session as Identity};
+use bridgehead_wire::held::{Account, Budget, Lenient};
 use bridgehead_wire::{Abilities, Revision};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 use uuid::Uuid;
 
-use super::replay::Streams;
+use super::replay::{Kept, Streams};
 use crate::inflight::InFlight;
 
 /// How long a session that was used is idle before it may have to make way for a new one. Its client opens another.
@@ -30,6 +31,7 @@ pub(crate) struct Sessions {
     table: Mutex<HashMap<Uuid, Arc<Session>>>,
     cap: usize,
     idle: Duration,
+    budget: Arc<Budget>,
 }
 
 /// One session.
@@ -62,8 +64,8 @@ struct Usage {
 }
 
 impl Sessions {
-    pub(crate) fn new(cap: usize, idle: Duration) -> Self {
-        Self { table: Mutex::default(), cap, idle }
+    pub(crate) fn new(cap: usize, idle: Duration, budget: &Arc<Budget>) -> Self {
+        Self { table: Mutex::default(), cap, idle, budget: Arc::clone(budget) }
     }
 
     /// Opens a session, unless there are too many.
@@ -88,7 +90,7 @@ impl Sessions {
             desk: Desk::default(),
             identity: Identity::new(),
             in_flight: InFlight::default(),
-            streams: Streams::default(),
+            streams: Streams::new(Account::new(&self.budget)),
             ended: CancellationToken::new(),
             usage: Mutex::new(Usage { leases: 0, stream: false, requested: false, last: Instant::now() }),
         });
@@ -136,6 +138,29 @@ fn expire(table: &mut HashMap<Uuid, Arc<Session>>, idle: Duration) {
         }
         keep
     });
+}
+
+/// What its streams told goes when memory is short: first what was read, then answers that nobody has come for, each
+/// from the session that was used least lately.
+impl Lenient for Sessions {
+    fn let_go(&self, bytes: usize) {
+        let mut sessions: Vec<_> = self
+            .table
+            .lock()
+            .values()
+            .map(|session| (session.usage.lock().last, Arc::clone(session)))
+            .collect();
+        sessions.sort_by_key(|(last, _)| *last);
+        let mut freed = 0;
+        for kept in [Kept::Read, Kept::Unread] {
+            for (_, session) in &sessions {
+                if freed >= bytes {
+                    return;
+                }
+                freed += session.streams.let_go(kept, bytes - freed);
+            }
+        }
+    }
 }
 
 /// Ends the session that can be missed most easily; says whether there was one.
@@ -218,7 +243,7 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(60);
 
     fn sessions(cap: usize) -> Sessions {
-        Sessions::new(cap, IDLE)
+        Sessions::new(cap, IDLE, Budget::process())
     }
 
     fn open(sessions: &Sessions) -> Option<Arc<Session>> {
@@ -290,7 +315,7 @@ mod tests {
     /// use never do.
     #[tokio::test(start_paused = true)]
     async fn unused_sessions_lock_nobody_out() {
-        let sessions = Sessions::new(4, LONG_IDLE * 10);
+        let sessions = Sessions::new(4, LONG_IDLE * 10, Budget::process());
         let [idle, calling, streaming] = std::array::from_fn(|_| used(&sessions));
         let call = sessions.lease(&calling.id.to_string(), &Principal::local()).unwrap();
         let stream = streaming.open_stream().unwrap();

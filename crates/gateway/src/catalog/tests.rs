@@ -45,6 +45,7 @@ fn tool(name: &str, definition: &Value) -> Arc<Tool> {
         headers: Arc::new([]),
         idempotent: false,
         output: OnceLock::new(),
+        held: None,
     })
 }
 

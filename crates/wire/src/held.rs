@@ -1,0 +1,268 @@
+//! Who holds how many bytes: one accounting for all that is kept for others.
+//!
+//! Whatever is kept on behalf of a peer (a client's session or connection, a server) is reserved on that peer's
+//! [`Account`] first and given back when the [`Reservation`] is dropped. No account holds more than `per_peer` bytes, and all
+//! together no more than `total`. When all together would, those who can do without something are asked to let go of it
+//! ([`Budget::on_shortage`]), in the order in which they registered; only then is the newcomer refused, and says so to
+//! whom it serves.
+//!
+//! A reservation is two additions to counters and takes no lock. What is smaller than [`SMALL`] and lives no longer than a
+//! request need not be reserved: there is at most one such thing for each connection.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+/// What need not be reserved.
+pub const SMALL: usize = 64 * 1024;
+
+const MEGABYTE: usize = 1024 * 1024;
+
+/// Somebody who can let go of something that is kept for comfort.
+pub trait Lenient: Send + Sync {
+    /// Lets go of about so many bytes, if it has them.
+    fn let_go(&self, bytes: usize);
+}
+
+/// The limits, and what is held in all.
+pub struct Budget {
+    total: AtomicUsize,
+    per_peer: AtomicUsize,
+    held: AtomicUsize,
+    /// The most that was ever held.
+    peak: AtomicUsize,
+    lenient: Mutex<Vec<Weak<dyn Lenient>>>,
+}
+
+/// What is held for one peer.
+#[derive(Debug)]
+pub struct Account {
+    budget: Arc<Budget>,
+    held: AtomicUsize,
+}
+
+/// Bytes that are held, until this is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    account: Arc<Account>,
+    bytes: usize,
+}
+
+/// Why bytes cannot be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoRoom {
+    /// The peer has too much.
+    #[error(
+        "more than {} MB would be held for this peer (`limits.held_per_peer_mb`): read or end what is open first", .0 / MEGABYTE
+    )]
+    Peer(usize),
+    /// All together have.
+    #[error(
+        "more than {} MB would be held for all clients and servers (`limits.held_mb`): come back later, or raise it", .0 / MEGABYTE
+    )]
+    Total(usize),
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget").field("held", &self.held()).finish_non_exhaustive()
+    }
+}
+
+impl Budget {
+    /// One with these limits, in bytes.
+    pub fn new(total: usize, per_peer: usize) -> Arc<Self> {
+        Arc::new(Self {
+            total: AtomicUsize::new(total),
+            per_peer: AtomicUsize::new(per_peer),
+            held: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            lenient: Mutex::default(),
+        })
+    }
+
+    /// That of this process: memory is shared by all that runs in it.
+    pub fn process() -> &'static Arc<Self> {
+        static PROCESS: OnceLock<Arc<Budget>> = OnceLock::new();
+        PROCESS.get_or_init(|| Self::new(512 * MEGABYTE, 64 * MEGABYTE))
+    }
+
+    /// Sets the limits; what is held already stays.
+    pub fn limit(&self, total: usize, per_peer: usize) {
+        self.total.store(total, Ordering::Relaxed);
+        self.per_peer.store(per_peer, Ordering::Relaxed);
+    }
+
+    /// How much is held, in bytes.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// The most that ever was.
+    pub fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Asks `lenient` to let go of something whenever there is no room, after those who came before it.
+    pub fn on_shortage(&self, lenient: Weak<impl Lenient + 'static>) {
+        let mut all = self.lenient.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|lenient| lenient.strong_count() > 0);
+        all.push(lenient);
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), NoRoom> {
+        let most = self.total.load(Ordering::Relaxed);
+        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > most {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(NoRoom::Total(most));
+        }
+        // Only large things move the peak by an amount worth a second write.
+        if before + bytes > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Asks everybody in turn to let go of something, until so many bytes are free.
+    fn relieve(&self, bytes: usize) {
+        let all = self.lenient.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for lenient in all.iter().filter_map(Weak::upgrade) {
+            let most = self.total.load(Ordering::Relaxed);
+            let missing = (self.held() + bytes).saturating_sub(most);
+            if missing == 0 {
+                return;
+            }
+            lenient.let_go(missing);
+        }
+    }
+}
+
+impl Account {
+    /// One of a new peer.
+    pub fn new(budget: &Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self { budget: Arc::clone(budget), held: AtomicUsize::new(0) })
+    }
+
+    /// How much is held for the peer, in bytes.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Holds so many bytes for the peer. Nobody who may be asked to let go of something may be locked meanwhile.
+    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reservation, NoRoom> {
+        let mut reservation = self.nothing();
+        reservation.grow(bytes)?;
+        Ok(reservation)
+    }
+
+    /// A reservation of no bytes, to grow.
+    pub fn nothing(self: &Arc<Self>) -> Reservation {
+        Reservation { account: Arc::clone(self), bytes: 0 }
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), NoRoom> {
+        let most = self.budget.per_peer.load(Ordering::Relaxed);
+        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
+        let taken = if before.saturating_add(bytes) > most {
+            Err(NoRoom::Peer(most))
+        } else {
+            self.budget.take(bytes).or_else(|_| {
+                self.budget.relieve(bytes);
+                self.budget.take(bytes)
+            })
+        };
+        if taken.is_err() {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        taken
+    }
+}
+
+impl Reservation {
+    /// How many bytes it is for.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Holds more.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        self.account.take(bytes)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Gives some back.
+    pub fn shrink(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.account.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.account.budget.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes what another one of the same peer holds.
+    pub fn absorb(&mut self, mut other: Self) {
+        if Arc::ptr_eq(&self.account, &other.account) {
+            self.bytes += std::mem::take(&mut other.bytes);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.shrink(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Comfort(Mutex<Vec<Reservation>>);
+
+    impl Lenient for Comfort {
+        fn let_go(&self, bytes: usize) {
+            let mut freed = 0;
+            let mut held = self.0.lock().unwrap();
+            while freed < bytes && !held.is_empty() {
+                freed += held.remove(0).bytes();
+            }
+        }
+    }
+
+    /// BOUND-3: what is held is counted for its peer and in all, and given back; those who can do without go first, in
+    /// their order.
+    #[test]
+    fn who_holds_what() {
+        let budget = Budget::new(100, 40);
+        let (one, other) = (Account::new(&budget), Account::new(&budget));
+        let mut first = one.reserve(30).unwrap();
+        assert_eq!(first.grow(11), Err(NoRoom::Peer(40)));
+        first.grow(10).unwrap();
+        assert_eq!((one.held(), budget.held(), first.bytes()), (40, 40, 40));
+        first.shrink(10);
+        first.absorb(one.reserve(5).unwrap());
+        assert_eq!((one.held(), budget.held(), first.bytes()), (35, 35, 35));
+        let comforts: Vec<Arc<Comfort>> = (0..2).map(|_| Arc::new(Comfort(Mutex::default()))).collect();
+        for comfort in &comforts {
+            budget.on_shortage(Arc::downgrade(comfort));
+            for _ in 0..3 {
+                comfort.0.lock().unwrap().push(Account::new(&budget).reserve(10).unwrap());
+            }
+        }
+        assert_eq!(budget.held(), 95);
+        let second = other.reserve(40).unwrap();
+        let left = |at: usize| comforts[at].0.lock().unwrap().len();
+        assert_eq!((left(0), left(1), budget.held()), (0, 2, 95), "the first who registered lets go first");
+        assert_eq!(Account::new(&budget).reserve(30).unwrap_err(), NoRoom::Total(100));
+        assert_eq!((left(1), budget.held()), (0, 75), "and nobody has anything left to let go of");
+        drop((first, second));
+        assert_eq!((one.held(), other.held(), budget.held()), (0, 0, 0));
+        assert!(budget.peak() <= 100 && budget.peak() >= 95);
+        let words = NoRoom::Peer(64 * MEGABYTE).to_string();
+        assert!(
+            words.starts_with("more than 64 MB would be held for this peer (`limits.held_per_peer_mb`)"),
+            "{words}"
+        );
+    }
+}
