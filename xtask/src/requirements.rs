@@ -212,7 +212,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "a start attempt has its own bound, and a call waits for a starting server within its clock",
     ),
     kept("HOUR", 3, "`call` and `tools` use the running gateway, else start only what they need"),
-    later(
+    kept(
         "HOUR",
         4,
         "`audit list` shows the newest calls of all gateways, and its filters refuse what they do not know",

@@ -37,5 +37,7 @@ pub use records::{
 };
 pub use row::{INTERRUPTED, Payloads, Row};
 pub use sink::{AuditError, AuditSink, EnterFuture, NoopSink};
-pub use store::{CHECKPOINT_FILE, Header, OnCheckpoint, OnFailure, SqliteSink, StoreError, StoreOptions};
+pub use store::{
+    CHECKPOINT_AFTER, CHECKPOINT_FILE, Header, OnCheckpoint, OnFailure, SqliteSink, StoreError, StoreOptions,
+};
 pub use verify::{Expected, Problem, Verified, Verifier};

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::merkle::{path, root_from};
-use crate::records::{ReadError, RecordKind, read_segment};
+use crate::records::{ReadError, RecordKind, number_of, read_segment};
 use crate::{Checkpoint, Hash, PublicKey, Row};
 
 /// That one row is under the root of one checkpoint.
@@ -36,8 +36,16 @@ pub enum ProofError {
     #[error("the segment has no row {0}")]
     NoRow(u64),
     /// The row is too new.
-    #[error("no checkpoint covers row {0} yet; one is made every minute and when the gateway ends")]
-    NotCovered(u64),
+    #[error(
+        "no checkpoint covers row {row} yet; one is made at the latest a minute after a row, and when the gateway ends"
+    )]
+    NotCovered {
+        /// Its number.
+        row: u64,
+        /// The time of the first row that no checkpoint covers: the next one comes [`CHECKPOINT_AFTER`](crate::CHECKPOINT_AFTER)
+        /// after it, if its gateway lives.
+        since: Option<jiff::Timestamp>,
+    },
     /// It shows nothing.
     #[error("the proof does not hold: {0}")]
     Wrong(String),
@@ -52,25 +60,36 @@ impl Proof {
         let mut leaves = Vec::new();
         let mut row = None;
         let mut covering: Option<Checkpoint> = None;
+        // The text of the first row behind the last checkpoint.
+        let mut uncovered: Option<Vec<u8>> = None;
         read_segment(segment, |record| {
             match record.kind {
                 RecordKind::Row => {
-                    if record.seq == Some(seq) {
+                    // In the journal a row has its number in its text only.
+                    if record.seq.or_else(|| number_of(&record.text)) == Some(seq) {
                         row = Some((leaves.len(), String::from_utf8_lossy(&record.text).into_owned()));
                     }
                     leaves.push(Hash::leaf(&record.text));
+                    uncovered.get_or_insert_with(|| record.text.clone());
                 }
-                RecordKind::Checkpoint if covering.is_none() && row.is_some() => {
-                    covering = serde_json::from_slice(&record.text).ok();
+                RecordKind::Checkpoint => {
+                    uncovered = None;
+                    if covering.is_none() && row.is_some() {
+                        covering = serde_json::from_slice(&record.text).ok();
+                    }
                 }
-                _ => {}
+                RecordKind::Header => {}
             }
             Ok(())
         })?;
         let (index, row) = row.ok_or(ProofError::NoRow(seq))?;
-        let checkpoint = covering.ok_or(ProofError::NotCovered(seq))?;
+        let not_covered = || {
+            let first = uncovered.as_ref().and_then(|text| serde_json::from_slice::<Row>(text).ok());
+            ProofError::NotCovered { row: seq, since: first.and_then(|row| row.time.parse().ok()) }
+        };
+        let checkpoint = covering.ok_or_else(not_covered)?;
         let count = usize::try_from(checkpoint.count).unwrap_or(usize::MAX).min(leaves.len());
-        let path = path(&leaves[..count], index).ok_or(ProofError::NotCovered(seq))?;
+        let path = path(&leaves[..count], index).ok_or_else(not_covered)?;
         let proof = Self { format: 1, row, index: index as u64, path, checkpoint };
         proof.check(None, None).map(|_| proof)
     }

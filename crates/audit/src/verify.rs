@@ -391,7 +391,8 @@ impl Verifier {
         let (count, root, head, sound) = (now.tree.count(), now.tree.root(), now.head, now.problems == 0);
         let name = now.name.clone();
         let Ok(checkpoint) = serde_json::from_slice::<Checkpoint>(&record.text) else {
-            return self.problem(None, format!("the checkpoint after {count} rows cannot be read"));
+            return self
+                .problem(None, format!("the checkpoint after {} cannot be read", counted(count, "row")));
         };
         let signed = self.key.is_some() || checkpoint.signature.is_some();
         let what = if record.hash != Some(Hash::checkpoint(&record.text)) {
@@ -412,7 +413,7 @@ impl Verifier {
             now.signed += u64::from(signed);
         }
         if let Some(what) = what {
-            self.problem(None, format!("the checkpoint after {} rows {what}", checkpoint.count));
+            self.problem(None, format!("the checkpoint after {} {what}", counted(checkpoint.count, "row")));
         }
     }
 
@@ -430,13 +431,17 @@ impl Verifier {
             let sound = now.problems == 0;
             if expected.count > count {
                 let what = format!(
-                    "it had {} rows when its head was {}, and has {count}: the end was cut off",
-                    expected.count, expected.head
+                    "it had {} when its head was {}, and has {count}: the end was cut off",
+                    counted(expected.count, "row"),
+                    expected.head
                 );
                 self.problem(Some(count + 1), what);
             } else if expected.count == count && sound && !fits {
-                let what =
-                    format!("after {count} rows its head was {}: they were written anew", expected.head);
+                let what = format!(
+                    "after {} its head was {}: they were written anew",
+                    counted(count, "row"),
+                    expected.head
+                );
                 self.problem(None, what);
             }
         }
@@ -448,7 +453,7 @@ impl Verifier {
         let untold = [now.problems, now.mispaired].map(|count| count.saturating_sub(MOST_PROBLEMS));
         let untold: usize = untold.iter().sum();
         if untold > 0 {
-            let what = format!("and {untold} more {}", if untold == 1 { "problem" } else { "problems" });
+            let what = format!("and {}", counted(untold as u64, "more problem"));
             self.problems.push(Problem { segment: now.name.clone(), row: None, what });
         }
         if let Some(header) = &now.header {
@@ -466,6 +471,11 @@ impl Verifier {
             signed: now.signed,
         });
     }
+}
+
+/// "1 row", "2 rows".
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Whether what is noted of a removed segment agrees with a checkpoint of it. Older notes say nothing that could.

@@ -362,7 +362,8 @@ fn told(detail: &Detail) -> Option<String> {
     Some(match detail {
         Detail::InitStarted => "is being started".to_owned(),
         Detail::InitFinished { outcome: InitOutcome::Ready, tools, duration_ms, .. } => {
-            format!("serves {tools} tools, after {duration_ms} ms")
+            let plural = if *tools == 1 { "" } else { "s" };
+            format!("serves {tools} tool{plural}, after {duration_ms} ms")
         }
         Detail::InitFinished { outcome, error, .. } => match error {
             Some(error) => format!("did not come up: {error}"),

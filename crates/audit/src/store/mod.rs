@@ -47,6 +47,8 @@ use crate::{
 
 /// The file in the folder that every checkpoint is appended to.
 pub const CHECKPOINT_FILE: &str = "checkpoints.jsonl";
+/// How long a row waits for the checkpoint that covers it, at most, where nothing else is said.
+pub const CHECKPOINT_AFTER: Duration = Duration::from_secs(60);
 /// How the file ends whose lock says that an instance lives.
 const LOCK: &str = "lock";
 
@@ -110,7 +112,7 @@ impl StoreOptions {
             checkpoint_file: None,
             on_checkpoint: None,
             checkpoint_rows: 1024,
-            checkpoint_after: Duration::from_secs(60),
+            checkpoint_after: CHECKPOINT_AFTER,
             segment_bytes: 64 << 20,
             segment_age: Duration::from_secs(24 * 60 * 60),
             keep_for: None,

@@ -156,8 +156,9 @@ impl About {
             .iter()
             .map(|server| {
                 let (word, detail) = match &server.outcome {
-                    Ok((revision, 1)) => ("ok", format!("1 tool, speaks {revision}")),
-                    Ok((revision, tools)) => ("ok", format!("{tools} tools, speaks {revision}")),
+                    Ok((revision, tools)) => {
+                        ("ok", format!("{}, speaks {revision}", output::counted(*tools as u64, "tool")))
+                    }
                     Err(reason) => ("failed", output::one_line(reason, 1000)),
                 };
                 vec![server.name.clone(), word.to_owned(), detail]

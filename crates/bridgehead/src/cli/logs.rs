@@ -63,7 +63,8 @@ fn shown(line: &Value, as_json: bool) -> String {
         return line.to_string();
     }
     if let Some(missed) = line["missed"].as_u64() {
-        return format!("({missed} lines are missing here)");
+        let verb = if missed == 1 { "is" } else { "are" };
+        return format!("({} {verb} missing here)", output::counted(missed, "line"));
     }
     let part = |key: &str| output::one_line(line[key].as_str().unwrap_or_default(), usize::MAX);
     format!("{} {} {}: {}", part("time"), part("label"), part("source"), part("text"))

@@ -105,6 +105,11 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     out
 }
 
+/// "1 row", "2 rows".
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Text of a peer on one line, without control characters, no longer than `limit` characters.
 pub(crate) fn one_line(text: &str, limit: usize) -> String {
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");

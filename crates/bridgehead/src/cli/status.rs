@@ -64,13 +64,13 @@ fn text(status: &Value) -> String {
     let place =
         if addresses.is_empty() { "on stdio".to_owned() } else { format!("at {}", addresses.join(", ")) };
     let mut text = format!(
-        "gateway {} {place}\n  version {}, mode {}, pid {}, up {}, {} calls ({} failed)\n",
+        "gateway {} {place}\n  version {}, mode {}, pid {}, up {}, {} ({} failed)\n",
         word("instance"),
         word("version"),
         word("mode"),
         status["pid"],
         duration(&status["uptimeMs"]),
-        status["counters"]["calls"],
+        output::counted(status["counters"]["calls"].as_u64().unwrap_or_default(), "call"),
         status["counters"]["failed"],
     );
     if let Some(config) = status["config"].as_str() {

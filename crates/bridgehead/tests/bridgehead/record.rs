@@ -114,6 +114,66 @@ async fn calls_are_recorded_and_can_be_checked() {
     assert!(gone.code == Some(1) && gone.stdout.contains("the whole segment is missing"), "{gone:?}");
 }
 
+/// HOUR-4: `audit list --limit` shows the newest calls of all gateways, an outcome that there is none of is refused with
+/// those that there are, an id may be written by its beginning, `prove` says when it will work, and one is singular.
+#[tokio::test]
+async fn the_record_of_several_gateways_is_read_as_one() {
+    let place = Place::new();
+    let config = place.config(&["demo"], "");
+    let config = config.to_str().unwrap();
+    let audit = async |arguments: &[&str]| {
+        let mut all = vec!["audit"];
+        all.extend_from_slice(arguments);
+        all.extend_from_slice(&["--config", config]);
+        place.run(&all).await
+    };
+    let mut older = place.start(&["serve", "--stdio", "--config", config], &[]);
+    call(&mut older, "add", json!({"a": 1, "b": 1})).await;
+    let mut younger = place.start(&["serve", "--stdio", "--config", config], &[]);
+    call(&mut younger, "add", json!({"a": 2, "b": 2})).await;
+    call(&mut older, "add", json!({"a": 3, "b": 3})).await;
+    let all = loop {
+        let calls = lines(&audit(&["list", "--json"]).await.stdout);
+        if calls.len() == 3 && calls.iter().all(|call| call["outcome"] == "result") {
+            break calls;
+        }
+    };
+    let text = |call: &Value, key: &str| call[key].as_str().unwrap().to_owned();
+    for limit in ["1", "2"] {
+        let newest = lines(&audit(&["list", "--json", "--limit", limit]).await.stdout);
+        assert_eq!(newest, all[3 - newest.len()..], "--limit {limit}");
+        assert_eq!(newest.len().to_string(), limit);
+    }
+    assert!(text(&all[2], "arguments").contains('3') && all[2]["segment"] == all[0]["segment"], "{all:?}");
+
+    let refused = audit(&["list", "--outcome", "bad"]).await;
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("toolError") && refused.stderr.contains("interrupted"), "{refused:?}");
+
+    let ids: Vec<String> = all.iter().map(|call| text(call, "correlationId")).collect();
+    let ambiguous = audit(&["show", &ids[0][..1]]).await;
+    assert_eq!(ambiguous.code, Some(1));
+    assert!(ids.iter().all(|id| ambiguous.stderr.contains(id)), "{ambiguous:?}");
+    let shared = |length: usize| ids[1..].iter().any(|id| id[..length] == ids[0][..length]);
+    let length = (1..36).find(|length| !shared(*length)).unwrap();
+    let shown = audit(&["show", "--json", &ids[0][..length].to_uppercase()]).await;
+    assert_eq!(lines(&shown.stdout), [all[0].clone()], "{shown:?}");
+    let early = audit(&["prove", &ids[0][..length]]).await;
+    assert!(early.code == Some(1) && early.stderr.contains("try again in"), "{early:?}");
+
+    for mut gateway in [older, younger] {
+        gateway.close_stdin();
+        gateway.wait().await;
+    }
+    assert_eq!(audit(&["prove", &ids[0][..length]]).await.code, Some(0));
+    let both = audit(&["verify"]).await;
+    assert!(both.stdout.contains("2 segments are as they were written"), "{both:?}");
+    let file =
+        format!("{}/state/bridgehead/audit/{}.sqlite", place.path().display(), text(&all[1], "segment"));
+    let one = audit(&["verify", &file]).await;
+    assert!(one.stdout.contains("1 segment is as it was written"), "{one:?}");
+}
+
 /// AUD-2: after kill -9 the next start ends what was open, and everything verifies.
 #[tokio::test]
 async fn a_killed_gateway_leaves_a_record_that_is_finished_later() {

@@ -102,7 +102,7 @@ async fn lines_survive_a_restart() {
         hellos += usize::from(line.source == LineSource::Stderr && &*line.text == "hello");
     }
     let lines: Vec<String> = record.tail(usize::MAX).iter().map(|line| line.text.to_string()).collect();
-    assert!(lines.iter().any(|line| line.starts_with("serves 1 tools")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("serves 1 tool,")), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains("it was asked to restart")), "{lines:?}");
     assert!(shown.lock().iter().all(|line| line.contains(" mcp:m ")), "{shown:?}");
     assert!(shown.lock().iter().any(|line| line.ends_with(" mcp:m stderr: hello")), "{shown:?}");

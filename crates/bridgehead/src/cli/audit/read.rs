@@ -1,6 +1,6 @@
 //! `audit list`, `show` and `export`.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -36,6 +36,11 @@ const COLUMNS: [&str; 20] = [
     "exitSeq",
 ];
 
+/// How a call may have ended.
+const OUTCOMES: [&str; 6] = ["result", "toolError", "error", "cancelled", "interrupted", OPEN];
+/// What is said of one that has not.
+const OPEN: &str = "open";
+
 /// Which calls.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
@@ -52,9 +57,9 @@ pub(crate) struct Which {
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
     /// Calls that ended like this: result, toolError, error, cancelled, interrupted or open
-    #[arg(long, value_name = "OUTCOME")]
+    #[arg(long, value_name = "OUTCOME", value_parser = OUTCOMES, hide_possible_values = true)]
     outcome: Option<String>,
-    /// The call with this correlation id
+    /// Calls whose correlation id is this or begins with it
     #[arg(long, value_name = "ID")]
     id: Option<String>,
 }
@@ -71,7 +76,7 @@ impl Which {
         same(&self.tool, &call.first.tool)
             && same(&self.server, call.first.server.as_deref().unwrap_or_default())
             && same(&self.outcome, call.outcome())
-            && same(&self.id, &call.first.correlation_id)
+            && self.id.as_deref().is_none_or(|id| begins_with(&call.first.correlation_id, id))
             && in_time()
     }
 }
@@ -99,7 +104,7 @@ pub(crate) struct List {
 /// Show all that is kept of a call
 #[derive(Debug, Args)]
 pub(crate) struct Show {
-    /// Its correlation id
+    /// Its correlation id, or so much of its beginning that no other has it
     id: String,
 }
 
@@ -129,18 +134,14 @@ pub(crate) struct Export {
 }
 
 pub(super) fn list(list: &List, folder: &Path, json: bool) -> Result<Exit, String> {
-    let mut calls = VecDeque::new();
+    let mut newest = Newest { limit: list.limit, calls: Vec::new() };
     each(&readable(folder), |call| {
         if list.which.lets_pass(&call) {
-            calls.push_back(call);
-            if list.limit > 0 && calls.len() > list.limit {
-                calls.pop_front();
-            }
+            newest.push(call);
         }
         Ok(())
     })?;
-    let mut calls = Vec::from(calls);
-    calls.sort_by(|one, other| (&one.first.time, one.first.seq).cmp(&(&other.first.time, other.first.seq)));
+    let calls = newest.sorted();
     if json {
         let lines: Vec<String> = calls.iter().filter_map(|call| serde_json::to_string(call).ok()).collect();
         return Ok(if lines.is_empty() {
@@ -170,18 +171,77 @@ pub(super) fn list(list: &List, folder: &Path, json: bool) -> Result<Exit, Strin
     Ok(output::data(&output::table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()), Exit::Success))
 }
 
+/// The newest calls of all gateways. They come gateway by gateway, each in the order of their ends.
+struct Newest {
+    /// How many; all if it is 0.
+    limit: usize,
+    calls: Vec<RecordedCall>,
+}
+
+impl Newest {
+    fn push(&mut self, call: RecordedCall) {
+        self.calls.push(call);
+        if self.limit > 0 && self.calls.len() > self.limit.saturating_mul(2) + 1024 {
+            self.trim();
+        }
+    }
+
+    fn trim(&mut self) {
+        self.calls.sort_by(|one, other| {
+            (&one.first.time, one.first.seq).cmp(&(&other.first.time, other.first.seq))
+        });
+        if self.limit > 0 && self.calls.len() > self.limit {
+            self.calls.drain(..self.calls.len() - self.limit);
+        }
+    }
+
+    fn sorted(mut self) -> Vec<RecordedCall> {
+        self.trim();
+        self.calls
+    }
+}
+
+fn begins_with(id: &str, beginning: &str) -> bool {
+    id.get(..beginning.len()).is_some_and(|start| start.eq_ignore_ascii_case(beginning))
+}
+
+/// How many ids are listed to choose from.
+const MOST_IDS: usize = 10;
+
+/// The one correlation id that begins like this.
+///
+/// # Errors
+/// When there is none, or several: then these are told.
+pub(super) fn whole_id(folder: &Path, files: &[PathBuf], beginning: &str) -> Result<String, String> {
+    let mut ids = BTreeSet::new();
+    each(files, |call| {
+        if begins_with(&call.first.correlation_id, beginning) {
+            ids.insert(call.first.correlation_id);
+        }
+        Ok(())
+    })?;
+    if ids.len() > 1 {
+        let shown: Vec<&str> = ids.iter().take(MOST_IDS).map(String::as_str).collect();
+        let more = ids.len().saturating_sub(MOST_IDS);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let several = output::counted(ids.len() as u64, "call");
+        let shown = shown.join(", ");
+        return Err(format!("{several} begin with {beginning}; write more of one of these: {shown}{more}"));
+    }
+    ids.pop_first().ok_or_else(|| format!("there is no call {beginning} in {}", folder.display()))
+}
+
 pub(super) fn show(show: &Show, folder: &Path, json: bool) -> Result<Exit, String> {
     let mut texts = Vec::new();
-    each(&readable(folder), |call| {
-        if call.first.correlation_id == show.id {
+    let files = readable(folder);
+    let id = whole_id(folder, &files, &show.id)?;
+    each(&files, |call| {
+        if call.first.correlation_id == id {
             let value = serde_json::to_value(&call).unwrap_or_default();
             texts.push(if json { value.to_string() } else { page(&value) });
         }
         Ok(())
     })?;
-    if texts.is_empty() {
-        return Err(format!("there is no call {} in {}", show.id, folder.display()));
-    }
     Ok(output::data(&texts.join("\n"), Exit::Success))
 }
 
@@ -260,7 +320,7 @@ fn cell(text: &str) -> String {
 }
 
 /// The segments that can be read; of the others is told, and the rest is shown.
-fn readable(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn readable(folder: &Path) -> Vec<PathBuf> {
     let mut files = segments(folder);
     files.retain(|file| {
         let read = read_segment(file, |_| Ok(()));

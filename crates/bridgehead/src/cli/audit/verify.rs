@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use bridgehead::audit::{
-    CHECKPOINT_FILE, Expected, Hash, Proof, PublicKey, Verifier, read_calls, read_checkpoints, segments,
+    CHECKPOINT_AFTER, CHECKPOINT_FILE, Expected, Hash, Proof, ProofError, PublicKey, Verifier, read_calls,
+    read_checkpoints, segments,
 };
 use bridgehead::config::AuditSettings;
 use clap::Args;
 use serde_json::json;
 
+use super::read::{readable, whole_id};
 use crate::cli::exit::Exit;
 use crate::cli::output;
 
@@ -31,7 +33,7 @@ pub(crate) struct Verify {
 /// Prove that a row is in the record
 #[derive(Debug, Args)]
 pub(crate) struct Prove {
-    /// The call's correlation id
+    /// The call's correlation id, or so much of its beginning that no other has it
     id: String,
     /// Prove its end instead of its beginning
     #[arg(long)]
@@ -107,16 +109,18 @@ pub(super) fn verify(
     }
     text.push_str(&match (problems.len(), verified.len()) {
         (0, 0) => format!("there is no record in {}", folder.display()),
+        (0, 1) => "1 segment is as it was written".to_owned(),
         (0, count) => format!("{count} segments are as they were written"),
-        (count, _) => format!("{count} problems"),
+        (count, _) => output::counted(count as u64, "problem"),
     });
     Ok(output::data(&text, exit))
 }
 
 pub(super) fn prove(prove: &Prove, folder: &Path) -> Result<Exit, String> {
     let mut found = None;
+    let id = whole_id(folder, &readable(folder), &prove.id)?;
     read_calls(&segments(folder), |call| {
-        if call.first.correlation_id == prove.id {
+        if call.first.correlation_id == id {
             let row = if prove.exit { call.exit() } else { call.enter() };
             found = found.take().or(row.map(|row| row.seq).map(|seq| (call.segment.clone(), seq)));
         }
@@ -124,7 +128,7 @@ pub(super) fn prove(prove: &Prove, folder: &Path) -> Result<Exit, String> {
     })
     .map_err(|error| error.to_string())?;
     let (segment, seq) =
-        found.ok_or_else(|| format!("there is no such row of {} in {}", prove.id, folder.display()))?;
+        found.ok_or_else(|| format!("there is no such row of {id} in {}", folder.display()))?;
     // An exit may stand in a later segment of the instance than its enter.
     let instance = segment.split('.').next().unwrap_or_default();
     let mut files = segments(folder);
@@ -139,10 +143,30 @@ pub(super) fn prove(prove: &Prove, folder: &Path) -> Result<Exit, String> {
                 let text = serde_json::to_string(&proof).map_err(|error| error.to_string())?;
                 return Ok(output::data(&text, Exit::Success));
             }
+            Err(ProofError::NotCovered { row, since: Some(since) }) => {
+                return Err(not_covered(row, since, jiff::Timestamp::now()));
+            }
             Err(error) => refused = error.to_string(),
         }
     }
     Err(refused)
+}
+
+/// When a row can be proved that cannot be proved yet.
+fn not_covered(row: u64, since: jiff::Timestamp, now: jiff::Timestamp) -> String {
+    let due = since.checked_add(CHECKPOINT_AFTER).unwrap_or(since);
+    let left = due.duration_since(now).as_secs();
+    // What the keeper of the record may need to get to it on a busy machine.
+    if left < -30 {
+        return format!(
+            "no checkpoint covers row {row}, though one was due at {due:.0}: its gateway is gone or cannot write; the next \
+             one that starts with this folder makes it"
+        );
+    }
+    let left = output::counted(left.max(1).unsigned_abs() + 1, "second");
+    format!(
+        "no checkpoint covers row {row} yet; its gateway makes one at {due:.0} (try again in {left}), or when it ends"
+    )
 }
 
 pub(super) fn verify_proof(proof: &VerifyProof, json: bool) -> Result<Exit, String> {
@@ -167,4 +191,23 @@ pub(super) fn verify_proof(proof: &VerifyProof, json: bool) -> Result<Exit, Stri
         read.row, read.index, checkpoint.segment, checkpoint.root
     );
     Ok(output::data(&text, Exit::Success))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// HOUR-4: what cannot be proved yet is told with when it can.
+    #[test]
+    fn a_proof_that_comes_later_says_when() {
+        let time = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+        let since = time("2026-11-15T12:00:00.5Z");
+        let early = not_covered(7, since, time("2026-11-15T12:00:10Z"));
+        assert!(
+            early.contains("row 7 yet") && early.contains("12:01:0") && early.contains("in 51 seconds"),
+            "{early}"
+        );
+        let late = not_covered(7, since, time("2026-11-15T12:05:00Z"));
+        assert!(late.contains("was due") && late.contains("next one that starts"), "{late}");
+    }
 }
