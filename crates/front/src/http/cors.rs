@@ -40,6 +40,7 @@ const READ: &str =
 pub(super) async fn answer<B: Backend, D>(front: &Front<B>, peer: Peer, request: Request<D>) -> Reply
 where
     D: http_body::Body<Data = Bytes> + Unpin,
+    D::Error: Into<super::body::BoxError>,
 {
     let origin = front.guard.listed_origin(request.headers());
     let preflight = request.method() == Method::OPTIONS
