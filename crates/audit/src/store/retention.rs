@@ -4,12 +4,13 @@
 //! goes, because a file that is simply missing is a theft. How old one is says its seal: the times of a file are anybody's
 //! to set.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use tracing::{info, warn};
 
 use super::files::beside;
-use super::recover::{name, segment_files, sound_seal};
+use super::recover::{segment_files, sound_seal};
 use super::segment::EXTENSION;
 use super::{StoreOptions, keeper};
 use crate::row::time_text;
@@ -80,14 +81,28 @@ fn remove(segment: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes what a kill between two steps left beside a segment that is gone, as a note says.
+/// Removes what a kill between two steps left beside a segment that is gone, as a note says. Without a note it may be all
+/// that is left of one that was stolen.
 fn sweep(options: &StoreOptions) {
-    let Ok(notes) = read_checkpoints(&options.checkpoint_path()) else { return };
-    for removal in notes.removed {
-        let segment = options.folder.join(format!("{}.{EXTENSION}", removal.removed));
-        // A name and no way out of the folder.
-        if name(&segment) == Some(&removal.removed) && !segment.exists() {
-            beside(&segment).iter().for_each(|file| drop(std::fs::remove_file(file)));
-        }
+    let entries = std::fs::read_dir(&options.folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let left: BTreeSet<String> = names.filter_map(|name| segment_beside(&name).map(str::to_owned)).collect();
+    let file = |segment: &str| options.folder.join(format!("{segment}.{EXTENSION}"));
+    let left: Vec<String> = left.into_iter().filter(|segment| !file(segment).exists()).collect();
+    if left.is_empty() {
+        // As a rule. The notes may be long.
+        return;
     }
+    let Ok(notes) = read_checkpoints(&options.checkpoint_path()) else { return };
+    for segment in left.iter().filter(|it| notes.removed.iter().any(|note| note.removed == **it)) {
+        beside(&file(segment)).iter().for_each(|file| drop(std::fs::remove_file(file)));
+    }
+}
+
+/// The segment that a file of this name stands beside.
+fn segment_beside(name: &str) -> Option<&str> {
+    ["-wal", "-shm", "-journal"]
+        .iter()
+        .find_map(|ending| name.strip_suffix(ending)?.strip_suffix(EXTENSION)?.strip_suffix('.'))
+        .or_else(|| name.strip_suffix(".rows"))
 }

@@ -66,6 +66,11 @@ fn a_segment_is_as_old_as_its_seal() {
     assert!(!beside(&old).iter().any(|file| file.exists()));
     assert_eq!(verify_folder(folder.path(), None), []);
     let notes = read_checkpoints(&folder.path().join(CHECKPOINT_FILE)).unwrap().removed;
+    // As if it had been killed in between. What stands beside no segment without a note is nobody's to remove.
+    let stolen = beside(&old.with_file_name("stolen.0001.sqlite"));
+    beside(&old).iter().chain(&stolen).for_each(|file| fs::write(file, "").unwrap());
+    written(folder.path(), 1, |options| options.keep_for = Some(HOUR));
+    assert!(!beside(&old).iter().any(|file| file.exists()) && stolen.iter().all(|file| file.exists()));
     let note = &notes[0];
     assert_eq!((notes.len(), note.removed.as_str(), note.count), (1, name(&old), Some(6)));
     assert_eq!((note.reason.as_deref(), note.sealed.is_some()), (Some("age"), true));
