@@ -187,7 +187,7 @@ pub enum StartError {
     #[error(
         "no client could be served within {} ms; raise `gateway.startup_timeout_ms` or \
          BRIDGEHEAD_STARTUP_TIMEOUT_MS if that is too short \
-         (docs/troubleshooting.md#the-gateway-itself-does-not-start-in-time)",
+         (`bridgehead explain the-gateway-itself-does-not-start-in-time`)",
         .0.as_millis()
     )]
     Timeout(Duration),

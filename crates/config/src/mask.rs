@@ -4,7 +4,8 @@
 //! So a snippet shows a value only where the key table says that it is harmless: values of `env`, `headers`, `proxy`
 //! and of unknown keys are left out, and so are arguments and addresses that look like they carry a credential. The words
 //! of comments are left out too: a line that was commented out is as secret as it was.
-//! A file that does not parse has no keys to go by; there, letters and digits of all values are blotted out.
+//! A file that does not parse has no tables to go by; there, a line is shown if it holds one key of the table whose
+//! value is harmless, and of every other line letters and digits of all values are blotted out.
 
 use crate::keys::{self, Kind, Place};
 use crate::tree::{Node, Span, Value};
@@ -232,19 +233,66 @@ fn blot_values(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut in_long_string = false;
     for line in text.split_inclusive('\n') {
-        let key_end = if in_long_string { 0 } else { key_length(line) };
+        let key_end = match in_long_string {
+            true => 0,
+            false if is_harmless_line(line) => line.len(),
+            false => key_length(line),
+        };
         shown.push_str(&line[..key_end]);
-        for character in line[key_end..].chars() {
-            if character.is_alphanumeric() {
-                shown.extend(std::iter::repeat_n('*', character.len_utf8()));
-            } else {
-                shown.push(character);
-            }
+        let mut rest = &line[key_end..];
+        while let Some(character) = rest.chars().next() {
+            let length = match quoted_key(rest) {
+                // Which table it belongs to is what a person has to see.
+                Some(key) => {
+                    shown.push_str(key);
+                    key.len()
+                }
+                None if character.is_alphanumeric() => {
+                    shown.extend(std::iter::repeat_n('*', character.len_utf8()));
+                    character.len_utf8()
+                }
+                None => {
+                    shown.push(character);
+                    character.len_utf8()
+                }
+            };
+            rest = &rest[length..];
         }
         let fences = line.matches("\"\"\"").count() + line.matches("'''").count();
         in_long_string ^= fences % 2 == 1;
     }
     shown
+}
+
+/// The name of one of our keys in quotes, before its colon, that `text` begins with.
+fn quoted_key(text: &str) -> Option<&str> {
+    let (name, behind) = text.strip_prefix('"')?.split_once('"')?;
+    let known = keys::KEYS.iter().any(|key| key.name == name || key.camel_case() == name);
+    (known && behind.trim_start().starts_with(':')).then(|| &text[..name.len() + 2])
+}
+
+/// Whether a line of a file that does not parse can be shown: one of our keys, whose value is a word of ours or says
+/// nothing, and nothing else. What a person has to see to mend it.
+fn is_harmless_line(line: &str) -> bool {
+    let line = line.trim();
+    let bare = line.trim_start_matches(['"', '\'']);
+    let length = bare.find(|next: char| !(next.is_ascii_alphanumeric() || next == '_')).unwrap_or(bare.len());
+    let (name, rest) = bare.split_at(length);
+    let rest = rest.trim_start_matches(['"', '\'', ' ', '\t', '=', ':']);
+    let known = |key: &&keys::Key| {
+        let shown = matches!(
+            key.kind,
+            Kind::Flag | Kind::Integer { .. } | Kind::Text | Kind::Choice(_) | Kind::FlagOr(_) | Kind::List
+        );
+        (key.name == name || key.camel_case() == name) && shown && !["proxy", "token_env"].contains(&key.name)
+    };
+    // A comment, another key or a flag, whose value follows it, may hold anything.
+    let more = ["#", "/*", "{", "=", "\":", "' :", "\" :"].iter().any(|mark| rest.contains(mark))
+        || rest.matches("//").count() > usize::from(name == "url");
+    let flag = rest
+        .split(|next: char| next.is_whitespace() || "\"'[,".contains(next))
+        .any(|word| word.starts_with('-'));
+    keys::KEYS.iter().any(|key| known(&key)) && !more && !flag && !tells(rest)
 }
 
 /// The length of what is certainly a key or a table header at the start of a line.
@@ -347,6 +395,7 @@ mod tests {
         }
     }
 
+    /// HOUR-11: of a file that does not parse, a line is shown whose value is harmless; nothing else is.
     #[test]
     fn a_broken_file_shows_keys_and_punctuation() {
         #[track_caller]
@@ -356,6 +405,23 @@ mod tests {
         check("K = \"v3ry secrét", "K = \"**** ******* ".trim_end());
         check("  \"env\": {\"K\": \"v\"", "  \"env\": {\"*\": \"*\"");
         check("[servers.a]", "[servers.a]");
+        for shown in [
+            "command = npx",
+            "mode \"full\"",
+            "  \"command\": \"npx\"",
+            "url = https://host/mcp",
+            "args = [\"x\" \"y\"]",
+        ] {
+            check(shown, shown);
+        }
+        check("command = npx # v", "command = *** # *");
+        check("command = npx --pin v", "command = *** --*** *");
+        check("args = [\"-p\" \"v\"]", "args = [\"-*\" \"*\"]");
+        check("command = \"x\", env = { K = \"v\" }", "command = \"*\", *** = { * = \"*\" }");
+        check("\"command\": \"x\" \"env\": {\"K\": \"v\"}", "\"command\": \"*\" \"env\": {\"*\": \"*\"}");
+        check("url = https://u:v@host", "url = *****://*:*@****");
+        check("proxy = http://host", "proxy = ****://****");
+        check("token_env = abc", "token_env = ***");
         check("  \"c2VjcmV0==\"", "  \"********==\"");
         check("[ \"abc\" ", "[ \"***\" ");
         check("K = \"\"\"\nabc=\n\"\"\"\nL = 1", "K = \"\"\"\n***=\n\"\"\"\nL = *");

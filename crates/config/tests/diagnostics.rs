@@ -246,7 +246,7 @@ fn syntax_errors_in_toml_are_told_in_one_go_without_values() {
     error: not valid TOML: invalid float, expected `nan`
      --> bridgehead.toml:2:11
       |
-    2 | command = ***
+    2 | command = npx
       |           ^^^
       |
       = help: write text in quotes
@@ -276,7 +276,7 @@ fn a_syntax_error_in_json_has_a_caret() {
     error: not valid JSON: expected comma
      --> .mcp.json:4:26
       |
-    4 |     "a": { "*******": "*" "***": { "*": "*******" } }
+    4 |     "a": { "command": "*" "env": { "*": "*******" } }
       |                          ^
     "#);
 }

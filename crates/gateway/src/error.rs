@@ -90,7 +90,7 @@ mod tests {
             json!({"code": -32603, "message": "gone", "data": {
                 "source": "gateway", "code": "PROVIDER_CRASHED", "retryable": true, "server": "files",
                 "tool": "files__read", "correlationId": correlation.to_string(), "mayHaveRun": true,
-                "hint": "see docs/errors/PROVIDER_CRASHED.md and docs/troubleshooting.md#a-server-restarts-again-and-again",
+                "hint": "`bridgehead explain PROVIDER_CRASHED` tells cause and cure",
             }})
         );
     }

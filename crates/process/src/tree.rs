@@ -249,7 +249,7 @@ impl Tree {
                         // Stuck in the kernel, or no longer ours to signal.
                         warn!(
                             left,
-                            "processes of a server could not be ended (docs/troubleshooting.md#something-is-left-behind)"
+                            "processes of a server could not be ended (`bridgehead explain something-is-left-behind`)"
                         );
                     }
                     self.gone = true;

@@ -6,12 +6,7 @@ use std::fmt;
 
 use crate::code;
 
-/// Where the pages about the codes stand.
-const PAGES: &str = "docs/errors";
-/// Where what a person sees is taken apart, one section for each way things go wrong.
-const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
-
-/// A stable code. Each has a page in `docs/errors` with cause and cure.
+/// A stable code. Each has a page in `docs/errors` with cause and cure, which the program carries with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
     /// The arguments do not fit the tool's schema.
@@ -119,7 +114,7 @@ impl Code {
     }
 
     /// The section of the troubleshooting page about this kind of failure, where there is one.
-    const fn section(self) -> Option<&'static str> {
+    pub const fn section(self) -> Option<&'static str> {
         match self {
             Self::ProviderInitFailed | Self::SandboxUnavailable => Some("a-server-does-not-start"),
             Self::ProviderToolUnknown => Some("a-tool-is-not-found"),
@@ -134,18 +129,9 @@ impl Code {
         }
     }
 
-    /// The page that tells cause and cure.
-    pub fn page(self) -> String {
-        format!("{PAGES}/{}.md", self.as_str())
-    }
-
-    /// Where to read on.
+    /// Where to read on, for somebody who has the program and nothing else.
     pub fn hint(self) -> String {
-        let page = self.page();
-        match self.section() {
-            Some(section) => format!("see {page} and {TROUBLESHOOTING}#{section}"),
-            None => format!("see {page}"),
-        }
+        format!("`bridgehead explain {}` tells cause and cure", self.as_str())
     }
 }
 
@@ -157,6 +143,8 @@ impl fmt::Display for Code {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     /// ERR-1: the table as the requirements print it.
@@ -184,33 +172,30 @@ mod tests {
         );
     }
 
-    /// QA-4: every section that a hint or a message names is there.
+    /// QA-4: every section that a code or a message names is there.
     #[test]
     fn every_section_is_there() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let page = std::fs::read_to_string(root.join(TROUBLESHOOTING)).unwrap();
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/troubleshooting.md");
+        let page = std::fs::read_to_string(page).unwrap();
         let headings = page.lines().filter_map(|line| line.strip_prefix("## "));
         let sections: Vec<String> = headings.map(|text| text.to_lowercase().replace(' ', "-")).collect();
         // The last two are named by the binary and by the process crate.
         let elsewhere = ["the-gateway-itself-does-not-start-in-time", "something-is-left-behind"];
-        let named = Code::ALL.iter().filter_map(|code| code.section()).chain(elsewhere);
-        for section in named.clone() {
+        for section in Code::ALL.iter().filter_map(|code| code.section()).chain(elsewhere) {
             assert!(sections.iter().any(|known| known == section), "no section {section}");
-        }
-        for section in &sections {
-            assert!(named.clone().any(|known| known == section), "nobody names {section}");
         }
     }
 
     /// ERR-2: every code has a page, and the hint points there.
     #[test]
     fn every_code_has_its_page() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
         for code in Code::ALL {
-            let page = std::fs::read_to_string(root.join(code.page())).unwrap_or_default();
+            let page = std::fs::read_to_string(folder.join(format!("{code}.md"))).unwrap_or_default();
             for part in ["## Cause", "## Cure"] {
-                assert!(page.contains(part), "{} lacks {part}", code.page());
+                assert!(page.contains(part), "{code} lacks {part}");
             }
+            assert!(code.hint().contains(&format!("bridgehead explain {code}`")), "{}", code.hint());
         }
     }
 }

@@ -15,7 +15,8 @@ use super::{Chosen, output};
 
 /// Read and check the record of calls
 #[derive(Debug, Args)]
-#[command(after_help = "The record is kept in the folder of [audit] folder; docs/audit.md tells its form.
+#[command(
+    after_help = "The record is kept in the folder of [audit] folder; `bridgehead explain audit` tells its form.
 Exit codes: 0 done, 1 something is not as it was written, or there is no such call.
 
 Examples:
@@ -24,7 +25,8 @@ Examples:
   bridgehead audit verify
   bridgehead audit verify --head SEGMENT:COUNT:HEAD     against a head that was kept
   bridgehead audit prove ID > proof.json && bridgehead audit verify-proof proof.json
-  bridgehead audit export --output record.jsonl")]
+  bridgehead audit export --output record.jsonl"
+)]
 pub(crate) struct Audit {
     #[command(flatten)]
     chosen: Chosen,

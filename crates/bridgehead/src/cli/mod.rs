@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod events;
 mod exit;
+mod explain;
 mod instance;
 mod log;
 mod logs;
@@ -100,6 +101,7 @@ enum Verb {
     Restart(restart::Restart),
     Events(events::Events),
     Audit(audit::Audit),
+    Explain(explain::Explain),
     Completions(completions::Completions),
     /// The bundled demo server, on stdin and stdout
     #[command(hide = true)]
@@ -111,8 +113,23 @@ enum Verb {
 
 /// Runs the program.
 pub(crate) fn main() -> ExitCode {
-    let Cli { talk, verb } = Cli::parse();
+    let Cli { talk, verb } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && asks_for_json(std::env::args_os()) => {
+            output::talk_json();
+            output::talk(error.render().to_string().trim_end());
+            return Exit::Usage.into();
+        }
+        Err(error) => error.exit(),
+    };
     guarded(|| run(&talk, verb)).into()
+}
+
+/// Whether a command line that cannot be read wants JSON on stderr all the same.
+fn asks_for_json(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> bool {
+    let arguments: Vec<_> = arguments.into_iter().map(|one| one.to_string_lossy().into_owned()).collect();
+    arguments.iter().any(|one| one == "--log-format=json")
+        || arguments.windows(2).any(|pair| pair == ["--log-format", "json"])
 }
 
 /// A panic outside of everything that catches one is logged by then; it is the general failure, not the code
@@ -122,15 +139,19 @@ fn guarded(run: impl FnOnce() -> Exit) -> Exit {
 }
 
 fn run(talk: &Talk, verb: Verb) -> Exit {
+    if talk.log_format == LogFormat::Json {
+        output::talk_json();
+    }
     // Neither knows a configuration or reads the environment: the demo is an upstream like any other, and a
     // shell that starts must not stumble over a variable of ours.
     match &verb {
         Verb::DemoServer => return demo::run(),
         Verb::Completions(completions) => return completions::run(completions),
+        Verb::Explain(explain) => return explain::run(explain),
         _ => {}
     }
     let wants_json = match &verb {
-        Verb::Serve(_) | Verb::Completions(_) | Verb::DemoServer | Verb::Relay => false,
+        Verb::Serve(_) | Verb::Explain(_) | Verb::Completions(_) | Verb::DemoServer | Verb::Relay => false,
         Verb::Tools(tools) => tools.json,
         Verb::Call(call) => call.json,
         Verb::Check(check) => check.json,
@@ -160,7 +181,7 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Events(events) => events::run(&events, &world),
         Verb::Audit(audit) => audit::run(&audit, &world),
         Verb::Relay => relay::run(),
-        Verb::Completions(_) | Verb::DemoServer => Exit::Success,
+        Verb::Explain(_) | Verb::Completions(_) | Verb::DemoServer => Exit::Success,
     }
 }
 

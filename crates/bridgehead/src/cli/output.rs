@@ -3,6 +3,7 @@
 //! A reader that has gone (`bridgehead tools | head -1`) is no failure: whoever writes stops quietly.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bridgehead::config::{ConfigError, Diagnostic, Severity};
 use serde_json::{Value, json};
@@ -38,9 +39,33 @@ pub(crate) fn json_data(value: &Value, exit: Exit) -> Exit {
     data(&format!("{value:#}"), exit)
 }
 
+/// Whether stderr has lines of JSON and nothing else.
+static TALKS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// From here on all talk is JSON, one object a line, like the log.
+pub(crate) fn talk_json() {
+    TALKS_JSON.store(true, Ordering::Relaxed);
+}
+
 /// Writes a line to stderr. There is nowhere to report a failure to.
 pub(crate) fn talk(line: &str) {
+    let line = match TALKS_JSON.load(Ordering::Relaxed) {
+        true => as_json(line).to_string(),
+        false => line.to_owned(),
+    };
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Talk as the log would have it: the word that it begins with is its level.
+fn as_json(line: &str) -> Value {
+    let levels = [("error: ", "ERROR"), ("warning: ", "WARN"), ("hint: ", "INFO"), ("note: ", "INFO")];
+    let found = levels.iter().find_map(|(word, level)| Some((*level, line.strip_prefix(word)?)));
+    let (level, message) = found.unwrap_or(("INFO", line));
+    json!({"timestamp": now(), "level": level, "message": message, "target": "bridgehead"})
+}
+
+fn now() -> String {
+    format!("{:.6}", jiff::Timestamp::now())
 }
 
 /// Whether stderr takes colours.
@@ -50,9 +75,14 @@ fn styled() -> bool {
 }
 
 /// Shows diagnostics with their carets.
-pub(crate) fn show(diagnostics: &[Diagnostic]) {
-    for diagnostic in diagnostics {
-        talk(&format!("{}\n", diagnostic.render(styled())));
+pub(crate) fn show(all: &[Diagnostic]) {
+    if !TALKS_JSON.load(Ordering::Relaxed) {
+        return all.iter().for_each(|diagnostic| talk(&format!("{}\n", diagnostic.render(styled()))));
+    }
+    for mut told in diagnostics(all) {
+        told["level"] = json!(if told["severity"] == "error" { "ERROR" } else { "WARN" });
+        told["timestamp"] = json!(now());
+        let _ = writeln!(io::stderr().lock(), "{told}");
     }
 }
 

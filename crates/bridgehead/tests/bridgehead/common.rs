@@ -91,7 +91,9 @@ impl Place {
         let mut all = vec!["serve", "--listen", "127.0.0.1:0"];
         all.extend_from_slice(arguments);
         let gateway = self.start(&all, variables);
-        let said = until(|| gateway.stderr().contains("/mcp\n").then(|| gateway.stderr())).await;
+        // The banner, as text or inside of a line of JSON.
+        let listens = |said: &str| said.contains("/mcp\n") || said.contains("/mcp\\n");
+        let said = until(|| listens(&gateway.stderr()).then(|| gateway.stderr())).await;
         let address = said.split("http://").nth(1).unwrap().split("/mcp").next().unwrap();
         (gateway, address.parse().unwrap())
     }

@@ -21,5 +21,6 @@ mod record;
 mod remote;
 mod restrictions;
 mod serve;
+mod talk;
 mod verbs;
 mod walls;

@@ -227,7 +227,7 @@ async fn no_record_no_call() {
 /// PIPE-5: a handler's failure and its panic are HANDLER_ERROR; what is inside shows only where asked for.
 #[tokio::test]
 async fn handlers_fail_safely() {
-    const HINT: &str = "see docs/errors/HANDLER_ERROR.md";
+    const HINT: &str = "`bridgehead explain HANDLER_ERROR` tells cause and cure";
     let tool = || {
         NativeTool::new("bad", "", object(), |arguments, _| async move {
             if arguments["panic"] == true {

@@ -190,7 +190,8 @@ struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     fn hide(&mut self, range: Range<usize>) {
-        if range.is_empty() || &self.text[range.clone()] == MARK {
+        let hidden = &self.text[range.clone()];
+        if range.is_empty() || hidden == MARK || is_placeholder(hidden, self.rest(range.end)) {
             return;
         }
         self.out.push_str(&self.text[self.copied..range.start]);
@@ -460,6 +461,27 @@ fn is_quote(byte: u8) -> bool {
     matches!(byte, b'"' | b'\'' | b'`')
 }
 
+/// Whether a value only stands for a secret, as in our own words about where to put one: `${NAME}`, `…`, or what the
+/// banner says of a token file, each perhaps after a scheme. `behind` is what follows it, for a value ends at a brace. A
+/// variable with a default is none: the default may be the secret.
+fn is_placeholder(value: &str, behind: &[u8]) -> bool {
+    let value = match value.split_once(' ') {
+        Some((scheme, rest)) if is_one_of(SCHEMES, scheme.as_bytes()) => rest.trim_start(),
+        _ => value,
+    };
+    let variable = value.strip_prefix("${").map(|name| name.strip_prefix("env:").unwrap_or(name));
+    let name = variable.and_then(|name| match name.strip_suffix('}') {
+        None if behind.starts_with(b"}") => Some(name),
+        closed => closed,
+    });
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    name.is_some_and(is_name)
+        || value == "…"
+        || value.strip_prefix("<the token in ").is_some_and(|path| path.ends_with('>'))
+}
+
 fn is_one_of(words: &[&str], text: &[u8]) -> bool {
     words.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes()))
 }
@@ -516,6 +538,26 @@ mod tests {
         check("--bearer -a: b", "--bearer [redacted]: b");
         check("--AKIApasswordpassword a", "--[redacted] a");
         check("--password=abc", "--password=[redacted]");
+    }
+
+    /// HOUR-11: our own words about where a secret goes stay as they are, in text and inside of JSON; what only looks
+    /// like them does not.
+    #[test]
+    fn placeholders_are_no_secrets() {
+        for line in [
+            "pass a token instead, `headers = { Authorization = \"Bearer ${TOKEN}\" }`",
+            r#"{"message":"`headers = { Authorization = \"Bearer ${TOKEN}\" }`"}"#,
+            r#"{"message":"{\"headers\":{\"Authorization\":\"Bearer ${MY_TOKEN}\"}}"}"#,
+            "send it as `Authorization: Bearer …`",
+            "token = ${env:TOKEN} and --token ${TOKEN} and password=${PASSWORD}",
+            "{\"Authorization\":\"Bearer <the token in /home/me/token>\"}",
+        ] {
+            unchanged(line);
+        }
+        check("token=${TOKEN:-hunter2}", "token=[redacted]}");
+        check("token=a${TOKEN}", "token=[redacted]}");
+        check("Authorization: Bearer ${TOKEN}x", "Authorization: [redacted]");
+        check("password=\"${A} ${B}\"", "password=\"[redacted]\"");
     }
 
     /// AUD-4: header lines.
