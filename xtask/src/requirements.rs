@@ -218,7 +218,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "`audit list` shows the newest calls of all gateways, and its filters refuse what they do not know",
     ),
     kept("HOUR", 5, "servers get what programs need to reach the network, and no credentials"),
-    later(
+    kept(
         "HOUR",
         6,
         "a confined server that fails to start names its profile and the key that is probably missing",

@@ -85,7 +85,7 @@ fn covers(path: &Path, file: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bridgehead_config::{Confinement, FileAccess, GatewaySettings, Launch, OnMissing, Secret, Stdio};
+    use bridgehead_config::{Confinement, FileAccess, GatewaySettings, Launch, Secret, Stdio};
 
     use super::*;
 
@@ -99,7 +99,7 @@ mod tests {
     fn confined(read: &[&Path], network: Network) -> Option<Confinement> {
         let read = read.iter().map(|path| path.to_path_buf()).collect();
         let files = Some(FileAccess { read, write: Vec::new() });
-        Some(Confinement { files, network, on_missing: OnMissing::Refuse })
+        Some(Confinement { files, network, ..Confinement::default() })
     }
 
     /// WALL-5: a confined server with network needs a token that it cannot read between itself and the endpoint.

@@ -86,6 +86,8 @@ pub struct Confinement {
     pub network: Network,
     /// What becomes of a server that cannot be confined like this.
     pub on_missing: OnMissing,
+    /// The ready-made one that it came from, if there was one; what it means is in the others.
+    pub profile: Option<Profile>,
 }
 
 /// Files and folders, with all that is in them.

@@ -530,6 +530,7 @@ fn confinement(asked: &Confinement, require: &[Requirement], process: Option<&Pr
         Network::None => ("none", kept.map(|kept| kept.network)),
     };
     json!({
+        "profile": asked.profile.map(bridgehead_config::Profile::as_str),
         "files": files,
         "network": {"allowed": allowed, "enforced": shut},
         "signals": kept.map(|kept| kept.signals),

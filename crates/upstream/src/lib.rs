@@ -7,6 +7,7 @@ pub mod bridge;
 mod catalog;
 mod core;
 mod crash;
+mod denied;
 mod doorbell;
 mod given;
 mod health;

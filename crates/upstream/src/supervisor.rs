@@ -10,6 +10,7 @@ use std::time::Duration;
 use bridgehead_audit::CorrelationId;
 use bridgehead_config::{Launch, Requirement, Server};
 use bridgehead_events::{Detail, Excerpt, InitOutcome};
+use bridgehead_process::SpawnError;
 use bridgehead_wire::{Era, Object, Raw, Redactor};
 use futures_util::FutureExt;
 use tokio::sync::{SemaphorePermit, watch};
@@ -18,6 +19,7 @@ use tracing::{debug, error, info, trace, warn};
 
 use crate::catalog::{Features, ItemList, Items, ListError, Listing, Lists, list_items, list_tools};
 use crate::core::Core;
+use crate::denied;
 use crate::given;
 use crate::health::{self, probe};
 use crate::link::{Link, LinkError};
@@ -63,11 +65,13 @@ struct Refusal {
     sandbox: bool,
     /// Whether its program was run.
     ran: bool,
+    /// Whether its confinement may have to do with it.
+    walls: bool,
 }
 
 impl From<String> for Refusal {
     fn from(reason: String) -> Self {
-        Self { reason, sandbox: false, ran: true }
+        Self { reason, sandbox: false, ran: true, walls: true }
     }
 }
 
@@ -325,8 +329,17 @@ impl Supervisor {
         outcome
     }
 
-    /// Says which variables of the gateway's own a program that did not come up may have missed.
+    /// Says which variables of the gateway's own a program that did not come up may have missed, and what it was refused
+    /// by its confinement.
     fn with_missed(&self, mut refusal: Refusal) -> Refusal {
+        if let (Some(asked), true) = (&self.server.confinement, refusal.walls) {
+            let words = format!("{}\n{}", self.record.last_words().join("\n"), refusal.reason);
+            let denied = match refusal.sandbox {
+                true => format!("what it asks for is {}", denied::describe(asked)),
+                false => self.redactor.text(&denied::by_confinement(asked, &words)).into_owned(),
+            };
+            refusal.reason = format!("{}; {denied}", refusal.reason);
+        }
         if let (Launch::Stdio(stdio), true) = (&self.server.launch, refusal.ran) {
             let words = format!("{}\n{}", refusal.reason, self.record.last_words().join("\n"));
             if let Some(missed) = given::missed(stdio, &self.surroundings.environment, &words) {
@@ -350,6 +363,11 @@ impl Supervisor {
                     .map_err(|error| Refusal {
                         sandbox: error.is_of_sandbox(),
                         ran: !matches!(error, ConnectError::Spawn(_)),
+                        walls: match &error {
+                            ConnectError::Spawn(SpawnError::NotExecutable { .. }) => true,
+                            ConnectError::Spawn(error) => error.is_of_sandbox(),
+                            _ => true,
+                        },
                         reason: error.to_string(),
                     })?;
             let link = process.link.clone();

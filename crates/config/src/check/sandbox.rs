@@ -143,6 +143,11 @@ impl Reader<'_> {
             _ => OnMissing::Refuse,
         };
         let network = network.unwrap_or_default();
-        (files.is_some() || network == Network::None).then_some(Confinement { files, network, on_missing })
+        (files.is_some() || network == Network::None).then_some(Confinement {
+            files,
+            network,
+            on_missing,
+            profile,
+        })
     }
 }
