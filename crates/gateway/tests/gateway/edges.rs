@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crate::support::{Fixture, ask, ask_raw};
+use crate::support::{Fixture, ask, ask_raw, until};
 use bridgehead_audit::{AuditError, AuditSink, Enter, EnterFuture, Exit, Outcome, Ticket};
 use bridgehead_config::ToolOverride;
 use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink};
@@ -136,6 +136,44 @@ async fn a_panic_in_the_chain_is_recorded() {
         matches!(exits[0].outcome(), Outcome::Error { code, message } if code == "HANDLER_ERROR" && message.contains("panicked")),
         "{exits:?}"
     );
+    fixture.end().await;
+}
+
+/// Has every enter wait until it is told to go on.
+struct Slow(Recorder, Arc<tokio::sync::Notify>);
+
+impl AuditSink for Slow {
+    fn enter(&self, event: &Enter) -> EnterFuture {
+        let (entered, gate) = (self.0.enter(event), Arc::clone(&self.1));
+        Box::pin(async move {
+            gate.notified().await;
+            entered.await
+        })
+    }
+
+    fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
+        self.0.exit(ticket, event)
+    }
+}
+
+/// WIRE-2, PIPE-7: a call that is cancelled while its enter is being written brings its exit the ticket all the same.
+#[tokio::test]
+async fn a_call_cancelled_while_it_enters_leaves_its_pair() {
+    let (recorder, gate) = (Recorder::new(), Arc::new(tokio::sync::Notify::new()));
+    let audit = Arc::new(Slow(recorder.clone(), Arc::clone(&gate)));
+    let fixture = Fixture::start(&[], |options| options.audit = audit);
+    let gateway = fixture.gateway.clone();
+    let call = tokio::spawn(async move {
+        ask(&gateway, LEGACY, "tools/call", json!({"name": "server_ping"}), None).await
+    });
+    until(|| recorder.enters().len() == 1).await;
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    assert_eq!(recorder.exits().len(), 0, "it has no ticket yet");
+    gate.notify_one();
+    until(|| recorder.exits().len() == 1).await;
+    recorder.assert_paired();
+    assert_eq!(recorder.exits()[0].outcome(), &Outcome::Cancelled);
     fixture.end().await;
 }
 
