@@ -38,10 +38,10 @@ pub(crate) struct Place<'q> {
 /// Why a call got no turn.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoTurn {
-    #[error("its queue is full: {running} calls run and {waiting} wait; try again later, or {cure}")]
+    #[error("its queue is full ({running} running, {waiting} waiting); try again later, or {cure}")]
     Full { running: usize, waiting: usize, cure: String },
     #[error(
-        "no turn came within {} ms: {running} calls run, the limit of its queue; if the server can do more at \
+        "no turn came within {} ms: {running} at once is the limit of its queue; if the server can do more at \
          once, {cure}",
         .waited.as_millis()
     )]
@@ -217,7 +217,7 @@ mod tests {
         tokio::task::yield_now().await;
         let refused = queue.enter(soon()).await.unwrap_err().to_string();
         assert!(
-            refused.contains("1 calls run and 1 wait") && refused.contains("`queues.slow.max_waiting`"),
+            refused.contains("(1 running, 1 waiting)") && refused.contains("`queues.slow.max_waiting`"),
             "{refused}"
         );
         let late = waiting.await.unwrap().unwrap_err().to_string();
