@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bridgehead::config::{ConfigError, Source};
-use bridgehead::{Config, Gateway, Mode};
+use bridgehead::config::{ConfigError, Diagnostic, Severity, Source};
+use bridgehead::{Config, Gateway, Mode, check_endpoint};
 use bridgehead_gateway::{ServerState, ServerStatus};
 use clap::Args;
 use serde_json::{Value, json};
@@ -40,6 +40,11 @@ pub(crate) fn run(check: &Check, world: &World) -> Exit {
     for server in &mut config.servers {
         // What it said the last time is not asked for here.
         (server.lazy, server.idle_timeout) = (false, None);
+    }
+    if let Err(exposed) = check_endpoint(&config.servers, &config.http) {
+        let mut finding = Diagnostic::error(format!("`serve` over HTTP refuses this: {exposed}"));
+        finding.severity = Severity::Warning;
+        config.warnings.push(finding);
     }
     let about = About::of(&config);
     if !check.json {

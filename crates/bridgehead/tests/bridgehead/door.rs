@@ -54,6 +54,10 @@ async fn a_confined_server_with_network_needs_a_token_at_the_endpoint() {
     let ran = place.run(&["serve", "--listen", "127.0.0.1:0", config[0], config[1]]).await;
     refused(&ran, &["`walled`", "http.token_file", "network = \"none\"", "--stdio"]);
 
+    let told = place.run(&["check", "--json", config[0], config[1]]).await.json();
+    let said = told["diagnostics"][0]["message"].as_str().unwrap();
+    assert!(said.contains("`serve` over HTTP refuses this") && said.contains("`walled`"), "{told:#}");
+
     let ran = place.run(&["serve", "--stdio", config[0], config[1]]).await;
     assert_eq!(ran.code, Some(0), "without HTTP there is nothing to call: {ran:?}");
 
