@@ -201,7 +201,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     ),
     later("FAULT", 2, "the test command passes on a busy machine"),
     kept("FAULT", 3, "a session with a server waits for its event stream only where a call needs it"),
-    later(
+    kept(
         "HOUR",
         1,
         "modern clients with roots keep their process, and `roots` answers from the configuration",

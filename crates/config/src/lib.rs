@@ -34,6 +34,7 @@ mod load;
 mod mask;
 mod proxy;
 mod reference;
+mod roots;
 mod schema;
 mod secret;
 mod section;
@@ -49,6 +50,7 @@ pub use filter::ToolFilter;
 pub use load::{Found, Origin, load, load_text, locate, read_text};
 pub use proxy::{InvalidProxy, Proxy};
 pub use reference::reference;
+pub use roots::Roots;
 pub use schema::json_schema;
 pub use secret::Secret;
 pub use server::{

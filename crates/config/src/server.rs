@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::filter::ToolFilter;
 use crate::proxy::Proxy;
+use crate::roots::Roots;
 use crate::secret::Secret;
 use crate::settings::GatewaySettings;
 use crate::url::Url;
@@ -69,6 +70,8 @@ pub struct Server {
     pub max_leases: usize,
     /// How long a client has to answer what it asks.
     pub question_timeout: Duration,
+    /// What it is told when it asks for roots; its client is asked, if absent.
+    pub roots: Option<Roots>,
     /// What its processes and calls may use.
     pub limits: Limits,
     /// Limits that must be kept by the system itself.
@@ -465,6 +468,7 @@ impl Server {
             interactive: Interactive::Auto,
             max_leases: 8,
             question_timeout: gateway.question_timeout,
+            roots: None,
             limits: Limits::default(),
             require: Vec::new(),
             confinement: None,

@@ -186,18 +186,17 @@ fn a_key_written_in_both_spellings_is_an_error() {
 #[test]
 fn a_key_of_the_future_is_not_supported_yet() {
     let text = r#"
-[servers.a]
-command = "x"
+[gateway]
 roots = ["/usr"]
 "#;
     assert_snapshot!(toml(text), @r#"
     error: `roots` is not supported yet
-     --> bridgehead.toml:4:1
+     --> bridgehead.toml:3:1
       |
-    4 | roots = ["/usr"]
+    3 | roots = ["/usr"]
       | ^^^^^
       |
-      = help: remove it (folders announced to this server when it asks for roots)
+      = help: remove it (folders announced to servers that ask for roots)
     "#);
 }
 

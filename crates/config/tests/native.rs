@@ -49,6 +49,19 @@ fn reason(server: &Server) -> &str {
     }
 }
 
+/// HOUR-1: `roots` are folders by their path, from the file's own folder, or anything by its URI.
+#[test]
+fn roots_of_a_server() {
+    let text = "[servers.a]\ncommand = \"x\"\nroots = [\"~/my code\", \"/srv\", \"s3://bucket/x\"]\n[servers.b]\ncommand = \"x\"\n";
+    let read = config_with(text, &[("HOME", "/home/me")]);
+    let roots = read.servers[0].roots.as_ref().unwrap().as_str();
+    assert_eq!(
+        roots,
+        r#"{"roots":[{"uri":"file:///home/me/my%20code"},{"uri":"file:///srv"},{"uri":"s3://bucket/x"}]}"#
+    );
+    assert_eq!(read.servers[1].roots, None);
+}
+
 /// HOUR-5: our own file names the variables that a server gets besides, exactly.
 #[test]
 fn variables_to_pass_on() {

@@ -8,11 +8,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bridgehead_audit::CorrelationId;
-use bridgehead_config::{Isolation, ResourceUris, Retry, Server};
+use bridgehead_config::{Isolation, ResourceUris, Retry, Roots, Server};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{
-    CrashReason, Event, Exchange, FailureStage, Lease, LinkError, Mirror, Purpose, Ready, Unavailable,
-    Upstream,
+    CrashReason, Event, Exchange, FailureStage, Keeper, Lease, LinkError, Mirror, Purpose, Ready,
+    Unavailable, Upstream,
 };
 use bridgehead_wire::{
     Abilities, Code, Era, Level, Method, Object, Raw, Revision, RpcError, Spliced, code, notification,
@@ -25,7 +25,7 @@ use tracing::{Instrument, debug, debug_span};
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::error::CallError;
 use crate::park::not_valid;
-use crate::questions::{Questions, undeclared};
+use crate::questions::{Questions, in_time, undeclared};
 use crate::queue::{Place, Queue};
 use crate::relay::{Hop, Input, Reply, Rewrite, declares_tasks, log_for, params_for, progress_for};
 use crate::rounds::{Next, Rounds, Stop, visit};
@@ -110,9 +110,22 @@ impl Errand<'_> {
         let alone = limits.isolation == Isolation::Call && self.ask.method == Method::ToolsCall;
         let abilities = self.caller.abilities();
         let lease = if own.is_none() && !alone && abilities.answers_any() {
-            let whose = self.caller.session.remembered_by(self.caller.era());
+            let mut whose = self.caller.session.remembered_by(self.caller.era());
+            let asked = Instant::now();
+            if self.caller.era() == Era::Modern && upstream.wants_roots(abilities) {
+                // PIPE-9: no clock of the call runs while its client is asked.
+                turn.pause();
+                let roots = Box::pin(self.ask_roots(limits.question_timeout)).await;
+                turn.go_on();
+                last += asked.elapsed();
+                match roots {
+                    Ok(keeper) => whose = Some(keeper),
+                    Err(stop) => return self.stopped(upstream.name().as_ref(), stop),
+                }
+            }
             // Boxed, like all that is rare: the future of every call would be as large as the largest of them.
-            let lease = upstream.lease(abilities, whose, last.min(began + limits.request_timeout));
+            let deadline = last.min(began + asked.elapsed() + limits.request_timeout);
+            let lease = upstream.lease(abilities, whose, deadline);
             Box::pin(lease).await.map_err(|error| unavailable(upstream, &error))?
         } else {
             None
@@ -145,6 +158,24 @@ impl Errand<'_> {
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Asks the client for its roots, before its call is sent to whoever is kept for these.
+    async fn ask_roots(&self, patience: Duration) -> Result<Keeper, Stop> {
+        let method = Method::RootsList;
+        let Some(questioner) = &self.caller.questioner else {
+            return Err(Stop::Unusable("it asks for roots, which this client did not declare".into()));
+        };
+        debug!(correlationId = %self.correlation, "the client is asked for its roots first");
+        let asked = questioner.ask(&method, &Raw::literal("{}").into(), patience);
+        let answer = match in_time(&method, asked, patience).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(Stop::Unanswered(method, error)),
+        };
+        let roots = Roots::answered(answer.as_str()).ok_or_else(|| {
+            Stop::Unusable("its client answered with something that is no list of roots".into())
+        })?;
+        Ok(Keeper::Roots { principal: self.caller.principal.shared(), roots })
     }
 
     /// Sends the request, or sends it again with what a round adds.

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bridgehead_config::{Interactive, Isolation};
-use bridgehead_upstream::{Hold, Unavailable, Upstream};
+use bridgehead_upstream::{Hold, Keeper, Reason, Unavailable, Upstream};
 use bridgehead_wire::{Abilities, Era, Level, Method};
 use parking_lot::Mutex;
+use tracing::info;
 
 use crate::feed::Feed;
 
@@ -137,6 +138,9 @@ impl Session {
                 // What was stopped or replaced since then is of no use.
                 kept.uses.retain(Use::lives);
                 let own = if owns { Some(server.own(self.0.number)?) } else { None };
+                if rooted {
+                    info!(server = %server.name(), why = Reason::Roots.as_str(), "a session has one of its own beside the shared one");
+                }
                 kept.uses.push(Use { server: server.clone(), own, hold: None, roots_changed: false });
                 kept.uses.len() - 1
             }
@@ -164,8 +168,8 @@ impl Session {
     }
 
     /// The number under which servers may remember it: only a legacy client is the same from call to call.
-    pub(crate) fn remembered_by(&self, era: Era) -> Option<u64> {
-        (era == Era::Legacy).then_some(self.0.number)
+    pub(crate) fn remembered_by(&self, era: Era) -> Option<Keeper> {
+        (era == Era::Legacy).then_some(Keeper::Session(self.0.number))
     }
 
     /// The process of this server that is the session's own, if there is one.

@@ -158,6 +158,9 @@ pub struct ServerStatus {
     pub limits: Option<Value>,
     /// Who shares a process of it: `shared`, `session` or `call`.
     pub isolation: &'static str,
+    /// Processes or sessions that clients have beside the shared one: how many, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Value>,
     /// What its processes may reach, where that is not everything, and whether it is kept once it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Value>,
@@ -362,6 +365,11 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
             Isolation::Session => "session",
             Isolation::Call => "call",
         },
+        beside: upstream
+            .reasons_beside()
+            .into_iter()
+            .map(|(reason, count)| json!({"count": count, "reason": reason.as_str()}))
+            .collect(),
         confinement: upstream
             .config()
             .confinement

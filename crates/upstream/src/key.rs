@@ -95,6 +95,7 @@ impl Key {
             interactive: _,
             max_leases: _,
             question_timeout: _,
+            roots,
         } = server;
         let mut kept = Fields::default();
         for flag in [*restart, *jitter, *lazy] {
@@ -104,6 +105,7 @@ impl Key {
             kept.add(&time.as_nanos().to_le_bytes());
         }
         kept.add(format!("{era:?}").as_bytes());
+        kept.add(roots.as_ref().map_or(&b""[..], |roots| roots.as_str().as_bytes()));
         // How long a call may run is the gateway's to see to, but two who differ in it are rare.
         kept.add(format!("{limits:?}{require:?}{confinement:?}").as_bytes());
         kept.add(format!("{:?}", surroundings.policy).as_bytes());

@@ -7,14 +7,17 @@
 //! time, and whoever comes then waits. A client that declared nothing needs none of it.
 //!
 //! A server may keep the roots that it was told, so those of one client are never told to a server that another uses,
-//! once it is known to ask for them: a session then has one for itself, and a call that belongs to no session has one
-//! that ends with it.
+//! once it is known to ask for them: a session then has one for itself. A call that belongs to no session uses the one
+//! that is kept for its principal and its roots, where the server asks for roots of its own accord: its client is asked
+//! for them first, and the server gets them whenever it asks. Where a server asks for roots within calls only, and so may
+//! be told others by each, such a call has one that ends with it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Interactive, Server};
+use bridgehead_config::{Interactive, Isolation, Roots, Server};
 use bridgehead_wire::{Abilities, Era, Method};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -39,6 +42,8 @@ pub(crate) struct Leases {
     asks: AtomicBool,
     /// Set once it was seen to ask for roots.
     roots: AtomicBool,
+    /// Set once it was seen to ask for them outside of calls.
+    unbidden: AtomicBool,
     pool: Mutex<Pool>,
 }
 
@@ -50,16 +55,63 @@ struct Pool {
     clock: u64,
 }
 
-/// One that serves a call at a time.
+/// One that serves a call at a time, or the calls of whom it is kept for.
 #[derive(Debug)]
 struct Entry {
     number: u64,
     upstream: Upstream,
     abilities: Abilities,
-    /// The session that used it last, which finds there what it left.
-    whose: Option<u64>,
-    taken: bool,
+    /// Who used it last, and finds there what was left.
+    whose: Option<Keeper>,
+    why: Reason,
+    /// How many calls use it.
+    users: usize,
+    /// Held while there are some.
+    turn: Option<OwnedSemaphorePermit>,
     used: u64,
+}
+
+/// Whom a process or session is kept for from call to call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Keeper {
+    /// A session of a legacy client, by its number.
+    Session(u64),
+    /// Calls of a principal whose client has these roots.
+    Roots {
+        /// Who calls.
+        principal: Arc<str>,
+        /// What its client answered.
+        roots: Roots,
+    },
+}
+
+/// Why a client has a process or session beside the shared one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// It has roots, and the server keeps those that it was told.
+    Roots,
+    /// The server asks during calls.
+    Questions,
+    /// The server is told what its clients declared.
+    Class,
+    /// `isolation = "session"`.
+    Isolation,
+}
+
+impl Reason {
+    /// In words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Roots => "its client has roots, and this server keeps the roots that it was told",
+            Self::Questions => {
+                "this server asks during calls, and on a shared stream a question does not say whose call it is for"
+            }
+            Self::Class => {
+                "its client can be asked some things only, and this server is told what it may ask when it starts"
+            }
+            Self::Isolation => "`isolation = \"session\"`",
+        }
+    }
 }
 
 /// A process or session that a call uses instead of the shared one, for as long as this lives.
@@ -70,7 +122,6 @@ pub struct Lease {
     home: Option<(Upstream, u64)>,
     /// Whether it is of no use to another.
     once: bool,
-    _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Lease {
@@ -85,12 +136,13 @@ impl Drop for Lease {
         if let Some((home, number)) = &self.home {
             let mut pool = home.leases().pool.lock();
             let Some(at) = pool.entries.iter().position(|entry| entry.number == *number) else { return };
+            pool.entries[at].users -= 1;
             if self.once {
                 let entry = pool.entries.swap_remove(at);
                 drop(pool);
                 entry.upstream.release();
-            } else {
-                pool.entries[at].taken = false;
+            } else if pool.entries[at].users == 0 {
+                pool.entries[at].turn = None;
             }
         }
     }
@@ -104,18 +156,19 @@ impl Leases {
             exclusive: AtomicBool::new(false),
             asks: AtomicBool::new(false),
             roots: AtomicBool::new(false),
+            unbidden: AtomicBool::new(false),
             pool: Mutex::default(),
         }
     }
 }
 
 impl Upstream {
-    /// What the call of a client with these abilities is to use instead of this; none if this will do. `whose` is
-    /// the number of its session, if it is one that servers remember. Waits until `deadline` where all are in use.
+    /// What the call of a client with these abilities is to use instead of this; none if this will do. `whose` says whom
+    /// it is kept for, if its client is one that servers remember. Waits until `deadline` where all are in use.
     pub async fn lease(
         &self,
         abilities: Abilities,
-        whose: Option<u64>,
+        whose: Option<Keeper>,
         deadline: Instant,
     ) -> Result<Option<Lease>, Unavailable> {
         let interactive = self.config().interactive;
@@ -133,15 +186,56 @@ impl Upstream {
             // Where nothing went wrong yet, calls are not made to wait: there may be no question at all.
             let free = !self.leases().exclusive.load(Ordering::Relaxed) && turns.available_permits() == 0;
             if !crowded || free {
-                return Ok(class.map(|upstream| Lease { upstream, home: None, once: false, _turn: None }));
+                return Ok(class.map(|upstream| Lease { upstream, home: None, once: false }));
             }
+        }
+        let joined = self.join(&mut self.leases().pool.lock(), abilities, whose.as_ref());
+        if let Some((number, upstream)) = joined {
+            return Ok(Some(Lease { upstream, home: Some((self.clone(), number)), once: false }));
         }
         let Ok(Ok(turn)) = tokio::time::timeout_at(deadline, turns.acquire_owned()).await else {
             return Err(Unavailable::AllLeased(self.config().max_leases));
         };
-        let (number, upstream) = self.take(abilities, whose, rooted)?;
         let once = rooted && whose.is_none();
-        Ok(Some(Lease { upstream, home: Some((self.clone(), number)), once, _turn: Some(turn) }))
+        let (number, upstream) = self.take(abilities, whose, rooted, turn)?;
+        Ok(Some(Lease { upstream, home: Some((self.clone(), number)), once }))
+    }
+
+    /// Whether a call that belongs to no session is to bring the roots of its client with it, because there may be one
+    /// of this server that is kept for them.
+    pub fn wants_roots(&self, abilities: Abilities) -> bool {
+        let leases = self.leases();
+        if self.config().interactive == Interactive::Shared
+            || !abilities.knows(&Method::RootsList)
+            || !self.keeps_roots()
+        {
+            return false;
+        }
+        let unbidden = |upstream: &Self| matches!(upstream.state(), State::Ready(ready) if ready.link.has_asked_roots_unbidden());
+        let seen = leases.unbidden.load(Ordering::Relaxed)
+            || unbidden(self)
+            || leases.pool.lock().classes.iter().any(|(_, class)| unbidden(class));
+        if seen {
+            leases.unbidden.store(true, Ordering::Relaxed);
+        }
+        seen
+    }
+
+    /// One that is kept for these roots and in use, where its calls may run beside each other.
+    fn join(&self, pool: &mut Pool, abilities: Abilities, whose: Option<&Keeper>) -> Option<(u64, Self)> {
+        let alone = self.config().interactive == Interactive::Exclusive
+            || self.leases().exclusive.load(Ordering::Relaxed);
+        let whose = whose.filter(|whose| matches!(whose, Keeper::Roots { .. }) && !alone)?;
+        pool.clock += 1;
+        let clock = pool.clock;
+        let entry = pool.entries.iter_mut().find(|entry| {
+            entry.users > 0
+                && entry.abilities == abilities
+                && entry.whose.as_ref() == Some(whose)
+                && !entry.upstream.is_crowded(self.leases())
+        })?;
+        (entry.users, entry.used) = (entry.users + 1, clock);
+        Some((entry.number, entry.upstream.clone()))
     }
 
     /// Whether it is a legacy server that was seen to ask for roots, and so may know those of whoever used it.
@@ -193,7 +287,8 @@ impl Upstream {
         if pool.classes.len() >= MOST_CLASSES {
             return Ok(None);
         }
-        let upstream = self.beside(Scope::Class(abilities), leased(self.config()))?;
+        let upstream = self.beside(Scope::Class(abilities), Arc::new(leased(self.config())))?;
+        info!(server = %self.name(), why = Reason::Class.as_str(), "clients of a class have one of their own beside the shared one");
         pool.classes.push((abilities, upstream.clone()));
         Ok(Some(upstream))
     }
@@ -203,15 +298,20 @@ impl Upstream {
     fn take(
         &self,
         abilities: Abilities,
-        whose: Option<u64>,
+        whose: Option<Keeper>,
         rooted: bool,
+        turn: OwnedSemaphorePermit,
     ) -> Result<(u64, Self), Unavailable> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let mut pool = self.leases().pool.lock();
+        // Another call of the same client may have come first.
+        if let Some(joined) = self.join(&mut pool, abilities, whose.as_ref()) {
+            return Ok(joined);
+        }
         pool.clock += 1;
         let clock = pool.clock;
         let has_room = pool.entries.len() < self.config().max_leases.max(1);
-        let mut idle: Vec<&mut Entry> = pool.entries.iter_mut().filter(|entry| !entry.taken).collect();
+        let mut idle: Vec<&mut Entry> = pool.entries.iter_mut().filter(|entry| entry.users == 0).collect();
         idle.sort_by_key(|entry| entry.used);
         let fits = |entry: &Entry| entry.abilities == abilities;
         let at = idle
@@ -220,7 +320,7 @@ impl Upstream {
             .or_else(|| if has_room || rooted { None } else { idle.iter().position(|entry| fits(entry)) });
         if let Some(at) = at {
             let entry = &mut idle[at];
-            (entry.taken, entry.whose, entry.used) = (true, whose, clock);
+            (entry.users, entry.turn, entry.whose, entry.used) = (1, Some(turn), whose, clock);
             return Ok((entry.number, entry.upstream.clone()));
         }
         // There is a turn for every one that is in use, so that without room somebody else's is not.
@@ -231,16 +331,42 @@ impl Upstream {
             pool.entries.swap_remove(at).upstream.release();
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let upstream = self.beside(Scope::Lease(number, abilities), leased(self.config()))?;
+        let mut server = leased(self.config());
+        if let Some(Keeper::Roots { roots, .. }) = &whose {
+            server.roots = Some(roots.clone());
+        }
+        let upstream = self.beside(Scope::Lease(number, abilities), Arc::new(server))?;
+        let why = if rooted { Reason::Roots } else { Reason::Questions };
+        info!(server = %self.name(), why = why.as_str(), "a client has one of its own beside the shared one");
         pool.entries.push(Entry {
             number,
             upstream: upstream.clone(),
             abilities,
             whose,
-            taken: true,
+            why,
+            users: 1,
+            turn: Some(turn),
             used: clock,
         });
         Ok((number, upstream))
+    }
+
+    /// How many processes or sessions there are beside the shared one, and why.
+    pub fn reasons_beside(&self) -> BTreeMap<Reason, usize> {
+        let mut reasons = BTreeMap::new();
+        let mut count = |reason, more: usize| {
+            if more > 0 {
+                *reasons.entry(reason).or_default() += more;
+            }
+        };
+        count(
+            if self.config().isolation == Isolation::Session { Reason::Isolation } else { Reason::Roots },
+            self.session_count(),
+        );
+        let pool = self.leases().pool.lock();
+        count(Reason::Class, pool.classes.len());
+        pool.entries.iter().for_each(|entry| count(entry.why, 1));
+        reasons
     }
 
     /// How many processes or sessions there are beside the shared one for clients that can be asked.
@@ -251,7 +377,7 @@ impl Upstream {
 }
 
 /// The configuration of a lease: it sleeps when nobody uses it.
-fn leased(server: &Server) -> Arc<Server> {
+fn leased(server: &Server) -> Server {
     let idle = server.idle_timeout.unwrap_or(IDLE).min(IDLE);
-    Arc::new(Server { idle_timeout: Some(idle), lazy: false, ..server.clone() })
+    Server { idle_timeout: Some(idle), lazy: false, ..server.clone() }
 }

@@ -36,7 +36,7 @@ pub use bridgehead_process::{
 pub use catalog::{Features, Item, Items, Listing, Lists, OutputError, Tool};
 pub use core::{Hold, Watch};
 pub use crash::{Crash, CrashReason};
-pub use leases::Lease;
+pub use leases::{Keeper, Lease, Reason};
 pub use link::{Event, Exchange, Link, LinkError, Mirror, Purpose, stamp_modern};
 pub use negotiate::Peer;
 pub use notice::{Notice, NoticeSink, Origin};

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bridgehead_audit::CorrelationId;
+use bridgehead_config::Roots;
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::held::Account;
 use bridgehead_wire::{
@@ -272,6 +273,21 @@ impl Link {
     /// Whether the server has asked during a call since the link is open.
     pub fn has_asked(&self) -> bool {
         self.board().has_asked()
+    }
+
+    /// Answers for roots as configured, from now on; nobody is asked.
+    pub(crate) fn answer_roots(&self, roots: Option<&Roots>) {
+        self.board().answer_roots(roots);
+    }
+
+    /// Says that calls are served from now on: what is asked before is asked of nobody's call.
+    pub(crate) fn begin_to_serve(&self) {
+        self.board().begin_to_serve();
+    }
+
+    /// Whether the server has asked for the roots of a client when there was no call that it could have asked for.
+    pub fn has_asked_roots_unbidden(&self) -> bool {
+        self.board().has_asked_roots_unbidden()
     }
 
     /// Whether the server has asked for the roots of a client since the link is open.

@@ -238,6 +238,17 @@ pub(crate) enum Offer {
 }
 
 impl Offer {
+    /// The same of one who answers for roots in any case.
+    pub(crate) fn with_roots(self) -> Self {
+        match self {
+            Self::Only(abilities) => {
+                let roots = Abilities::declared(&Raw::literal(r#"{"roots":{}}"#));
+                Self::Only(Abilities::from_bits(abilities.bits() | roots.bits()))
+            }
+            other => other,
+        }
+    }
+
     fn capabilities(self) -> Raw {
         match self {
             Self::Questions => Abilities::ALL.capabilities(),

@@ -409,6 +409,7 @@ impl Supervisor {
             }))
         });
         let (process, peer, tools) = started?;
+        process.link.begin_to_serve();
         let tools = Arc::new(tools);
         let pid = process.pid();
         let transport = process.kind().as_str();

@@ -19,6 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use bridgehead_config::Roots;
 use bridgehead_wire::held::{Account, Budget};
 use bridgehead_wire::{
     Abilities, Id, Level, Message, Method, Notification, Object, Raw, Redactor, Request, Response, RpcError,
@@ -56,6 +57,12 @@ pub(crate) struct Switchboard {
     ambiguous: AtomicBool,
     /// Whether it has asked for a client's roots, at any time.
     roots: AtomicBool,
+    /// Whether it has asked for them when no call was there to ask for.
+    unbidden: AtomicBool,
+    /// Whether calls are served yet.
+    serves: AtomicBool,
+    /// What is said to a question for roots, where nobody is to be asked.
+    answer: OnceLock<Raw>,
     /// The lists that may have changed, and a bell.
     changed: AtomicU8,
     bell: Notify,
@@ -108,6 +115,9 @@ impl Switchboard {
             asked: AtomicBool::new(false),
             ambiguous: AtomicBool::new(false),
             roots: AtomicBool::new(false),
+            unbidden: AtomicBool::new(false),
+            serves: AtomicBool::new(false),
+            answer: OnceLock::new(),
             changed: AtomicU8::new(0),
             bell: Notify::new(),
             redactor: Redactor::default(),
@@ -397,8 +407,17 @@ impl Switchboard {
     /// A request of the server's own, on no request's stream: it is for the only one who can answer it. Gives
     /// what to answer at once.
     fn asked(&self, asked: Request) -> Option<BytesMut> {
+        if self.knows_answer(&asked.method) {
+            return Some(self.answer_alone(&asked, Abilities::NONE));
+        }
         self.note_roots(&asked.method);
         let table = self.table.lock();
+        if asked.method == Method::RootsList
+            && !(self.serves.load(Ordering::Relaxed)
+                && table.slots.values().any(|slot| slot.purpose == Purpose::Ordinary))
+        {
+            self.unbidden.store(true, Ordering::Relaxed);
+        }
         let mut can =
             table.slots.values().filter(|slot| slot.abilities().covers(&asked.method, asked.params.as_ref()));
         match (can.next(), can.next()) {
@@ -436,6 +455,26 @@ impl Switchboard {
         Some(self.answer_alone(&asked, Abilities::from_bits(known)))
     }
 
+    /// Answers for roots as configured, from now on.
+    pub(crate) fn answer_roots(&self, roots: Option<&Roots>) {
+        if let Some(answer) = roots.and_then(|roots| Raw::parse(roots.as_str().to_owned()).ok()) {
+            let _ = self.answer.set(answer);
+        }
+    }
+
+    /// Whether a question has an answer that nobody needs to be asked for.
+    pub(crate) fn knows_answer(&self, method: &Method) -> bool {
+        *method == Method::RootsList && self.answer.get().is_some()
+    }
+
+    pub(crate) fn begin_to_serve(&self) {
+        self.serves.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_asked_roots_unbidden(&self) -> bool {
+        self.unbidden.load(Ordering::Relaxed)
+    }
+
     /// Notes a question for roots, which a server may keep.
     pub(crate) fn note_roots(&self, method: &Method) {
         if *method == Method::RootsList {
@@ -471,6 +510,11 @@ impl Switchboard {
     /// The answer to a request of the server's own that goes to no client; `known` is what those can be asked
     /// who might have been meant.
     pub(crate) fn answer_alone(&self, asked: &Request, known: Abilities) -> BytesMut {
+        if let Some(answer) = self.answer.get().filter(|_| asked.method == Method::RootsList) {
+            let mut out = BytesMut::new();
+            response(&mut out, &asked.id, Ok(&Spliced::from(answer.clone())));
+            return out;
+        }
         if asked.method == Method::Ping {
             let mut out = BytesMut::new();
             response(&mut out, &asked.id, Ok(&Spliced::from(Raw::literal("{}"))));

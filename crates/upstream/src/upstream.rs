@@ -272,6 +272,12 @@ impl Upstream {
         self.0.owned.lock().iter().filter(|other| !other.tasks.is_empty()).count()
     }
 
+    /// How many of them belong to sessions.
+    pub(crate) fn session_count(&self) -> usize {
+        // Out of the lock: the last to let go of one takes it again.
+        self.owned().iter().filter(|own| own.is_session()).count()
+    }
+
     pub(crate) fn leases(&self) -> &Leases {
         &self.0.leases
     }

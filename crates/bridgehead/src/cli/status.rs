@@ -156,6 +156,11 @@ fn trouble(server: &Value) -> String {
         let lacking = one_line(lacking, 200);
         text.push_str(&format!("  {name}: confined, but this system lacks {lacking}\n"));
     }
+    for beside in server["beside"].as_array().into_iter().flatten() {
+        let (count, reason) = (beside["count"].as_u64().unwrap_or_default(), beside["reason"].as_str());
+        let reason = one_line(reason.unwrap_or_default(), 200);
+        text.push_str(&format!("  {name}: {count} beside the shared one: {reason}\n"));
+    }
     for finding in strings(&server["findings"]) {
         text.push_str(&format!("  {name}: {}\n", one_line(finding, 1000)));
     }
@@ -212,7 +217,8 @@ mod tests {
                 {"name": "files", "state": "ready", "tools": 3, "pid": 8, "pids": [8, 9], "memoryBytes": 12_345_678,
                  "uptimeMs": 60_000, "restarts": 1, "revision": "2025-11-25", "transport": "stdio", "inFlight": 1,
                  "queue": {"waiting": 2}, "containment": "group", "findings": ["tool `a` stands twice"],
-                 "confinement": {"missing": ["walls"], "gaps": ["signals"]}},
+                 "confinement": {"missing": ["walls"], "gaps": ["signals"]},
+                 "beside": [{"count": 2, "reason": "its client has roots"}]},
                 {"name": "web", "state": "crash-looping", "restarts": 4, "transport": "stdio", "reason": "it ended",
                  "lastExit": {"status": "exit status 7"}, "stderr": ["no licence"], "nextStep": "read its words"},
             ],
@@ -227,6 +233,7 @@ mod tests {
           web     crash-looping  -      -             -     -        -      4         - over stdio
           files: not confined as asked: this system lacks walls
           files: confined, but this system lacks signals
+          files: 2 beside the shared one: its client has roots
           files: tool `a` stands twice
 
           web: it ended

@@ -13,6 +13,7 @@ use crate::filter::ToolFilter;
 use crate::interpolate::{self, Refusal};
 use crate::keys::Place;
 use crate::proxy::Proxy;
+use crate::roots::{Roots, file_uri};
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::server::{
@@ -100,6 +101,7 @@ pub(super) fn read(
         if !disabled {
             let mut reader = Reader { world, interpolated, findings, env_file: None };
             launch = reader.launch(&section, entry);
+            server.roots = reader.roots(&section);
             server.confinement = reader.confinement(&section, launch.as_ref());
             env_file = reader.env_file;
         }
@@ -423,6 +425,21 @@ impl Reader<'_> {
             }
         }
         complete.then_some(env)
+    }
+
+    /// What is said when the server asks for roots: folders by their path, or anything by its URI.
+    fn roots(&mut self, section: &Section<'_>) -> Option<Roots> {
+        if !section.mentions("roots") {
+            return None;
+        }
+        let mut uris = Vec::new();
+        for (text, span) in section.list("roots") {
+            uris.push(match text.contains("://") {
+                true => self.fill("roots", text, span)?,
+                false => file_uri(&self.path("roots", text, span)?),
+            });
+        }
+        Some(Roots::of(uris))
     }
 
     /// Names of variables to pass on. A client's file may have come with somebody's project, and does not decide which of

@@ -131,7 +131,7 @@ pub const KEYS: &[Key] = &[
     works(Server, "max_leases", COUNT, "8", "How many processes or sessions there are at most for such calls; further calls wait."),
     works(Server, "question_timeout_ms", DURATION, "that of the gateway", "How long a client has to answer what this server asks."),
     works(Server, "output", Choice(&["off", "report", "enforce"]), "\"off\"", "What is done with results that do not fit their tool's output schema: nothing, they are logged and counted, or the call fails."),
-    later(LATER, Server, "roots", List, "", "Folders announced to this server when it asks for roots."),
+    works(Server, "roots", List, "", "Folders that this server is told when it asks for roots, as paths or URIs; nobody else is asked then. Without it the client is asked."),
 
     works(Tool, "lock", Flag, "false", "Runs calls of this tool one at a time."),
     works(Tool, "queue", Text, "that of the server", "Queue that bounds this tool's calls."),

@@ -263,6 +263,105 @@ async fn roots_of_one_client_are_not_shown_to_another() {
     fixture.end().await;
 }
 
+/// A server that asks for roots as soon as it has started, as those do that keep them.
+fn keeping(said: &std::path::Path) -> Mock {
+    let unbidden = r#"{"jsonrpc":"2.0","id":"first","method":"roots/list"}"#;
+    asking().after_initialized(unbidden).transcript(said)
+}
+
+/// The `pid` of a modern client's call, which is asked for its roots first.
+async fn pid_with_roots(fixture: &Fixture, principal: &str, roots: &Value) -> u64 {
+    let meta = json!({"io.modelcontextprotocol/clientCapabilities": {"roots": {}}});
+    let params = json!({"name": "pid", "arguments": {}, "_meta": meta});
+    let asked = fixture.ask_as(principal, "tools/call", modern_params(params.clone())).await;
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let questions = asked["inputRequests"].as_object().unwrap();
+    let (key, question) = questions.iter().next().unwrap();
+    assert_eq!((questions.len(), question["method"].as_str()), (1, Some("roots/list")), "{asked}");
+    let mut again = params;
+    again["requestState"] = asked["requestState"].clone();
+    again["inputResponses"] = json!({key: {"roots": roots}});
+    pid(&fixture.ask_as(principal, "tools/call", modern_params(again)).await)
+}
+
+/// HOUR-1: a modern client that has roots keeps its process from call to call: it is asked for them first and finds the
+/// one that is kept for its principal and these roots. Whoever has others, or is somebody else, has another; the server is
+/// told the roots that belong to it, whenever it asks. `status` says why there are several.
+#[tokio::test]
+async fn modern_clients_with_roots_keep_their_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let fixture = Fixture::start(&[("near", keeping(&said))], |_| ());
+    fixture.gateway.settled().await;
+    let (a, b) = (json!([{"uri": "file:///a", "name": "a"}]), json!([{"uri": "file:///b"}]));
+    let shared = pid(&fixture.call("pid", json!({})).await.unwrap());
+    let first = pid_with_roots(&fixture, "one", &a).await;
+    assert_ne!(first, shared);
+    assert_eq!(pid_with_roots(&fixture, "one", &json!([{"name": "a", "uri": "file:///a"}])).await, first);
+    let others = [pid_with_roots(&fixture, "one", &b).await, pid_with_roots(&fixture, "two", &a).await];
+    assert!(others[0] != others[1] && !others.contains(&first) && !others.contains(&shared), "{others:?}");
+    assert_eq!(pid_with_roots(&fixture, "one", &a).await, first, "it is still there");
+    assert_eq!(leased(&fixture), 3);
+    until(|| {
+        let said = std::fs::read_to_string(&said).unwrap();
+        let told = |uri: &str| said.matches(&format!(r#""uri":"file:///{uri}""#)).count();
+        told("a") >= 2 && told("b") >= 1
+    })
+    .await;
+    let health = fixture.gateway.health();
+    let beside = &health["upstreams"][0]["beside"];
+    assert_eq!(beside[0]["count"], 3, "{health}");
+    assert!(beside[0]["reason"].as_str().unwrap().contains("its client has roots"), "{health}");
+    assert_eq!(fixture.gateway.parked(), 0);
+    fixture.end().await;
+}
+
+/// HOUR-1: there are `max_leases` of them at the most: the one that was not used for longest makes way.
+#[tokio::test]
+async fn kept_processes_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let fixture = Fixture::start(&[("near", keeping(&said))], |options| options.servers[0].max_leases = 1);
+    fixture.gateway.settled().await;
+    let (a, b) = (json!([{"uri": "file:///a"}]), json!([{"uri": "file:///b"}]));
+    let first = pid_with_roots(&fixture, "one", &a).await;
+    let second = pid_with_roots(&fixture, "one", &b).await;
+    assert_ne!(first, second);
+    assert_eq!((pid_with_roots(&fixture, "one", &b).await, leased(&fixture)), (second, 1));
+    assert_ne!(pid_with_roots(&fixture, "one", &a).await, first);
+    fixture.end().await;
+}
+
+/// HOUR-1: `roots` of a server answers from the configuration, at its start and during calls: nobody is asked, and
+/// everybody shares the server.
+#[tokio::test]
+async fn configured_roots_ask_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let fixture = Fixture::start(&[("near", keeping(&said))], |options| {
+        options.servers[0].roots = Some(bridgehead_config::Roots::of(["file:///fixed".to_owned()]));
+    });
+    fixture.gateway.settled().await;
+    let fixed = r#"{"roots":[{"uri":"file:///fixed"}]}"#;
+    until(|| std::fs::read_to_string(&said).unwrap().contains(&format!(r#""id":"first","result":{fixed}"#)))
+        .await;
+    let mut client = Client::new(EVERYTHING);
+    let result = client.call(&fixture.gateway, "roots").await.unwrap().unwrap();
+    assert_eq!(result["structuredContent"]["result"]["roots"][0]["uri"], "file:///fixed", "{result}");
+    assert!(client.told.try_recv().is_err(), "nobody was asked");
+    let meta = json!({"io.modelcontextprotocol/clientCapabilities": {"roots": {}}});
+    for tool in ["roots", "pid", "pid"] {
+        let params = json!({"name": tool, "arguments": {}, "_meta": meta});
+        let result = fixture.ask_as("one", "tools/call", modern_params(params)).await;
+        assert_eq!(result["resultType"], "complete", "{result}");
+    }
+    assert_eq!(
+        fixture.call("roots", json!({})).await.unwrap()["structuredContent"]["result"]["roots"][0]["uri"],
+        "file:///fixed"
+    );
+    fixture.end().await;
+}
+
 /// ERA-1: a legacy client's roots changed: the server that is its own is told with its next call, and only once; what
 /// it asks then reaches the client.
 #[tokio::test]

@@ -99,6 +99,22 @@ impl Fixture {
         ask(&self.gateway, revision, method, params, progress).await
     }
 
+    /// Asks as a modern client of a principal; the result decoded.
+    pub(crate) async fn ask_as(&self, principal: &str, method: &str, params: Value) -> Value {
+        let params = Object::parse(&Raw::encode(&params)).unwrap();
+        let meta = RequestMeta::read(Some(&params)).unwrap();
+        let caller = Caller {
+            principal: Principal::named(principal),
+            revision: Revision::MODERN,
+            transport: Transport::Memory,
+            session: Session::new(),
+            questioner: None,
+        };
+        let ask = Ask { method: method.into(), params, meta, id: None };
+        let result = self.gateway.answer(&caller, &ask, None).await;
+        result.unwrap_or_else(|error| panic!("{}", error.body().as_str())).to_raw().decode().unwrap()
+    }
+
     /// Calls a tool as a legacy client; the answer decoded.
     pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Result<Value, Value> {
         let params = json!({"name": tool, "arguments": arguments});

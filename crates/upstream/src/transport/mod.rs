@@ -64,6 +64,7 @@ pub(crate) async fn connect(
     offer: Offer,
 ) -> Result<(Connection, Peer), ConnectError> {
     let limit = server.limits.output.map_or(limit, |output| output.min(limit));
+    let offer = if server.roots.is_some() { offer.with_roots() } else { offer };
     match &server.launch {
         Launch::Unusable { reason } => Err(ConnectError::Unusable(reason.clone())),
         Launch::Stdio(stdio) => {

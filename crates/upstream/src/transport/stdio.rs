@@ -147,6 +147,7 @@ impl Process {
             source: std::io::Error::other("the new process has no pipes"),
         })?;
         let (link, read, write) = Link::over(&name, stdout, stdin, limit);
+        link.answer_roots(server.roots.as_ref());
         if let Some(output) = server.limits.output {
             link.limit_noise(output as u64);
         }

@@ -88,6 +88,7 @@ async fn open(server: &Server, settings: &Remote, limit: usize) -> Result<WebSoc
     let (to_engine, engine_reads) = tokio::io::duplex(PIPE);
     let (engine_writes, from_engine) = tokio::io::duplex(PIPE);
     let (link, read, write) = Link::over(server.name.as_ref(), engine_reads, engine_writes, limit);
+    link.answer_roots(server.roots.as_ref());
     let carrier = tokio::spawn(carry(frames, to_engine, from_engine, limit, url.to_string()));
     Ok(WebSocket {
         link,

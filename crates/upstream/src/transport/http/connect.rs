@@ -56,6 +56,7 @@ pub(crate) async fn connect(
     offer: Offer,
 ) -> Result<(Link, HttpConnection, Peer), NegotiateError> {
     let remote = Arc::new(Remote::new(server.name.as_ref(), settings, limit));
+    remote.board.answer_roots(server.roots.as_ref());
     remote.deliver_replies();
     if settings.transport == Transport::Sse {
         return sse(&remote, offer).await;

@@ -536,12 +536,13 @@ impl HttpExchange {
                 None
             }
             Ok(Message::Request(asked))
-                if self.abilities.covers(&asked.method, asked.params.as_ref())
-                    || (self.abilities.hears_all()
-                        && matches!(
-                            asked.method,
-                            Method::Elicit | Method::CreateMessage | Method::RootsList
-                        )) =>
+                if !self.remote.board.knows_answer(&asked.method)
+                    && (self.abilities.covers(&asked.method, asked.params.as_ref())
+                        || (self.abilities.hears_all()
+                            && matches!(
+                                asked.method,
+                                Method::Elicit | Method::CreateMessage | Method::RootsList
+                            ))) =>
             {
                 self.remote.board.note_question();
                 self.remote.board.note_roots(&asked.method);
