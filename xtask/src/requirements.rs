@@ -183,7 +183,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     ),
     kept("WIRE", 1, "members that a lenient reader would read differently are refused, with their path"),
     kept("WIRE", 2, "an exit is paired with its enter by a ticket, never by a client's correlation id"),
-    later("WIRE", 3, "what servers, tools and schemas say cannot break a log line or a terminal"),
+    kept("WIRE", 3, "what servers, tools and schemas say cannot break a log line or a terminal"),
     kept("WIRE", 4, "a server's question is never displaced by progress messages"),
     kept("WIRE", 5, "waiting for a tool's lock ends with the call's own clocks, in a retryable refusal"),
     kept(

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet, normalize_untrusted_str};
+use bridgehead_wire::visible_line;
 
 use crate::mask::Mask;
 use crate::tree::Span;
@@ -110,12 +111,12 @@ impl Diagnostic {
         let mut group = Group::with_title(level.primary_title(self.message.as_str()));
         match &self.place {
             None => {}
-            Some(Location::File(path)) => group = group.element(Origin::path(path.display().to_string())),
+            Some(Location::File(path)) => group = group.element(Origin::path(shown_path(path))),
             Some(Location::Text(source, span)) => {
                 let (shown, span) = source.mask.apply(&source.text, first_line(&source.text, span));
                 group = group.element(
                     Snippet::source(shown)
-                        .path(source.path.display().to_string())
+                        .path(shown_path(&source.path))
                         .annotation(AnnotationKind::Primary.span(span).label(self.label.as_deref())),
                 );
             }
@@ -126,6 +127,11 @@ impl Diagnostic {
         let renderer = if styled { Renderer::styled() } else { Renderer::plain() };
         renderer.render(&[group])
     }
+}
+
+/// The renderer sees to texts, not to paths.
+fn shown_path(path: &Path) -> String {
+    visible_line(&path.display().to_string()).into_owned()
 }
 
 /// A span that lies within the text, on character boundaries, and ends with its first line: a caret under a

@@ -504,3 +504,22 @@ fn positions_count_from_one_and_colours_are_optional() {
     assert!(!diagnostic.render(false).contains('\u{1b}'));
     assert!(diagnostic.render(true).contains('\u{1b}'));
 }
+
+/// WIRE-3: nothing that stands in a file, or in the name of one, acts on the terminal that shows what is wrong with it.
+#[test]
+fn what_files_hold_does_not_draw_on_the_terminal() {
+    let acts = |character: char| {
+        character != '\n' && character.is_control()
+            || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let keys = "[servers.files]\n\"com\\u001b[2Jm\\n\\u202eand\" = 1\n\"a\u{202e}\u{2066}b\" = 2\ncommand = \"x\u{85}\"\n";
+    let error = refused("bridgehead.toml", keys);
+    for diagnostic in &error.0 {
+        let shown = diagnostic.render(false);
+        assert!(!shown.chars().any(acts), "{shown:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let name = "x\u{1b}[2J\u{202e}.toml";
+    let missing = load(Some(name.as_ref()), &environment(), folder.path()).unwrap_err().to_string();
+    assert!(!missing.chars().any(acts), "{missing:?}");
+}

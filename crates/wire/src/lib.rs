@@ -26,6 +26,7 @@ mod revision;
 mod splice;
 mod sse;
 mod trace;
+mod visible;
 
 pub use abilities::Abilities;
 pub use depth::{MAX_DEPTH, too_deep};
@@ -46,3 +47,4 @@ pub use revision::{Era, Revision};
 pub use splice::{Ambiguous, Edit, Object, Spliced};
 pub use sse::{EventBuffer, ServerEvent};
 pub use trace::Traceparent;
+pub use visible::{visible_line, visible_text};

@@ -119,7 +119,7 @@ fn answered(result: &Raw, as_json: bool) -> Exit {
     let decoded: Value = result.decode().unwrap_or_default();
     let exit = if decoded["isError"] == true { Exit::Failure } else { Exit::Success };
     if as_json {
-        return output::data(result.as_str(), exit);
+        return output::raw_data(result.as_str(), exit);
     }
     let mut text = String::new();
     for block in decoded["content"].as_array().into_iter().flatten() {
@@ -133,7 +133,7 @@ fn answered(result: &Raw, as_json: bool) -> Exit {
         let structured = decoded.get("structuredContent").map(ToString::to_string);
         text = structured.unwrap_or_default();
     }
-    if text.is_empty() { exit } else { output::data(&text, exit) }
+    if text.is_empty() { exit } else { output::raw_data(&text, exit) }
 }
 
 /// A block that is not text, in a line; --json shows it whole.

@@ -20,5 +20,5 @@ pub(crate) struct Completions {
 pub(crate) fn run(completions: &Completions) -> Exit {
     let mut script = Vec::new();
     clap_complete::generate(completions.shell, &mut Cli::command(), "bridgehead", &mut script);
-    output::data(&String::from_utf8_lossy(&script), Exit::Success)
+    output::raw_data(&String::from_utf8_lossy(&script), Exit::Success)
 }

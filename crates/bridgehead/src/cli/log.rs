@@ -1,4 +1,5 @@
-//! Log lines: to stderr only, and none leaves without passing the redactor.
+//! Log lines: to stderr only, and none leaves without passing the redactor. What servers, tools and clients say in one
+//! stays in that one line and draws nothing on a terminal.
 //!
 //! They are never coloured. The redactor judges a value by the name in front of it, and colour codes
 //! between the two would hide the name from it.
@@ -6,7 +7,7 @@
 use std::io::{self, Write};
 
 use bridgehead::config::{Environment, LogLevel};
-use bridgehead_wire::Redactor;
+use bridgehead_wire::{Redactor, visible_line};
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -51,6 +52,12 @@ fn directives(level: LogLevel) -> String {
     }
 }
 
+/// A line as it may leave: without secrets, then without what is more than text. In JSON that is the same JSON.
+fn presentable(line: &str) -> String {
+    let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
+    format!("{}{end}", visible_line(&Redactor::default().text(line)))
+}
+
 /// Writes each line to stderr without its secrets.
 #[derive(Debug, Clone, Copy)]
 struct Redacted;
@@ -60,7 +67,7 @@ impl Write for Redacted {
     /// us the line and nothing else: told of the failure, the formatter would try to report it there.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        let _ = io::stderr().lock().write_all(Redactor::default().text(&text).as_bytes());
+        let _ = io::stderr().lock().write_all(presentable(&text).as_bytes());
         Ok(line.len())
     }
 
@@ -74,5 +81,26 @@ impl<'a> MakeWriter<'a> for Redacted {
 
     fn make_writer(&'a self) -> Self {
         *self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// WIRE-3: whatever a line quotes, it is one line, and nothing in it acts on a terminal; in either format.
+    #[test]
+    fn a_line_is_one_line() {
+        #[track_caller]
+        fn check(line: &str, expected: &str) {
+            assert_eq!(presentable(line), expected);
+        }
+        check("INFO ready server=a\n", "INFO ready server=a\n");
+        check(
+            "WARN tool=x\nERROR forged \x1b[2J\u{9b}1m\n",
+            "WARN tool=x\\nERROR forged \\u001b[2J\\u009b1m\n",
+        );
+        check("{\"message\":\"\u{202e}x\"}\n", "{\"message\":\"\\u202ex\"}\n");
+        check("no end", "no end");
     }
 }

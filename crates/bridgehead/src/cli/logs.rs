@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn lines_for_people_and_programs() {
         let line = json!({"time": "T", "label": "mcp:a", "source": "stderr", "text": "x\u{1b}[2Jy"});
-        assert_eq!(shown(&line, false), "T mcp:a stderr: x[2Jy");
+        assert_eq!(shown(&line, false), "T mcp:a stderr: x\\u001b[2Jy");
         assert_eq!(shown(&json!({"missed": 3}), false), "(3 lines are missing here)");
         assert_eq!(shown(&json!({"missed": 3}), true), r#"{"missed":3}"#);
     }

@@ -1,18 +1,60 @@
 //! Writing to people and programs.
 //!
 //! A reader that has gone (`bridgehead tools | head -1`) is no failure: whoever writes stops quietly.
+//!
+//! What must stay true: whatever others chose (names, descriptions, results, errors) is only text by the time a person
+//! sees it. Everything that the command line prints passes one of the functions here, and all of them see to that; what
+//! programs read, JSON and results in a pipe, stays as it is to the byte.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bridgehead::config::{ConfigError, Diagnostic, Severity};
+use bridgehead_wire::{visible_line, visible_text};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
 
-/// Writes data to stdout. Gives the exit code to end with: `exit`, or failure if the data could not be
+/// Writes text for people to stdout. Gives the exit code to end with: `exit`, or failure if the data could not be
 /// delivered to a reader that still wants it.
 pub(crate) fn data(text: &str, exit: Exit) -> Exit {
+    write(&visible_text(text), exit)
+}
+
+/// The same for data: as it is where a program reads it.
+pub(crate) fn raw_data(text: &str, exit: Exit) -> Exit {
+    write(&for_reader(text, io::stdout().is_terminal()), exit)
+}
+
+/// What a reader of data gets.
+fn for_reader(text: &str, terminal: bool) -> Cow<'_, str> {
+    if terminal { visible_text(text) } else { Cow::Borrowed(text) }
+}
+
+/// stdout for data that is too much to be held: to a terminal line by line, without what would draw on it.
+pub(crate) fn raw_stdout() -> Box<dyn Write> {
+    match io::stdout().is_terminal() {
+        true => Box::new(io::LineWriter::new(Visible)),
+        false => Box::new(io::BufWriter::new(io::stdout().lock())),
+    }
+}
+
+/// A terminal, which is given whole lines.
+struct Visible;
+
+impl Write for Visible {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        io::stdout().lock().write_all(visible_text(&String::from_utf8_lossy(lines)).as_bytes())?;
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().lock().flush()
+    }
+}
+
+fn write(text: &str, exit: Exit) -> Exit {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| match text.ends_with('\n') {
         true => out.flush(),
@@ -31,12 +73,36 @@ pub(crate) fn data(text: &str, exit: Exit) -> Exit {
 /// Writes one line of many to stdout; says whether the reader still wants more.
 pub(crate) fn stream(line: &str) -> bool {
     let mut out = io::stdout().lock();
+    let line = for_reader(line, out.is_terminal());
     out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
 /// The same for JSON, indented.
 pub(crate) fn json_data(value: &Value, exit: Exit) -> Exit {
-    data(&format!("{value:#}"), exit)
+    raw_data(&format!("{value:#}"), exit)
+}
+
+/// Says something on stderr. Only what begins it stands at the beginning of a line: what follows in further lines, ours or
+/// those of a message that is quoted, is indented, so that no message can look like another one.
+pub(crate) fn talk(text: &str) {
+    say(&match TALKS_JSON.load(Ordering::Relaxed) {
+        true => visible_line(&as_json(text).to_string()).into_owned(),
+        false => indented(&visible_text(text)),
+    });
+}
+
+fn indented(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (number, line) in text.lines().enumerate() {
+        if number > 0 {
+            out.push('\n');
+            if !line.is_empty() && !line.starts_with([' ', '\t']) {
+                out.push_str("  ");
+            }
+        }
+        out.push_str(line);
+    }
+    out
 }
 
 /// Whether stderr has lines of JSON and nothing else.
@@ -48,11 +114,7 @@ pub(crate) fn talk_json() {
 }
 
 /// Writes a line to stderr. There is nowhere to report a failure to.
-pub(crate) fn talk(line: &str) {
-    let line = match TALKS_JSON.load(Ordering::Relaxed) {
-        true => as_json(line).to_string(),
-        false => line.to_owned(),
-    };
+fn say(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
@@ -74,15 +136,15 @@ fn styled() -> bool {
     io::stderr().is_terminal() && !refused
 }
 
-/// Shows diagnostics with their carets.
+/// Shows diagnostics with their carets. Their renderer sees to what files hold; colours are its own.
 pub(crate) fn show(all: &[Diagnostic]) {
     if !TALKS_JSON.load(Ordering::Relaxed) {
-        return all.iter().for_each(|diagnostic| talk(&format!("{}\n", diagnostic.render(styled()))));
+        return all.iter().for_each(|diagnostic| say(&format!("{}\n", diagnostic.render(styled()))));
     }
     for mut told in diagnostics(all) {
         told["level"] = json!(if told["severity"] == "error" { "ERROR" } else { "WARN" });
         told["timestamp"] = json!(now());
-        let _ = writeln!(io::stderr().lock(), "{told}");
+        say(&visible_line(&told.to_string()));
     }
 }
 
@@ -116,15 +178,17 @@ pub(crate) fn diagnostics(all: &[Diagnostic]) -> Vec<Value> {
         .collect()
 }
 
-/// Lines of columns, each as wide as its widest entry; the last one runs free.
+/// Lines of columns, each as wide as its widest entry; the last one runs free. No entry has more than one line.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let visible = |row: &Vec<String>| row.iter().map(|cell| visible_line(cell).into_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(visible).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut out = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
             line.push_str(&format!("{cell:width$}  "));
@@ -140,10 +204,10 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Text of a peer on one line, without control characters, no longer than `limit` characters.
+/// Text of a peer on one line, with control characters written out, no longer than `limit` characters.
 pub(crate) fn one_line(text: &str, limit: usize) -> String {
-    let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    line.retain(|character| !character.is_control());
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line = visible_line(&line).into_owned();
     if line.chars().count() > limit {
         line = line.chars().take(limit.saturating_sub(1)).chain(['…']).collect();
     }
@@ -161,9 +225,15 @@ mod tests {
         assert_eq!(table(&[]), "");
     }
 
+    /// WIRE-3: what others chose is only text, in every way to print it; data for programs stays as it is.
     #[test]
     fn a_peers_text_cannot_draw_on_the_terminal() {
-        assert_eq!(one_line("a\n  b\x1b[2Jc", 80), "a b[2Jc");
+        assert_eq!(one_line("a\n  b\x1b[2Jc", 80), "a b\\u001b[2Jc");
+        let row = |cell: &str| vec![cell.to_owned(), "x".to_owned()];
+        assert_eq!(table(&[row("a\nb\x1b"), row("")]), "a\\nb\\u001b  x\n            x\n");
+        assert_eq!(for_reader("\u{9b}2J\r\n", false), "\u{9b}2J\r\n");
+        assert_eq!(for_reader("\u{9b}2J\r\n", true), "\\u009b2J\r\n");
+        assert_eq!(indented("error: a\nerror: b\n  c\n\nd"), "error: a\n  error: b\n  c\n\n  d");
         assert_eq!(one_line("abcdef", 4), "abc…");
     }
 }

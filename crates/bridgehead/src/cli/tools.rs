@@ -92,17 +92,12 @@ fn instructions(text: Option<&str>, as_json: bool, exit: Exit) -> Exit {
         return output::json_data(&json!({"instructions": text}), exit);
     }
     match text {
-        Some(text) => output::data(&harmless(text), exit),
+        Some(text) => output::data(text, exit),
         None => {
             output::talk("no server has instructions");
             exit
         }
     }
-}
-
-/// Text of a peer with its lines and indentation, but without what could draw on the terminal.
-fn harmless(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control() || matches!(character, '\n' | '\t')).collect()
 }
 
 fn failed(error: &AskError, as_json: bool) -> Exit {
@@ -124,7 +119,7 @@ fn list(tools: &[Raw], failures: &[(String, String)], as_json: bool, exit: Exit)
             failures.iter().map(|(server, reason)| json!({"server": server, "reason": reason})).collect();
         // Each tool stays the text it came as.
         let text = format!("{{\"tools\":[\n{}\n],\"failed\":{}}}", all.join(",\n"), json!(failed));
-        return output::data(&text, exit);
+        return output::raw_data(&text, exit);
     }
     let rows: Vec<Vec<String>> = tools
         .iter()
@@ -158,7 +153,7 @@ fn show(tools: &[Raw], name: &str, as_json: bool) -> Exit {
         return Exit::Failure;
     };
     if as_json {
-        return output::data(raw.as_str(), Exit::Success);
+        return output::raw_data(raw.as_str(), Exit::Success);
     }
     let mut text = format!("{}\n", output::one_line(name, 128));
     if let Some(description) = tool["description"].as_str() {
@@ -173,14 +168,4 @@ fn show(tools: &[Raw], name: &str, as_json: bool) -> Exit {
         }
     }
     output::data(&text, Exit::Success)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peers_text_keeps_its_lines_and_loses_its_controls() {
-        assert_eq!(harmless("a\n\t- b\x1b[2Jc\r\u{9b}1m"), "a\n\t- b[2Jc1m");
-    }
 }

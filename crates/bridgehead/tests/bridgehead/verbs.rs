@@ -338,3 +338,48 @@ async fn completions_are_printed_for_every_shell() {
     }
     assert_eq!(place.run(&["completions", "csh"]).await.code, Some(2));
 }
+
+/// WIRE-3: whatever a server calls its tools, says of them or answers, no verb for people prints anything of it that acts
+/// on a terminal or begins a line, and no log line holds it. Programs get it to the byte.
+#[tokio::test]
+async fn what_servers_say_does_not_draw_on_the_terminal() {
+    const EVIL: &str = "ok\u{1b}[2J\u{9b}1m\u{202e}\rx\nerror: forged";
+    let acts = |character: char| {
+        !matches!(character, '\n' | '\t') && character.is_control() || character == '\u{202e}'
+    };
+    let schema = json!({"type": "object", "$ref": EVIL});
+    let mock = Mock::legacy()
+        .instructions(EVIL)
+        .full_tool(Tool::new("say", Behaviour::Text(EVIL.to_owned())).description(EVIL).input_schema(schema))
+        .tool("wrong", Behaviour::Error(bridgehead_testkit::RpcError::new(-32000, EVIL)))
+        .tool(EVIL, Behaviour::Echo);
+    let place = Place::new();
+    let server = json!({"command": mock.command().0, "env": mock.env()});
+    let file = place.file("mock.json", &json!({"mcpServers": {"m": server}}).to_string());
+    let file = file.to_str().unwrap();
+    for verb in [
+        &["tools"][..],
+        &["tools", "show", "say"],
+        &["tools", "show", EVIL],
+        &["tools", "show", "no\u{1b}[2Jne"],
+        &["tools", "instructions"],
+        &["call", "wrong"],
+        &["call", "no\u{1b}[2Jne"],
+        &["check"],
+    ] {
+        for format in ["text", "json"] {
+            let arguments =
+                [verb, &["--config", file, "--log-level", "debug", "--log-format", format]].concat();
+            let ran = place.run(&arguments).await;
+            let shown = format!("{}\n{}", ran.stdout, ran.stderr);
+            assert!(!shown.chars().any(acts), "{verb:?}: {shown:?}");
+            let is_instructions = verb.contains(&"instructions");
+            let forged = |line: &str| line.starts_with("error: forged");
+            assert!(is_instructions || !shown.lines().any(forged), "{verb:?}: {shown}");
+        }
+    }
+    let said = place.run(&["call", "say", "--config", file]).await;
+    assert_eq!(said.stdout, format!("{EVIL}\n"), "a program reads what was said");
+    let listed = place.run(&["tools", "--json", "--config", file]).await.json();
+    assert!(listed["tools"].as_array().unwrap().iter().any(|tool| tool["description"] == EVIL));
+}

@@ -147,7 +147,7 @@ pub(super) fn list(list: &List, folder: &Path, json: bool) -> Result<Exit, Strin
         return Ok(if lines.is_empty() {
             Exit::Success
         } else {
-            output::data(&lines.join("\n"), Exit::Success)
+            output::raw_data(&lines.join("\n"), Exit::Success)
         });
     }
     if calls.is_empty() {
@@ -242,7 +242,8 @@ pub(super) fn show(show: &Show, folder: &Path, json: bool) -> Result<Exit, Strin
         }
         Ok(())
     })?;
-    Ok(output::data(&texts.join("\n"), Exit::Success))
+    let write = if json { output::raw_data } else { output::data };
+    Ok(write(&texts.join("\n"), Exit::Success))
 }
 
 /// All members, one a line.
@@ -280,7 +281,7 @@ pub(super) fn export(export: &Export, folder: &Path) -> Result<Exit, String> {
                 File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
             write_to(export, &files, &mut BufWriter::new(file))
         }
-        None => write_to(export, &files, &mut BufWriter::new(io::stdout().lock())),
+        None => write_to(export, &files, &mut output::raw_stdout()),
     };
     match written {
         Ok(()) => Ok(Exit::Success),

@@ -97,7 +97,7 @@ pub(super) fn verify(
         let wrong = problems.iter().map(|problem| json!({"problem": problem}).to_string());
         let end = json!({"ok": problems.is_empty(), "segments": verified.len(), "problems": problems.len()});
         let lines: Vec<String> = segments.chain(wrong).chain([end.to_string()]).collect();
-        return Ok(output::data(&lines.join("\n"), exit));
+        return Ok(output::raw_data(&lines.join("\n"), exit));
     }
     let mut text = String::new();
     for segment in &verified {
@@ -105,7 +105,7 @@ pub(super) fn verify(
         text.push_str(&format!("{}:{}:{}  {state}\n", segment.segment, segment.count, segment.head));
     }
     for problem in &problems {
-        text.push_str(&format!("PROBLEM {problem}\n"));
+        text.push_str(&format!("PROBLEM {}\n", output::one_line(&problem.to_string(), usize::MAX)));
     }
     text.push_str(&match (problems.len(), verified.len()) {
         (0, 0) => format!("there is no record in {}", folder.display()),
@@ -141,7 +141,7 @@ pub(super) fn prove(prove: &Prove, folder: &Path) -> Result<Exit, String> {
         match Proof::of(&file, seq) {
             Ok(proof) => {
                 let text = serde_json::to_string(&proof).map_err(|error| error.to_string())?;
-                return Ok(output::data(&text, Exit::Success));
+                return Ok(output::raw_data(&text, Exit::Success));
             }
             Err(ProofError::NotCovered { row, since: Some(since) }) => {
                 return Err(not_covered(row, since, jiff::Timestamp::now()));
@@ -178,7 +178,7 @@ pub(super) fn verify_proof(proof: &VerifyProof, json: bool) -> Result<Exit, Stri
     read.check(key.as_ref(), proof.root).map_err(|error| error.to_string())?;
     if json {
         let row: serde_json::Value = serde_json::from_str(&read.row).unwrap_or_default();
-        return Ok(output::data(&json!({"ok": true, "row": row}).to_string(), Exit::Success));
+        return Ok(output::raw_data(&json!({"ok": true, "row": row}).to_string(), Exit::Success));
     }
     let checkpoint = &read.checkpoint;
     let trusted = match (proof.root.is_some(), key.is_some()) {
