@@ -608,8 +608,10 @@ mod tests {
         let front = listen(100, 3);
         let mut idle = [front.connect().await, front.connect().await, front.connect().await];
         tokio::task::yield_now().await;
+        let began = Instant::now();
         let mut newcomer = front.connect().await;
         assert!(ask(&mut newcomer).await.ends_with("ok"));
+        assert!(began.elapsed() < HEAD_WITHIN, "it did not have to wait for the others to be late");
         assert_eq!(idle[0].read(&mut [0]).await.unwrap(), 0, "closed");
         front.shutdown.cancel();
         front.serving.await.unwrap();
