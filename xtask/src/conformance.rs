@@ -42,17 +42,17 @@ struct Leg {
 enum Upstream {
     /// The fixture as a process of the gateway's, held to an era.
     Stdio(Era),
-    /// The fixture of both eras, reached over HTTP.
-    Http,
+    /// The fixture, held to an era, reached over HTTP.
+    Http(Era),
 }
 
 /// Both sets with an upstream that knows both eras, then across the eras. What a scenario asks of an upstream of one
 /// era, the fixture does in that era's manner, so the direct run is the same measure.
-const LEGS: [Leg; 6] = [
+const LEGS: [Leg; 8] = [
     Leg { label: "2025-11-25", revision: "2025-11-25", upstream: Upstream::Stdio(Era::Both) },
     Leg { label: "2026-07-28", revision: "2026-07-28", upstream: Upstream::Stdio(Era::Both) },
-    Leg { label: "2025-11-25 by HTTP", revision: "2025-11-25", upstream: Upstream::Http },
-    Leg { label: "2026-07-28 by HTTP", revision: "2026-07-28", upstream: Upstream::Http },
+    Leg { label: "2025-11-25 by HTTP", revision: "2025-11-25", upstream: Upstream::Http(Era::Both) },
+    Leg { label: "2026-07-28 by HTTP", revision: "2026-07-28", upstream: Upstream::Http(Era::Both) },
     Leg {
         label: "2025-11-25 over 2026-07-28",
         revision: "2025-11-25",
@@ -62,6 +62,16 @@ const LEGS: [Leg; 6] = [
         label: "2026-07-28 over 2025-11-25",
         revision: "2026-07-28",
         upstream: Upstream::Stdio(Era::Legacy),
+    },
+    Leg {
+        label: "2025-11-25 over 2026-07-28 by HTTP",
+        revision: "2025-11-25",
+        upstream: Upstream::Http(Era::Modern),
+    },
+    Leg {
+        label: "2026-07-28 over 2025-11-25 by HTTP",
+        revision: "2026-07-28",
+        upstream: Upstream::Http(Era::Legacy),
     },
 ];
 
@@ -181,7 +191,7 @@ fn observe(suite: &Suite, programs: &Programs, maker: Maker, rounds: usize) -> R
             println!("round {round} of {rounds}: {prefix}{label}, through the gateway");
             let address = match upstream {
                 Upstream::Stdio(era) => peers.through(*era),
-                Upstream::Http => peers.through_http(),
+                Upstream::Http(era) => peers.through_http(*era),
             };
             let label = format!("{prefix}{label}");
             let through = suite.run(address, revision, &label)?;

@@ -16,7 +16,7 @@ use crate::built::Built;
 /// How long the gateway may take until it serves.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The era to which an upstream is held.
+/// The era to which an upstream is held; its number is its place in [`Era::ALL`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
     Both,
@@ -86,11 +86,12 @@ impl Programs {
 
 /// The running servers around the fixture of one maker.
 pub(crate) struct Peers {
-    direct: Running,
-    /// One for each era, in the order of [`Era::ALL`].
+    /// The fixtures that are reached over HTTP, one for each era, in the order of [`Era::ALL`].
+    fixtures: [Running; 3],
+    /// The gateways before a fixture on stdio, in the same order.
     through: [Running; 3],
-    /// One whose upstream is reached over HTTP.
-    remote: Running,
+    /// The gateways before those over HTTP.
+    remote: [Running; 3],
 }
 
 impl Peers {
@@ -106,29 +107,30 @@ impl Peers {
             let server = format!("command = {command:?}\nargs = {arguments:?}");
             start_gateway(&programs.gateway, &format!("{kind}{era}"), &server, folder)
         });
-        let direct = start_fixture(fixture)?;
-        let server = format!("url = {:?}", direct.url);
-        let remote = start_gateway(&programs.gateway, &format!("{kind}-http"), &server, folder)?;
-        Ok(Self { direct, through: [both?, legacy?, modern?], remote })
+        let through = [both?, legacy?, modern?];
+        let [both, legacy, modern] = Era::ALL.map(|era| start_fixture(fixture, era));
+        let fixtures = [both?, legacy?, modern?];
+        let remote = |era: Era| {
+            let server = format!("url = {:?}", fixtures[era as usize].url);
+            start_gateway(&programs.gateway, &format!("{kind}-http-{}", era.name()), &server, folder)
+        };
+        let [both, legacy, modern] = Era::ALL.map(remote);
+        Ok(Self { through, remote: [both?, legacy?, modern?], fixtures })
     }
 
     /// The address of the fixture, which knows both eras.
     pub(crate) fn direct(&self) -> &str {
-        &self.direct.url
+        &self.fixtures[Era::Both as usize].url
     }
 
-    /// The address of the gateway whose upstream is reached over HTTP.
-    pub(crate) fn through_http(&self) -> &str {
-        &self.remote.url
+    /// The address of the gateway before an upstream of an era that is reached over HTTP.
+    pub(crate) fn through_http(&self, era: Era) -> &str {
+        &self.remote[era as usize].url
     }
 
     /// The address of the gateway before an upstream of an era.
     pub(crate) fn through(&self, era: Era) -> &str {
-        match era {
-            Era::Both => &self.through[0].url,
-            Era::Legacy => &self.through[1].url,
-            Era::Modern => &self.through[2].url,
-        }
+        &self.through[era as usize].url
     }
 }
 
@@ -145,11 +147,11 @@ impl Drop for Running {
     }
 }
 
-fn start_fixture(fixture: &[String]) -> Result<Running> {
+fn start_fixture(fixture: &[String], era: Era) -> Result<Running> {
     let (command, arguments) = fixture.split_first().context("there is no fixture to start")?;
     let process = program(Path::new(command))
         .args(arguments)
-        .args(["--http", "127.0.0.1:0"])
+        .args(["--http", "127.0.0.1:0", &format!("--era={}", era.name())])
         .stdout(Stdio::piped())
         .spawn();
     let mut process = process.context("the fixture could not be started")?;
