@@ -74,6 +74,14 @@ struct Table {
     figures: Vec<(String, u64)>,
 }
 
+/// One call in a comparison.
+struct Row<'a> {
+    name: &'a str,
+    now: u64,
+    /// What it took in the table, and by how many percent it differs.
+    change: Option<(u64, f64)>,
+}
+
 impl Table {
     fn page(&self) -> String {
         let mut page = format!(
@@ -104,17 +112,16 @@ impl Table {
     }
 
     /// Each call, what it takes now and what it took, and by how many percent that differs.
-    fn compared<'a>(&'a self, before: &Self) -> Vec<(&'a str, u64, Option<(u64, f64)>)> {
-        let compared = self.figures.iter().map(|(name, now)| {
+    fn compared<'a>(&'a self, before: &Self) -> impl Iterator<Item = Row<'a>> {
+        self.figures.iter().map(|(name, now)| {
             let change = before.of(name).map(|was| (was, (*now as f64 / was as f64 - 1.0) * 100.0));
-            (name.as_str(), *now, change)
-        });
-        compared.collect()
+            Row { name, now: *now, change }
+        })
     }
 
     fn against(&self, before: &Self) -> String {
         let mut text = String::new();
-        for (name, now, change) in self.compared(before) {
+        for Row { name, now, change } in self.compared(before) {
             let change = change.map_or_else(
                 || "not in the table".to_owned(),
                 |(was, percent)| format!("{was} in the table, {percent:+.1} %"),
@@ -126,12 +133,8 @@ impl Table {
 
     /// Fails where a call became too dear and the compiler is the same.
     fn judge(&self, before: &Self) -> Result<()> {
-        let compared = self.compared(before);
-        let dearer: Vec<&str> = compared
-            .iter()
-            .filter(|(_, _, change)| change.is_some_and(|(_, percent)| percent > ROOM + 1e-9))
-            .map(|(name, ..)| *name)
-            .collect();
+        let too_dear = |row: &Row<'_>| row.change.is_some_and(|(_, percent)| percent > ROOM + 1e-9);
+        let dearer: Vec<&str> = self.compared(before).filter(too_dear).map(|row| row.name).collect();
         if self.compiler != before.compiler {
             println!(
                 "the table was made with {}, this is {}: nothing is judged",

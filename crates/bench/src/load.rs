@@ -66,6 +66,8 @@ struct Progress {
     phase: Cell<Phase>,
     /// Answers that count.
     answers: Cell<u64>,
+    /// Whether a connection has ended with an error.
+    failed: Cell<bool>,
 }
 
 impl Load {
@@ -83,7 +85,11 @@ impl Load {
     }
 
     async fn drive(&self, sessions: &[String]) -> Result<Round> {
-        let progress = Rc::new(Progress { phase: Cell::new(Phase::WarmUp), answers: Cell::new(0) });
+        let progress = Rc::new(Progress {
+            phase: Cell::new(Phase::WarmUp),
+            answers: Cell::new(0),
+            failed: Cell::new(false),
+        });
         let mut connections = JoinSet::new();
         for number in 0..self.connections {
             let session = sessions.get(number).map(String::as_str);
@@ -91,14 +97,19 @@ impl Load {
             let connection = Connection::open(self.address).await?;
             // Ids of different connections differ, so that an answer to another's request is seen.
             let first = u32::try_from(number)? * 1_000_000;
-            connections.spawn_local(repeat(connection, template, self.ask, first, progress.clone()));
+            let (ask, progress) = (self.ask, progress.clone());
+            connections.spawn_local(async move {
+                let outcome = repeat(connection, template, ask, first, &progress).await;
+                progress.failed.set(progress.failed.get() || outcome.is_err());
+                outcome
+            });
         }
         sleep(self.warm_up).await;
         let (cpu, started) = (CpuTime::of(self.pid)?, Instant::now());
         progress.phase.set(Phase::Measured);
         sleep(self.measured).await;
         // On a busy machine the time may be over before the first answer.
-        while progress.answers.get() == 0 && started.elapsed() < PATIENCE {
+        while progress.answers.get() == 0 && !progress.failed.get() && started.elapsed() < PATIENCE {
             sleep(self.measured).await;
         }
         progress.phase.set(Phase::Over);
@@ -124,7 +135,7 @@ async fn repeat(
     mut template: Template,
     ask: Ask,
     first: u32,
-    progress: Rc<Progress>,
+    progress: &Progress,
 ) -> Result<Latencies> {
     let mut latencies = Latencies::default();
     let mut id = first;

@@ -63,3 +63,27 @@ fn a_wrong_answer_ends_the_round() {
     let error = runtime.block_on(load(address, Era::Modern, Ask::Call).run()).unwrap_err();
     assert!(format!("{error:#}").contains("a wrong answer"), "{error:#}");
 }
+
+/// FAULT-2: a server that is slower than the measured time is waited for: what only measures does not fail on a busy
+/// machine.
+#[test]
+fn a_slow_answer_is_waited_for() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 4096];
+        while let Ok(length @ 1..) = stream.read(&mut request) {
+            std::thread::sleep(Duration::from_millis(150));
+            let text = String::from_utf8_lossy(&request[..length]).into_owned();
+            let (_, id) = text.split_once("\"id\":").unwrap();
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, &id[..8]);
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{answer}", answer.len()).unwrap();
+        }
+    });
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let load = Load { connections: 1, ..load(address, Era::Modern, Ask::List) };
+    let round = runtime.block_on(load.run()).unwrap();
+    assert!(round.latency.p50 >= 150_000.0, "{round:?}");
+}
