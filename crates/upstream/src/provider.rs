@@ -4,6 +4,9 @@
 //! The same supervisor as behind the gateway keeps the connection, with a policy of its own: after ten vain
 //! attempts it is given up, and only a new `init` brings it back. A call never waits for a reconnect: while there
 //! is no connection it fails at once, and says that it may be repeated.
+//!
+//! A call has one budget of time, which runs from `execute` on and pays for all of it: the start of its process, the
+//! sending and the answer. Whatever it waits for when the budget ends, that end is `PROVIDER_TIMEOUT`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,6 +33,8 @@ use crate::upstream::{FailureStage, Ready, State, Surroundings, Unavailable, Ups
 
 /// How many processes of a provider are started at the same time.
 const STARTS: usize = 4;
+/// A call that may take longer than this, a year, may take as long as it likes.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The answer to something asked of a provider, on its way.
 pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -71,7 +76,7 @@ pub struct ProviderConfig {
     pub namespace: ServerName,
     /// The program to run, or where the server is and how it is spoken to.
     pub endpoint: Launch,
-    /// How long a call may take.
+    /// How long a call may take, the start of its process included. The lesser of this and `limits.execution` counts.
     pub timeout: Duration,
     /// How often it is tried to reconnect before it is given up.
     pub max_retries: u32,
@@ -84,7 +89,8 @@ pub struct ProviderConfig {
     /// Who shares a process. With [`Isolation::Call`] a server that is reached instead of run is called from another
     /// process of this program, which has to have called `bridgehead::main_if_asked`; without it such a server is refused.
     pub isolation: Isolation,
-    /// What processes of a program may use.
+    /// What processes and calls may use. Of a server that is reached and not called from a process of its own, only
+    /// `execution` and `output` can be limited.
     pub limits: Limits,
     /// What they may reach; everything, if absent.
     pub confinement: Option<Confinement>,
@@ -116,7 +122,7 @@ pub struct Invocation {
     pub tool: String,
     /// Its arguments.
     pub arguments: Value,
-    /// How long it may take, if not as long as the configuration says.
+    /// How long it may take, if not as long as the configuration's `timeout`; `limits.execution` counts in any case.
     pub timeout: Option<Duration>,
 }
 
@@ -216,13 +222,10 @@ impl McpProvider {
     async fn start(&self, config: ProviderConfig) -> Result<(), ProviderError> {
         self.end().await;
         let settings = GatewaySettings { request_timeout: config.timeout, ..GatewaySettings::default() };
-        let has_processes =
-            matches!(config.endpoint, Launch::Stdio(_)) || config.isolation == Isolation::Call;
         let server = Server {
             jitter: false,
             isolation: config.isolation,
-            // The clock of a call is the provider's own.
-            limits: if has_processes { config.limits } else { Limits::default() },
+            limits: config.limits,
             confinement: config.confinement,
             ..Server::new(config.namespace.clone(), config.endpoint, &settings)
         };
@@ -271,7 +274,7 @@ impl McpProvider {
         correlation: CorrelationId,
     ) -> Result<Execution, ProviderError> {
         let began = Instant::now();
-        let outcome = self.call(invocation, correlation).await;
+        let outcome = self.call(began, invocation, correlation).await;
         let (tool, duration) = (Arc::<str>::from(invocation.tool.as_str()), began.elapsed());
         let namespace = self.active.lock().as_ref().map(|active| Arc::from(active.upstream.name().as_ref()));
         let redactor = Redactor::default();
@@ -294,6 +297,7 @@ impl McpProvider {
 
     async fn call(
         &self,
+        began: Instant,
         invocation: &Invocation,
         correlation: CorrelationId,
     ) -> Result<(ServerName, Raw), ProviderError> {
@@ -303,7 +307,7 @@ impl McpProvider {
             let message = "the provider is not initialised; call `init` first";
             return Err(ProviderError::new(Code::ProviderUnavailable, message));
         };
-        let (namespace, timeout) = (upstream.name(), timeout.unwrap_or(usual));
+        let namespace = upstream.name();
         let ready = connected(&upstream)?;
         let known = ready.tools.tools.iter().find(|tool| is_named(name, namespace, &tool.name));
         let Some(tool) = known else {
@@ -316,16 +320,19 @@ impl McpProvider {
             let message = format!("the arguments do not fit the schema of tool `{name}`: {}", json!(issues));
             return Err(ProviderError::new(Code::ProviderInvalidInput, message));
         }
+        let budget = Budget::new(began, timeout.unwrap_or(usual), upstream.config().limits.execution);
         let result = match upstream.config().isolation {
             Isolation::Call => {
                 // Killed when it is dropped, answer or not.
                 let alone = upstream.one_shot(&tool.name).map_err(|error| refused(&upstream, &error))?;
-                let ready = alone.acquire(Instant::now() + timeout).await;
-                let ready = ready.map_err(|error| refused(&upstream, &error))?;
-                ask(&alone, &ready, tool, arguments, (timeout, correlation)).await?
+                let ready = alone.acquire(budget.ends).await.map_err(|error| match budget.is_spent() {
+                    true => budget.exceeded(namespace, "had no process ready for", &tool.name),
+                    false => refused(&upstream, &error),
+                })?;
+                ask(&alone, &ready, tool, arguments, (budget, correlation)).await?
             }
             Isolation::Shared | Isolation::Session => {
-                ask(&upstream, &ready, tool, arguments, (timeout, correlation)).await?
+                ask(&upstream, &ready, tool, arguments, (budget, correlation)).await?
             }
         };
         fits_output(name, tool, &result)?;
@@ -366,6 +373,39 @@ impl ProviderAdapter for McpProvider {
     }
 }
 
+/// The time that one call has, for all that it does.
+#[derive(Clone, Copy)]
+struct Budget {
+    limit: Duration,
+    ends: Instant,
+    /// What set it.
+    setting: &'static str,
+}
+
+impl Budget {
+    /// The lesser of what the caller gives and what any call may run.
+    fn new(began: Instant, timeout: Duration, execution: Option<Duration>) -> Self {
+        let (limit, setting) = match execution {
+            Some(execution) if execution < timeout => (execution, "limits.execution"),
+            _ => (timeout, "timeout"),
+        };
+        Self { limit, ends: began + limit.min(LONGEST), setting }
+    }
+
+    fn is_spent(&self) -> bool {
+        Instant::now() >= self.ends
+    }
+
+    /// The error of a call whose budget ended while its server still had to do `what` for `tool`.
+    fn exceeded(&self, namespace: &ServerName, what: &str, tool: &str) -> ProviderError {
+        let (limit, setting) = (self.limit.as_millis(), self.setting);
+        let message = format!(
+            "server `{namespace}` {what} tool `{tool}` within {limit} ms, its `{setting}` (tool failed: timeout)"
+        );
+        ProviderError::new(Code::ProviderTimeout, message)
+    }
+}
+
 /// The connection, or at once why there is none.
 fn connected(upstream: &Upstream) -> Result<Arc<Ready>, ProviderError> {
     let reason = match upstream.state() {
@@ -393,7 +433,7 @@ async fn ask(
     ready: &Ready,
     tool: &Tool,
     arguments: &Value,
-    (timeout, correlation): (Duration, CorrelationId),
+    (budget, correlation): (Budget, CorrelationId),
 ) -> Result<Raw, ProviderError> {
     let (namespace, name) = (upstream.name(), &tool.name);
     let (members, params) = call_params(ready.peer.revision.era(), name, arguments, correlation);
@@ -403,7 +443,7 @@ async fn ask(
         exchange.send_mirrored(&Method::ToolsCall, &params, mirror).await;
         exchange.answer().await
     };
-    let (code, message) = match tokio::time::timeout(timeout, asking).await {
+    let (code, message) = match tokio::time::timeout_at(budget.ends, asking).await {
         Ok(Ok(Ok(result))) => return Ok(result),
         Ok(Ok(Err(error))) => {
             let code = match error.code() {
@@ -430,11 +470,7 @@ async fn ask(
         }
         Err(_) => {
             upstream.suspect();
-            let limit = timeout.as_millis();
-            (
-                Code::ProviderTimeout,
-                format!("did not answer tool `{name}` within {limit} ms (tool failed: timeout)"),
-            )
+            return Err(budget.exceeded(namespace, "did not answer", name));
         }
     };
     Err(ProviderError::new(code, format!("server `{namespace}` {message}")))

@@ -1,187 +1,20 @@
-//! The provider adapter: the same twelve scenarios over every transport.
+//! The provider adapter: the same twelve scenarios over every transport, and what holds for single calls and outages.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed assumption is a failed test")]
 
-use std::path::PathBuf;
-use std::sync::Arc;
+mod budget;
+mod world;
+
 use std::time::Duration;
 
-use bridgehead_audit::{CorrelationId, SystemClock};
-use bridgehead_config::{Isolation, Launch, Limits, Remote, Secret, Stdio, Transport};
-use bridgehead_events::{Bus, Delivery, Detail, Event, Subscription};
-use bridgehead_testkit::{Behaviour, Carrier, Crash, LeakCheck, Mock, Served, Tool};
-use bridgehead_upstream::provider::{
-    Health, Invocation, McpProvider, ProviderAdapter, ProviderConfig, ProviderError,
-};
+use bridgehead_audit::CorrelationId;
+use bridgehead_config::{Isolation, Limits};
+use bridgehead_events::Detail;
+use bridgehead_testkit::{Behaviour, Crash, Mock};
+use bridgehead_upstream::provider::{Health, Invocation, ProviderAdapter, ProviderConfig};
 use bridgehead_wire::Code;
-use serde_json::{Value, json};
-use tempfile::TempDir;
+use serde_json::json;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Stdio,
-    Http,
-    Sse,
-    WebSocket,
-}
-
-/// A server that can be taken away and brought back.
-enum Peer {
-    /// A program behind a link that can be cut.
-    Program {
-        mock: Box<Mock>,
-        folder: TempDir,
-    },
-    Served(Box<Served>),
-}
-
-/// A provider and its server.
-struct World {
-    provider: McpProvider,
-    peer: Peer,
-    way: Way,
-    told: Subscription,
-    leaks: LeakCheck,
-}
-
-fn mock() -> Mock {
-    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
-    Mock::new()
-        .full_tool(Tool::new("echo", Behaviour::Echo).input_schema(schema))
-        .tool("hang", Behaviour::Hang)
-        .tool("die", Behaviour::Crash(Crash::Exit { status: 3 }))
-}
-
-impl World {
-    fn new(way: Way, mock: Mock) -> Self {
-        let leaks = LeakCheck::start();
-        let (name, value) = leaks.marker();
-        let mock = mock.variable(name, value);
-        let peer = match way {
-            Way::Stdio => {
-                let folder = tempfile::tempdir().unwrap();
-                let peer = Peer::Program { mock: Box::new(mock), folder };
-                peer.back();
-                peer
-            }
-            Way::Http => Peer::Served(Box::new(mock.serve(Carrier::Http))),
-            Way::Sse => Peer::Served(Box::new(mock.serve(Carrier::Sse))),
-            Way::WebSocket => Peer::Served(Box::new(mock.serve(Carrier::WebSocket))),
-        };
-        let bus = Bus::new(Arc::new(SystemClock::default()));
-        let told = bus.subscribe(256);
-        Self { provider: McpProvider::new(bus), peer, way, told, leaks }
-    }
-
-    fn config(&self) -> ProviderConfig {
-        let endpoint = match &self.peer {
-            Peer::Program { mock, .. } => {
-                let mut stdio = Stdio::new(self.peer.program().to_str().unwrap(), [""; 0]);
-                stdio.env = mock.env().into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
-                Launch::Stdio(stdio)
-            }
-            Peer::Served(served) => {
-                let remote = Remote::new(served.url().parse().unwrap());
-                let transport = match self.way {
-                    Way::Sse => Transport::Sse,
-                    Way::WebSocket => Transport::WebSocket,
-                    Way::Stdio | Way::Http => Transport::Http,
-                };
-                Launch::Remote(Remote { transport, ..remote })
-            }
-        };
-        ProviderConfig {
-            reconnect_backoff: Duration::from_millis(5),
-            // What is lost here is the one connection.
-            isolation: Isolation::Shared,
-            limits: Limits::default(),
-            ..ProviderConfig::new("far".parse().unwrap(), endpoint)
-        }
-    }
-
-    async fn init(way: Way) -> Self {
-        let world = Self::new(way, mock());
-        world.provider.init(world.config()).await.unwrap();
-        world
-    }
-
-    async fn run(&self, tool: &str, arguments: Value) -> Result<Value, ProviderError> {
-        let invocation = Invocation { tool: format!("far__{tool}"), arguments, timeout: None };
-        let executed = self.provider.execute(&invocation, CorrelationId::mint()).await?;
-        Ok(executed.result.decode().unwrap())
-    }
-
-    /// Takes the server away while a call is open; by then its loss has been noticed.
-    async fn lose(&mut self) {
-        match &mut self.peer {
-            Peer::Program { .. } => {
-                self.peer.away();
-                self.run("die", json!({})).await.unwrap_err();
-            }
-            Peer::Served(served) => {
-                served.kill();
-                // Over HTTP nothing stands between two calls; the first one that fails tells.
-                self.run("echo", json!({})).await.unwrap_err();
-            }
-        }
-    }
-
-    async fn until(&self, health: Health) {
-        let reached = async {
-            while self.provider.health() != health {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), reached)
-            .await
-            .unwrap_or_else(|_| panic!("never {health:?}"));
-    }
-
-    fn told(&mut self) -> Vec<Arc<Event>> {
-        std::iter::from_fn(|| self.told.try_next())
-            .map(|delivery| match delivery {
-                Delivery::Event(event) => event,
-                Delivery::Missed(count) => panic!("{count} events were missed"),
-            })
-            .collect()
-    }
-
-    async fn end(self) {
-        let Self { provider, peer, leaks, .. } = self;
-        provider.terminate().await;
-        drop((provider, peer));
-        leaks.assert_clean().await;
-    }
-}
-
-impl Peer {
-    fn program(&self) -> PathBuf {
-        match self {
-            Self::Program { folder, .. } => folder.path().join("server"),
-            Self::Served(_) => unreachable!("it is not run here"),
-        }
-    }
-
-    /// Cannot be started any more.
-    fn away(&mut self) {
-        match self {
-            Self::Program { .. } => std::fs::remove_file(self.program()).unwrap(),
-            Self::Served(served) => served.kill(),
-        }
-    }
-
-    fn back(&self) {
-        if let Self::Program { mock, .. } = self {
-            std::os::unix::fs::symlink(mock.command().0, self.program()).unwrap();
-        }
-    }
-
-    fn restart(&mut self) {
-        match self {
-            Self::Program { .. } => self.back(),
-            Self::Served(served) => served.restart(),
-        }
-    }
-}
+use world::{Way, World, mock};
 
 async fn connect_and_discover(way: Way) {
     let world = World::init(way).await;
@@ -499,6 +332,7 @@ async fn calls_of_a_program_are_isolated_by_default() {
     let refused = ProviderConfig { confinement: Some(confinement), ..shared };
     let error = world.provider.init(refused).await.unwrap_err();
     assert_eq!(error.code, Code::SandboxUnavailable, "{error}");
+    world.end().await;
 }
 
 /// BOX-1: a server that is reached is isolated by default too; a program that cannot be a second process is told what it
@@ -512,5 +346,5 @@ async fn a_server_that_is_reached_is_never_called_from_the_host_by_default() {
     let error = world.provider.init(isolated).await.unwrap_err();
     assert!(error.message.contains("bridgehead::main_if_asked()"), "{error}");
     world.provider.init(shared).await.unwrap();
-    world.provider.terminate().await;
+    world.end().await;
 }

@@ -1,0 +1,151 @@
+//! How long a call may take: one budget for all of it, on a clock that only the test moves.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bridgehead_audit::CorrelationId;
+use bridgehead_config::{Isolation, Limits};
+use bridgehead_testkit::{Behaviour, Mock};
+use bridgehead_upstream::provider::{Invocation, ProviderAdapter, ProviderConfig, ProviderError};
+use bridgehead_wire::Code;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::world::{Way, World, mock};
+
+fn milliseconds(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// A tool that never answers, but tells that it was called.
+struct Work {
+    folder: TempDir,
+}
+
+impl Work {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn called(&self) -> PathBuf {
+        self.folder.path().join("called")
+    }
+
+    fn behaviour(&self) -> Behaviour {
+        let script = format!("touch '{}'", self.called().display());
+        Behaviour::Shell { script, then: Box::new(Behaviour::Hang) }
+    }
+
+    /// Waits by the wall clock until it was called, while the paused one stands.
+    async fn is_called(&self) {
+        for _ in 0..30_000 {
+            if std::fs::remove_file(self.called()).is_ok() {
+                return;
+            }
+            let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(2))).await;
+        }
+        panic!("it was never called");
+    }
+}
+
+/// Runs a call that is not answered. The clock stands while `meanwhile` works, and then jumps from one timer to the next:
+/// how the call ended, and after what time to the millisecond.
+async fn ended(
+    world: &World,
+    tool: &str,
+    timeout: Option<Duration>,
+    meanwhile: impl Future<Output = ()>,
+) -> (ProviderError, u128) {
+    tokio::time::pause();
+    let began = Instant::now();
+    let invocation = Invocation { tool: format!("far__{tool}"), arguments: json!({}), timeout };
+    let call = world.provider.execute(&invocation, CorrelationId::mint());
+    let (outcome, ()) = tokio::join!(call, meanwhile);
+    let took = began.elapsed().as_millis();
+    tokio::time::resume();
+    (outcome.unwrap_err(), took)
+}
+
+#[track_caller]
+fn assert_timeout((error, took): &(ProviderError, u128), after: u128, setting: &str) {
+    assert_eq!((error.code, error.retryable()), (Code::ProviderTimeout, true), "{error}");
+    // A timer is as exact as a millisecond.
+    assert!((after..=after + 1).contains(took), "ended after {took} ms: {error}");
+    let words = format!("within {after} ms, its `{setting}` (tool failed: timeout)");
+    assert!(error.message.contains(&words), "{error}");
+}
+
+/// BOX-1, PROV-1, PROV-4: `limits.execution` ends a call, whoever has its process; the lesser of it, the configuration's
+/// timeout and the invocation's counts.
+#[tokio::test]
+async fn the_execution_limit_is_a_clock() {
+    for (way, isolation) in
+        [(Way::Stdio, Isolation::Call), (Way::Stdio, Isolation::Shared), (Way::Http, Isolation::Shared)]
+    {
+        let work = Work::new();
+        let world = World::new(way, mock().tool("work", work.behaviour()));
+        let ended = async |timeout: Option<u64>| {
+            ended(&world, "work", timeout.map(milliseconds), work.is_called()).await
+        };
+        let limits = Limits { execution: Some(milliseconds(300)), ..Limits::default() };
+        let config = ProviderConfig { isolation, limits, timeout: milliseconds(900), ..world.config() };
+        world.provider.init(config.clone()).await.unwrap();
+        assert_timeout(&ended(None).await, 300, "limits.execution");
+        assert_timeout(&ended(Some(2_000)).await, 300, "limits.execution");
+        assert_timeout(&ended(Some(200)).await, 200, "timeout");
+
+        let limits = Limits::default();
+        world.provider.init(ProviderConfig { limits, ..config }).await.unwrap();
+        assert_timeout(&ended(None).await, 900, "timeout");
+        assert_timeout(&ended(Some(2_000)).await, 2_000, "timeout");
+        world.end().await;
+    }
+}
+
+/// PROV-1, BOX-1: without being asked a call ends after 30 s.
+#[tokio::test]
+async fn a_call_has_thirty_seconds_by_default() {
+    let work = Work::new();
+    let world = World::new(Way::Stdio, mock().tool("work", work.behaviour()));
+    let config = ProviderConfig::new("far".parse().unwrap(), world.config().endpoint);
+    assert_eq!((config.timeout, config.limits.execution), (milliseconds(30_000), Some(milliseconds(30_000))));
+    world.provider.init(config).await.unwrap();
+    assert_timeout(&ended(&world, "work", None, work.is_called()).await, 30_000, "timeout");
+    world.end().await;
+}
+
+/// A provider whose calls have processes of their own, with none that has started.
+async fn held(mock: Mock) -> World {
+    let world = World::new(Way::Stdio, mock);
+    world.peer.can_be_held();
+    let config = ProviderConfig { isolation: Isolation::Call, ..world.config() };
+    world.provider.init(config).await.unwrap();
+    world.peer.hold();
+    // Two processes wait for a call and may have started already; what takes their place is held.
+    for _ in 0..2 {
+        assert_timeout(&ended(&world, "hang", Some(milliseconds(10)), async {}).await, 10, "timeout");
+    }
+    world
+}
+
+/// PROV-1, PROV-4: the budget of a call is spent once. What its process takes to start is gone for the answer, and a call
+/// whose process never came up ends like any other that took too long.
+#[tokio::test]
+async fn a_call_spends_one_budget() {
+    let work = Work::new();
+    let world = held(mock().tool("work", work.behaviour())).await;
+    let late = ended(&world, "work", Some(milliseconds(1_000)), async {}).await;
+    assert_timeout(&late, 1_000, "timeout");
+    assert!(late.0.message.contains("had no process ready for tool `work`"), "{}", late.0);
+
+    let start = async {
+        tokio::time::advance(milliseconds(900)).await;
+        world.peer.let_go();
+        work.is_called().await;
+    };
+    let late = ended(&world, "work", Some(milliseconds(1_000)), start).await;
+    assert_timeout(&late, 1_000, "timeout");
+    assert!(late.0.message.contains("did not answer tool `work`"), "{}", late.0);
+    world.end().await;
+}
