@@ -120,7 +120,7 @@ pub struct GatewaySettings {
     pub max_total: Duration,
     /// How long the gateway itself may take to start.
     pub startup_timeout: Duration,
-    /// How many servers are started at the same time.
+    /// How many server processes are launched at the same time.
     pub init_concurrency: usize,
     /// How long the first list of tools waits for servers that are still starting.
     pub list_wait: Duration,

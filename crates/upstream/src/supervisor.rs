@@ -13,7 +13,7 @@ use bridgehead_events::{Detail, Excerpt, InitOutcome};
 use bridgehead_process::SpawnError;
 use bridgehead_wire::{Era, Object, Raw, Redactor};
 use futures_util::FutureExt;
-use tokio::sync::{SemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, error, info, trace, warn};
 
@@ -123,7 +123,7 @@ impl Supervisor {
                 () = stop.cancelled() => break,
                 () = self.core.orders.restart.notified() => {}
             }
-            info!(server = %self.label(), "is started again as asked");
+            warn!(server = %self.label(), "is started again as asked");
             self.become_state(State::Starting { since: Instant::now(), known: None });
         }
         self.become_state(State::Stopped);
@@ -183,7 +183,7 @@ impl Supervisor {
                             reason
                         }
                         End::Asked => {
-                            info!(server = %self.label(), "restarts as asked");
+                            warn!(server = %self.label(), "restarts as asked");
                             attempts = 0;
                             "it was asked to restart".to_owned()
                         }
@@ -351,14 +351,11 @@ impl Supervisor {
 
     /// One attempt: process, protocol, tools, probe.
     async fn attempt(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), Refusal> {
-        let Ok(turn) = self.surroundings.warm_up.acquire().await else {
-            return Err("the gateway is stopping".to_owned().into());
-        };
-        let Surroundings { environment, limit, .. } = &self.surroundings;
+        let Surroundings { environment, limit, warm_up, .. } = &self.surroundings;
         let began = Instant::now();
         let starting = async {
             let (mut process, peer) =
-                connect(&self.server, environment, *limit, &self.record, self.core.scope.offer())
+                connect(&self.server, environment, *limit, &self.record, self.core.scope.offer(), warm_up)
                     .await
                     .map_err(|error| Refusal {
                         sandbox: error.is_of_sandbox(),
@@ -398,8 +395,7 @@ impl Supervisor {
             }
         };
         let patience = self.server.start_timeout;
-        let starting = std::pin::pin!(tokio::time::timeout(patience, starting));
-        let started = in_turn(turn, starting).await.unwrap_or_else(|_| {
+        let started = tokio::time::timeout(patience, starting).await.unwrap_or_else(|_| {
             let late = format!("the server gave no usable answer within {patience:?} (`start_timeout_ms`)");
             Err(Refusal::from(match self.record.noise() {
                 Some(noise) => {
@@ -491,7 +487,6 @@ impl Supervisor {
                         () = process.ended() => continue,
                     };
                     if let Err(reason) = looked {
-                        error!(server = %self.label(), reason, "health probe failed");
                         process.hangs();
                         return End::Lost(reason);
                     }
@@ -500,7 +495,7 @@ impl Supervisor {
         }
     }
 
-    /// A health probe, told of. Fails with words.
+    /// A health probe, told of; one that fails is logged. Fails with words.
     async fn look(&self, link: &Link, peer: &Peer, cause: CorrelationId) -> Result<(), String> {
         let began = Instant::now();
         let looked = probe(link, peer).await.map_err(|reason| format!("its health probe failed: {reason}"));
@@ -509,6 +504,9 @@ impl Supervisor {
             duration_ms: milliseconds(began.elapsed()),
             error: looked.as_ref().err().map(|reason| Excerpt::new(&self.redactor, reason)),
         });
+        if let Err(reason) = &looked {
+            error!(server = %self.label(), reason, "health probe failed");
+        }
         looked
     }
 
@@ -679,15 +677,6 @@ fn unenforceable(server: &Server) -> Option<String> {
             None
         }
     })
-}
-
-/// Waits for a start. One that takes long, as the download of a package does, gives its turn to others.
-async fn in_turn<T>(turn: SemaphorePermit<'_>, mut starting: impl Future<Output = T> + Unpin) -> T {
-    if let Ok(outcome) = tokio::time::timeout(INIT_TIMEOUT, &mut starting).await {
-        return outcome;
-    }
-    drop(turn);
-    starting.await
 }
 
 /// For ever, if there is no such time.

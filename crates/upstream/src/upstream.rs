@@ -151,7 +151,8 @@ pub struct Surroundings {
     pub changed: Arc<Notify>,
     /// Is told what servers say outside of any request.
     pub notices: Option<NoticeSink>,
-    /// How many servers are started at the same time.
+    /// How many server processes are launched at the same time. One that was launched and has not answered yet does not
+    /// count.
     pub warm_up: Arc<Semaphore>,
     /// Told of what happens to servers.
     pub bus: Bus,

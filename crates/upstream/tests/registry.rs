@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, Server, Stdio};
 use bridgehead_events::{Bus, Delivery, InitOutcome, Subscription, Topic};
-use bridgehead_testkit::{Behaviour, LeakCheck, Mock};
+use bridgehead_testkit::{Behaviour, Initialize, LeakCheck, Mock, Probe};
 use bridgehead_upstream::{Registry, RestartPolicy, State, Surroundings, Unavailable, Upstream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
@@ -322,6 +322,56 @@ async fn initialisations_are_recorded() {
     let failed = missing.record().facts().last_init.unwrap();
     assert_eq!((failed.outcome, failed.tools), (InitOutcome::Failed, 0));
     assert!(failed.error.unwrap().contains("no-such-program"));
+    world.end().await;
+}
+
+/// POOL-8: eight servers that never answer, and an address that takes connections and says nothing, hold up none that
+/// starts behind them, whatever `init_concurrency` is.
+#[tokio::test]
+async fn servers_that_hang_at_their_start_hold_up_no_other() {
+    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", nobody.local_addr().unwrap());
+    for init_concurrency in [8, 1] {
+        let world = World::new();
+        let around = Surroundings { warm_up: Arc::new(Semaphore::new(init_concurrency)), ..surroundings() };
+        let silent = |number: usize| {
+            let mock = Mock::legacy().on_probe(Probe::Silent).on_initialize(Initialize::Silent);
+            world.server(&format!("silent-{number}"), &mock.variable("NUMBER", number.to_string()))
+        };
+        let far = Launch::Remote(Remote::new(url.parse().unwrap()));
+        let far = Server::new("far".parse().unwrap(), far, &GatewaySettings::default());
+        let hanging: Vec<Upstream> = (0..8)
+            .map(silent)
+            .chain([far])
+            .map(|server| world.registry.attach(server, around.clone()))
+            .collect();
+        let good = world.registry.attach(world.server("good", &mock()), around.clone());
+        let served = good.acquire(Instant::now() + Duration::from_secs(45)).await;
+        assert!(served.is_ok(), "{init_concurrency} at a time: {:?}", served.err());
+        for hangs in &hanging {
+            let state = hangs.state();
+            assert!(matches!(state, State::Starting { .. }), "{}: {state:?}", hangs.name());
+        }
+        assert_eq!(around.warm_up.available_permits(), init_concurrency, "nobody keeps a turn");
+        drop((hanging, good, served));
+        world.end().await;
+    }
+}
+
+/// POOL-8: at most `init_concurrency` processes are launched at the same time; what is not here needs no turn.
+#[tokio::test]
+async fn processes_are_launched_in_turn() {
+    let world = World::new();
+    let around = Surroundings { warm_up: Arc::new(Semaphore::new(0)), ..surroundings() };
+    let upstream = world.registry.attach(world.server("s", &mock()), around.clone());
+    let far = Launch::Remote(Remote::new("http://127.0.0.1:1/".parse().unwrap()));
+    let far = Server::new("far".parse().unwrap(), far, &GatewaySettings::default());
+    let far = world.registry.attach(far, around.clone());
+    becomes(&far, |state| matches!(state, State::Restarting(_))).await;
+    assert!(matches!(upstream.state(), State::Starting { .. }), "no turn, no process");
+    around.warm_up.add_permits(1);
+    becomes(&upstream, |state| matches!(state, State::Ready(_))).await;
+    assert_eq!(around.warm_up.available_permits(), 1);
     world.end().await;
 }
 

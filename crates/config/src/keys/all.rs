@@ -58,7 +58,7 @@ pub const KEYS: &[Key] = &[
     works(Gateway, "threads", Integer { least: 1, most: 1024 }, "one per core", "Number of threads that serve HTTP clients."),
     works(Gateway, "debug_errors", Flag, "false", "Puts backtraces into the details of errors."),
     works(Gateway, "max_message_mb", MEGABYTES, "16", "Largest single message from a server, in megabytes."),
-    works(Gateway, "init_concurrency", COUNT, "8", "How many servers are started at the same time."),
+    works(Gateway, "init_concurrency", COUNT, "8", "How many server processes are launched at the same time. One that was launched and has not answered yet does not count, so a server that hangs holds up no other."),
     later(LATER, Gateway, "roots", List, "", "Folders announced to servers that ask for roots."),
 
     works(Http, "listen", Text, "\"127.0.0.1:4848\"", "Address and port; anything but loopback requires a token."),

@@ -21,7 +21,7 @@ use bridgehead_config::{GatewaySettings, Launch, Remote, Retry, Secret, Server, 
 use bridgehead_wire::{Method, Raw};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::warn;
@@ -372,8 +372,10 @@ async fn connect(shared: &Shared) -> Result<Live, Cause> {
 
 async fn reach(server: &Server, options: &ConnectOptions, limit: usize) -> Result<Live, Cause> {
     let record = Records::default().of(server.name.as_ref());
+    // A bridge has one server, which waits for no other.
+    let turn = Semaphore::new(1);
     let (mut connection, peer) =
-        transport::connect(server, &options.environment, limit, &record, Offer::Nothing).await?;
+        transport::connect(server, &options.environment, limit, &record, Offer::Nothing, &turn).await?;
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let client = Client::new(connection.link.clone(), peer);
     let stopped = stop.clone();

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use bridgehead_config::{EraChoice, Launch, Server, Transport};
 use bridgehead_process::{Exit, SpawnError};
+use tokio::sync::Semaphore;
 
 use self::http::HttpConnection;
 use self::stdio::Process;
@@ -55,20 +56,23 @@ pub(crate) enum ConnectError {
 }
 
 /// Reaches the server as its configuration says and agrees with it on a protocol. `environment` is the gateway's
-/// own, `limit` the largest message that is taken.
+/// own, `limit` the largest message that is taken. A process is launched in one of the `turns`; whoever only waits for
+/// answers has none, so a server that never answers holds up nobody else.
 pub(crate) async fn connect(
     server: &Server,
     environment: &BTreeMap<String, String>,
     limit: usize,
     record: &Record,
     offer: Offer,
+    turns: &Semaphore,
 ) -> Result<(Connection, Peer), ConnectError> {
     let limit = server.limits.output.map_or(limit, |output| output.min(limit));
     let offer = if server.roots.is_some() { offer.with_roots() } else { offer };
     match &server.launch {
         Launch::Unusable { reason } => Err(ConnectError::Unusable(reason.clone())),
         Launch::Stdio(stdio) => {
-            let (process, peer) = stdio::connect(server, stdio, environment, limit, record, offer).await?;
+            let launch = stdio::Launch { server, stdio, environment, limit, record, turns };
+            let (process, peer) = stdio::connect(&launch, offer).await?;
             let link = process.link.clone();
             Ok((Connection { link, way: Way::Process(Box::new(process)) }, peer))
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bridgehead_config::{self as config, Isolation, Server, Stdio};
 use bridgehead_process::{Child, Confinement, Exit, Files, Limits, SpawnError, Spec};
 use bridgehead_wire::Redactor;
+use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
@@ -21,6 +22,8 @@ use crate::transport::{ConnectError, opening};
 const STOP_GRACE: Duration = Duration::from_secs(2);
 /// How long a process whose output has ended may take to be gone as well.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
+/// How long a launch may keep others from theirs; one whose program lies on a disk that hangs takes longer.
+const LONGEST_TURN: Duration = Duration::from_secs(2);
 /// How one ends that its keeper kills.
 const KILLED: Exit = Exit { code: None, signal: Some(9) };
 /// How much of the end of stderr an error quotes.
@@ -38,19 +41,38 @@ pub(crate) struct Process {
     counted: Counted,
 }
 
+/// What it takes to launch a server.
+#[derive(Clone, Copy)]
+pub(super) struct Launch<'a> {
+    pub(super) server: &'a Server,
+    pub(super) stdio: &'a Stdio,
+    pub(super) environment: &'a BTreeMap<String, String>,
+    pub(super) limit: usize,
+    pub(super) record: &'a Record,
+    /// How many may be launched at the same time.
+    pub(super) turns: &'a Semaphore,
+}
+
+impl Launch<'_> {
+    /// Launches the server when it is its turn. The turn ends when the process is there, or takes too long to be.
+    async fn run(&self) -> Result<Process, ConnectError> {
+        let stopping = |_| ConnectError::Unusable("the gateway is stopping".to_owned());
+        let turn = self.turns.acquire().await.map_err(stopping)?;
+        let mut launching = std::pin::pin!(Process::start(self));
+        if let Ok(launched) = tokio::time::timeout(LONGEST_TURN, &mut launching).await {
+            return Ok(launched?);
+        }
+        drop(turn);
+        Ok(launching.await?)
+    }
+}
+
 /// Starts the server and negotiates; a server that ends on the probe is started once more without it.
-pub(super) async fn connect(
-    server: &Server,
-    stdio: &Stdio,
-    environment: &BTreeMap<String, String>,
-    limit: usize,
-    record: &Record,
-    offer: Offer,
-) -> Result<(Process, Peer), ConnectError> {
-    let process = Process::start(server, stdio, environment, limit, record).await?;
-    match process.negotiate(opening(server.era), offer).await {
+pub(super) async fn connect(launch: &Launch<'_>, offer: Offer) -> Result<(Process, Peer), ConnectError> {
+    let process = launch.run().await?;
+    match process.negotiate(opening(launch.server.era), offer).await {
         Err((NegotiateError::EndedOnProbe(reason), process)) => {
-            debug!(server = %format_args!("mcp:{}", server.name), %reason, "the server ended on the probe; starting it again without");
+            debug!(server = %format_args!("mcp:{}", launch.server.name), %reason, "the server ended on the probe; starting it again without");
             process.stop().await;
         }
         Err((error, process)) => {
@@ -59,8 +81,7 @@ pub(super) async fn connect(
         }
         Ok(found) => return Ok(found),
     }
-    let process = Process::start(server, stdio, environment, limit, record).await?;
-    match process.negotiate(Opening::Initialize, offer).await {
+    match launch.run().await?.negotiate(Opening::Initialize, offer).await {
         Ok(found) => Ok(found),
         Err((error, process)) => {
             process.stop().await;
@@ -82,13 +103,8 @@ fn cpu_seconds(execution: Duration) -> u32 {
 }
 
 impl Process {
-    async fn start(
-        server: &Server,
-        stdio: &Stdio,
-        environment: &BTreeMap<String, String>,
-        limit: usize,
-        record: &Record,
-    ) -> Result<Self, SpawnError> {
+    async fn start(launch: &Launch<'_>) -> Result<Self, SpawnError> {
+        let Launch { server, stdio, environment, limit, record, turns: _ } = *launch;
         let env = given::environment(stdio, environment);
         let config::Limits { memory, processes, open_files, file_size, log, output: _, execution } =
             server.limits;
