@@ -28,7 +28,7 @@ use crate::park::not_valid;
 use crate::questions::{Questions, in_time, undeclared};
 use crate::queue::{Place, Queue};
 use crate::relay::{Hop, Input, Reply, Rewrite, declares_tasks, log_for, params_for, progress_for};
-use crate::rounds::{Next, Rounds, Stop, visit};
+use crate::rounds::{Configured, Next, Rounds, Stop, visit};
 use crate::trace::Trace;
 use crate::uris::result_outward;
 
@@ -179,7 +179,14 @@ impl Errand<'_> {
     }
 
     /// Sends the request, or sends it again with what a round adds.
-    async fn begin(&self, exchange: &mut Exchange, ready: &Ready, cell: Cell, next: Option<&Next>) {
+    async fn begin(
+        &self,
+        exchange: &mut Exchange,
+        ready: &Ready,
+        cell: Cell,
+        roots: Option<&Roots>,
+        next: Option<&Next>,
+    ) {
         let Self { subject, .. } = self;
         let level = self.progress.and_then(|_| self.caller.log_level(self.ask));
         if level.is_some() {
@@ -194,6 +201,7 @@ impl Errand<'_> {
             trace: self.trace,
             log_level: level,
             tasks: ready.tools.features.tasks,
+            roots: roots.is_some(),
         };
         let mut params = params_for(&self.ask.params, &self.ask.meta, subject.rewrite.as_ref(), hop);
         if let Some(next) = next {
@@ -303,7 +311,8 @@ impl Errand<'_> {
         let mut visits = 0;
         let mut next: Option<Next> = None;
         let patience = upstream.config().question_timeout;
-        self.begin(&mut exchange, ready, cell, next.as_ref()).await;
+        let roots = upstream.config().roots.as_ref();
+        self.begin(&mut exchange, ready, cell, roots, next.as_ref()).await;
         if cell == Cell::LEGACY && upstream.is_session() && self.caller.session.take_roots_changed(upstream) {
             Box::pin(ready.link.notify(&Method::RootsListChanged, None)).await;
         }
@@ -356,18 +365,32 @@ impl Errand<'_> {
                         ..error
                     })?;
                     let asks = match &outcome {
-                        Outcome::Result(_, reply) if cell == Cell::ROUNDS => reply.asks(),
+                        Outcome::Result(_, reply) if cell == Cell::ROUNDS || roots.is_some() => reply.asks(),
                         _ => None,
                     };
                     let Some(asks) = asks else {
                         rounds.done(self.caller);
                         return Ok(outcome);
                     };
-                    // PIPE-9 again: the server waits for nothing meanwhile.
-                    turn.pause();
-                    let round = Box::pin(rounds.answer(asks, self.caller, patience)).await;
-                    turn.go_on();
-                    *last += now.elapsed();
+                    let round = match roots.filter(|_| cell == Cell::MODERN) {
+                        Some(roots) => {
+                            let given = self.ask.params.get("inputResponses");
+                            match rounds.configured(asks, roots, given.as_ref()) {
+                                Ok(Configured::Nothing) => return Ok(outcome),
+                                Ok(Configured::Rest(rest)) => return read(rest, input),
+                                Ok(Configured::Next(round)) => Ok(round),
+                                Err(stop) => Err(stop),
+                            }
+                        }
+                        None => {
+                            // PIPE-9 again: the server waits for nothing meanwhile.
+                            turn.pause();
+                            let round = Box::pin(rounds.answer(asks, self.caller, roots, patience)).await;
+                            turn.go_on();
+                            *last += now.elapsed();
+                            round
+                        }
+                    };
                     let round = match round {
                         Ok(round) => next.insert(round),
                         Err(stop) => return self.stopped(server.as_ref(), stop),
@@ -376,7 +399,7 @@ impl Errand<'_> {
                         tokio::time::sleep(pause).await;
                     }
                     exchange = ready.link.open_for(Purpose::Ordinary, abilities);
-                    self.begin(&mut exchange, ready, cell, next.as_ref()).await;
+                    self.begin(&mut exchange, ready, cell, roots, next.as_ref()).await;
                 }
                 // These two are about our own request to the server; a client would take them for its own.
                 Event::Answer(Err(error))
@@ -404,7 +427,7 @@ impl Errand<'_> {
                     match agreed {
                         Ok(true) => {
                             exchange = ready.link.open_for(Purpose::Ordinary, abilities);
-                            self.begin(&mut exchange, ready, cell, None).await;
+                            self.begin(&mut exchange, ready, cell, roots, None).await;
                         }
                         Ok(false) => return self.in_words(&error.message(), error.data()),
                         Err(error) => return Ok(Outcome::Relayed(error)),

@@ -40,6 +40,8 @@ pub(crate) struct Hop<'a> {
     pub(crate) log_level: Option<Level>,
     /// Whether the server's tasks can be asked for.
     pub(crate) tasks: bool,
+    /// Whether we answer it when it asks for roots, whatever the client declared.
+    pub(crate) roots: bool,
 }
 
 /// The params for the next hop: the server's own name of what is asked for, and a `_meta` of our making around what the
@@ -50,7 +52,7 @@ pub(crate) fn params_for(
     rewrite: Option<&Rewrite>,
     hop: Hop<'_>,
 ) -> Spliced {
-    let Hop { caller, server, progress_token, correlation, trace, log_level, tasks } = hop;
+    let Hop { caller, server, progress_token, correlation, trace, log_level, tasks, roots } = hop;
     let mut edit = params.edit();
     if let Some(Rewrite { member, value }) = rewrite {
         edit.set(member, value.clone());
@@ -65,8 +67,15 @@ pub(crate) fn params_for(
     let meta = meta.for_next_hop(|meta| {
         if server == Era::Modern {
             // What a legacy client declared at its handshake it can answer during its call.
-            let in_session = || caller.abilities().capabilities().into();
-            stamp_modern(meta, declared.map_or_else(in_session, |all| relayed_capabilities(all, tasks)));
+            let in_session = || match (caller.abilities(), roots) {
+                (abilities, true) => abilities.with_roots().capabilities().into(),
+                (abilities, false) => abilities.capabilities().into(),
+            };
+            let relayed = |all| match (relayed_capabilities(all, tasks), roots) {
+                (all, true) => with_roots(all),
+                (all, false) => all,
+            };
+            stamp_modern(meta, declared.map_or_else(in_session, relayed));
         }
         if let Some(token) = progress_token {
             meta.set(key::PROGRESS_TOKEN, Raw::encode(&token));
@@ -107,6 +116,15 @@ fn relayed_capabilities(capabilities: &Raw, tasks: bool) -> Spliced {
     };
     let extended = !tasks && capabilities.as_str().contains("extensions");
     extended.then(|| without_tasks(capabilities)).flatten().unwrap_or_else(|| capabilities.clone().into())
+}
+
+/// The same capabilities, and roots.
+fn with_roots(capabilities: Spliced) -> Spliced {
+    let object = Object::parse(&capabilities.to_raw()).ok();
+    let Some(object) = object.filter(|object| object.get("roots").is_none()) else { return capabilities };
+    let mut edit = object.edit();
+    edit.set("roots", Raw::literal("{}"));
+    edit.finish()
 }
 
 /// A progress notification under the client's own token.
@@ -310,6 +328,7 @@ mod tests {
             trace: None,
             log_level: None,
             tasks: false,
+            roots: false,
         };
         let sent = params_for(&params, &meta, tool.as_ref(), hop).to_raw();
         assert_eq!(sent.as_str().replace(&correlation.to_string(), "ID"), expected);
@@ -367,6 +386,9 @@ mod tests {
             r#"{"extensions":{"io.modelcontextprotocol\/tasks":{}, "a/b":{}},"roots":{}}"#,
             r#"{"extensions":{"a/b":{}},"roots":{}}"#,
         );
+        let rooted = |declared: &'static str| with_roots(Raw::literal(declared).into()).to_raw();
+        assert_eq!(rooted("{}").as_str(), r#"{"roots":{}}"#);
+        assert_eq!(rooted(r#"{"roots":{"x":1}}"#).as_str(), r#"{"roots":{"x":1}}"#);
         check(r#"{"extensions":7}"#, r#"{"extensions":7}"#);
         check(r#"{"x":"extensions"}"#, r#"{"x":"extensions"}"#);
     }

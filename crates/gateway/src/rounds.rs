@@ -3,9 +3,13 @@
 //! Such a server keeps nothing: it answers with its questions and a state, and is called again with the answers and
 //! that state, byte for byte. The client sees requests on the stream of its call and then one result. Bounded: only so
 //! many rounds, only so many questions in each, and a person has only so long.
+//!
+//! Where the configuration has roots for a server, no client of either era is asked for them: what else is asked in the
+//! same round goes to the client as ever.
 
 use std::time::Duration;
 
+use bridgehead_config::Roots;
 use bridgehead_wire::{Method, Object, Raw, Revision, RpcError, Spliced};
 use futures_util::future::join_all;
 use tracing::debug;
@@ -30,6 +34,8 @@ pub(crate) struct Rounds {
     asked: u32,
     pauses: u32,
     visits: Vec<Visit>,
+    /// The keys under which the server was told the roots of the configuration.
+    told: Vec<String>,
 }
 
 /// A page that the user agreed to go to.
@@ -47,6 +53,17 @@ pub(crate) struct Next {
     state: Option<Raw>,
     /// How long to wait before.
     pub(crate) pause: Option<Duration>,
+}
+
+/// What becomes of a round that a modern client would be asked.
+#[derive(Debug)]
+pub(crate) enum Configured {
+    /// Nothing of it is in the configuration.
+    Nothing,
+    /// The server is called again; nobody has to be asked.
+    Next(Next),
+    /// The result without what the configuration answers.
+    Rest(Raw),
 }
 
 /// Why there is no next round.
@@ -68,16 +85,16 @@ struct Question {
 }
 
 impl Rounds {
-    /// Asks what `result` wants to know.
+    /// Asks what `result` wants to know, but for roots where the configuration has them.
     pub(crate) async fn answer(
         &mut self,
         result: &Object,
         caller: &Caller,
+        roots: Option<&Roots>,
         patience: Duration,
     ) -> Result<Next, Stop> {
         let questions = read(result)?;
-        // Detached: the result that they came in is over.
-        let state = result.get("requestState").filter(|state| !state.is_null()).map(|state| state.detached());
+        let state = state(result);
         if questions.is_empty() {
             if state.is_none() {
                 return Err(Stop::Unusable(
@@ -85,6 +102,16 @@ impl Rounds {
                 ));
             }
             return Ok(Next { responses: None, state, pause: Some(self.pause()?) });
+        }
+        let mut responses: Vec<(String, Raw)> = Vec::new();
+        let mut questions = questions;
+        if let Some(roots) = roots {
+            let ours = questions.extract_if(.., |one| one.method == Method::RootsList);
+            responses.extend(ours.map(|one| (one.key, told(roots))));
+        }
+        if questions.is_empty() {
+            self.count()?;
+            return Ok(Next { responses: Some(object_of(&responses)?), state, pause: None });
         }
         let Some(questioner) = &caller.questioner else {
             return Err(Stop::Unusable("it asks for input, which this client did not declare".into()));
@@ -97,23 +124,55 @@ impl Rounds {
             return Err(Stop::Unusable(format!("it asks for `{method}`, which this client did not declare")));
         }
         let (known, new): (Vec<_>, Vec<_>) = questions.into_iter().partition(|one| self.was_visited(one));
-        let mut responses: Vec<(String, Raw)> =
-            known.into_iter().map(|one| (one.key, Raw::literal(r#"{"action":"accept"}"#))).collect();
+        responses.extend(known.into_iter().map(|one| (one.key, Raw::literal(r#"{"action":"accept"}"#))));
         let pause = if new.is_empty() { Some(self.pause()?) } else { None };
         if !new.is_empty() {
-            self.asked += 1;
-            if self.asked > MOST_ROUNDS {
-                return Err(Stop::Unusable(format!("it has asked {MOST_ROUNDS} times and asks again")));
-            }
+            self.count()?;
             self.ask(new, questioner, caller.revision, patience, &mut responses).await?;
         }
-        let members: Vec<String> = responses
-            .iter()
-            .map(|(key, answer)| format!("{}:{}", Raw::string(key).as_str(), answer.as_str()))
-            .collect();
-        let responses = Raw::parse(format!("{{{}}}", members.join(",")))
-            .map_err(|_| Stop::Unusable("its questions have no usable keys".into()))?;
-        Ok(Next { responses: Some(responses), state, pause })
+        Ok(Next { responses: Some(object_of(&responses)?), state, pause })
+    }
+
+    /// Answers `result` for a modern client as far as the configuration has an answer. `given` are the answers that the
+    /// client's request brought: a server that was told them, but not the roots that it had asked for beside, asks again,
+    /// and gets both.
+    pub(crate) fn configured(
+        &mut self,
+        result: &Object,
+        roots: &Roots,
+        given: Option<&Raw>,
+    ) -> Result<Configured, Stop> {
+        // What cannot be read is the client's to judge, as everything that passes between modern sides.
+        let Ok(questions) = read(result) else { return Ok(Configured::Nothing) };
+        let (ours, rest): (Vec<_>, Vec<_>) =
+            questions.into_iter().partition(|one| one.method == Method::RootsList);
+        if ours.is_empty() {
+            return Ok(Configured::Nothing);
+        }
+        let given = given.and_then(|given| Object::parse(given).ok()).unwrap_or_else(Object::empty);
+        let is_new = ours.iter().any(|one| !self.told.contains(&one.key));
+        let is_given = rest.iter().all(|one| given.get(&one.key).is_some());
+        if !rest.is_empty() && !(is_new && is_given) {
+            return Ok(Configured::Rest(without(result, &ours)));
+        }
+        self.count()?;
+        let mut responses: Vec<(String, Raw)> =
+            given.members().filter(|(key, _)| !ours.iter().any(|one| one.key == *key)).collect();
+        for one in ours {
+            responses.push((one.key.clone(), told(roots)));
+            self.told.push(one.key);
+        }
+        let responses = object_of(&responses)?;
+        Ok(Configured::Next(Next { responses: Some(responses), state: state(result), pause: None }))
+    }
+
+    /// One round more.
+    fn count(&mut self) -> Result<(), Stop> {
+        self.asked += 1;
+        if self.asked > MOST_ROUNDS {
+            return Err(Stop::Unusable(format!("it has asked {MOST_ROUNDS} times and asks again")));
+        }
+        Ok(())
     }
 
     async fn ask(
@@ -227,6 +286,36 @@ impl Next {
 #[derive(serde::Deserialize)]
 struct Action {
     action: String,
+}
+
+/// The state that goes back with the next call. Detached: the result that it came in is over.
+fn state(result: &Object) -> Option<Raw> {
+    result.get("requestState").filter(|state| !state.is_null()).map(|state| state.detached())
+}
+
+/// What the configuration answers.
+fn told(roots: &Roots) -> Raw {
+    Raw::parse(roots.as_str().to_owned()).unwrap_or(Raw::literal(r#"{"roots":[]}"#))
+}
+
+fn object_of(responses: &[(String, Raw)]) -> Result<Raw, Stop> {
+    let members: Vec<String> = responses
+        .iter()
+        .map(|(key, answer)| format!("{}:{}", Raw::string(key).as_str(), answer.as_str()))
+        .collect();
+    Raw::parse(format!("{{{}}}", members.join(",")))
+        .map_err(|_| Stop::Unusable("its questions have no usable keys".into()))
+}
+
+/// A result that does not ask these.
+fn without(result: &Object, questions: &[Question]) -> Raw {
+    let requests = result.get("inputRequests").and_then(|requests| Object::parse(&requests).ok());
+    let requests = requests.unwrap_or_else(Object::empty);
+    let mut kept = requests.edit();
+    kept.remove_if(|key| questions.iter().any(|one| one.key == key));
+    let mut edit = result.edit();
+    edit.set("inputRequests", kept.finish());
+    edit.finish().to_raw()
 }
 
 /// The questions of a result, in its order.

@@ -241,10 +241,7 @@ impl Offer {
     /// The same of one who answers for roots in any case.
     pub(crate) fn with_roots(self) -> Self {
         match self {
-            Self::Only(abilities) => {
-                let roots = Abilities::declared(&Raw::literal(r#"{"roots":{}}"#));
-                Self::Only(Abilities::from_bits(abilities.bits() | roots.bits()))
-            }
+            Self::Only(abilities) => Self::Only(abilities.with_roots()),
             other => other,
         }
     }

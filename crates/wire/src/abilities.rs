@@ -69,6 +69,12 @@ impl Abilities {
         Self(self.0 | HEARS_ALL)
     }
 
+    /// The same, of somebody for whom we answer where roots are asked for.
+    #[must_use]
+    pub const fn with_roots(self) -> Self {
+        Self(self.0 | ROOTS)
+    }
+
     /// Whether it wants to hear of what it cannot answer.
     pub const fn hears_all(self) -> bool {
         self.0 & HEARS_ALL != 0

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, Launch, Remote, Server};
+use bridgehead_config::{GatewaySettings, Launch, Remote, Roots, Server};
+use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::{Behaviour, Carrier, Mock, Served};
 use bridgehead_wire::Revision;
 use serde_json::{Value, json};
@@ -50,6 +51,24 @@ fn asking() -> Mock {
         .tool(
             "waits",
             Behaviour::InputRounds(vec![r#"{"resultType":"input_required","requestState":"s-1"}"#.into()]),
+        )
+        .tool(
+            "rooted",
+            Behaviour::InputRounds(vec![round(r#""s-1""#, &format!(r#"{{"r":{roots}}}"#)).into()]),
+        )
+        .tool(
+            "mixed",
+            Behaviour::InputRounds(vec![
+                round(r#""s-1""#, &format!(r#"{{"a":{form},"r":{roots}}}"#)).into(),
+                round(r#""s-2""#, &format!(r#"{{"r":{roots}}}"#)).into(),
+            ]),
+        )
+        .tool(
+            "stubborn",
+            Behaviour::InputRounds(vec![
+                round(r#""s-1""#, &format!(r#"{{"a":{form},"r":{roots}}}"#)).into(),
+                round(r#""s-2""#, &format!(r#"{{"a":{form},"r":{roots}}}"#)).into(),
+            ]),
         )
         .tool("endless", Behaviour::InputRounds((0..2).map(endless).collect()))
         .tool("nothing", Behaviour::InputRounds(vec![r#"{"resultType":"input_required"}"#.into()]))
@@ -247,4 +266,91 @@ async fn older_clients_are_asked_in_their_own_words() {
     let error = client.call(&fixture.gateway, "near__url").await.unwrap().unwrap_err();
     assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "it has no such mode: {error}");
     tokio::time::timeout(Duration::from_secs(60), fixture.end()).await.unwrap();
+}
+
+/// Two servers like those above for which the configuration has roots.
+async fn rooted() -> (Fixture, Served) {
+    let served = asking().serve(Carrier::Http);
+    let launch = Launch::Remote(Remote::new(served.url().parse().unwrap()));
+    let fixture = Fixture::start(&[("near", asking())], |options| {
+        options.servers.push(Server::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
+        for server in &mut options.servers {
+            server.roots = Some(Roots::of(["file:///fixed".to_owned()]));
+        }
+    });
+    fixture.gateway.settled().await;
+    (fixture, served)
+}
+
+/// HOUR-1: a modern server that asks for the roots of a legacy client gets those of the configuration, with the call
+/// that was made, whether the client declared roots or could be asked at all; only the rest of a round is asked.
+#[tokio::test]
+async fn configured_roots_ask_no_legacy_client() {
+    let (fixture, _served) = rooted().await;
+    let fixed = json!({"roots": [{"uri": "file:///fixed"}]});
+    for server in ["near", "far"] {
+        let result = fixture.call(&format!("{server}__rooted"), json!({})).await.unwrap();
+        let received = received(&result);
+        assert_eq!(received["inputResponses"], json!({"r": fixed}), "{received}");
+        assert_eq!(received["requestState"], "s-1");
+        let declared = &received["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        assert_eq!(*declared, json!({"roots": {}}), "the server may ask for them");
+
+        let mut client = Client::new(r#"{"elicitation":{}}"#);
+        let call = client.call(&fixture.gateway, &format!("{server}__mixed"));
+        let asked = client.next().await;
+        assert_eq!(asked["method"], "elicitation/create", "{asked}");
+        client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}));
+        let received = self::received(&call.await.unwrap().unwrap());
+        assert_eq!(received["inputResponses"], json!({"r": fixed}), "the second round asks for roots only");
+        assert!(client.told.try_recv().is_err(), "nothing else was asked");
+        let error = fixture.call(&format!("{server}__endless"), json!({})).await.unwrap_err();
+        assert!(error["message"].as_str().unwrap().contains("10 times"), "{error}");
+    }
+    fixture.end().await;
+}
+
+/// HOUR-1: so does one that a modern client calls: the gateway calls it again within the one call. Of a round that asks
+/// for more the client sees the rest, with the state as it came; the roots go to the server together with what the
+/// client answers.
+#[tokio::test]
+async fn configured_roots_ask_no_modern_client() {
+    let (fixture, _served) = rooted().await;
+    let fixed = json!({"roots": [{"uri": "file:///fixed"}]});
+    for server in ["near", "far"] {
+        let capabilities = json!({"elicitation": {"form": {}}});
+        let meta = json!({"io.modelcontextprotocol/clientCapabilities": capabilities});
+        let params =
+            |tool: &str| json!({"name": format!("{server}__{tool}"), "arguments": {}, "_meta": meta});
+        let result = fixture.ask_as("one", "tools/call", modern_params(params("rooted"))).await;
+        assert_eq!(result["resultType"], "complete", "{result}");
+        let received = received(&result);
+        assert_eq!(received["inputResponses"], json!({"r": fixed}), "{received}");
+        assert_eq!(received["requestState"], "s-1");
+        let declared = &received["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        assert_eq!(*declared, json!({"elicitation": {"form": {}}, "roots": {}}));
+
+        // One asks again for what it misses, the other for all that it had asked.
+        for tool in ["mixed", "stubborn"] {
+            let asked = fixture.ask_as("one", "tools/call", modern_params(params(tool))).await;
+            assert_eq!(asked["resultType"], "input_required", "{asked}");
+            let questions = asked["inputRequests"].as_object().unwrap();
+            assert_eq!(questions.keys().collect::<Vec<_>>(), ["a"], "{asked}");
+            let mut again = params(tool);
+            again["requestState"] = asked["requestState"].clone();
+            again["inputResponses"] = json!({"a": {"action": "decline"}});
+            let result = fixture.ask_as("one", "tools/call", modern_params(again)).await;
+            assert_eq!(result["resultType"], "complete", "{result}");
+            let received = self::received(&result);
+            assert_eq!(
+                received["inputResponses"],
+                json!({"a": {"action": "decline"}, "r": fixed}),
+                "what the client answered is said again beside the roots: {received}"
+            );
+            assert_eq!(received["requestState"], "s-2");
+        }
+    }
+    let recorded = fixture.recorder.enters().len();
+    assert_eq!(recorded, 10, "a call is one, however often the server was called");
+    fixture.end().await;
 }
