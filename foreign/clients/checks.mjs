@@ -10,7 +10,7 @@ import assert from 'node:assert/strict';
 const TOOLS = ['echo', 'slow', 'hang', 'fail', 'refuse', 'cancelled', 'grow'];
 const UPSTREAMS = ['old', 'new'];
 const REVISIONS = { legacy: '2025-11-25', modern: '2026-07-28' };
-const PATIENCE_MS = 5000;
+const PATIENCE_MS = 60000;
 /** Both SDKs signal a stdio server that is still there two seconds after its input was closed. */
 const POLITE_CLOSE_MS = 1900;
 

@@ -20,7 +20,7 @@ TOOLS = ["echo", "slow", "hang", "fail", "refuse", "cancelled", "grow"]
 UPSTREAMS = ["old", "new"]
 MODES = {"legacy": "legacy", "modern": "auto"}
 REVISIONS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
-PATIENCE = 5.0
+PATIENCE = 60.0
 # The SDK ends a stdio server that is still there two seconds after its input was closed.
 POLITE_CLOSE = 1.9
 

@@ -16,8 +16,9 @@
 //! # fn main() -> Result<(), bridgehead_config::ConfigError> {
 //! let environment = Environment::read(BTreeMap::new())?;
 //! let folder = Path::new("a/folder/without/a/configuration");
-//! let file = locate(None, &environment, folder)?;
-//! let config = load(file.as_deref(), &environment, folder)?;
+//! let found = locate(None, &environment, folder)?;
+//! let file = found.first().map(|found| found.path.as_path());
+//! let config = load(file, &environment, folder)?;
 //! assert_eq!(config.source, Source::Demo);
 //! # Ok(())
 //! # }

@@ -22,7 +22,7 @@ use serde_json::json;
 
 use checks::{Checks, Connection, Listener};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The SDK kills a stdio server that is still there three seconds after its input was closed.
 const POLITE_CLOSE: Duration = Duration::from_millis(2900);
 const UPSTREAMS: [&str; 2] = ["old", "new"];

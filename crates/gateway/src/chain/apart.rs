@@ -29,7 +29,7 @@ impl Chain {
         // A semaphore that is never closed gives a permit.
         let Ok(Ok(place)) = waiting.await else {
             let message = format!(
-                "tool `{}` was not called: checking its large arguments against its schema had to wait for others for too long",
+                "tool `{}`: a large check against its schema had to wait for others for too long; try again later",
                 call.tool
             );
             return Err(CallError::new(Code::ProviderUnavailable, message));

@@ -1,5 +1,7 @@
 //! Stage four: the tool runs, here or on its server.
 
+use std::sync::Arc;
+
 use bridgehead_config::Output;
 use bridgehead_upstream::{Tool, Upstream};
 use serde_json::{Value, json};
@@ -48,7 +50,7 @@ async fn run_native(
 async fn run_upstream(
     chain: &Chain,
     call: &Call<'_>,
-    (upstream, tool, queue): (&Upstream, &Tool, &Queue),
+    (upstream, tool, queue): (&Upstream, &Arc<Tool>, &Queue),
     record: &mut Record,
 ) -> Result<Outcome, CallError> {
     let errand = Errand {

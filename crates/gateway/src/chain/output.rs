@@ -9,7 +9,6 @@ use bridgehead_wire::{Code, Object};
 use tracing::warn;
 
 use super::{Call, Chain, Outcome};
-use crate::catalog::Target;
 use crate::error::CallError;
 
 /// The error that an outcome is where promises are enforced; told and counted in any case. A question is no result
@@ -17,7 +16,7 @@ use crate::error::CallError;
 pub(super) async fn broken_promise(
     chain: &Chain,
     call: &Call<'_>,
-    tool: &Tool,
+    tool: &Arc<Tool>,
     outcome: &Outcome,
 ) -> Option<CallError> {
     let Outcome::Result(_, result) = outcome else { return None };
@@ -25,7 +24,9 @@ pub(super) async fn broken_promise(
     let why = match tool.check_output(result, Effort::Brief) {
         Ok(()) => return None,
         Err(OutputError::Broken(why)) => why,
-        Err(OutputError::NotBriefly) => Box::pin(check_apart(chain, call, result.clone())).await.err()?,
+        Err(OutputError::NotBriefly) => {
+            Box::pin(check_apart(chain, call, Arc::clone(tool), result.clone())).await.err()?
+        }
     };
     chain.counters.invalid_outputs.fetch_add(1, Ordering::Relaxed);
     warn!(correlationId = %call.correlation, tool = %call.tool, server = call.server(), %why, "a result does not fit its output schema");
@@ -33,13 +34,7 @@ pub(super) async fn broken_promise(
     Some(CallError::new(Code::ProviderInvalidOutput, message).after_sending())
 }
 
-async fn check_apart(chain: &Chain, call: &Call<'_>, result: Object) -> Result<(), String> {
-    let Ok(route) = call.route.as_ref().map(Arc::clone) else { return Ok(()) };
-    let work = move || match &route.target {
-        Target::Upstream { tool, .. } => {
-            tool.check_output(&result, Effort::Full).map_err(|error| error.to_string())
-        }
-        Target::Native(_) => Ok(()),
-    };
-    chain.apart(call, work).await.unwrap_or_else(|error| Err(error.message))
+async fn check_apart(chain: &Chain, call: &Call<'_>, tool: Arc<Tool>, result: Object) -> Result<(), String> {
+    let checked = chain.apart(call, move || tool.check_output(&result, Effort::Full)).await;
+    checked.map_err(|error| error.message)?.map_err(|error| error.to_string())
 }

@@ -18,7 +18,7 @@ use crate::queue::Queue;
 /// A call that may go on: who runs it, and the arguments where somebody takes them decoded.
 pub(super) enum Checked<'c> {
     Native(&'c Registered, Value),
-    Upstream(&'c Upstream, &'c Tool, &'c Queue),
+    Upstream(&'c Upstream, &'c Arc<Tool>, &'c Queue),
 }
 
 /// Whether the call may go on. A tool that goes nowhere is a refusal like any other, so that it is audited
@@ -66,10 +66,7 @@ async fn read_apart(chain: &Chain, call: &Call<'_>, route: &Arc<Route>) -> Resul
 
 /// There is nothing that a full effort leaves open.
 fn issues(unfit: Unfit) -> Vec<Issue> {
-    match unfit {
-        Unfit::Issues(issues) => issues,
-        Unfit::NotBriefly => Vec::new(),
-    }
+    if let Unfit::Issues(issues) = unfit { issues } else { Vec::new() }
 }
 
 fn refuse(route: &Route, issues: &Value) -> CallError {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_audit::Outcome;
+use bridgehead_config::Output;
 use bridgehead_gateway::NativeTool;
 use bridgehead_testkit::{Behaviour, Mock, Tool};
 use bridgehead_wire::{Raw, Revision};
@@ -155,6 +156,53 @@ async fn large_checks_hold_up_nobody() {
     let message = told["error"]["details"]["issues"][0]["message"].as_str().unwrap();
     assert!(message.contains("too large to be checked"), "{message}");
     Arc::into_inner(fixture).unwrap().end().await;
+}
+
+/// BOUND-2: there are few places for large checks, and a call waits for one on its own clocks.
+#[tokio::test]
+async fn a_place_for_a_large_check_is_not_waited_for_for_ever() {
+    let (mock, list) = costly();
+    let fixture = Arc::new(Fixture::start(&[("m", mock)], |options| {
+        options.servers[0].request_timeout = Duration::from_millis(1);
+    }));
+    fixture.gateway.settled().await;
+    // Twice as many as there are places at the most.
+    let calls = (0..8).map(|_| {
+        let (fixture, arguments) = (Arc::clone(&fixture), list(20_000));
+        tokio::spawn(async move { fixture.call("costly", arguments).await })
+    });
+    let mut refused = 0;
+    for call in calls.collect::<Vec<_>>() {
+        if let Err(error) = call.await.unwrap()
+            && error["message"].as_str().unwrap().contains("had to wait for others")
+        {
+            let data = &error["data"];
+            let told = (&data["code"], &data["retryable"], &data["mayHaveRun"]);
+            assert_eq!(told, (&json!("PROVIDER_UNAVAILABLE"), &json!(true), &json!(false)), "{error}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "nobody had to wait");
+    Arc::into_inner(fixture).unwrap().end().await;
+}
+
+/// BOUND-2: a large result is checked apart too, and what it breaks is told as of any other.
+#[tokio::test]
+async fn large_results_are_checked() {
+    let values: Vec<f64> = (0..2000).map(|n| f64::from(n) + 0.5).collect();
+    let schema = json!({"type": "object", "properties": {"list": {"items": {"enum": values}}}}).to_string();
+    let tool = |name: &str, last: f64| {
+        let list = [vec![1999.5; 1_000], vec![last]].concat();
+        let result = json!({"content": [], "structuredContent": {"list": list}}).to_string();
+        Tool::new(name, Behaviour::raw_result(result)).output_schema(schema.as_str())
+    };
+    let mock = Mock::modern().full_tool(tool("good", 0.5)).full_tool(tool("bad", 0.25));
+    let fixture = Fixture::start(&[("m", mock)], |options| options.servers[0].output = Output::Enforce);
+    fixture.gateway.settled().await;
+    fixture.call("good", json!({})).await.unwrap();
+    let error = fixture.call("bad", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "{error}");
+    fixture.end().await;
 }
 
 /// WIRE-5: whoever waits for a turn waits on its own clocks, and is then refused with what may be tried again. The pair
