@@ -55,9 +55,9 @@ pub use roots::Roots;
 pub use schema::json_schema;
 pub use secret::Secret;
 pub use server::{
-    Confinement, EraChoice, FileAccess, Interactive, InvalidServerName, Isolation, Launch, Limits, Network,
-    OnMissing, Output, Profile, Queue, Remote, Requirement, Retry, Server, ServerName, Stdio, ToolOverride,
-    Transport,
+    Confinement, EraChoice, FileAccess, HealthProbe, Interactive, InvalidServerName, Isolation, Launch,
+    Limits, Network, OnMissing, Output, Profile, Queue, Remote, Requirement, Retry, Server, ServerName,
+    Stdio, ToolOverride, Transport,
 };
 pub use settings::{
     AuditPayloads, AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, LocalUsers, LogLevel,

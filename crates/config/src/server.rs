@@ -50,6 +50,8 @@ pub struct Server {
     pub stable_after: Duration,
     /// How often its health is probed.
     pub probe_interval: Duration,
+    /// What its health is probed with.
+    pub health_probe: HealthProbe,
     /// Whether a call whose server was lost is tried again.
     pub retry: Retry,
     /// What is done with results that do not keep what their tool promises.
@@ -282,6 +284,16 @@ pub enum EraChoice {
     Legacy,
 }
 
+/// What a server is asked when its health is probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HealthProbe {
+    /// `ping`, of a modern server `server/discover`; the tool list where that is refused or not answered.
+    #[default]
+    Ping,
+    /// The tool list only.
+    ListTools,
+}
+
 /// Whether a call whose server was lost is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retry {
@@ -458,6 +470,7 @@ impl Server {
             start_timeout: Duration::from_secs(180),
             stable_after: Duration::from_secs(60),
             probe_interval: Duration::from_secs(30),
+            health_probe: HealthProbe::Ping,
             retry: Retry::Safe,
             output: Output::Off,
             queue: Queue::default(),

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bridgehead_config::{
-    Config, ConfigError, Environment, EraChoice, Isolation, Launch, LocalUsers, Mode, Output, Prefix, Queue,
-    Server, Source, Stdio, TokenSource, Transport, load,
+    Config, ConfigError, Environment, EraChoice, HealthProbe, Isolation, Launch, LocalUsers, Mode, Output,
+    Prefix, Queue, Server, Source, Stdio, TokenSource, Transport, load,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -377,6 +377,19 @@ fn who_shares_a_server() {
     assert_eq!((server.idle_timeout, server.lazy), (Some(Duration::from_millis(7)), true));
     let server = &config("[servers.a]\ncommand = \"x\"\nidle_timeout_ms = 0").servers[0];
     assert_eq!((server.idle_timeout, server.lazy), (None, false));
+}
+
+/// POOL-5: what a server's health is probed with; `ping` unless the tool list is asked for.
+#[test]
+fn what_a_server_is_probed_with() {
+    for (keys, expected) in [
+        ("", HealthProbe::Ping),
+        ("health_probe = \"ping\"", HealthProbe::Ping),
+        ("health_probe = \"list_tools\"", HealthProbe::ListTools),
+    ] {
+        let read = config(&format!("[servers.a]\ncommand = \"x\"\n{keys}"));
+        assert_eq!(read.servers[0].health_probe, expected, "{keys}");
+    }
 }
 
 /// LINK-5: every way to write how a remote server is reached; without `type` the address decides.

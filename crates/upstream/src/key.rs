@@ -75,6 +75,7 @@ impl Key {
             start_timeout,
             stable_after,
             probe_interval,
+            health_probe,
             isolation: _, // is the scope
             idle_timeout,
             lazy,
@@ -105,6 +106,7 @@ impl Key {
             kept.add(&time.as_nanos().to_le_bytes());
         }
         kept.add(format!("{era:?}").as_bytes());
+        kept.add(format!("{health_probe:?}").as_bytes());
         kept.add(roots.as_ref().map_or(&b""[..], |roots| roots.as_str().as_bytes()));
         // How long a call may run is the gateway's to see to, but two who differ in it are rare.
         kept.add(format!("{limits:?}{require:?}{confinement:?}").as_bytes());

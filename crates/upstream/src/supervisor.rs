@@ -21,7 +21,7 @@ use crate::catalog::{Features, ItemList, Items, ListError, Listing, Lists, list_
 use crate::core::Core;
 use crate::denied;
 use crate::given;
-use crate::health::{self, probe};
+use crate::health::probe;
 use crate::link::{Link, LinkError};
 use crate::listening::Listening;
 use crate::negotiate::Peer;
@@ -498,9 +498,10 @@ impl Supervisor {
     /// A health probe, told of; one that fails is logged. Fails with words.
     async fn look(&self, link: &Link, peer: &Peer, cause: CorrelationId) -> Result<(), String> {
         let began = Instant::now();
-        let looked = probe(link, peer).await.map_err(|reason| format!("its health probe failed: {reason}"));
+        let probed = probe(link, peer, self.server.health_probe).await;
+        let looked = probed.outcome.map_err(|reason| format!("its health probe failed: {reason}"));
         self.tell(cause, || Detail::Probe {
-            kind: health::kind(peer),
+            kind: probed.kind,
             duration_ms: milliseconds(began.elapsed()),
             error: looked.as_ref().err().map(|reason| Excerpt::new(&self.redactor, reason)),
         });

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use bridgehead_config::HealthProbe;
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply};
 use bridgehead_upstream::{State, Upstream};
 use parking_lot::Mutex;
-use remote::{Running, legacy};
+use remote::{Running, legacy, modern};
 use serde_json::json;
 
 /// What was logged on this thread.
@@ -120,5 +121,80 @@ async fn failed_probes_are_errors_and_restarts_are_warnings() {
     assert_eq!(lines.levels("restarts as asked"), ["WARN"]);
     assert_eq!(lines.levels("restart scheduled"), ["WARN"]);
     assert_eq!(lines.levels("health probe failed"), [""; 0]);
+    running.end().await;
+}
+
+/// A server that ignores or refuses what it is asked.
+fn odd(asked: &Asked, method: &str, oddly: &[Part]) -> Vec<Part> {
+    if asked.rpc() == method { oddly.to_vec() } else { legacy(asked, |_| vec![]) }
+}
+
+/// How often the peer was asked for each of the methods a probe may use.
+fn counts(peer: &Peer) -> [usize; 3] {
+    ["ping", "server/discover", "tools/list"].map(|method| peer.asked_for(method).len())
+}
+
+/// POOL-5: what a probe asks, at the start of a server and while it runs: `ping`, of a modern one `server/discover`, or the
+/// tool list only, where that is configured.
+#[tokio::test]
+async fn a_server_is_probed_as_configured() {
+    for (is_modern, choice, at_start, probes) in [
+        // Every server is asked once for `server/discover` to find out what it speaks, and once for its tools.
+        (false, HealthProbe::Ping, [1, 1, 1], [1, 0, 0]),
+        (false, HealthProbe::ListTools, [0, 1, 2], [0, 0, 1]),
+        (true, HealthProbe::Ping, [0, 2, 1], [0, 1, 0]),
+        (true, HealthProbe::ListTools, [0, 1, 2], [0, 0, 1]),
+    ] {
+        let peer = Peer::start(move |asked| match is_modern {
+            true => modern(asked, |_| vec![]),
+            false => legacy(asked, |_| vec![]),
+        })
+        .await;
+        let running = Running::start(&peer, |server, _| {
+            server.health_probe = choice;
+            server.probe_interval = Duration::from_secs(3_600);
+        });
+        running.ready().await;
+        assert_eq!(counts(&peer), at_start, "{is_modern} {choice:?}");
+        running.upstream.suspect();
+        let total = |counts: [usize; 3]| counts.iter().sum::<usize>();
+        peer.until("a second probe", |peer| total(counts(peer)) > total(at_start)).await;
+        let more: Vec<usize> = counts(&peer).iter().zip(at_start).map(|(now, before)| now - before).collect();
+        assert_eq!(more, probes, "{is_modern} {choice:?} while it runs");
+        assert!(matches!(running.upstream.state(), State::Ready(_)));
+        running.end().await;
+    }
+}
+
+/// POOL-5: the tool list is the fallback of a server that refuses `ping` or leaves it unanswered; that server is well. One
+/// whose tool list is the probe, and refused, is not.
+#[tokio::test]
+async fn the_tool_list_is_the_fallback() {
+    for hangs in [false, true] {
+        let peer = Peer::start(move |asked| {
+            let oddly = if hangs { vec![Part::Hang] } else { refusal(asked) };
+            odd(asked, "ping", &oddly)
+        })
+        .await;
+        let running = Running::start(&peer, |server, _| server.probe_interval = Duration::from_millis(100));
+        let ready = running.ready().await;
+        peer.until("the probes of a start and of a run", |peer| {
+            let [pings, _, lists] = counts(peer);
+            pings >= 2 && lists >= 3
+        })
+        .await;
+        assert_eq!(ready.restarts, 0, "it is well, hanging {hangs}");
+        assert!(matches!(running.upstream.state(), State::Ready(ready) if ready.restarts == 0));
+        running.end().await;
+    }
+    let lists = AtomicUsize::new(0);
+    let peer = Peer::start(move |asked| {
+        let again = asked.rpc() == "tools/list" && lists.fetch_add(1, Ordering::SeqCst) > 0;
+        if again { refusal(asked) } else { legacy(asked, |_| vec![]) }
+    })
+    .await;
+    let running = Running::start(&peer, |server, _| server.health_probe = HealthProbe::ListTools);
+    let outage = running.outage().await;
+    assert!(outage.ends_with("its health probe failed: it refuses `tools/list`"), "{outage}");
     running.end().await;
 }

@@ -17,8 +17,8 @@ use crate::roots::{Roots, file_uri};
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::server::{
-    EraChoice, Interactive, Isolation, Launch, Limits, Output, Queue, Remote, Retry, Server, ServerName,
-    Stdio, ToolOverride, Transport,
+    EraChoice, HealthProbe, Interactive, Isolation, Launch, Limits, Output, Queue, Remote, Retry, Server,
+    ServerName, Stdio, ToolOverride, Transport,
 };
 use crate::settings::GatewaySettings;
 use crate::tree::{Entry, Span, Value};
@@ -66,6 +66,10 @@ pub(super) fn read(
         server.start_timeout = duration(&section, "start_timeout_ms", server.start_timeout);
         server.stable_after = duration(&section, "stable_after_ms", server.stable_after);
         server.probe_interval = duration(&section, "probe_interval_ms", server.probe_interval);
+        server.health_probe = match section.text("health_probe") {
+            Some(("list_tools", _)) => HealthProbe::ListTools,
+            _ => HealthProbe::Ping,
+        };
         server.retry = match section.text("retry") {
             Some(("always", _)) => Retry::Always,
             Some(("never", _)) => Retry::Never,

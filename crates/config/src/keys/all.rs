@@ -125,6 +125,7 @@ pub const KEYS: &[Key] = &[
     works(Server, "stable_after_ms", DURATION, "60000", "Health that resets the restart delays."),
     works(Server, "jitter", Flag, "true", "Spreads restarts over time."),
     works(Server, "probe_interval_ms", DURATION, "30000", "How often the server's health is probed."),
+    works(Server, "health_probe", Choice(&["ping", "list_tools"]), "\"ping\"", "What the server is asked when its health is probed: `ping` (of a server of 2026 `server/discover`), with the tool list where that is refused or not answered, or the tool list only."),
     works(Server, "restart", Flag, "true", "Restarts the server when it ends."),
     works(Server, "retry", Choice(&["always", "safe", "never"]), "\"safe\"", "Whether a call whose server was lost is tried again: always, only where it provably did not run or the tool is annotated read-only or idempotent, or never."),
     works(Server, "interactive", Choice(&["auto", "exclusive", "shared"]), "\"auto\"", "Whether calls of clients that can be asked something have a process or session for themselves: once a question could not be attributed, always, or never."),
