@@ -5,14 +5,17 @@
 
 use std::time::Duration;
 
-/// Delays, whether they are spread, how many, and when the count begins anew.
+/// Delays, whether they are spread, when they begin anew, and how many attempts one outage gets.
+///
+/// The two counts differ: a server that comes back and is soon lost again waits ever longer between its restarts, but it is
+/// not given up, since each of its outages was ended by an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartPolicy {
     /// How long to wait before each attempt.
     pub delays: Delays,
     /// Whether long delays get up to a tenth more, so that many servers do not come back at once.
     pub jitter: bool,
-    /// After how many attempts in a row to give up; never, if absent.
+    /// After how many vain attempts of one outage to give up; never, if absent.
     pub attempts: Option<u32>,
     /// How long a server must have served for the delays to begin anew.
     pub stable_after: Duration,
@@ -51,11 +54,13 @@ impl RestartPolicy {
         stable_after: Duration::from_secs(60),
     };
 
-    /// The delay before attempt `number` (from 0), or none when no attempt is left. `random` is in 0..1.
-    pub fn delay(&self, number: u32, random: f64) -> Option<Duration> {
-        if self.attempts.is_some_and(|most| number >= most) {
-            return None;
-        }
+    /// Whether a server is given up after `vain` attempts of one outage.
+    pub fn gives_up(&self, vain: u32) -> bool {
+        self.attempts.is_some_and(|most| vain >= most)
+    }
+
+    /// The delay before restart `number` (from 0) since the server was last stable. `random` is in 0..1.
+    pub fn delay(&self, number: u32, random: f64) -> Duration {
         let delay = match self.delays {
             Delays::Steps(steps) => {
                 let at = usize::try_from(number).unwrap_or(usize::MAX);
@@ -64,7 +69,7 @@ impl RestartPolicy {
             Delays::Doubling { first, most } => first.saturating_mul(2_u32.saturating_pow(number)).min(most),
         };
         let spread = self.jitter && delay >= JITTER_FROM;
-        Some(if spread { delay.mul_f64(1.0 + random.clamp(0.0, 1.0) / 10.0) } else { delay })
+        if spread { delay.mul_f64(1.0 + random.clamp(0.0, 1.0) / 10.0) } else { delay }
     }
 }
 
@@ -73,7 +78,8 @@ mod tests {
     use super::*;
 
     fn seconds(policy: RestartPolicy, random: f64) -> Vec<f64> {
-        (0..12).map_while(|number| policy.delay(number, random)).map(|delay| delay.as_secs_f64()).collect()
+        let tries = (0..12).take_while(|number| !policy.gives_up(*number));
+        tries.map(|number| policy.delay(number, random).as_secs_f64()).collect()
     }
 
     /// POOL-3: 0, 1, 2, 5, 10, 30, 60 s, then 60 s for ever, with up to a tenth more from 5 s up.

@@ -78,9 +78,10 @@ pub struct ProviderConfig {
     pub endpoint: Launch,
     /// How long a call may take, the start of its process included. The lesser of this and `limits.execution` counts.
     pub timeout: Duration,
-    /// How often it is tried to reconnect before it is given up.
+    /// How often it is tried to reconnect before it is given up; each outage has as many attempts.
     pub max_retries: u32,
-    /// The pause before the first of these; each later one is twice as long, up to 30 s.
+    /// The pause before the first of these; each later one is twice as long, up to 30 s. It begins anew once a
+    /// connection has held for a minute.
     pub reconnect_backoff: Duration,
     /// The variables from which a program gets the few that every program needs.
     pub environment: BTreeMap<String, String>,

@@ -132,11 +132,8 @@ impl Supervisor {
     /// Brings the server up and keeps it up; returns when it will not be tried again. `known` is what it
     /// last offered.
     async fn keep(&self, current: &mut Option<Connection>, known: &mut Option<Arc<Listing>>) -> Failure {
-        if let Launch::Unusable { reason } = &self.server.launch {
-            return Failure { stage: FailureStage::Init, reason: reason.clone() };
-        }
-        if let Some(reason) = unenforceable(&self.server) {
-            return Failure { stage: FailureStage::Sandbox, reason };
+        if let Some(failure) = unusable(&self.server) {
+            return failure;
         }
         if self.core.lazy && known.is_none() {
             *known = self.remembered().await;
@@ -146,7 +143,10 @@ impl Supervisor {
             }
         }
         let mut since = Instant::now();
+        // Since it was last stable, which the delays go by.
         let mut attempts = 0;
+        // Since it last served, after so many of which it is given up.
+        let mut vain = 0;
         let mut restarts = 0;
         let mut served = false;
         loop {
@@ -164,7 +164,7 @@ impl Supervisor {
                     if served {
                         self.tell(cause, || Detail::Reconnected);
                     }
-                    served = true;
+                    (served, vain) = (true, 0);
                     let process = current.insert(process);
                     let ready = Arc::new(ready);
                     let mut last = Some(Arc::clone(&ready));
@@ -212,12 +212,13 @@ impl Supervisor {
                 }
             };
             let stage = if served { FailureStage::Crashed } else { FailureStage::Init };
-            let delay = self.policy.delay(attempts, random());
-            let Some(delay) = delay.filter(|_| self.server.restart) else {
+            if !self.server.restart || self.policy.gives_up(vain) {
                 self.tell(cause, || Detail::ReconnectExhausted);
                 return Failure { stage, reason };
-            };
+            }
+            let delay = self.policy.delay(attempts, random());
             attempts += 1;
+            vain += 1;
             restarts += 1;
             self.tell(cause, || Detail::Restart {
                 attempt: attempts,
@@ -646,6 +647,14 @@ impl Supervisor {
     fn label(&self) -> String {
         format!("mcp:{}", self.server.name)
     }
+}
+
+/// Why such a server is not even tried.
+fn unusable(server: &Server) -> Option<Failure> {
+    if let Launch::Unusable { reason } = &server.launch {
+        return Some(Failure { stage: FailureStage::Init, reason: reason.clone() });
+    }
+    unenforceable(server).map(|reason| Failure { stage: FailureStage::Sandbox, reason })
 }
 
 /// What is required of its limits and cannot be kept by anybody: that of a limit which is not set, or of processes that

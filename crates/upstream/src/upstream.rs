@@ -335,7 +335,11 @@ impl Upstream {
     fn replace(&self, number: PoolNumber, key: u64) {
         let Some(before) = self.0.pools.get(number).lost(key) else { return };
         // Chance has no part in it: there are few of them, and no two servers wait for each other.
-        let Some(delay) = self.0.surroundings.policy.delay(before, 0.0) else { return };
+        let policy = &self.0.surroundings.policy;
+        if policy.gives_up(before) {
+            return;
+        }
+        let delay = policy.delay(before, 0.0);
         if delay.is_zero() {
             return self.refill(number);
         }

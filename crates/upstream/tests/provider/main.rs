@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed assumption is a failed test")]
 
 mod budget;
+mod outage;
 mod world;
 
 use std::time::Duration;

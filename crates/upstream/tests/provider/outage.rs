@@ -1,0 +1,60 @@
+//! How often and after what time a provider is connected again.
+
+use std::time::Duration;
+
+use bridgehead_events::Detail;
+use bridgehead_upstream::provider::{Health, ProviderAdapter, ProviderConfig};
+use serde_json::json;
+
+use crate::world::{Way, World, mock};
+
+/// Loses the server, which can be started again at once. The delays of the attempts until it is back, in milliseconds.
+async fn lose_and_regain(world: &mut World) -> Vec<u64> {
+    world.run("die", json!({})).await.unwrap_err();
+    delays_until(world, |detail| matches!(detail, Detail::Reconnected)).await
+}
+
+/// The delays of all attempts that are told before something else is.
+async fn delays_until(world: &mut World, last: fn(&Detail) -> bool) -> Vec<u64> {
+    let mut delays = Vec::new();
+    let told = async {
+        loop {
+            for event in world.told() {
+                match event.detail() {
+                    Detail::Restart { delay_ms, .. } => delays.push(*delay_ms),
+                    detail if last(detail) => return,
+                    Detail::ReconnectExhausted => panic!("given up"),
+                    _ => {}
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), told).await.unwrap();
+    delays
+}
+
+/// PROV-2, POOL-4: each outage has all attempts, whatever earlier ones took; the delay goes on doubling until the
+/// connection has held for a minute.
+#[tokio::test]
+async fn attempts_count_per_outage_and_delays_do_not() {
+    let mut world = World::new(Way::Stdio, mock());
+    world.provider.init(ProviderConfig { max_retries: 3, ..world.config() }).await.unwrap();
+    for delay in [5, 10, 20, 40, 80] {
+        assert_eq!(lose_and_regain(&mut world).await, [delay]);
+        world.until(Health::Healthy).await;
+    }
+
+    // What follows is due after a minute: the health probe, which is answered in real time.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    tokio::time::resume();
+    assert_eq!(lose_and_regain(&mut world).await, [5], "it has been stable");
+    world.until(Health::Healthy).await;
+
+    world.lose().await;
+    let delays = delays_until(&mut world, |detail| matches!(detail, Detail::ReconnectExhausted)).await;
+    assert_eq!(delays, [10, 20, 40], "three vain attempts, and no more");
+    world.until(Health::Unavailable).await;
+    world.end().await;
+}
