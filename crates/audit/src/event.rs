@@ -220,6 +220,8 @@ pub enum Outcome {
         code: Cow<'static, str>,
         /// What went wrong, in words; without secrets.
         message: String,
+        /// What else the error says, as JSON text.
+        details: Option<Bytes>,
     },
     /// Nobody waited for the end any more.
     Cancelled,
@@ -233,9 +235,12 @@ impl fmt::Debug for Outcome {
                 .field("body", &Size(body))
                 .field("is_error", is_error)
                 .finish(),
-            Self::Error { code, message } => {
-                formatter.debug_struct("Error").field("code", code).field("message", message).finish()
-            }
+            Self::Error { code, message, details } => formatter
+                .debug_struct("Error")
+                .field("code", code)
+                .field("message", message)
+                .field("details", &details.as_ref().map(Size))
+                .finish(),
             Self::Cancelled => formatter.write_str("Cancelled"),
         }
     }
@@ -271,7 +276,7 @@ impl Exit {
         }
     }
 
-    /// Records that so much of the time went by waiting for a turn.
+    /// Records how long the call waited for the tool's lock, before its enter, and in the server's queue, behind it.
     #[must_use]
     pub fn after_waiting(self, queued: Duration) -> Self {
         Self { queued_ms: milliseconds(queued), ..self }
@@ -301,13 +306,14 @@ impl Exit {
         self.at
     }
 
-    /// How long the call took, in whole milliseconds, rounded down.
+    /// How long the call took from its enter to its exit, in whole milliseconds, rounded down.
     #[must_use]
     pub fn duration_ms(&self) -> u64 {
         self.duration_ms
     }
 
-    /// How much of it went by waiting for a turn, in whole milliseconds.
+    /// How long it waited for the tool's lock and in the server's queue together, in whole milliseconds. The wait for
+    /// the lock is over before the enter, and so is not part of the duration.
     #[must_use]
     pub fn queued_ms(&self) -> u64 {
         self.queued_ms
@@ -407,7 +413,11 @@ mod tests {
         let at = moment("2026-11-15T12:00:00Z", Duration::ZERO);
         for outcome in [
             Outcome::Result { body: Bytes::from_static(b"{}"), is_error: true },
-            Outcome::Error { code: Cow::Borrowed("HANDLER_ERROR"), message: "it broke".to_owned() },
+            Outcome::Error {
+                code: Cow::Borrowed("HANDLER_ERROR"),
+                message: "it broke".to_owned(),
+                details: Some(Bytes::from_static(b"{}")),
+            },
             Outcome::Cancelled,
         ] {
             assert_eq!(Exit::new(&call(), at, at, outcome.clone()).outcome(), &outcome);
@@ -419,8 +429,10 @@ mod tests {
         let at = moment("2026-11-15T12:00:00Z", Duration::ZERO);
         let secret = Bytes::from_static(br#"{"token":"hunter2"}"#);
         let enter = Enter::new(call(), secret.clone(), true, at);
-        let exit = Exit::new(&call(), at, at, Outcome::Result { body: secret, is_error: false });
-        let shown = format!("{enter:?} {exit:?}");
+        let exit = Exit::new(&call(), at, at, Outcome::Result { body: secret.clone(), is_error: false });
+        let failed =
+            Outcome::Error { code: "HANDLER_ERROR".into(), message: "no".to_owned(), details: Some(secret) };
+        let shown = format!("{enter:?} {exit:?} {failed:?}");
         assert!(!shown.contains("hunter2"), "{shown}");
         assert!(shown.contains("<19 bytes>"), "{shown}");
     }

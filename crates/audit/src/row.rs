@@ -89,10 +89,13 @@ pub struct Row {
     /// What went wrong, without secrets (exit).
     #[serde(default)]
     pub message: Option<String>,
-    /// How long the call took (exit).
+    /// What else the error says, as JSON text without its secrets (exit).
+    #[serde(default)]
+    pub details: Option<String>,
+    /// How long the call took from its enter to its exit (exit).
     #[serde(default)]
     pub duration_ms: Option<u64>,
-    /// How much of it went by waiting for a turn (exit).
+    /// How long it waited for the tool's lock and in the server's queue (exit).
     #[serde(default)]
     pub queued_ms: Option<u64>,
     /// The size of the arguments (enter) or the result (exit).
@@ -177,11 +180,15 @@ impl Keeping {
                 text.plain(if *is_error { r#","outcome":"toolError""# } else { r#","outcome":"result""# });
                 Some(body)
             }
-            Outcome::Error { code, message } => {
+            Outcome::Error { code, message, details } => {
                 text.plain(r#","outcome":"error""#);
                 text.string("code", code);
                 if self.payloads == Payloads::Redacted {
                     text.string("message", &self.redactor.text(message));
+                    if let Some(details) = details.as_ref().filter(|details| details.len() <= LONGEST_PAYLOAD)
+                    {
+                        text.string("details", &String::from_utf8_lossy(&self.redactor.json(tool, details)));
+                    }
                 }
                 None
             }
@@ -446,6 +453,7 @@ mod tests {
         assert_eq!((row.seq, row.era.as_deref(), row.bytes), (3, Some("modern"), Some(13)));
     }
 
+    /// AUD-1: an exit row has the result, or the error with its code, message and details, without their secrets.
     #[test]
     fn an_exit_row_tells_how_it_ended() {
         #[track_caller]
@@ -466,8 +474,21 @@ mod tests {
             ),
         );
         check(
-            Outcome::Error { code: "HANDLER_ERROR".into(), message: "password=x".to_owned() },
+            Outcome::Error { code: "HANDLER_ERROR".into(), message: "password=x".to_owned(), details: None },
             r#""outcome":"error","code":"HANDLER_ERROR","message":"password=[redacted]","durationMs":43,"queuedMs":2}"#,
+        );
+        let failed = |details: Bytes| Outcome::Error {
+            code: "-32050".into(),
+            message: "no".to_owned(),
+            details: Some(details),
+        };
+        check(
+            failed(Bytes::from_static(br#"{"token":"x","n":1}"#)),
+            r#""outcome":"error","code":"-32050","message":"no","details":"{\"token\":\"[redacted]\",\"n\":1}","durationMs":43,"queuedMs":2}"#,
+        );
+        check(
+            failed(Bytes::from(format!("\"{}\"", "x".repeat(LONGEST_PAYLOAD)))),
+            r#""outcome":"error","code":"-32050","message":"no","durationMs":43,"queuedMs":2}"#,
         );
         check(Outcome::Cancelled, r#""outcome":"cancelled","durationMs":43,"queuedMs":2}"#);
     }
@@ -526,6 +547,11 @@ mod tests {
             let keeping = Keeping { payloads, ..Keeping::default() };
             let row: Row = serde_json::from_str(&whole(keeping.enter(&enter), 1)).unwrap();
             assert_eq!((row.bytes, row.digest.is_some(), row.payload), (Some(9), digest, None));
+            let details = Some(Bytes::from_static(b"{}"));
+            let failed = Outcome::Error { code: "X".into(), message: "why".to_owned(), details };
+            let exit = Exit::new(&call(), at(), at(), failed);
+            let row: Row = serde_json::from_str(&whole(keeping.exit(None, &exit), 2)).unwrap();
+            assert_eq!((row.code.as_deref(), row.message, row.details), (Some("X"), None, None));
         }
     }
 

@@ -2,8 +2,10 @@
 //!
 //! Installed by a server's start, never by building one, and once however often it is asked for. The panic
 //! hook writes one error line and never to stdout, which may belong to the protocol; it ends nothing. A
-//! panic inside a tool handler becomes that call's error; one in a front's own task ends the server as
-//! [`RunError::Panicked`](crate::RunError::Panicked); one in the program around it is the program's.
+//! panic inside a tool handler or an audit sink becomes that call's error. Any other on the way of a request answers
+//! that request and, where this handling is installed, ends the server as
+//! [`RunError::Panicked`](crate::RunError::Panicked), as does one in a front's own task; one in the program around it is
+//! the program's.
 
 use std::io;
 use std::sync::Once;

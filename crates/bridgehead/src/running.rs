@@ -40,8 +40,8 @@ pub enum RunError {
     /// A transport can no longer be read or written.
     #[error("a transport failed: {0}")]
     Transport(io::Error),
-    /// The code that serves clients panicked outside of any tool; the panic's place is in the log.
-    #[error("a transport panicked")]
+    /// The code that serves clients panicked outside of tool handlers and audit sinks; the panic's place is in the log.
+    #[error("the gateway panicked; its log says where")]
     Panicked,
 }
 
@@ -74,7 +74,8 @@ impl Running {
         }
     }
 
-    /// Waits until a transport ends by itself or a signal comes, and closes everything then.
+    /// Waits until a transport ends by itself or a signal comes, and closes everything then. With process-wide handling
+    /// a panic ends it too: what it left behind may be anything, and whoever watches the process starts it again.
     ///
     /// One transport's end is the server's: a gateway that was started by a client as its child must not
     /// outlive it because somebody also listens on a port.
@@ -87,12 +88,14 @@ impl Running {
 
     async fn wait_here(mut self) -> Result<Ending, RunError> {
         let mut signals = self.signals.take();
+        let handled = signals.is_some();
         let mut first = None;
         let ended = tokio::select! {
             signal = next(&mut signals) => {
                 first = Some(signal);
                 Ok(())
             }
+            () = self.gateway.panicked(), if handled => Err(RunError::Panicked),
             Some(front) = self.fronts.join_next() => outcome(front),
         };
         match (first, &ended) {

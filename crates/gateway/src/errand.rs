@@ -26,7 +26,7 @@ use crate::caller::{Ask, Caller, ProgressSink};
 use crate::error::CallError;
 use crate::park::not_valid;
 use crate::questions::{Questions, in_time, undeclared};
-use crate::queue::{Place, Queue};
+use crate::queue::{Place, Queue, Wait};
 use crate::relay::{Hop, Input, Reply, Rewrite, declares_tasks, log_for, params_for, progress_for};
 use crate::rounds::{Configured, Next, Rounds, Stop, visit};
 use crate::trace::Trace;
@@ -77,7 +77,7 @@ const LEVEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Errand<'_> {
     /// Sends the request, and sends it again where its server was lost and doing it twice is no question. `waited` is
-    /// told how long the queue was, if there was one.
+    /// told how long the wait in the queue was, if there was one, also when it is given up halfway.
     pub(crate) async fn run(
         &self,
         upstream: &Upstream,
@@ -93,9 +93,10 @@ impl Errand<'_> {
         let place = match queue.try_enter() {
             Some(place) => place,
             None => {
+                let waiting = Wait::new(began, waited);
                 let turn = queue.enter(last.min(began + limits.request_timeout));
                 let turn = turn.instrument(debug_span!("queue")).await;
-                waited(began.elapsed());
+                drop(waiting);
                 turn.map_err(|error| {
                     let message = format!("server `{}` cannot be called now: {error}", upstream.name());
                     CallError::new(Code::ProviderUnavailable, message)

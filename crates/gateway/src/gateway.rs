@@ -18,6 +18,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 use tracing::field::Empty;
 
@@ -151,6 +152,8 @@ pub(crate) struct Inner {
     pub(crate) upstream_changed: Arc<Notify>,
     pub(crate) records: Records,
     pub(crate) about: About,
+    /// Cancelled when answering a request has panicked.
+    pub(crate) panicked: CancellationToken,
 }
 
 impl std::fmt::Debug for Inner {
@@ -219,6 +222,7 @@ impl Gateway {
                 upstream_changed: Arc::new(Notify::new()),
                 records: Records::new(clock, log_lines),
                 about,
+                panicked: CancellationToken::new(),
                 settings,
                 servers: Mutex::new(servers),
                 registry,
@@ -240,8 +244,17 @@ impl Gateway {
         &self.0
     }
 
-    /// Answers one request of either era. Dropping the future cancels the request.
+    /// Answers one request of either era, also where answering it panics. Dropping the future cancels the request.
     pub async fn answer(
+        &self,
+        caller: &Caller,
+        ask: &Ask,
+        progress: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        self.guarded(ask, pin!(self.answer_any(caller, ask, progress))).await
+    }
+
+    async fn answer_any(
         &self,
         caller: &Caller,
         ask: &Ask,
@@ -315,7 +328,10 @@ impl Gateway {
         ask_here.meta.correlation_id = Some(correlation.to_string());
         let progress = progress.map(|_| ProgressSink::parked(Arc::clone(&park)));
         let this = self.clone();
-        let work = Box::pin(async move { this.answer_here(&caller_here, &ask_here, progress).await });
+        let work = Box::pin(async move {
+            let answering = pin!(this.answer_here(&caller_here, &ask_here, progress));
+            this.guarded(&ask_here, answering).await
+        });
         parks.begin(park, work, subject, &chain.server_info).await
     }
 

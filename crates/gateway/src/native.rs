@@ -244,11 +244,7 @@ impl NativeTool {
                 })
             }
             Err(panic) => {
-                let words = panic
-                    .downcast_ref::<&str>()
-                    .map(|words| (*words).to_owned())
-                    .or_else(|| panic.downcast_ref::<String>().cloned())
-                    .unwrap_or_else(|| "no message".to_owned());
+                let words = crate::panics::words(&*panic);
                 tracing::error!(tool = self.name, panic = words, "a tool handler panicked");
                 let error = CallError::new(Code::HandlerError, format!("tool `{}` panicked", self.name))
                     .after_sending();

@@ -1,9 +1,21 @@
-//! Remembers where the last panic on this thread happened, for errors that may show it.
+//! What becomes of a panic: its request is answered, it is logged, and whoever runs the gateway can hear of it.
 //!
 //! A caught panic brings its message but not its backtrace; only the process-wide hook sees that one. The
-//! hook is installed by the server's start, never by a library call on its own.
+//! hook is installed by the server's start, never by a library call on its own. Panics of tool handlers and of audit
+//! sinks are caught closer to them: they are failures of their call alone.
 
+use std::any::Any;
 use std::cell::RefCell;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+
+use bridgehead_wire::{Code, RpcError, Spliced, code};
+use futures_util::FutureExt;
+
+use crate::caller::Ask;
+use crate::error::CallError;
+use crate::gateway::Gateway;
+use crate::surfaces::correlation;
 
 thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -18,4 +30,43 @@ pub fn note_backtrace() {
 /// The backtrace of the last panic on this thread, if a hook noted it.
 pub(crate) fn last_backtrace() -> Option<String> {
     LAST.with(|last| last.borrow_mut().take())
+}
+
+/// What a panic said.
+pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+impl Gateway {
+    /// Waits until answering a request has panicked outside of tool handlers and audit sinks. The request got an error
+    /// by then; whether the process goes on is up to whoever runs it.
+    pub async fn panicked(&self) {
+        self.inner().panicked.cancelled().await;
+    }
+
+    /// What the request comes to, a panic on the way included.
+    pub(crate) async fn guarded(
+        &self,
+        ask: &Ask,
+        // Pinned by whoever made it: moved in here, it would make the future of every request twice as large.
+        answering: Pin<&mut impl Future<Output = Result<Spliced, RpcError>>>,
+    ) -> Result<Spliced, RpcError> {
+        match AssertUnwindSafe(answering).catch_unwind().await {
+            Ok(outcome) => outcome,
+            Err(panic) => Err(self.answer_panic(ask, &*panic)),
+        }
+    }
+
+    fn answer_panic(&self, ask: &Ask, panic: &(dyn Any + Send)) -> RpcError {
+        let (method, id) = (ask.method.as_str(), correlation(ask));
+        tracing::error!(correlationId = %id, method, panic = words(panic), "answering a request panicked");
+        self.inner().panicked.cancel();
+        let message = format!("the gateway panicked while it answered `{method}`; its log says where");
+        let error = CallError::new(Code::HandlerError, message).after_sending();
+        error.to_rpc(code::INTERNAL_ERROR, None, ("method", method), id)
+    }
 }

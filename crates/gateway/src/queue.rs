@@ -29,6 +29,26 @@ pub(crate) struct Depth {
     pub(crate) waiting: usize,
 }
 
+/// A wait, whose length is told when it ends, also when it is given up halfway.
+pub(crate) struct Wait<F: FnOnce(Duration)> {
+    began: Instant,
+    tell: Option<F>,
+}
+
+impl<F: FnOnce(Duration)> Wait<F> {
+    pub(crate) fn new(began: Instant, tell: F) -> Self {
+        Self { began, tell: Some(tell) }
+    }
+}
+
+impl<F: FnOnce(Duration)> Drop for Wait<F> {
+    fn drop(&mut self) {
+        if let Some(tell) = self.tell.take() {
+            tell(self.began.elapsed());
+        }
+    }
+}
+
 /// A turn. Dropping it lets the next one in.
 #[derive(Debug)]
 pub(crate) struct Place<'q> {

@@ -2,14 +2,15 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bridgehead::config::{HttpSettings, Launch, Server as Upstream, Stdio};
 use bridgehead::{
-    Ending, GatewaySettings, LineSink, Mode, NativeTool, Need, RegisterError, RunError, Server, StartError,
-    Transport,
+    Clock, Ending, GatewaySettings, LineSink, Mode, NativeTool, Need, RegisterError, RunError, Server,
+    StartError, Transport,
 };
 use bridgehead_testkit::{FakeClock, Recorder};
 use serde_json::json;
@@ -232,7 +233,50 @@ async fn a_panic_of_the_front_ends_the_server() {
     let logged = lines.text();
     assert!(logged.contains("ERROR panic: a panic outside of any handler"), "{logged}");
     assert!(logged.contains("bootstrap.rs:"), "{logged}");
-    assert!(logged.contains("ERROR stopping error=a transport panicked"), "{logged}");
+    assert!(logged.contains("ERROR stopping error=the gateway panicked; its log says where"), "{logged}");
+}
+
+/// A clock that panics once, when it is told to.
+struct CursedClock(FakeClock, Arc<AtomicBool>);
+
+impl Clock for CursedClock {
+    fn wall(&self) -> jiff::Timestamp {
+        assert!(!self.1.swap(false, Ordering::SeqCst), "a panic on the way of a call");
+        self.0.wall()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.monotonic()
+    }
+}
+
+/// SRV-2: a panic on the way of a request answers it. It ends the server with an error, which makes the program exit
+/// with 1, only where process-wide handling is installed.
+#[tokio::test]
+async fn a_panic_answers_its_request_and_ends_only_whoever_asked_for_it() {
+    for handlers in [false, true] {
+        let curse = Arc::new(AtomicBool::new(false));
+        let clock = Arc::new(CursedClock(FakeClock::new(), Arc::clone(&curse)));
+        let (mut client, transport) = memory();
+        let server = Server::builder().clock(clock).transport(transport).process_handlers(handlers);
+        let server = server.build().unwrap();
+        let running = tokio::spawn(server.start().await.unwrap().wait());
+        curse.store(true, Ordering::SeqCst);
+        let params = json!({"name": "server_ping", "arguments": {}});
+        let answer = client.request("tools/call", params.clone()).await;
+        assert_eq!(
+            (&answer["error"]["code"], &answer["error"]["data"]["code"]),
+            (&json!(-32603), &json!("HANDLER_ERROR"))
+        );
+        if handlers {
+            assert!(matches!(running.await.unwrap(), Err(RunError::Panicked)));
+        } else {
+            let answer = client.request("tools/call", params).await;
+            assert_eq!(answer["result"]["structuredContent"]["ok"], true, "{answer}");
+            drop(client);
+            assert!(matches!(running.await.unwrap(), Ok(Ending::ClientGone)));
+        }
+    }
 }
 
 /// SRV-3: protocol requests are answered at once while a server still starts; the first list waits for it

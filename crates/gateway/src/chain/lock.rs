@@ -7,20 +7,25 @@ use bridgehead_wire::Code;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
+use super::record::Record;
 use super::{Call, Chain};
 use crate::catalog::Target;
 use crate::error::CallError;
+use crate::queue::Wait;
 
-/// The turn, for as long as it is kept. None for a tool whose calls run side by side.
+/// The turn, for as long as it is kept. None for a tool whose calls run side by side. A wait is noted in the record,
+/// also one that ends because the client has gone.
 pub(super) async fn enter<'c>(
     chain: &Chain,
     call: &'c Call<'_>,
+    record: &mut Record,
 ) -> Result<Option<MutexGuard<'c, ()>>, CallError> {
     let Some(turn) = call.route.as_ref().ok().and_then(|route| route.turn.as_ref()) else { return Ok(None) };
     // Free only if nobody waits: it goes from hand to hand.
     if let Ok(turn) = turn.try_lock() {
         return Ok(Some(turn));
     }
+    let _waiting = Wait::new(Instant::now(), |queued| record.waited(queued));
     match tokio::time::timeout_at(chain.patience(call), turn.lock()).await {
         Ok(turn) => Ok(Some(turn)),
         Err(_) => {

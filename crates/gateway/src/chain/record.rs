@@ -1,7 +1,9 @@
 //! Stages three and five: the pair of audit events that every call leaves, however it ends, and the one
 //! event on the bus that tells its outcome.
 
+use std::any::Any;
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,9 +15,11 @@ use bridgehead_audit::{
 use bridgehead_events::{Bus, Detail, Excerpt};
 use bridgehead_wire::{Code, Redactor};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tracing::{Level, debug, enabled, error, trace};
 
 use super::{Call, Chain, Counters, Outcome};
+use crate::panics;
 
 /// What the bus calls a call that its client no longer wanted.
 const CANCELLED: &str = "cancelled";
@@ -34,9 +38,10 @@ struct Open {
     counters: Arc<Counters>,
     call: AuditCall,
     arguments: Bytes,
-    opened: Moment,
+    /// When its enter event was made, from where its duration runs.
+    entered: Option<Moment>,
     stage: Stage,
-    /// How long it waited for its turn.
+    /// How long it waited: for the tool's lock and in the server's queue.
     queued: Duration,
 }
 
@@ -67,7 +72,7 @@ impl Record {
                     about: About::default(),
                 },
                 arguments: call.arguments.bytes().clone(),
-                opened: chain.clock.now(),
+                entered: None,
                 stage: Stage::New,
                 queued: Duration::ZERO,
             }),
@@ -77,21 +82,21 @@ impl Record {
     /// Writes the enter event. The call goes on only when it has been taken.
     pub(super) async fn enter(&mut self, validated: bool) -> Result<(), AuditError> {
         let Some(open) = &mut self.open else { return Ok(()) };
-        let event = open.enter_event(validated);
-        // Marked first: an enter that panics is not tried a second time on drop.
+        // Marked first: an enter that fails is not tried a second time on drop.
+        let entering = open.begin_enter(validated);
         open.stage = Stage::Entered(None);
-        open.stage = Stage::Entering(open.audit.enter(&event));
+        open.stage = Stage::Entering(entering?);
         let Stage::Entering(entering) = &mut open.stage else { return Ok(()) };
-        let entered = entering.await;
+        let entered = recorded(entering).await;
         let ticket = entered.as_ref().ok().copied().flatten();
         open.stage = Stage::Entered(ticket);
         entered.map(drop)
     }
 
-    /// Notes how long the call waited for its turn.
+    /// Adds to how long the call waited for the tool's lock or in the server's queue.
     pub(super) fn waited(&mut self, queued: Duration) {
         if let Some(open) = &mut self.open {
-            open.queued = queued;
+            open.queued += queued;
         }
     }
 
@@ -109,15 +114,22 @@ impl Record {
 }
 
 impl Open {
-    fn enter_event(&self, validated: bool) -> Enter {
-        Enter::new(self.call.clone(), self.arguments.clone(), validated, self.opened)
+    /// Hands the enter event to the sink. A sink that panics has failed.
+    fn begin_enter(&mut self, validated: bool) -> Result<EnterFuture, AuditError> {
+        let now = self.clock.now();
+        self.entered = Some(now);
+        let event = Enter::new(self.call.clone(), self.arguments.clone(), validated, now);
+        catch_unwind(AssertUnwindSafe(|| self.audit.enter(&event))).map_err(sink_panicked)
     }
 
     fn close(&self, ticket: Option<Ticket>, ending: Ending, retryable: bool) {
-        let event = Exit::new(&self.call, self.opened, self.clock.now(), ending).after_waiting(self.queued);
+        let now = self.clock.now();
+        let event =
+            Exit::new(&self.call, self.entered.unwrap_or(now), now, ending).after_waiting(self.queued);
         self.log(&event);
         self.bus.tell(self.call.correlation, self.call.server.as_ref(), || self.told(&event, retryable));
-        if let Err(error) = self.audit.exit(ticket, event) {
+        let exited = catch_unwind(AssertUnwindSafe(|| self.audit.exit(ticket, event)));
+        if let Err(error) = exited.unwrap_or_else(|panic| Err(sink_panicked(panic))) {
             self.counters.audit_exit_failures.fetch_add(1, Ordering::Relaxed);
             error!(correlationId = %self.call.correlation, tool = %self.call.tool, %error, "the end of a call could not be recorded");
         }
@@ -161,7 +173,7 @@ impl Open {
                 ),
                 duration_ms: exit.duration_ms(),
             },
-            Ending::Error { code, message } => Detail::ToolFailed {
+            Ending::Error { code, message, .. } => Detail::ToolFailed {
                 tool,
                 code: code.clone(),
                 retryable,
@@ -185,6 +197,7 @@ impl Drop for Record {
             Ending::Error {
                 code: Cow::Borrowed(Code::HandlerError.as_str()),
                 message: "the call panicked".to_owned(),
+                details: None,
             }
         } else {
             Ending::Cancelled
@@ -197,7 +210,10 @@ impl Drop for Record {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         // Cancelled while it waited for its turn, or for its enter: it still leaves its pair.
         runtime.spawn(async move {
-            let entered = entering.unwrap_or_else(|| open.audit.enter(&open.enter_event(false))).await;
+            let entered = match entering.map_or_else(|| open.begin_enter(false), Ok) {
+                Ok(mut entering) => recorded(&mut entering).await,
+                Err(error) => Err(error),
+            };
             if let Err(error) = &entered {
                 error!(correlationId = %open.call.correlation, %error, "a cancelled call could not be recorded");
             }
@@ -206,16 +222,30 @@ impl Drop for Record {
     }
 }
 
+/// Waits until the sink has taken the enter. A sink that panics has failed.
+async fn recorded(entering: &mut EnterFuture) -> Result<Option<Ticket>, AuditError> {
+    AssertUnwindSafe(entering).catch_unwind().await.unwrap_or_else(|panic| Err(sink_panicked(panic)))
+}
+
+/// What the panic said is for the log alone: it may quote the event.
+fn sink_panicked(panic: Box<dyn Any + Send>) -> AuditError {
+    error!(panic = panics::words(&*panic), "the audit sink panicked");
+    AuditError::Failed("the sink panicked".to_owned())
+}
+
 fn ending(outcome: &Outcome) -> Ending {
     match outcome {
         Outcome::Result(body, result) => {
             Ending::Result { body: body.bytes().clone(), is_error: result.is_error }
         }
         Outcome::Relayed(error) => {
-            Ending::Error { code: Cow::Owned(error.code().to_string()), message: error.message() }
+            let details = error.data().map(|data| data.bytes().clone());
+            Ending::Error { code: Cow::Owned(error.code().to_string()), message: error.message(), details }
         }
         Outcome::Failed(error) => {
-            Ending::Error { code: Cow::Borrowed(error.code.as_str()), message: error.message.clone() }
+            let details = error.details.as_ref().map(|details| Bytes::from(details.to_string()));
+            let message = error.message.clone();
+            Ending::Error { code: Cow::Borrowed(error.code.as_str()), message, details }
         }
     }
 }

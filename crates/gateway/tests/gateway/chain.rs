@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{Fixture, ask, ask_raw, until};
-use bridgehead_audit::{CorrelationId, Outcome, SqliteSink, StoreOptions};
+use bridgehead_audit::{Clock, CorrelationId, Exit, Outcome, SqliteSink, StoreOptions};
 use bridgehead_config::{Mode, Output};
 use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink, ToolFailure};
-use bridgehead_testkit::{Behaviour, Event, FakeClock, Mock, Recorder, Tool};
+use bridgehead_testkit::{Behaviour, Event, FakeClock, Mock, Recorder, RpcError, Tool};
 use bridgehead_wire::{Raw, Revision};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -175,6 +175,41 @@ async fn an_upstream_tool_can_be_locked() {
     Arc::into_inner(fixture).unwrap().end().await;
 }
 
+/// The machine's day, and the time of the test's runtime.
+struct RuntimeClock(tokio::time::Instant);
+
+impl Clock for RuntimeClock {
+    fn wall(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// AUD-1: the duration runs from the enter to the exit. The wait for the tool's lock is before it, and told apart; so is
+/// that of a call that is dropped while it waits.
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_a_turn_is_not_part_of_the_duration() {
+    let slow = NativeTool::new("slow", "", object(), |_, _| async {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        Ok(json!(null))
+    });
+    let fixture = Fixture::start(&[], |options| {
+        options.clock = Arc::new(RuntimeClock(tokio::time::Instant::now()));
+        options.tools.push(slow);
+    });
+    let call = || fixture.call("slow", json!({}));
+    let impatient = tokio::time::timeout(Duration::from_millis(150), call());
+    let (first, second, dropped) = tokio::join!(call(), call(), impatient);
+    assert!(first.is_ok() && second.is_ok() && dropped.is_err());
+    let times = |exit: &Exit| (exit.duration_ms(), exit.queued_ms());
+    let exits: Vec<_> = fixture.recorder.exits().iter().map(times).collect();
+    assert_eq!(exits, [(0, 150), (400, 0), (400, 400)]);
+    fixture.end().await;
+}
+
 /// PIPE-3: a failure is INVALID_PARAMS with the instance path, the schema path and a message; an upstream
 /// tool's has no structured content.
 #[tokio::test]
@@ -261,6 +296,30 @@ async fn handlers_fail_safely() {
         assert_eq!(error_of(&panicked)["details"]["panic"], "a private thing");
         fixture.end().await;
     }
+}
+
+/// AUD-1: the end of a failed call is recorded with the details that its client got: ours, a handler's, or a server's.
+#[tokio::test]
+async fn the_record_has_the_details_of_errors() {
+    let failing = NativeTool::new("bad", "", json!({"type": "object", "required": ["n"]}), |_, _| async {
+        Err(ToolFailure::new("it broke").with_details(json!({"why": 7})))
+    });
+    let refusal = Behaviour::Error(RpcError::new(-32050, "no").data(r#"{"n":3}"#));
+    let mock = Mock::legacy().tool("refusing", refusal).tool("plain", Behaviour::error(-32051, "no"));
+    let fixture = Fixture::start(&[("m", mock)], with_tool(failing));
+    fixture.gateway.settled().await;
+    fixture.call("bad", json!({})).await.unwrap();
+    fixture.call("bad", json!({"n": 1})).await.unwrap();
+    fixture.call("refusing", json!({})).await.unwrap_err();
+    fixture.call("plain", json!({})).await.unwrap_err();
+    let details = |exit: &Exit| match exit.outcome() {
+        Outcome::Error { details, .. } => details.as_ref().map(|json| serde_json::from_slice(json).unwrap()),
+        other => panic!("{other:?}"),
+    };
+    let details: Vec<Option<Value>> = fixture.recorder.exits().iter().map(details).collect();
+    assert_eq!(details[0].as_ref().unwrap()["issues"][0]["schemaPath"], "/required");
+    assert_eq!(details[1..], [Some(json!({"why": 7})), Some(json!({"n": 3})), None]);
+    fixture.end().await;
 }
 
 /// PIPE-6: a failing audit exit is counted, and the client sees the original outcome.

@@ -107,38 +107,6 @@ async fn a_call_that_finds_its_server_stopped_is_not_made() {
     fixture.end().await;
 }
 
-/// Takes exits, and panics on enter.
-struct Broken(Recorder);
-
-impl AuditSink for Broken {
-    fn enter(&self, _event: &Enter) -> EnterFuture {
-        unreachable!("the sink is broken")
-    }
-
-    fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
-        self.0.exit(ticket, event)
-    }
-}
-
-/// PIPE-7: a call that is torn down by a panic is recorded as an error, not as cancelled.
-#[tokio::test]
-async fn a_panic_in_the_chain_is_recorded() {
-    let recorder = Recorder::new();
-    let audit = Arc::new(Broken(recorder.clone()));
-    let fixture = Fixture::start(&[], |options| options.audit = audit);
-    let gateway = fixture.gateway.clone();
-    let call = tokio::spawn(async move {
-        ask(&gateway, LEGACY, "tools/call", json!({"name": "server_ping"}), None).await
-    });
-    assert!(call.await.unwrap_err().is_panic());
-    let exits = recorder.exits();
-    assert!(
-        matches!(exits[0].outcome(), Outcome::Error { code, message } if code == "HANDLER_ERROR" && message.contains("panicked")),
-        "{exits:?}"
-    );
-    fixture.end().await;
-}
-
 /// Has every enter wait until it is told to go on.
 struct Slow(Recorder, Arc<tokio::sync::Notify>);
 

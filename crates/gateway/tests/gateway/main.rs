@@ -11,6 +11,7 @@ mod leases;
 mod limits;
 mod one_shot;
 mod outcomes;
+mod panics;
 mod parked;
 mod pool;
 mod questions;

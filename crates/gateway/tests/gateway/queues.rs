@@ -66,6 +66,41 @@ async fn calls_wait_in_line() {
     fixture.end().await;
 }
 
+/// AUD-1: what a call waited for the tool's lock and in the queue is added up.
+#[tokio::test]
+async fn the_lock_and_the_queue_are_waited_for_together() {
+    const RUN: u64 = 100;
+    let slow = || Behaviour::Echo.after(RUN);
+    let mock = Mock::legacy().tool("hang", Behaviour::HangUntilCancelled);
+    let mock = mock.tool("locked", slow()).tool("free", slow());
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.servers[0].queue = narrow(None, 8);
+        options.servers[0].tools.entry("locked".to_owned()).or_default().lock = Some(true);
+    });
+    let gateway = &fixture.gateway;
+    gateway.settled().await;
+    let hanging = call(gateway, "hang");
+    until(gateway, |health| health["upstreams"][0]["queue"]["running"] == 1).await;
+    let holds_the_lock = call(gateway, "locked");
+    until(gateway, |health| health["upstreams"][0]["queue"]["waiting"] == 1).await;
+    let in_between = call(gateway, "free");
+    until(gateway, |health| health["upstreams"][0]["queue"]["waiting"] == 2).await;
+    // It gets the lock after one run, and waits in the queue for another then.
+    let last = call(gateway, "locked");
+    until(gateway, |health| health["counters"]["calls"] == 4).await;
+    hanging.abort();
+    for call in [holds_the_lock, in_between, last] {
+        assert!(call.await.unwrap().is_ok());
+    }
+    let exits = fixture.recorder.exits();
+    let last = exits.last().unwrap();
+    let (queued, duration) = (last.queued_ms(), last.duration_ms());
+    assert_eq!(last.tool(), "locked");
+    assert!(queued >= 2 * RUN - 2, "{queued} ms of waiting, {duration} ms from enter to exit");
+    assert!(duration >= 2 * RUN - 2, "the queue is behind the enter: {duration} ms");
+    fixture.end().await;
+}
+
 /// POOL-7: servers and tools that name one queue share it, a tool's own word wins over its server's, and the
 /// time in line is told apart.
 #[tokio::test]

@@ -1,0 +1,192 @@
+//! Panics outside of tool handlers: of the embedder's audit sink and clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::support::{Fixture, ask, until};
+use bridgehead_audit::{
+    AuditError, AuditSink, Clock, Enter, EnterFuture, Exit, Outcome, SystemClock, Ticket,
+};
+use bridgehead_gateway::NativeTool;
+use bridgehead_testkit::Recorder;
+use bridgehead_wire::Revision;
+use serde_json::{Value, json};
+
+const LEGACY: Revision = Revision::V2025_11_25;
+
+/// Where a sink panics.
+#[derive(Clone, Copy, PartialEq)]
+enum At {
+    Enter,
+    EnterFuture,
+    Exit,
+}
+
+/// Records what it takes, and panics at one place.
+struct Panicking(Recorder, At);
+
+impl AuditSink for Panicking {
+    fn enter(&self, event: &Enter) -> EnterFuture {
+        assert!(self.1 != At::Enter, "the sink is broken: hunter2");
+        let entered = self.0.enter(event);
+        let broken = self.1 == At::EnterFuture;
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            assert!(!broken, "the sink is broken: hunter2");
+            entered.await
+        })
+    }
+
+    fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
+        self.0.exit(ticket, event).unwrap();
+        assert!(self.1 != At::Exit, "the sink is broken: hunter2");
+        Ok(())
+    }
+}
+
+fn start(at: At) -> (Fixture, Recorder) {
+    let recorder = Recorder::new();
+    let audit = Arc::new(Panicking(recorder.clone(), at));
+    let hang = NativeTool::new("hang", "", json!({"type": "object"}), |_, _| std::future::pending());
+    let fixture = Fixture::start(&[], |options| {
+        options.audit = audit;
+        options.tools.push(hang);
+    });
+    (fixture, recorder)
+}
+
+/// PIPE-4: a sink that panics at the enter has failed: the call is not made, its client is told so without the words of
+/// the panic, and its exit says the same.
+#[tokio::test]
+async fn a_sink_that_panics_at_the_enter_refuses_the_call() {
+    for at in [At::Enter, At::EnterFuture] {
+        let (fixture, recorder) = start(at);
+        let error = fixture.call("hang", json!({})).await.unwrap_err();
+        let told =
+            (error["code"].as_i64(), error["data"]["code"].as_str(), error["data"]["mayHaveRun"].as_bool());
+        assert_eq!(told, (Some(-32603), Some("AUDIT_ENTER_FAILED"), Some(false)), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("the sink panicked"), "{error}");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+        let exits = recorder.exits();
+        assert_eq!(exits.len(), 1);
+        assert!(matches!(exits[0].outcome(), Outcome::Error { code, .. } if code == "AUDIT_ENTER_FAILED"));
+        let dead = tokio::time::timeout(Duration::from_millis(1), fixture.gateway.panicked()).await;
+        assert!(dead.is_err(), "a sink's panic is not the gateway's");
+        fixture.end().await;
+    }
+}
+
+/// PIPE-6: a sink that panics at the exit is counted, and the client sees what its call came to.
+#[tokio::test]
+async fn a_sink_that_panics_at_the_exit_changes_no_outcome() {
+    let (fixture, recorder) = start(At::Exit);
+    let ping = fixture.call("server_ping", json!({})).await.unwrap();
+    assert_eq!(ping["structuredContent"]["ok"], true);
+    assert_eq!(fixture.gateway.health()["counters"]["auditExitFailures"], 1);
+    // One that is dropped while it runs ends in a destructor, where nobody could catch a panic any more.
+    let hanging = tokio::time::timeout(Duration::from_millis(50), fixture.call("hang", json!({})));
+    assert!(hanging.await.is_err());
+    assert_eq!(fixture.gateway.health()["counters"]["auditExitFailures"], 2);
+    assert_eq!(recorder.exits().len(), 2);
+    fixture.end().await;
+}
+
+/// PIPE-7: a call that is dropped before its enter leaves its exit at a sink that panics.
+#[tokio::test]
+async fn a_dropped_call_leaves_its_exit_at_a_sink_that_panics() {
+    let recorder = Recorder::new();
+    let gate = Arc::new(AtomicBool::new(false));
+    let audit = Arc::new(PanicsLater(Panicking(recorder.clone(), At::Enter), Arc::clone(&gate)));
+    let hang = NativeTool::new("hang", "", json!({"type": "object"}), |_, _| std::future::pending());
+    let fixture = Fixture::start(&[], |options| {
+        options.audit = audit;
+        options.tools.push(hang);
+    });
+    let running = {
+        let gateway = fixture.gateway.clone();
+        let params = json!({"name": "hang", "arguments": {}});
+        tokio::spawn(async move { ask(&gateway, LEGACY, "tools/call", params, None).await })
+    };
+    until(|| recorder.enters().len() == 1).await;
+    gate.store(true, Ordering::SeqCst);
+    let queued = tokio::time::timeout(Duration::from_millis(50), fixture.call("hang", json!({})));
+    assert!(queued.await.is_err());
+    until(|| recorder.exits().len() == 1).await;
+    assert_eq!((recorder.exits()[0].outcome(), recorder.enters().len()), (&Outcome::Cancelled, 1));
+    running.abort();
+    let _ = running.await;
+    fixture.end().await;
+}
+
+/// Panics at enters from when it is told to.
+struct PanicsLater(Panicking, Arc<AtomicBool>);
+
+impl AuditSink for PanicsLater {
+    fn enter(&self, event: &Enter) -> EnterFuture {
+        if self.1.load(Ordering::SeqCst) { self.0.enter(event) } else { self.0.0.enter(event) }
+    }
+
+    fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
+        self.0.exit(ticket, event)
+    }
+}
+
+/// A clock that panics once, when it is told to.
+struct Cursed(SystemClock, Arc<AtomicBool>);
+
+impl Clock for Cursed {
+    fn wall(&self) -> jiff::Timestamp {
+        assert!(!self.1.swap(false, Ordering::SeqCst), "a panic outside of any handler");
+        self.0.wall()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.monotonic()
+    }
+}
+
+/// PIPE-7, SRV-2: a panic on the way of a call answers the call, leaves its pair with an error, not as cancelled, and is
+/// told to whoever runs the gateway; the next call is served.
+#[tokio::test]
+async fn a_panic_in_the_chain_is_answered_and_recorded() {
+    let curse = Arc::new(AtomicBool::new(false));
+    let clock = Arc::new(Cursed(SystemClock::new(), Arc::clone(&curse)));
+    let fixture = Fixture::start(&[], |options| options.clock = clock);
+    curse.store(true, Ordering::SeqCst);
+    let error: Value = fixture.call("server_ping", json!({})).await.unwrap_err();
+    assert_eq!(error["code"], -32603, "{error}");
+    assert_eq!(
+        (&error["data"]["code"], &error["data"]["method"]),
+        (&json!("HANDLER_ERROR"), &json!("tools/call"))
+    );
+    assert!(
+        error["message"].as_str().unwrap().contains("panicked while it answered `tools/call`"),
+        "{error}"
+    );
+    fixture.gateway.panicked().await;
+    until(|| fixture.recorder.exits().len() == 1).await;
+    let exits = fixture.recorder.exits();
+    assert!(
+        matches!(exits[0].outcome(), Outcome::Error { code, message, details: None } if code == "HANDLER_ERROR" && message == "the call panicked"),
+        "{exits:?}"
+    );
+    fixture.call("server_ping", json!({})).await.unwrap();
+    fixture.end().await;
+}
+
+/// SRV-2: a parked call, which runs in a task of its own, is answered after a panic too.
+#[tokio::test]
+async fn a_panic_of_a_call_that_may_park_is_answered() {
+    let curse = Arc::new(AtomicBool::new(false));
+    let clock = Arc::new(Cursed(SystemClock::new(), Arc::clone(&curse)));
+    let fixture = Fixture::start(&[], |options| options.clock = clock);
+    curse.store(true, Ordering::SeqCst);
+    let mut params =
+        bridgehead_testkit::client::modern_params(json!({"name": "server_ping", "arguments": {}}));
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({"elicitation": {}});
+    let error = fixture.ask(Revision::MODERN, "tools/call", params).await.unwrap_err();
+    assert!(error.message().contains("panicked while it answered"), "{}", error.body().as_str());
+    until(|| fixture.recorder.exits().len() == 1).await;
+    fixture.end().await;
+}
