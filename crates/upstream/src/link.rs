@@ -257,6 +257,11 @@ impl Link {
         }
     }
 
+    /// Whether one of these lists changed since this was last asked; for those who do not wait for it.
+    pub(crate) fn take_changed(&self, lists: Lists) -> bool {
+        self.board().take_changed(lists)
+    }
+
     /// Resolves when the peer has said that some of its lists changed since the last time this resolved.
     pub async fn lists_changed(&self) -> Lists {
         match &self.0 {

@@ -276,6 +276,11 @@ impl Switchboard {
         }
     }
 
+    /// Whether one of these lists changed since this was last asked.
+    pub(crate) fn take_changed(&self, lists: Lists) -> bool {
+        self.changed.fetch_and(!lists.bits(), Ordering::AcqRel) & lists.bits() != 0
+    }
+
     /// These lists may have changed.
     pub(crate) fn doubt(&self, lists: Lists) {
         self.changed.fetch_or(lists.bits(), Ordering::AcqRel);

@@ -9,11 +9,13 @@ use bridgehead_config::Retry;
 use bridgehead_upstream::bridge::{
     BACKOFF_BASE, Bridge, CallOptions, Cause, ConnectOptions, DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_MS, Sleep,
     TIMEOUT_VARIABLE, TransportFactory, call_tool, connect_to_server, memory_transport, operations,
+    resolve_timeout_ms,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::time::Instant;
+use tracing::Dispatch;
 
 /// What a scripted server does with a call.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +30,8 @@ enum Turn {
     Scalar,
     Silence,
     Close,
+    /// Says that the list has changed: there is one more tool, and all change nothing.
+    NewList,
 }
 
 /// Connections that were made, calls that came, pauses that were taken.
@@ -36,6 +40,7 @@ struct Seen {
     connections: usize,
     calls: usize,
     cancelled: usize,
+    new_list: bool,
     pauses: Vec<Duration>,
 }
 
@@ -45,11 +50,18 @@ struct World {
     turns: Arc<Vec<Turn>>,
     /// The annotations of the one tool.
     annotations: Value,
+    /// What the server calls itself.
+    name: &'static str,
 }
 
 impl World {
     fn new(turns: &[Turn]) -> Self {
-        Self { seen: Arc::default(), turns: Arc::new(turns.to_vec()), annotations: json!({}) }
+        Self {
+            seen: Arc::default(),
+            turns: Arc::new(turns.to_vec()),
+            annotations: json!({}),
+            name: "scripted",
+        }
     }
 
     fn factory(&self) -> TransportFactory {
@@ -79,7 +91,12 @@ impl World {
                 "server/discover" => error(-32601),
                 "initialize" => {
                     result(json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
-                    "serverInfo": {"name": "scripted", "version": "1"}}))
+                    "serverInfo": {"name": self.name, "version": "1"}}))
+                }
+                "tools/list" if self.seen.lock().new_list => {
+                    let read_only = json!({"readOnlyHint": true});
+                    let tool = |name: &str| json!({"name": name, "annotations": read_only, "inputSchema": {"type": "object"}});
+                    result(json!({"tools": [tool("add"), tool("new")]}))
                 }
                 "tools/list" => result(json!({"tools": [
                     {"name": "add", "annotations": self.annotations, "inputSchema": {"type": "object"}},
@@ -97,6 +114,13 @@ impl World {
                     let text = json!([{"type": "text", "text": message["params"]["arguments"].to_string()}]);
                     match turn {
                         Turn::Answer => result(json!({"content": text})),
+                        Turn::NewList => {
+                            self.seen.lock().new_list = true;
+                            let note =
+                                json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+                            writer.write_all(format!("{note}\n").as_bytes()).await.unwrap();
+                            result(json!({"content": text}))
+                        }
                         Turn::Structured => {
                             let sent = message["params"]["_meta"]["bridgehead/correlationId"].clone();
                             result(
@@ -338,11 +362,129 @@ async fn tools_become_operations() {
     assert_eq!(envelope.data, json!({"n": 7}));
     assert_eq!(envelope.meta.structured_content, Some(json!({"n": "x", "surplus": 1})));
     assert_eq!(envelope.meta.cast.len(), 2);
-    assert_eq!((envelope.meta.server.as_str(), envelope.meta.tool.as_str()), ("memory:scripted", "measure"));
+    assert_eq!((envelope.meta.server.as_str(), envelope.meta.tool.as_str()), ("scripted", "measure"));
+    assert_eq!(envelope.flat().namespace, "scripted");
     assert_eq!(envelope.meta.meta.unwrap()["got/id"], envelope.meta.correlation_id.as_str());
     let plain = add.run(&json!({"a": 1})).await.unwrap();
     assert_eq!(plain.data, json!([{"type": "text", "text": r#"{"a":1}"#}]));
     bridge.close().await;
+}
+
+/// ENV-8: a server without a name of its own is called by its address, without what may be secret in it.
+#[tokio::test(start_paused = true)]
+async fn a_nameless_server_is_called_by_its_address() {
+    let world = World { name: "", ..World::new(&[]) };
+    let options = ConnectOptions { factory: Some(world.factory()), ..ConnectOptions::default() };
+    let bridge = connect_to_server("memory:scripted?key=hunter2", options).await.unwrap();
+    let operations = operations(&bridge).await.unwrap();
+    assert_eq!(operations[0].run(&json!({})).await.unwrap().flat().namespace, "memory:scripted");
+    bridge.close().await;
+}
+
+/// ENV-9: operations are those of the list as it is now, announced or not.
+#[tokio::test(start_paused = true)]
+async fn operations_follow_list_changes() {
+    let names = async |bridge: &Bridge| -> Vec<String> {
+        operations(bridge).await.unwrap().into_iter().map(|operation| operation.spec.name).collect()
+    };
+    let world = World::new(&[]);
+    let bridge = world.bridge().await;
+    assert_eq!(names(&bridge).await, ["add", "measure", "broken"]);
+    world.seen.lock().new_list = true;
+    assert_eq!(names(&bridge).await, ["add", "new"]);
+    bridge.close().await;
+}
+
+/// BRG-6: whether a tool may run twice is what its server says now, after it said that its list has changed.
+#[tokio::test(start_paused = true)]
+async fn retries_follow_list_changes() {
+    let world = World::new(&[Turn::Fail(-32603), Turn::NewList, Turn::Fail(-32603), Turn::Answer]);
+    let bridge = world.bridge().await;
+    let options = world.options(Retry::Safe);
+    let call = async || call_tool(&bridge, "add", &json!({}), &options).await;
+    assert_eq!(call().await.unwrap_err().attempts, 1, "it may change something");
+    call().await.unwrap();
+    call().await.unwrap();
+    assert_eq!(world.seen.lock().calls, 4);
+    bridge.close().await;
+}
+
+/// BRG-2: the options of the process's environment have the timeout and what programs need, and nothing else.
+#[test]
+fn options_from_the_environment() {
+    const TEST: &str = "options_from_the_environment";
+    if std::env::var("UNLISTED").is_err() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args([TEST, "--exact"]).env(TIMEOUT_VARIABLE, "1234").env("PATH", "/p").env("UNLISTED", "x");
+        let ended = child.output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        return;
+    }
+    let environment = ConnectOptions::from_env().environment;
+    assert_eq!(environment[TIMEOUT_VARIABLE], "1234");
+    assert_eq!(environment["PATH"], "/p");
+    assert_eq!(environment.get("UNLISTED"), None);
+    assert_eq!(resolve_timeout_ms(&environment, None), Ok(1234));
+}
+
+/// BRG-3: each retry is logged at WARN with its delay and cause, to the embedder's logger where there is one.
+#[tokio::test(start_paused = true)]
+async fn retries_are_logged_to_the_logger_of_the_options() {
+    let world = World::new(&[Turn::Fail(-32603), Turn::Fail(-32001)]);
+    let lines = Lines::default();
+    let logger = Some(Dispatch::new(lines.clone()));
+    let options = ConnectOptions { factory: Some(world.factory()), logger, ..ConnectOptions::default() };
+    let bridge = connect_to_server("memory:scripted", options).await.unwrap();
+    call_tool(&bridge, "add", &json!({}), &world.options(Retry::Always)).await.unwrap();
+    let lines = lines.0.lock().clone();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for (line, (delay, attempt)) in lines.iter().zip([(1000, 1), (2000, 2)]) {
+        for part in [
+            "WARN",
+            "trying again",
+            "cause=",
+            "as scripted",
+            &format!("delayMs={delay}"),
+            &format!("attempt={attempt}"),
+        ] {
+            assert!(line.contains(part), "{part} in {line}");
+        }
+    }
+    bridge.close().await;
+}
+
+/// Keeps the lines of warnings.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Fields(String);
+        impl tracing::field::Visit for Fields {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!(" {field}={value:?}");
+            }
+        }
+        let mut fields = Fields(event.metadata().level().to_string());
+        event.record(&mut fields);
+        self.0.lock().push(fields.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 /// ENV-6: a tool's own error is data; only a call without a result is an error.

@@ -18,20 +18,21 @@ use std::time::Duration;
 
 use bridgehead_audit::CorrelationId;
 use bridgehead_config::{GatewaySettings, Launch, Remote, Retry, Secret, Server, ServerName, Transport, Url};
-use bridgehead_wire::{Method, Raw};
+use bridgehead_process::INHERITED;
+use bridgehead_wire::{Method, Object, Raw};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-use tokio::sync::{Mutex, OnceCell, Semaphore};
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use tracing::warn;
+use tracing::{Dispatch, dispatcher, warn};
 
 pub use attempts::{BACKOFF_BASE, DEFAULT_ATTEMPTS, Sleep};
 pub use error::{BridgeError, Cause};
 pub use operations::{Operation, OperationSpec, operations};
 pub use timeout::{DEFAULT_TIMEOUT_MS, InvalidTimeout, TIMEOUT_VARIABLE, resolve_timeout_ms};
 
-use crate::catalog::{ListError, Tool, list_tools};
+use crate::catalog::{ListError, Lists, Tool, list_tools};
 use crate::link::{Link, LinkError, Mirror, Purpose, call_params};
 use crate::negotiate::{Offer, Opening, Peer, negotiate};
 use crate::record::Records;
@@ -87,7 +88,8 @@ pub fn memory_transport() -> (DuplexStream, DuplexStream) {
 pub struct ConnectOptions {
     /// How long the handshake may take, in milliseconds; wins over the variable.
     pub timeout_ms: Option<u64>,
-    /// Where [`TIMEOUT_VARIABLE`] is looked up. The process's own environment is never read.
+    /// Where [`TIMEOUT_VARIABLE`] is looked up, and the variables that a program which is run needs. The process's own
+    /// environment is read by [`ConnectOptions::from_env`] alone.
     pub environment: BTreeMap<String, String>,
     /// Sent with every request over HTTP.
     pub headers: BTreeMap<String, Secret>,
@@ -95,6 +97,20 @@ pub struct ConnectOptions {
     pub factory: Option<TransportFactory>,
     /// The largest answer that is taken, in bytes; 16 MB by default.
     pub limit: Option<usize>,
+    /// Where each retry is logged, in place of the subscriber of whoever calls.
+    pub logger: Option<Dispatch>,
+}
+
+impl ConnectOptions {
+    /// The defaults, with what the environment of this process says: [`TIMEOUT_VARIABLE`], and the variables that every
+    /// program gets ([`bridgehead_process::INHERITED`]), such as `PATH`. No other variable is read. A timeout that is none
+    /// is an error of connecting.
+    pub fn from_env() -> Self {
+        let inherited = INHERITED.iter().flat_map(|(_, names)| names.iter().copied());
+        let read = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+        let environment = inherited.chain([TIMEOUT_VARIABLE]).filter_map(read).collect();
+        Self { environment, ..Self::default() }
+    }
 }
 
 /// How to call. Everything has a default.
@@ -162,6 +178,9 @@ struct Live {
     stop: DropGuard,
 }
 
+/// A list of tools, in the server's order.
+type Tools = Arc<[Arc<Tool>]>;
+
 /// What speaks with the server: the link, and what the server turned out to be.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -170,7 +189,7 @@ pub struct Client {
     /// The other side.
     pub peer: Peer,
     /// What it offers, once somebody wanted to know.
-    tools: Arc<OnceCell<Vec<Arc<Tool>>>>,
+    tools: Arc<Mutex<Option<Tools>>>,
 }
 
 /// Connects to the server at `url`: over streamable HTTP (a WebSocket, if the address is one), unless the options
@@ -242,7 +261,13 @@ pub async fn call_tool(
             return Err(failed(attempts, lost.cause));
         }
         let pause = attempts::pause(attempts, options.backoff);
-        warn!(correlationId = %correlation, tool = name, attempt = attempts, delayMs = pause.as_millis(), cause = %lost.cause, "trying again");
+        let log = || {
+            warn!(correlationId = %correlation, tool = name, attempt = attempts, delayMs = pause.as_millis(), cause = %lost.cause, "trying again");
+        };
+        match &bridge.0.options.logger {
+            Some(logger) => dispatcher::with_default(logger, log),
+            None => log(),
+        }
         options.sleep.for_a(pause).await;
     }
 }
@@ -304,7 +329,7 @@ impl Bridge {
                 let (members, params) = call_params(era, name, arguments, correlation);
                 // Only such a peer wants to know more of the tool than its name.
                 let tool = if client.link.mirrors_headers() { client.tool(name).await } else { None };
-                let parameters = tool.map_or(&[][..], |tool| &tool.headers);
+                let parameters = tool.as_ref().map_or(&[][..], |tool| &tool.headers);
                 let mirror = Mirror { name: Some(name), parameters, params: Some(&members) };
                 exchange.send_mirrored(&Method::ToolsCall, &params, mirror).await;
                 exchange.answer().await
@@ -333,14 +358,33 @@ impl Client {
         Self { link, peer, tools: Arc::default() }
     }
 
-    async fn tool(&self, name: &str) -> Option<&Tool> {
-        let tools = self.listed().await.ok()?;
-        tools.iter().find(|tool| tool.name == name).map(|tool| &**tool)
+    /// The name that the server gives itself.
+    fn server_name(&self) -> Option<String> {
+        let info = Object::parse(self.peer.server_info.as_ref()?).ok()?;
+        info.get("name")?.to_text().filter(|name| !name.is_empty())
     }
 
-    async fn listed(&self) -> Result<&[Arc<Tool>], ListError> {
-        let read = || async { list_tools(&self.link, &self.peer).await.map(|(tools, _)| tools) };
-        self.tools.get_or_try_init(read).await.map(Vec::as_slice)
+    /// A tool as it was last listed; listed again where the server has said that its list changed.
+    async fn tool(&self, name: &str) -> Option<Arc<Tool>> {
+        let mut known = self.tools.lock().await;
+        let tools = match known.clone().filter(|_| !self.link.take_changed(Lists::TOOLS)) {
+            Some(tools) => tools,
+            None => self.list_into(&mut known).await.ok()?,
+        };
+        tools.iter().find(|tool| tool.name == name).map(Arc::clone)
+    }
+
+    /// What the server offers now.
+    async fn list(&self) -> Result<Tools, ListError> {
+        let mut known = self.tools.lock().await;
+        self.link.take_changed(Lists::TOOLS);
+        self.list_into(&mut known).await
+    }
+
+    async fn list_into(&self, known: &mut Option<Tools>) -> Result<Tools, ListError> {
+        *known = None;
+        let (tools, _) = list_tools(&self.link, &self.peer).await?;
+        Ok(Arc::clone(known.insert(tools.into())))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Every tool of a server as an operation: what it is, and a function that runs it.
 //!
-//! Specs are read once, when the operations are made. A result comes as an envelope, its data cast to what the tool
+//! Specs are read from the server each time that operations are made, so that its list as it is now is what one gets. A result comes as an envelope, its data cast to what the tool
 //! promises; a tool that calls its own answer an error has answered.
 
 use std::sync::Arc;
@@ -34,9 +34,12 @@ pub struct Operation {
     pub spec: OperationSpec,
     bridge: Bridge,
     tool: Arc<Tool>,
+    /// What the server is called in results.
+    server: Arc<str>,
 }
 
-/// All tools that the server behind `bridge` offers now, in its order.
+/// All tools that the server behind `bridge` offers now, in its order. Ask again after its list has changed; operations
+/// that were made before stay as they were.
 ///
 /// # Errors
 /// When the server cannot be reached, or does not list its tools.
@@ -46,7 +49,7 @@ pub async fn operations(bridge: &Bridge) -> Result<Vec<Operation>, BridgeError> 
     let limit = timeout::resolve(&options.environment, options.timeout_ms)
         .map_err(|error| failed(Cause::Timing(error)))?;
     let client = bridge.live_client().await.map_err(failed)?;
-    let listed = tokio::time::timeout(limit, client.listed()).await;
+    let listed = tokio::time::timeout(limit, client.list()).await;
     let tools = listed.map_err(|_| failed(Cause::Timeout(limit)))?.map_err(|error| {
         failed(match error {
             ListError::Link(error) => Cause::Link(error),
@@ -54,9 +57,10 @@ pub async fn operations(bridge: &Bridge) -> Result<Vec<Operation>, BridgeError> 
             ListError::Unusable(_, reason) => Cause::Link(LinkError::Unusable(reason.into())),
         })
     })?;
+    let server: Arc<str> = client.server_name().unwrap_or_else(|| shown(bridge.url())).into();
     let operation = |tool: &Arc<Tool>| {
         let (bridge, tool) = (bridge.clone(), Arc::clone(tool));
-        Operation { spec: OperationSpec::of(&tool), bridge, tool }
+        Operation { spec: OperationSpec::of(&tool), bridge, tool, server: Arc::clone(&server) }
     };
     Ok(tools.iter().map(operation).collect())
 }
@@ -97,7 +101,7 @@ impl Operation {
             cause: Cause::Link(LinkError::Unusable(format!("the result is not usable: {error}").into())),
         })?;
         let origin = Origin {
-            server: shown(self.bridge.url()),
+            server: self.server.to_string(),
             tool: self.spec.name.clone(),
             correlation_id: correlation.to_string(),
             latency: began.elapsed(),
