@@ -9,6 +9,7 @@
 
 mod asking;
 mod bootstrap;
+mod bounds;
 mod common;
 mod doctor;
 mod door;
