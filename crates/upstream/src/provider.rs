@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_audit::CorrelationId;
-use bridgehead_config::{Confinement, GatewaySettings, Isolation, Launch, Limits, Server, ServerName};
+use bridgehead_config::{
+    Confinement, GatewaySettings, Isolation, Launch, Limits, Server, ServerName, ToolOverride,
+};
 use bridgehead_events::{Bus, Detail, Excerpt};
 use bridgehead_schema::{Effort, Envelope, Flat, Origin};
 use bridgehead_wire::{Code, Method, Object, Raw, Redactor, code};
@@ -24,7 +26,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-use crate::catalog::{OutputError, Tool};
+use crate::catalog::{Listing, OutputError, Tool};
 use crate::link::{LinkError, Mirror, Purpose, call_params};
 use crate::policy::{Delays, RestartPolicy};
 use crate::record::Records;
@@ -93,6 +95,9 @@ pub struct ProviderConfig {
     /// What processes and calls may use. Of a server that is reached and not called from a process of its own, only
     /// `execution` and `output` can be limited.
     pub limits: Limits,
+    /// What calls of single tools may use instead, by the names that the server gives them; where these say nothing, as
+    /// `limits` says. Where calls share a process, only `execution` can be limited for one of them.
+    pub tool_limits: BTreeMap<String, Limits>,
     /// What they may reach; everything, if absent.
     pub confinement: Option<Confinement>,
 }
@@ -111,7 +116,25 @@ impl ProviderConfig {
             limit: GatewaySettings::default().max_message_bytes,
             isolation: Isolation::Call,
             limits: Limits::OF_A_CALL,
+            tool_limits: BTreeMap::new(),
             confinement: None,
+        }
+    }
+
+    /// Calls that share a process share its limits: one of a single tool would silently not be kept.
+    fn check(&self) -> Result<(), ProviderError> {
+        let of_processes = |limits: &Limits| Limits { execution: None, ..*limits };
+        let mut unkept = self.tool_limits.iter().filter(|(_, own)| of_processes(own) != Limits::default());
+        match unkept.next() {
+            Some((tool, _)) if self.isolation != Isolation::Call => {
+                let message = format!(
+                    "`tool_limits` of tool `{tool}` limits more than `execution`, but calls of server `{}` share a process; \
+                     limit the whole server, or set `isolation` to `Isolation::Call`",
+                    self.namespace
+                );
+                Err(ProviderError::new(Code::ProviderInitFailed, message))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -209,24 +232,39 @@ impl McpProvider {
     /// What it offers, under the names to call it by, with the definitions as the server wrote them. From memory;
     /// nothing while it was never connected.
     pub fn tools(&self) -> Vec<(String, Raw)> {
-        let Some(active) = self.active.lock().clone() else { return Vec::new() };
-        let namespace = active.upstream.name();
-        let tools = match active.upstream.state() {
-            State::Ready(ready) => Some(Arc::clone(&ready.tools)),
-            State::Restarting(outage) => outage.last.clone(),
-            _ => None,
+        let Some((namespace, known)) = self.known() else { return Vec::new() };
+        let named = |tool: &Arc<Tool>| (exposed(&namespace, &tool.name), tool.definition.clone());
+        known.tools.iter().map(named).collect()
+    }
+
+    /// The input schema of a tool, by the name to call it by; none for a tool that it does not offer. From memory, like
+    /// [`Self::tools`].
+    pub fn tool_schema(&self, name: &str) -> Option<Raw> {
+        let (namespace, known) = self.known()?;
+        let tool = known.tools.iter().find(|tool| is_named(name, &namespace, &tool.name))?;
+        Object::parse(&tool.definition).ok()?.get("inputSchema")
+    }
+
+    /// What it offers, or offered when it was last connected.
+    fn known(&self) -> Option<(ServerName, Arc<Listing>)> {
+        let upstream = self.active.lock().as_ref()?.upstream.clone();
+        let listing = match upstream.state() {
+            State::Ready(ready) => Arc::clone(&ready.tools),
+            State::Restarting(outage) => outage.last.clone()?,
+            _ => return None,
         };
-        let named = |tool: &Arc<Tool>| (exposed(namespace, &tool.name), tool.definition.clone());
-        tools.map(|tools| tools.tools.iter().map(named).collect()).unwrap_or_default()
+        Some((upstream.name().clone(), listing))
     }
 
     async fn start(&self, config: ProviderConfig) -> Result<(), ProviderError> {
         self.end().await;
+        config.check()?;
         let settings = GatewaySettings { request_timeout: config.timeout, ..GatewaySettings::default() };
         let server = Server {
             jitter: false,
             isolation: config.isolation,
             limits: config.limits,
+            tools: config.tool_limits.into_iter().map(|(tool, limits)| (tool, limited(limits))).collect(),
             confinement: config.confinement,
             ..Server::new(config.namespace.clone(), config.endpoint, &settings)
         };
@@ -321,7 +359,8 @@ impl McpProvider {
             let message = format!("the arguments do not fit the schema of tool `{name}`: {}", json!(issues));
             return Err(ProviderError::new(Code::ProviderInvalidInput, message));
         }
-        let budget = Budget::new(began, timeout.unwrap_or(usual), upstream.config().limits.execution);
+        let execution = limits_of(upstream.config(), &tool.name).execution;
+        let budget = Budget::new(began, timeout.unwrap_or(usual), execution);
         let result = match upstream.config().isolation {
             Isolation::Call => {
                 // Killed when it is dropped, answer or not.
@@ -405,6 +444,15 @@ impl Budget {
         );
         ProviderError::new(Code::ProviderTimeout, message)
     }
+}
+
+fn limited(limits: Limits) -> ToolOverride {
+    ToolOverride { limits, ..ToolOverride::default() }
+}
+
+/// What a call of a tool may use: as is said of the tool, or else of its server.
+fn limits_of(server: &Server, tool: &str) -> Limits {
+    server.tools.get(tool).map_or(server.limits, |own| own.limits.or(server.limits))
 }
 
 /// The connection, or at once why there is none.

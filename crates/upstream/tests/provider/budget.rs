@@ -43,10 +43,15 @@ impl Work {
             if std::fs::remove_file(self.called()).is_ok() {
                 return;
             }
-            let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(2))).await;
+            wall_clock_tick().await;
         }
         panic!("it was never called");
     }
+}
+
+/// Two milliseconds of real time, in which a paused clock stands.
+async fn wall_clock_tick() {
+    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(milliseconds(2))).await;
 }
 
 /// Runs a call that is not answered. The clock stands while `meanwhile` works, and then jumps from one timer to the next:
@@ -148,4 +153,53 @@ async fn a_call_spends_one_budget() {
     assert_timeout(&late, 1_000, "timeout");
     assert!(late.0.message.contains("did not answer tool `work`"), "{}", late.0);
     world.end().await;
+}
+
+/// PROV-1, BOX-1: a tool may have limits of its own, for time whoever has the process, and for the rest where it has one for
+/// each call; where a limit could not be kept, `init` says so.
+#[tokio::test]
+async fn limits_of_a_tool_are_its_own() {
+    let more = Limits { execution: Some(milliseconds(700)), output: Some(4 << 20), ..Limits::default() };
+    for isolation in [Isolation::Call, Isolation::Shared] {
+        let (work, other) = (Work::new(), Work::new());
+        let mock = mock()
+            .tool("work", work.behaviour())
+            .tool("other", other.behaviour())
+            .tool("flood", Behaviour::Flood { megabytes: 2 })
+            .tool("flood_more", Behaviour::Flood { megabytes: 2 });
+        let world = World::new(Way::Stdio, mock);
+        let limits =
+            Limits { execution: Some(milliseconds(300)), output: Some(1 << 20), ..Limits::default() };
+        let own = |limits| [("work".to_owned(), limits), ("flood_more".to_owned(), limits)].into();
+        let config = ProviderConfig { isolation, limits, tool_limits: own(more), ..world.config() };
+        let longer = Limits { output: None, ..more };
+        match isolation {
+            Isolation::Call => world.provider.init(config).await.unwrap(),
+            Isolation::Shared | Isolation::Session => {
+                let error = world.provider.init(config.clone()).await.unwrap_err();
+                assert_eq!(error.code, Code::ProviderInitFailed, "{error}");
+                assert!(error.message.contains("`tool_limits` of tool `flood_more`"), "{error}");
+                world.provider.init(ProviderConfig { tool_limits: own(longer), ..config }).await.unwrap();
+            }
+        }
+        let late = ended(&world, "work", None, work.is_called()).await;
+        assert_timeout(&late, 700, "limits.execution");
+        let late = ended(&world, "other", None, other.is_called()).await;
+        assert_timeout(&late, 300, "limits.execution");
+        if isolation == Isolation::Call {
+            // The clock stands, however long a loaded machine takes.
+            tokio::time::pause();
+            let run = async |tool: &str| {
+                tokio::select! {
+                    outcome = world.run(tool, json!({})) => outcome,
+                    () = async { loop { wall_clock_tick().await } } => unreachable!(),
+                }
+            };
+            let flood = run("flood").await.unwrap_err();
+            assert!(flood.message.contains("output_limit"), "{flood}");
+            assert!(run("flood_more").await.is_ok());
+            tokio::time::resume();
+        }
+        world.end().await;
+    }
 }

@@ -13,7 +13,7 @@ use bridgehead_events::Detail;
 use bridgehead_testkit::{Behaviour, Crash, Mock};
 use bridgehead_upstream::provider::{Health, Invocation, ProviderAdapter, ProviderConfig};
 use bridgehead_wire::Code;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use world::{Way, World, mock};
 
@@ -22,6 +22,12 @@ async fn connect_and_discover(way: Way) {
     assert_eq!(world.provider.health(), Health::Healthy);
     let names: Vec<String> = world.provider.tools().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["far__echo", "far__hang", "far__die"]);
+    let schema =
+        |name: &str| world.provider.tool_schema(name).map(|schema| schema.decode::<Value>().unwrap());
+    assert_eq!(schema("far__echo").unwrap()["properties"], json!({"n": {"type": "integer"}}));
+    for unknown in ["echo", "far__", "far__nobody", "other__echo"] {
+        assert_eq!(schema(unknown), None, "{unknown}");
+    }
     world.end().await;
 }
 
@@ -94,6 +100,7 @@ async fn disconnect_degrades(way: Way) {
     let error = world.run("echo", json!({})).await.unwrap_err();
     assert_eq!((error.code, error.retryable()), (Code::ProviderUnavailable, true), "{error}");
     assert_eq!(world.provider.tools().len(), 3, "what it offered is still known");
+    assert!(world.provider.tool_schema("far__echo").is_some(), "and what its tools take");
     world.end().await;
 }
 
@@ -157,6 +164,7 @@ async fn terminate(way: Way) {
     world.provider.terminate().await;
     assert_eq!(world.provider.health(), Health::Unavailable);
     assert_eq!(world.provider.tools().len(), 0);
+    assert!(world.provider.tool_schema("far__echo").is_none());
     let error = world.run("echo", json!({})).await.unwrap_err();
     assert_eq!(error.code, Code::ProviderUnavailable, "{error}");
 
@@ -167,7 +175,8 @@ async fn terminate(way: Way) {
     world.end().await;
 }
 
-/// PROV-1, CAT-3: init connects and reads what is offered, always under the namespace.
+/// PROV-1, CAT-2, CAT-3: init connects and reads what is offered, always under the namespace; what a tool takes is answered
+/// from memory.
 #[tokio::test]
 async fn stdio_connect_and_discover() {
     connect_and_discover(Way::Stdio).await;
