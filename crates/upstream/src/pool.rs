@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bridgehead_config::{Isolation, Limits, Server};
 use parking_lot::Mutex;
@@ -37,9 +38,10 @@ impl Pools {
         let mut pools = vec![Pool::new(server.limits)];
         if server.isolation == Isolation::Call {
             for tool in server.tools.values() {
-                let limits = of_processes(tool.limits.or(server.limits));
-                if pools.iter().all(|pool| of_processes(pool.limits) != limits) {
-                    pools.push(Pool::new(tool.limits.or(server.limits)));
+                let limits = tool.limits.or(server.limits);
+                match pools.iter_mut().find(|pool| of_processes(pool.limits) == of_processes(limits)) {
+                    Some(pool) => pool.limits.execution = longer(pool.limits.execution, limits.execution),
+                    None => pools.push(Pool::new(limits)),
                 }
             }
         }
@@ -76,9 +78,15 @@ impl Pools {
     }
 }
 
-/// What a process is started with; how long a call may run is not among it.
+/// What a process is started with. How long a call may run is not among it: that is the call's own clock, and its process
+/// only has to be able to run as long.
 fn of_processes(limits: Limits) -> Limits {
     Limits { execution: None, ..limits }
+}
+
+/// The longer of two times; none is no bound.
+fn longer(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.zip(other).map(|(one, other)| one.max(other))
 }
 
 /// Those that wait and may use the same, the longest waiting first.
@@ -190,5 +198,36 @@ impl Drop for OneShot {
     fn drop(&mut self) {
         self.instance.release();
         self.of.refill(self.pool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_config::{GatewaySettings, Launch, Stdio, ToolOverride};
+
+    use super::*;
+
+    fn seconds(count: u64) -> Limits {
+        Limits { execution: Some(Duration::from_secs(count)), ..Limits::default() }
+    }
+
+    /// BOX-1: tools that differ only in how long they may run share processes, each of which may run as long as the most
+    /// patient of them; the processor time of a process is bounded by that.
+    #[test]
+    fn a_process_may_run_as_long_as_any_of_its_tools() {
+        let launch = Launch::Stdio(Stdio::new("true", [""; 0]));
+        let mut server = Server::new("a".parse().unwrap(), launch, &GatewaySettings::default());
+        (server.isolation, server.limits) = (Isolation::Call, seconds(30));
+        let small = Limits { memory: Some(1 << 20), ..seconds(5) };
+        for (tool, limits) in [("quick", seconds(1)), ("slow", seconds(600)), ("small", small)] {
+            server.tools.insert(tool.to_owned(), ToolOverride { limits, ..ToolOverride::default() });
+        }
+        let pools = Pools::new(&server);
+        let of = |tool: &str| pools.get(pools.of(&server, tool)).limits;
+        for tool in ["quick", "slow", "other"] {
+            assert_eq!(of(tool), seconds(600), "{tool}");
+        }
+        assert_eq!(of("small"), small);
+        assert_eq!(longer(None, Some(Duration::from_secs(1))), None);
     }
 }
