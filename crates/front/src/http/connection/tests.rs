@@ -1,0 +1,279 @@
+//! Connections over pipes of this process, under a clock that the tests turn.
+
+use super::super::reply::Body;
+use super::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::task::JoinHandle;
+
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+
+fn start(answer: &'static str) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
+    start_within(Budget::process(), 100_000, answer)
+}
+
+fn start_within(
+    budget: &Arc<Budget>,
+    times: usize,
+    answer: &'static str,
+) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
+    let (client, server) = duplex(1024);
+    let answer = move |_| async move { Reply::new(Body::from(answer.repeat(times))) };
+    let budget = Arc::clone(budget);
+    let serving = async move {
+        let budget = &budget;
+        let member = Admission::new(1, budget).enter().unwrap();
+        connection(server, answer, CancellationToken::new(), &member.activity, HEAD_WITHIN).await
+    };
+    (client, tokio::spawn(serving))
+}
+
+/// BOUND-4: a head has its own time, from the beginning of the connection or from its first byte; between requests a
+/// client may be silent for longer.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_slow_with_its_headers_is_closed() {
+    for said in ["", "GET / HTTP/1.1\r\nhost: local"] {
+        let (mut client, served) = start("x");
+        let began = Instant::now();
+        client.write_all(said.as_bytes()).await.unwrap();
+        assert_eq!(served.await.unwrap().is_err(), !said.is_empty());
+        assert_eq!(began.elapsed().as_secs(), HEAD_WITHIN.as_secs(), "{said}");
+    }
+    let (mut client, served) = start("");
+    let mut heard = [0; 1000];
+    for _ in 0..3 {
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let read = client.read(&mut heard).await.unwrap();
+        assert!(heard[..read].starts_with(b"HTTP/1.1 200 OK"));
+        sleep(HEADERS_WITHIN / 2).await;
+    }
+    let began = Instant::now();
+    client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+    // However often a little more of it comes.
+    for _ in 0..3 {
+        sleep(HEAD_WITHIN / 4).await;
+        client.write_all(b"a: b\r\n").await.unwrap();
+    }
+    assert!(served.await.unwrap().is_err());
+    assert_eq!(began.elapsed().as_secs(), HEAD_WITHIN.as_secs());
+    let (mut client, served) = start("");
+    client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let began = Instant::now();
+    assert!(served.await.unwrap().unwrap_err().is_timeout());
+    assert_eq!(began.elapsed().as_secs(), HEADERS_WITHIN.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_its_answer_is_closed() {
+    let (mut client, served) = start("x");
+    client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut head = [0; 100];
+    client.read_exact(&mut head).await.unwrap();
+    let began = Instant::now();
+    assert!(served.await.unwrap().is_err());
+    assert_eq!(began.elapsed().as_secs(), STALLED_WRITE.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_slowly_is_served() {
+    let (mut client, served) = start("x");
+    client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+    let (mut total, mut piece) = (0, [0; 1024]);
+    loop {
+        sleep(STALLED_WRITE / 2).await;
+        match client.read(&mut piece).await.unwrap() {
+            0 => break,
+            read => total += read,
+        }
+    }
+    assert!(total > 100_000);
+    served.await.unwrap().unwrap();
+}
+
+/// A front whose connections answer with `ok`, behind a listener that has so many descriptors.
+struct Listener {
+    come: tokio::sync::mpsc::Sender<DuplexStream>,
+    shutdown: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+fn listen(most: usize, descriptors: usize) -> Listener {
+    let (come, waiting) = tokio::sync::mpsc::channel(100);
+    let (shutdown, open) = (CancellationToken::new(), Arc::new(()));
+    let ending = shutdown.clone();
+    let serving = tokio::spawn(async move {
+        let waiting = tokio::sync::Mutex::new(waiting);
+        let accept = {
+            let open = Arc::clone(&open);
+            async move || {
+                if Arc::strong_count(&open) - 2 >= descriptors {
+                    return Err(io::Error::from_raw_os_error(NO_DESCRIPTORS[0]));
+                }
+                waiting.lock().await.recv().await.ok_or_else(|| io::Error::other("over"))
+            }
+        };
+        let inner = ending.clone();
+        accept_all(
+            "a test",
+            &Admission::new(most, Budget::process()),
+            accept,
+            &ending,
+            |connections, stream, member| {
+                let (held, shutdown) = (Arc::clone(&open), inner.clone());
+                connections.spawn(async move {
+                    let _descriptor = held;
+                    let answer = |_| async { Reply::new(Body::from("ok")) };
+                    drop(connection(stream, answer, shutdown, &member.activity, HEAD_WITHIN).await);
+                });
+            },
+        )
+        .await;
+    });
+    Listener { come, shutdown, serving }
+}
+
+impl Listener {
+    async fn connect(&self) -> DuplexStream {
+        let (client, server) = duplex(1024);
+        self.come.send(server).await.unwrap();
+        client
+    }
+}
+
+async fn ask(client: &mut DuplexStream) -> String {
+    let asked = client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    let mut heard = vec![0; 1000];
+    let read = match asked {
+        Ok(()) => client.read(&mut heard).await.unwrap_or_default(),
+        Err(_) => 0,
+    };
+    String::from_utf8_lossy(&heard[..read]).into_owned()
+}
+
+/// BOUND-4: connections that are not used lock nobody out, and whoever was served is not closed for them.
+#[tokio::test(start_paused = true)]
+async fn idle_connections_lock_nobody_out() {
+    let front = listen(4, 100);
+    let mut served = front.connect().await;
+    assert!(ask(&mut served).await.ends_with("ok"));
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        idle.push(front.connect().await);
+    }
+    let mut newcomer = front.connect().await;
+    assert!(ask(&mut newcomer).await.ends_with("ok"));
+    assert!(ask(&mut served).await.ends_with("ok"), "it had sent a request");
+    for gone in &mut idle[..17] {
+        assert_eq!(gone.read(&mut [0]).await.unwrap(), 0, "closed");
+    }
+    front.shutdown.cancel();
+    front.serving.await.unwrap();
+}
+
+/// BOUND-4: where everybody is being served a newcomer hears that there is no room.
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_is_refused_where_all_are_served() {
+    let front = listen(0, 100);
+    let mut newcomer = front.connect().await;
+    let mut heard = String::new();
+    newcomer.read_to_string(&mut heard).await.unwrap();
+    let (head, body) = heard.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("\r\nretry-after: 5\r\n"), "{head}");
+    assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{heard}");
+    assert!(body.contains("all connections are in use"));
+    front.shutdown.cancel();
+    front.serving.await.unwrap();
+}
+
+/// BOUND-1: a front without descriptors closes what nobody uses and goes on.
+#[tokio::test(start_paused = true)]
+async fn a_front_without_descriptors_goes_on() {
+    let front = listen(100, 3);
+    let mut idle = [front.connect().await, front.connect().await, front.connect().await];
+    tokio::task::yield_now().await;
+    let began = Instant::now();
+    let mut newcomer = front.connect().await;
+    assert!(ask(&mut newcomer).await.ends_with("ok"));
+    assert!(began.elapsed() < HEAD_WITHIN, "it did not have to wait for the others to be late");
+    assert_eq!(idle[0].read(&mut [0]).await.unwrap(), 0, "closed");
+    front.shutdown.cancel();
+    front.serving.await.unwrap();
+}
+
+/// BOUND-3: answers that clients do not read are held for them, within the bounds; whoever comes then hears why its
+/// answer is not there.
+#[tokio::test(start_paused = true)]
+async fn answers_that_nobody_reads_are_bounded() {
+    let budget = Budget::new(10 << 20, 4 << 20);
+    let mut unread = Vec::new();
+    let ask = async |client: &mut DuplexStream| {
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut head = [0; 370];
+        client.read_exact(&mut head).await.unwrap();
+        String::from_utf8_lossy(&head).into_owned()
+    };
+    for number in 0..20 {
+        let (mut client, _served) = start_within(&budget, 3 << 20, "x");
+        let head = ask(&mut client).await;
+        assert_eq!(head.starts_with("HTTP/1.1 200 "), number < 3, "{number}: {head}");
+        if number >= 3 {
+            assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("limits.held_mb"), "{head}");
+        }
+        unread.push(client);
+    }
+    assert_eq!(budget.peak(), 9 << 20);
+    let (mut client, _served) = start_within(&budget, 5 << 20, "x");
+    assert!(ask(&mut client).await.contains("limits.held_per_peer_mb"));
+    drop(unread);
+    let (mut client, _served) = start_within(&budget, 3 << 20, "x");
+    assert!(ask(&mut client).await.starts_with("HTTP/1.1 200 "), "what the others held is free");
+}
+
+/// BOUND-3: bodies that were sent by half are held for their senders, within the bounds; others hear that there is no
+/// room.
+#[tokio::test(start_paused = true)]
+async fn bodies_that_are_sent_by_half_are_bounded() {
+    let budget = Budget::new(10 << 20, 4 << 20);
+    let start = || {
+        let (client, server) = duplex(1 << 16);
+        let budget = Arc::clone(&budget);
+        let served = tokio::spawn(async move {
+            let member = Admission::new(1, &budget).enter().unwrap();
+            let answer = |request: Request<Counted>| async {
+                let within = Duration::from_secs(60);
+                let read = super::super::body::read(request.into_body(), 16 << 20, within).await;
+                Reply::new(Body::from(format!("{read:?}").chars().take(100).collect::<String>()))
+            };
+            connection(server, answer, CancellationToken::new(), &member.activity, HEAD_WITHIN).await
+        });
+        (client, served)
+    };
+    let send = async |client: &mut DuplexStream, megabytes: usize, of: usize| {
+        let head = format!("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", of << 20);
+        client.write_all(head.as_bytes()).await.unwrap();
+        client.write_all(&vec![b'x'; megabytes << 20]).await.unwrap();
+    };
+    let mut halves = Vec::new();
+    for _ in 0..20 {
+        let (mut client, served) = start();
+        send(&mut client, 3, 4).await;
+        halves.push((client, served));
+    }
+    assert!(budget.peak() <= 10 << 20 && budget.held() >= 9 << 20, "{budget:?}");
+    let mut heard = [0; 1000];
+    let (last, _) = halves.last_mut().unwrap();
+    let read = last.read(&mut heard).await.unwrap();
+    assert!(String::from_utf8_lossy(&heard[..read]).contains("NoRoom(Total("), "{heard:?}");
+    drop(halves);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(budget.held(), 0);
+    let (mut client, _served) = start();
+    send(&mut client, 5, 5).await;
+    let read = client.read(&mut heard).await.unwrap();
+    assert!(String::from_utf8_lossy(&heard[..read]).contains("NoRoom(Peer("));
+    let (mut client, _served) = start();
+    send(&mut client, 3, 3).await;
+    let read = client.read(&mut heard).await.unwrap();
+    assert!(String::from_utf8_lossy(&heard[..read]).contains("Ok("), "a body that fits is read whole");
+}
