@@ -123,10 +123,11 @@ impl ServerOptions {
         self
     }
 
-    /// Where the server's lines about its own life go, in place of the subscriber of whoever starts it.
-    /// Lines about single upstreams and calls come from tasks of their own, and so always go to the
-    /// process's subscriber.
+    /// Where the server's lines about its own life go, in place of the subscriber of whoever starts it; failures of the
+    /// audit sink and panics while a request is answered are among them. Other lines about single upstreams and calls
+    /// come from tasks of their own, and go to the process's subscriber.
     pub fn logger(mut self, logger: Dispatch) -> Self {
+        self.gateway.logger = Some(logger.clone());
         self.logger = Some(logger);
         self
     }
@@ -262,6 +263,15 @@ impl Server {
     /// The gateway behind the transports.
     pub fn gateway(&self) -> &Gateway {
         &self.gateway
+    }
+
+    /// Offers another Rust tool from now on, before the start or while it runs; clients are told that the list has
+    /// changed.
+    ///
+    /// # Errors
+    /// When the tool cannot be registered. Nothing has changed then.
+    pub fn register(&self, tool: NativeTool) -> Result<(), RegisterError> {
+        self.gateway.register(tool)
     }
 
     /// Connects the transports, then starts the upstreams in the background: clients are answered at once.

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
 use tracing::field::Empty;
+use tracing::{Dispatch, Instrument};
 
 use crate::asking::Questioner;
 use crate::builtin::{server_health, server_ping};
@@ -31,6 +31,7 @@ use crate::errand::Outcome;
 use crate::error::CallError;
 use crate::feed::Feeds;
 use crate::life::Run;
+use crate::logger::Logger;
 use crate::names::is_under;
 use crate::native::{NativeTool, RegisterError};
 use crate::offers::{Offers, is_prefixed};
@@ -75,6 +76,9 @@ pub struct Options {
     pub log_lines: Option<LineSink>,
     /// Where running servers are shared; by default with every gateway of this process.
     pub registry: Registry,
+    /// Where the gateway tells of its own failures (a call that could not be recorded, a panic), in place of the
+    /// subscriber of whoever asks.
+    pub logger: Option<Dispatch>,
 }
 
 impl Default for Options {
@@ -90,6 +94,7 @@ impl Default for Options {
             tools: Vec::new(),
             log_lines: None,
             registry: Registry::of_this_process(),
+            logger: None,
         }
     }
 }
@@ -136,7 +141,8 @@ pub(crate) struct Inner {
     /// Tools that went with their server, which was removed.
     pub(crate) gone: Mutex<HashMap<Arc<str>, Arc<str>>>,
     pub(crate) chain: Chain,
-    natives: Vec<Arc<Registered>>,
+    /// The Rust tools; changed under `merging` alone.
+    pub(crate) natives: Mutex<Vec<Arc<Registered>>>,
     pub(crate) upstreams: RwLock<Vec<Upstream>>,
     pub(crate) queues: Queues,
     pub(crate) parks: Arc<Parks>,
@@ -176,6 +182,7 @@ impl Gateway {
             tools,
             log_lines,
             registry,
+            logger,
         } = options;
         let about = About::new(audit.instance());
         let server_info = Raw::encode(&json!({"name": "bridgehead", "version": version}));
@@ -187,30 +194,27 @@ impl Gateway {
             apart: places(),
             debug_errors: settings.debug_errors || settings.mode == Mode::Test,
             counters: Arc::new(Counters::default()),
+            logger: Logger(logger),
             bus: Bus::new(Arc::clone(&clock)),
             clock: Arc::clone(&clock),
         };
         let boot = boot.unwrap_or_else(|| clock.monotonic());
         let mut refused = None;
         let inner = Arc::new_cyclic(|gateway| {
-            let mut all = match settings.builtin {
+            let builtin = match settings.builtin {
                 true => vec![server_ping(gateway.clone()), server_health(gateway.clone())],
                 false => Vec::new(),
             };
-            let natives = match register(&mut all, tools, settings.mode) {
-                Ok(natives) => natives,
-                Err(error) => {
-                    refused = Some(error);
-                    Vec::new()
-                }
-            };
+            let mut natives = Vec::with_capacity(builtin.len() + tools.len());
+            let mut all = builtin.into_iter().chain(tools);
+            refused = all.try_for_each(|tool| Registered::add(&mut natives, tool, settings.mode)).err();
             let catalog =
                 Catalog::merge(shape(&settings), &natives, &Offers::default(), &chain.server_info, None);
             Inner {
                 boot,
                 version,
                 environment: Arc::new(environment),
-                natives,
+                natives: Mutex::new(natives),
                 upstreams: RwLock::default(),
                 queues: Queues::default(),
                 parks: Arc::default(),
@@ -602,16 +606,11 @@ impl Inner {
 
     pub(crate) fn merge_now(&self, _alone: &MutexGuard<'_, ()>) {
         let upstreams = self.upstreams.read().clone();
+        let natives = self.natives.lock().clone();
         let before = self.catalog.load_full();
         let info = &self.chain.server_info;
-        let after = Arc::new(Catalog::of(
-            shape(&self.settings),
-            &self.natives,
-            &upstreams,
-            &self.queues,
-            info,
-            &before,
-        ));
+        let after =
+            Arc::new(Catalog::of(shape(&self.settings), &natives, &upstreams, &self.queues, info, &before));
         let changed = after.changed(&before);
         let starting = after.starting;
         self.catalog.store(after);
@@ -629,21 +628,6 @@ fn declared(ask: &Ask) -> Abilities {
         Some(capabilities) if capabilities.as_str().len() > 2 => Abilities::declared(capabilities),
         _ => Abilities::NONE,
     }
-}
-
-fn register(
-    all: &mut Vec<NativeTool>,
-    more: Vec<NativeTool>,
-    mode: Mode,
-) -> Result<Vec<Arc<Registered>>, RegisterError> {
-    all.extend(more);
-    let mut registered = Vec::with_capacity(all.len());
-    for (position, tool) in all.iter().enumerate() {
-        let validator = tool.check(mode, &all[..position])?;
-        let definition = Raw::encode(&tool.definition());
-        registered.push(Arc::new(Registered { tool: tool.clone(), validator, definition }));
-    }
-    Ok(registered)
 }
 
 fn not_offered(method: &Method) -> RpcError {

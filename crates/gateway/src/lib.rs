@@ -14,6 +14,7 @@ mod gateway;
 mod instructions;
 mod items;
 mod life;
+mod logger;
 mod names;
 mod native;
 mod offers;

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use bridgehead_audit::CorrelationId;
 use bridgehead_config::Mode;
 use bridgehead_schema::Validator;
-use bridgehead_wire::Code;
+use bridgehead_wire::{Code, Raw};
 use futures_util::FutureExt;
 use serde_json::{Value, json};
 
 use crate::Principal;
+use crate::catalog::Registered;
 use crate::error::CallError;
+use crate::gateway::Gateway;
 
 /// What a tool needs of the gateway's mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +89,7 @@ type Handler = Arc<dyn Fn(Value, ToolContext) -> HandlerFuture + Send + Sync>;
 #[derive(Clone)]
 pub struct NativeTool {
     name: String,
+    title: Option<String>,
     description: String,
     input_schema: Value,
     data_schema: Value,
@@ -136,6 +139,7 @@ impl NativeTool {
     {
         Self {
             name: name.to_owned(),
+            title: None,
             description: description.to_owned(),
             input_schema,
             data_schema: json!({}),
@@ -144,6 +148,12 @@ impl NativeTool {
             read_only: false,
             handler: Arc::new(move |arguments, context| Box::pin(handler(arguments, context))),
         }
+    }
+
+    /// Gives it a name for people to read.
+    #[must_use]
+    pub fn title(self, title: impl Into<String>) -> Self {
+        Self { title: Some(title.into()), ..self }
     }
 
     /// Describes the data it answers with.
@@ -181,7 +191,7 @@ impl NativeTool {
     }
 
     /// The checks of registration, in the order a person would fix them.
-    pub(crate) fn check(&self, mode: Mode, registered: &[Self]) -> Result<Validator, RegisterError> {
+    fn check(&self, mode: Mode, registered: &[Arc<Registered>]) -> Result<Validator, RegisterError> {
         let mut letters = self.name.chars();
         let first_fits = letters.next().is_some_and(|c| c.is_ascii_lowercase() || c == '_');
         if !first_fits || !letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
@@ -193,7 +203,7 @@ impl NativeTool {
         }
         let validator = Validator::compile(&self.input_schema.to_string())
             .map_err(|error| bad_schema(error.to_string()))?;
-        if registered.iter().any(|other| other.name == self.name) {
+        if registered.iter().any(|other| other.tool.name == self.name) {
             return Err(RegisterError::Duplicate(self.name.clone()));
         }
         match self.needs.iter().find(|need| !need.admitted_by(mode)) {
@@ -204,7 +214,7 @@ impl NativeTool {
 
     /// Its entry in a tool list; the output schema describes the envelope.
     pub(crate) fn definition(&self) -> Value {
-        json!({
+        let mut definition = json!({
             "name": self.name,
             "description": self.description,
             "inputSchema": self.input_schema,
@@ -222,7 +232,11 @@ impl NativeTool {
                 "required": ["ok"],
             },
             "annotations": {"readOnlyHint": self.read_only},
-        })
+        });
+        if let Some(title) = &self.title {
+            definition["title"] = json!(title);
+        }
+        definition
     }
 
     /// Runs the handler. Its failure and its panic are both `HANDLER_ERROR`.
@@ -255,6 +269,30 @@ impl NativeTool {
                 })
             }
         }
+    }
+}
+
+impl Registered {
+    /// Adds a tool to those that are registered, if it may be.
+    pub(crate) fn add(all: &mut Vec<Arc<Self>>, tool: NativeTool, mode: Mode) -> Result<(), RegisterError> {
+        let validator = tool.check(mode, all)?;
+        let definition = Raw::encode(&tool.definition());
+        all.push(Arc::new(Self { tool, validator, definition }));
+        Ok(())
+    }
+}
+
+impl Gateway {
+    /// Offers another Rust tool from now on, whether the gateway runs or not; clients are told that the list has changed.
+    ///
+    /// # Errors
+    /// When the tool cannot be registered. Nothing has changed then.
+    pub fn register(&self, tool: NativeTool) -> Result<(), RegisterError> {
+        let gateway = self.inner();
+        let alone = gateway.merging.lock();
+        Registered::add(&mut gateway.natives.lock(), tool, gateway.settings.mode)?;
+        gateway.merge_now(&alone);
+        Ok(())
     }
 }
 
@@ -293,11 +331,13 @@ mod tests {
             let error = tool("a", schema).check(Mode::Full, &[]).err();
             assert!(matches!(error, Some(RegisterError::BadSchema { .. })), "{error:?}");
         }
-        let first = tool("a", object());
+        let mut registered = Vec::new();
+        assert_eq!(Registered::add(&mut registered, tool("a", object()), Mode::Full), Ok(()));
         assert_eq!(
-            tool("a", object()).check(Mode::Full, &[first]).err(),
-            Some(RegisterError::Duplicate("a".to_owned()))
+            Registered::add(&mut registered, tool("a", object()), Mode::Full),
+            Err(RegisterError::Duplicate("a".to_owned()))
         );
+        assert_eq!(registered.len(), 1);
     }
 
     /// SRV-5: a tool that needs what the mode does not admit is refused, and the error names both.

@@ -63,7 +63,9 @@ impl Gateway {
 
     fn answer_panic(&self, ask: &Ask, panic: &(dyn Any + Send)) -> RpcError {
         let (method, id) = (ask.method.as_str(), correlation(ask));
-        tracing::error!(correlationId = %id, method, panic = words(panic), "answering a request panicked");
+        self.inner().chain.logger.tell(|| {
+            tracing::error!(correlationId = %id, method, panic = words(panic), "answering a request panicked");
+        });
         self.inner().panicked.cancel();
         let message = format!("the gateway panicked while it answered `{method}`; its log says where");
         let error = CallError::new(Code::HandlerError, message).after_sending();

@@ -433,6 +433,8 @@ async fn retries_are_logged_to_the_logger_of_the_options() {
     let world = World::new(&[Turn::Fail(-32603), Turn::Fail(-32001)]);
     let lines = Lines::default();
     let logger = Some(Dispatch::new(lines.clone()));
+    // With one dispatcher alone, `tracing` remembers for every thread what the first thread wanted of a line.
+    let _second = Dispatch::new(Lines::default());
     let options = ConnectOptions { factory: Some(world.factory()), logger, ..ConnectOptions::default() };
     let bridge = connect_to_server("memory:scripted", options).await.unwrap();
     call_tool(&bridge, "add", &json!({}), &world.options(Retry::Always)).await.unwrap();

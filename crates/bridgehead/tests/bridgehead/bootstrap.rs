@@ -380,6 +380,60 @@ async fn a_backtrace_in_mode_test_only() {
     }
 }
 
+/// PIPE-6, SRV-1: an exit that fails is logged to the embedder's logger, as an error that names the call.
+#[tokio::test]
+async fn a_failing_exit_reaches_the_logger() {
+    let (lines, recorder) = (Lines::default(), Recorder::new());
+    recorder.fail_exit(true);
+    let (mut client, transport) = memory();
+    let options = Server::builder().process_handlers(false).logger(lines.logger());
+    let server = options.audit(Arc::new(recorder)).transport(transport).build().unwrap();
+    let running = server.start().await.unwrap();
+    assert_eq!(client.call("server_ping").await["structuredContent"]["ok"], true);
+    let logged = lines.text();
+    let line = logged.lines().find(|line| line.contains("the end of a call could not be recorded"));
+    let line = line.unwrap_or_else(|| panic!("{logged}"));
+    assert!(
+        line.contains("ERROR") && line.contains("tool=server_ping") && line.contains("correlationId="),
+        "{line}"
+    );
+    running.stop().await;
+}
+
+/// SRV-8: a tool may have a title, and be registered on a server that is built or runs. What may not be registered
+/// changes nothing.
+#[tokio::test]
+async fn tools_are_registered_on_a_built_server() {
+    let (mut client, transport) = memory();
+    let server = Server::builder().process_handlers(false).mode(Mode::Readonly).transport(transport);
+    let server = server.register(tool("early").title("The first")).build().unwrap();
+    server.register(tool("built")).unwrap();
+    let running = server.start().await.unwrap();
+    let mut changes = server.gateway().catalog_changes();
+    server.register(tool("late").title("The last")).unwrap();
+    assert!(changes.has_changed().unwrap());
+    changes.mark_unchanged();
+    assert_eq!(server.register(tool("late")), Err(RegisterError::Duplicate("late".to_owned())));
+    assert_eq!(server.register(tool("server_ping")), Err(RegisterError::Duplicate("server_ping".to_owned())));
+    assert_eq!(server.register(tool("Bad")), Err(RegisterError::BadName("Bad".to_owned())));
+    let writing = server.register(tool("writing").needs(Need::Write));
+    assert!(matches!(writing, Err(RegisterError::NotAdmitted { .. })), "{writing:?}");
+    assert!(!changes.has_changed().unwrap());
+    let listed = client.request("tools/list", json!({})).await;
+    let listed = listed["result"]["tools"].as_array().unwrap().iter();
+    let listed: Vec<_> = listed.map(|tool| (tool["name"].clone(), tool.get("title").cloned())).collect();
+    let expected = [
+        ("server_ping", None),
+        ("server_health", None),
+        ("early", Some("The first")),
+        ("built", None),
+        ("late", Some("The last")),
+    ];
+    assert_eq!(listed, expected.map(|(name, title)| (json!(name), title.map(|title| json!(title)))));
+    assert_eq!(client.call("late").await["structuredContent"]["ok"], true);
+    running.stop().await;
+}
+
 /// POOL-9: an embedding program takes the lines about its servers by callback.
 #[tokio::test]
 async fn lines_of_servers_go_to_the_embedder() {

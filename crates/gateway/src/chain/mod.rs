@@ -24,6 +24,7 @@ use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::Route;
 use crate::errand::Outcome;
 use crate::error::CallError;
+use crate::logger::Logger;
 use crate::relay::{Input, Reply};
 use crate::trace::Trace;
 use record::Record;
@@ -68,6 +69,8 @@ pub(crate) struct Chain {
     pub(crate) debug_errors: bool,
     pub(crate) counters: Arc<Counters>,
     pub(crate) bus: Bus,
+    /// Where failures of the record are told of.
+    pub(crate) logger: Logger,
 }
 
 /// What has been counted since the start.

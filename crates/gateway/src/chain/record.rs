@@ -19,6 +19,7 @@ use futures_util::FutureExt;
 use tracing::{Level, debug, enabled, error, trace};
 
 use super::{Call, Chain, Counters, Outcome};
+use crate::logger::Logger;
 use crate::panics;
 
 /// What the bus calls a call that its client no longer wanted.
@@ -36,6 +37,7 @@ struct Open {
     clock: Arc<dyn Clock>,
     bus: Bus,
     counters: Arc<Counters>,
+    logger: Logger,
     call: AuditCall,
     arguments: Bytes,
     /// When its enter event was made, from where its duration runs.
@@ -62,6 +64,7 @@ impl Record {
                 clock: Arc::clone(&chain.clock),
                 bus: chain.bus.clone(),
                 counters: Arc::clone(&chain.counters),
+                logger: chain.logger.clone(),
                 call: AuditCall {
                     tool: Arc::clone(&call.tool),
                     server: call.route.as_ref().ok().and_then(|route| route.server.clone()),
@@ -87,7 +90,7 @@ impl Record {
         open.stage = Stage::Entered(None);
         open.stage = Stage::Entering(entering?);
         let Stage::Entering(entering) = &mut open.stage else { return Ok(()) };
-        let entered = recorded(entering).await;
+        let entered = recorded(&open.logger, entering).await;
         let ticket = entered.as_ref().ok().copied().flatten();
         open.stage = Stage::Entered(ticket);
         entered.map(drop)
@@ -119,7 +122,8 @@ impl Open {
         let now = self.clock.now();
         self.entered = Some(now);
         let event = Enter::new(self.call.clone(), self.arguments.clone(), validated, now);
-        catch_unwind(AssertUnwindSafe(|| self.audit.enter(&event))).map_err(sink_panicked)
+        catch_unwind(AssertUnwindSafe(|| self.audit.enter(&event)))
+            .map_err(|panic| sink_panicked(&self.logger, &*panic))
     }
 
     fn close(&self, ticket: Option<Ticket>, ending: Ending, retryable: bool) {
@@ -129,9 +133,11 @@ impl Open {
         self.log(&event);
         self.bus.tell(self.call.correlation, self.call.server.as_ref(), || self.told(&event, retryable));
         let exited = catch_unwind(AssertUnwindSafe(|| self.audit.exit(ticket, event)));
-        if let Err(error) = exited.unwrap_or_else(|panic| Err(sink_panicked(panic))) {
+        if let Err(error) = exited.unwrap_or_else(|panic| Err(sink_panicked(&self.logger, &*panic))) {
             self.counters.audit_exit_failures.fetch_add(1, Ordering::Relaxed);
-            error!(correlationId = %self.call.correlation, tool = %self.call.tool, %error, "the end of a call could not be recorded");
+            self.logger.tell(|| {
+                error!(correlationId = %self.call.correlation, tool = %self.call.tool, %error, "the end of a call could not be recorded");
+            });
         }
     }
 
@@ -211,11 +217,13 @@ impl Drop for Record {
         // Cancelled while it waited for its turn, or for its enter: it still leaves its pair.
         runtime.spawn(async move {
             let entered = match entering.map_or_else(|| open.begin_enter(false), Ok) {
-                Ok(mut entering) => recorded(&mut entering).await,
+                Ok(mut entering) => recorded(&open.logger, &mut entering).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = &entered {
-                error!(correlationId = %open.call.correlation, %error, "a cancelled call could not be recorded");
+                open.logger.tell(|| {
+                    error!(correlationId = %open.call.correlation, %error, "a cancelled call could not be recorded");
+                });
             }
             open.close(entered.ok().flatten(), ending, false);
         });
@@ -223,13 +231,16 @@ impl Drop for Record {
 }
 
 /// Waits until the sink has taken the enter. A sink that panics has failed.
-async fn recorded(entering: &mut EnterFuture) -> Result<Option<Ticket>, AuditError> {
-    AssertUnwindSafe(entering).catch_unwind().await.unwrap_or_else(|panic| Err(sink_panicked(panic)))
+async fn recorded(logger: &Logger, entering: &mut EnterFuture) -> Result<Option<Ticket>, AuditError> {
+    AssertUnwindSafe(entering)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|panic| Err(sink_panicked(logger, &*panic)))
 }
 
 /// What the panic said is for the log alone: it may quote the event.
-fn sink_panicked(panic: Box<dyn Any + Send>) -> AuditError {
-    error!(panic = panics::words(&*panic), "the audit sink panicked");
+fn sink_panicked(logger: &Logger, panic: &(dyn Any + Send)) -> AuditError {
+    logger.tell(|| error!(panic = panics::words(panic), "the audit sink panicked"));
     AuditError::Failed("the sink panicked".to_owned())
 }
 
