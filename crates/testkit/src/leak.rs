@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::runtime::Handle;
@@ -35,6 +35,9 @@ struct ProcessKey {
 pub struct LeakCheck {
     mark: String,
     whole_process: bool,
+    /// Whether a test that never asks fails.
+    required: bool,
+    asked: AtomicBool,
     patience: Duration,
     children: BTreeSet<ProcessKey>,
     descriptors: BTreeMap<u32, PathBuf>,
@@ -62,6 +65,8 @@ impl LeakCheck {
         Self {
             mark: format!("{}-{nanoseconds}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)),
             whole_process: std::env::var("NEXTEST_EXECUTION_MODE").as_deref() == Ok("process-per-test"),
+            required: false,
+            asked: AtomicBool::new(false),
             patience: PATIENCE,
             children: descendants(&processes()).map(|process| process.key.clone()).collect(),
             descriptors: descriptors(),
@@ -73,6 +78,13 @@ impl LeakCheck {
     #[must_use]
     pub fn whole_process(mut self, alone: bool) -> Self {
         self.whole_process = alone;
+        self
+    }
+
+    /// Fails a test that drops the check without having asked it: nothing else tells that it was forgotten.
+    #[must_use]
+    pub fn required(mut self) -> Self {
+        self.required = true;
         self
     }
 
@@ -97,6 +109,7 @@ impl LeakCheck {
 
     /// Waits until nothing is left, or gives what still is when patience ends.
     pub async fn settle(&self) -> Result<(), Leftovers> {
+        self.asked.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + self.patience;
         loop {
             let left = self.leftovers();
@@ -141,6 +154,13 @@ impl LeakCheck {
             descriptors: open.into_iter().collect(),
             tasks: tasks().saturating_sub(self.tasks),
         }
+    }
+}
+
+impl Drop for LeakCheck {
+    fn drop(&mut self) {
+        let forgotten = self.required && !self.asked.load(Ordering::Relaxed);
+        assert!(!forgotten || std::thread::panicking(), "the test never asked what it left behind");
     }
 }
 

@@ -51,6 +51,13 @@ fn a_child_that_lives_or_is_a_zombie_is_found() {
     });
 }
 
+/// A check that is required and was forgotten fails its test.
+#[test]
+#[should_panic(expected = "never asked what it left behind")]
+fn a_required_check_is_not_forgotten() {
+    drop(check().required());
+}
+
 /// An orphan has another parent, but still the mark in its environment.
 #[test]
 fn an_orphan_is_found_by_its_mark() {

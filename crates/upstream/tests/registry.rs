@@ -22,7 +22,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self { registry: Registry::new(), leaks: LeakCheck::start() }
+        Self { registry: Registry::new(), leaks: LeakCheck::start().required() }
     }
 
     fn server(&self, name: &str, mock: &Mock) -> Server {

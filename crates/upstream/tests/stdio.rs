@@ -44,7 +44,7 @@ impl Running {
     }
 
     fn start_with(mock: &Mock, environment: &BTreeMap<String, String>) -> Self {
-        let leaks = LeakCheck::start();
+        let leaks = LeakCheck::start().required();
         let (program, args) = mock.command();
         let mut stdio = Stdio::new(program.to_str().unwrap(), args);
         let (mark, value) = leaks.marker();
@@ -479,6 +479,8 @@ async fn a_server_that_floods_requests_is_ended() {
     let down = states.wait_for(|state| matches!(state, State::Restarting(_))).await.unwrap().clone();
     let State::Restarting(outage) = down else { unreachable!() };
     assert!(outage.reason.contains("does not read the answers"), "{}", outage.reason);
+    // Both look at the whole process, so that neither may still run.
     other.upstream.stop().await;
     flooding.end().await;
+    other.end().await;
 }

@@ -51,7 +51,7 @@ pub(crate) fn mock() -> Mock {
 
 impl World {
     pub(crate) fn new(way: Way, mock: Mock) -> Self {
-        let leaks = LeakCheck::start();
+        let leaks = LeakCheck::start().required();
         let (name, value) = leaks.marker();
         let mock = mock.variable(name, value);
         let peer = match way {
