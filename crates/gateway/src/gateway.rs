@@ -10,7 +10,7 @@ use bridgehead_audit::{AuditSink, Clock, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_events::Bus;
 use bridgehead_schema::HeaderParameter;
-use bridgehead_upstream::{Features, LineSink, Lists, Records, Registry, State, Upstream};
+use bridgehead_upstream::{Features, INIT_TIMEOUT, LineSink, Lists, Records, Registry, State, Upstream};
 use bridgehead_wire::{
     Abilities, Ambiguous, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key,
 };
@@ -26,7 +26,7 @@ use crate::asking::Questioner;
 use crate::builtin::{server_health, server_ping};
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::{Catalog, Registered, Shape};
-use crate::chain::{Call, Chain, Counters, places};
+use crate::chain::{Call, Cancels, Chain, Counters, places};
 use crate::errand::Outcome;
 use crate::error::CallError;
 use crate::feed::Feeds;
@@ -195,6 +195,7 @@ impl Gateway {
             debug_errors: settings.debug_errors || settings.mode == Mode::Test,
             counters: Arc::new(Counters::default()),
             logger: Logger(logger),
+            cancels: Cancels::default(),
             bus: Bus::new(Arc::clone(&clock)),
             clock: Arc::clone(&clock),
         };
@@ -573,10 +574,27 @@ impl Inner {
             all => all.iter().find(|upstream| is_under(name, upstream.name().as_ref())),
         };
         match owner.map(|owner| (owner.name(), owner.state())) {
-            Some((server, State::Restarting(outage))) => CallError::new(
-                if outage.last.is_some() { Code::ProviderUnavailable } else { Code::ProviderInitFailed },
-                format!("{kind} `{name}` is not known: server `{server}` is down: {}", outage.reason),
-            ),
+            Some((server, State::Restarting(outage))) if outage.lasting && outage.last.is_none() => {
+                CallError::new(
+                    Code::ProviderInitFailed,
+                    format!("{kind} `{name}` is not known: server `{server}` is down: {}", outage.reason),
+                )
+            }
+            Some((server, State::Restarting(outage))) => {
+                let age = outage.since.elapsed();
+                CallError::new(
+                    match outage.may_bring() && age < INIT_TIMEOUT {
+                        true => Code::RestartInProgress,
+                        false => Code::ProviderUnavailable,
+                    },
+                    format!(
+                        "{kind} `{name}` is not known now: server `{server}` has been down for {} s and is being \
+                         restarted; call again later: {}",
+                        age.as_secs(),
+                        outage.reason
+                    ),
+                )
+            }
             Some((server, State::Failed(failure))) => CallError::new(
                 Code::ProviderInitFailed,
                 format!("{kind} `{name}` is not known: server `{server}` does not serve: {}", failure.reason),

@@ -193,15 +193,21 @@ impl Gateway {
         report
     }
 
-    /// Says that a session gave up on a call of this tool; the call itself is cancelled by dropping it. A process
-    /// that is the session's own is started anew if it took too long, and whatever it still does ends. Says
-    /// whether that happens.
+    /// Gives up a session's calls of this tool, whoever runs them: a shared server is told, a process of the call's own is
+    /// killed, and their clients are answered. Where they took too long, a process that is the session's own is started
+    /// anew, and any other server is probed. Says whether there was anything to give up or to start anew.
     pub fn cancel_tool(&self, session: &Session, tool: &str, reason: CancelReason) -> bool {
         let catalog = self.inner().catalog.load();
         let Some(Target::Upstream { upstream, .. }) = catalog.route(tool).map(|route| &route.target) else {
             return false;
         };
-        reason == CancelReason::Timeout && session.own(upstream).is_some_and(|own| restart_own(&own))
+        let reached = self.inner().chain.cancels.cancel(session.number(), tool, reason);
+        let late = reason == CancelReason::Timeout;
+        let restarted = late && session.own(upstream).is_some_and(|own| restart_own(&own));
+        if late && reached && !restarted {
+            upstream.suspect();
+        }
+        reached || restarted
     }
 }
 

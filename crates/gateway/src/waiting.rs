@@ -49,7 +49,7 @@ impl Gateway {
 }
 
 impl Inner {
-    /// Until when a call that began then waits for the servers that are starting and may have what it names.
+    /// Until when a call that began then waits for the servers that are starting, be it again, and may have what it names.
     fn starts_until(&self, name: Option<&str>, began: Instant) -> Option<Instant> {
         let upstreams = self.upstreams.read();
         let may_have = |upstream: &&Upstream| {
@@ -63,6 +63,8 @@ impl Inner {
         let until = upstreams.iter().filter(may_have).filter_map(|upstream| {
             let patience = match upstream.state() {
                 State::Starting { since, known: None } => since + INIT_TIMEOUT,
+                // Its tools are not listed, or not any more, and the next attempt may bring them.
+                State::Restarting(outage) if outage.may_bring() => outage.since + INIT_TIMEOUT,
                 // It serves, and its list is being merged.
                 State::Ready(_) if catalog.place(upstream.name().as_ref()).is_none() => {
                     Instant::now() + self.settings.list_wait

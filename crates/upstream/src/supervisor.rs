@@ -67,11 +67,13 @@ struct Refusal {
     ran: bool,
     /// Whether its confinement may have to do with it.
     walls: bool,
+    /// Whether it will be the same at the next attempt.
+    lasting: bool,
 }
 
 impl From<String> for Refusal {
     fn from(reason: String) -> Self {
-        Self { reason, sandbox: false, ran: true, walls: true }
+        Self { reason, sandbox: false, ran: true, walls: true, lasting: false }
     }
 }
 
@@ -153,7 +155,7 @@ impl Supervisor {
             // One id for an attempt and all that follows from it.
             let cause = CorrelationId::mint();
             let listed_until = since + LISTED_FOR;
-            let reason = match self.unlisting(listed_until, self.come_up(restarts, cause)).await {
+            let (reason, lasting) = match self.unlisting(listed_until, self.come_up(restarts, cause)).await {
                 Err(Refusal { reason, sandbox: true, .. }) => {
                     error!(server = %self.label(), reason, "was not started");
                     return Failure { stage: FailureStage::Sandbox, reason };
@@ -200,15 +202,15 @@ impl Supervisor {
                         }
                     };
                     // Down before its process is ended, so that nobody calls on a link that is about to go.
-                    self.down(since, attempts, &reason, known.as_ref());
+                    self.down(since, attempts, (&reason, false), known.as_ref());
                     if let Some(process) = current.take() {
                         self.end(process, cause).await;
                     }
-                    reason
+                    (reason, false)
                 }
-                Err(Refusal { reason, .. }) => {
+                Err(Refusal { reason, lasting, .. }) => {
                     error!(server = %self.label(), attempt = attempts, reason, "did not come up");
-                    reason
+                    (reason, lasting)
                 }
             };
             let stage = if served { FailureStage::Crashed } else { FailureStage::Init };
@@ -225,7 +227,7 @@ impl Supervisor {
                 delay_ms: milliseconds(delay),
                 reason: Excerpt::new(&self.redactor, &reason),
             });
-            self.down(since, attempts, &reason, known.as_ref());
+            self.down(since, attempts, (&reason, lasting), known.as_ref());
             warn!(server = %self.label(), attempt = attempts, ?delay, "restart scheduled");
             let waiting = async {
                 tokio::select! {
@@ -309,9 +311,17 @@ impl Supervisor {
         work.await
     }
 
-    fn down(&self, since: Instant, attempts: u32, reason: &str, last: Option<&Arc<Listing>>) {
+    /// Says that it is down, for a reason that may be a lasting one.
+    fn down(
+        &self,
+        since: Instant,
+        attempts: u32,
+        (reason, lasting): (&str, bool),
+        last: Option<&Arc<Listing>>,
+    ) {
         let listed = since.elapsed() < LISTED_FOR;
-        let outage = Outage { since, attempts, reason: reason.to_owned(), last: last.cloned(), listed };
+        let outage =
+            Outage { since, attempts, reason: reason.to_owned(), last: last.cloned(), listed, lasting };
         self.become_state(State::Restarting(Arc::new(outage)));
     }
 
@@ -361,6 +371,7 @@ impl Supervisor {
                     .map_err(|error| Refusal {
                         sandbox: error.is_of_sandbox(),
                         ran: !matches!(error, ConnectError::Spawn(_)),
+                        lasting: error.is_lasting(),
                         walls: match &error {
                             ConnectError::Spawn(SpawnError::NotExecutable { .. }) => true,
                             ConnectError::Spawn(error) => error.is_of_sandbox(),

@@ -87,6 +87,16 @@ pub struct Outage {
     pub last: Option<Arc<Listing>>,
     /// Whether its tools still stand in the lists.
     pub listed: bool,
+    /// Whether the last attempt failed for what no further one mends: there is no such program, or no revision that both
+    /// sides speak.
+    pub lasting: bool,
+}
+
+impl Outage {
+    /// Whether the next attempt may bring what is in no list now.
+    pub fn may_bring(&self) -> bool {
+        !self.lasting && (self.last.is_none() || !self.listed)
+    }
 }
 
 /// Why a server does not serve and will not.

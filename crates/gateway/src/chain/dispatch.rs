@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use std::pin::pin;
+
 use bridgehead_config::Output;
 use bridgehead_upstream::{Tool, Upstream};
+use bridgehead_wire::{Code, RpcError, code};
 use serde_json::{Value, json};
 use tracing::debug;
 
@@ -14,6 +17,7 @@ use super::{Call, Chain, Outcome, envelope_result};
 use crate::catalog::Registered;
 use crate::errand::{Errand, Subject, addressed, read};
 use crate::error::CallError;
+use crate::life::CancelReason;
 use crate::native::ToolContext;
 use crate::queue::Queue;
 use crate::relay::{Input, Rewrite};
@@ -69,7 +73,15 @@ async fn run_upstream(
         trace: call.trace,
         progress: call.progress.as_ref(),
     };
-    let outcome = errand.run(upstream, queue, |queued| record.waited(queued)).await?;
+    let cancels = &chain.cancels;
+    let cancelled = pin!(cancels.watch(call.caller.session.number(), &call.tool, call.correlation));
+    let running = pin!(errand.run(upstream, queue, |queued| record.waited(queued)));
+    let outcome = tokio::select! {
+        biased;
+        // Leaving drops the errand, which reaches whoever runs the call.
+        reason = cancelled => return given_up(upstream, &tool.name, reason),
+        outcome = running => outcome?,
+    };
     let outcome = addressed(chain.uris, upstream.name().as_ref(), outcome)?;
     match upstream.config().output {
         Output::Off => Ok(outcome),
@@ -78,5 +90,21 @@ async fn run_upstream(
             Ok(outcome)
         }
         Output::Enforce => broken_promise(chain, call, tool, &outcome).await.map_or(Ok(outcome), Err),
+    }
+}
+
+/// How a call ends that somebody other than its client gave up.
+fn given_up(upstream: &Upstream, tool: &str, reason: CancelReason) -> Result<Outcome, CallError> {
+    let server = upstream.name();
+    match reason {
+        CancelReason::Timeout => {
+            let message =
+                format!("server `{server}` did not answer tool `{tool}` in time (tool failed: timeout)");
+            Err(CallError::new(Code::ProviderTimeout, message).after_sending())
+        }
+        CancelReason::Client => {
+            let message = format!("the call of tool `{tool}` of server `{server}` was cancelled");
+            Ok(Outcome::Relayed(RpcError::new(code::INTERNAL_ERROR, &message)))
+        }
     }
 }

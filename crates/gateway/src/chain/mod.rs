@@ -1,6 +1,7 @@
 //! The five stages that every call passes, built-in or upstream, in one function.
 
 mod apart;
+mod cancels;
 mod dispatch;
 mod lock;
 mod output;
@@ -30,6 +31,7 @@ use crate::trace::Trace;
 use record::Record;
 
 pub(crate) use apart::places;
+pub(crate) use cancels::Cancels;
 
 /// One tool invocation.
 pub(crate) struct Call<'a> {
@@ -68,6 +70,8 @@ pub(crate) struct Chain {
     /// Whether errors may show what happened inside.
     pub(crate) debug_errors: bool,
     pub(crate) counters: Arc<Counters>,
+    /// How others than its client end a call.
+    pub(crate) cancels: Cancels,
     pub(crate) bus: Bus,
     /// Where failures of the record are told of.
     pub(crate) logger: Logger,

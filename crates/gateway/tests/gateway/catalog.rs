@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::support::Fixture;
-use bridgehead_config::{Mode, Prefix, Retry, ToolFilter};
+use bridgehead_config::{Launch, Mode, Prefix, Retry, ToolFilter};
+use bridgehead_gateway::Options;
 use bridgehead_testkit::{Behaviour, Mock, Probe, Tool};
 use bridgehead_upstream::State;
 use bridgehead_wire::Revision;
@@ -136,15 +137,69 @@ async fn a_broken_server_does_not_hurt_the_others() {
     let broken = Mock::legacy()
         .on_probe(Probe::Exit { status: 1 })
         .on_initialize(bridgehead_testkit::Initialize::Exit { status: 7 });
-    let fixture = Fixture::start(&[("broken", broken), ("good", mock(&["a"]))], |_| ());
+    let fixture = Fixture::start(&[("broken", broken), ("good", mock(&["a"]))], |options| {
+        options.servers[0].request_timeout = Duration::from_millis(300);
+    });
     assert_eq!(fixture.names().await, ["good__a", "server_ping", "server_health"]);
     let health = fixture.gateway.health();
     assert_eq!(health["upstreams"][0]["state"], "restarting");
     assert!(health["upstreams"][0]["reason"].as_str().unwrap().contains("exit status 7"), "{health}");
     assert_eq!(health["upstreams"][1]["state"], "ready");
     let error = fixture.call("broken__a", json!({})).await.unwrap_err();
-    assert_eq!(error["data"]["code"], "PROVIDER_INIT_FAILED");
+    assert_eq!(error["data"]["code"], "mcp_restart_in_progress");
     assert!(error["message"].as_str().unwrap().contains("exit status 7"), "{error}");
+    fixture.end().await;
+}
+
+/// Has the first server fail at its first `failures` starts. Each attempt starts it twice: with the probe, and without.
+fn failing_first(options: &mut Options, folder: &std::path::Path, failures: usize) {
+    let Launch::Stdio(stdio) = &mut options.servers[0].launch else { unreachable!() };
+    let script = format!(
+        "n=$(ls '{folder}' | wc -l); touch '{folder}'/$$; [ $n -ge {failures} ] || exit 7; exec \"$@\"",
+        folder = folder.display()
+    );
+    let program = std::mem::replace(&mut stdio.command, "/bin/sh".to_owned());
+    let args = std::mem::take(&mut stdio.args);
+    stdio.args = ["-c".to_owned(), script, "sh".to_owned(), program].into_iter().chain(args).collect();
+}
+
+/// POOL-2: a first call of a server that does not come up at once waits for the next attempts, not longer than its own
+/// time. POOL-11: it is then told that the server is being restarted, and may be made again; after a minute it is told so
+/// at once, with the age of the outage.
+#[tokio::test]
+async fn a_first_call_waits_for_the_attempts_to_start_its_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::start(&[("m", mock(&["a"]))], |options| failing_first(options, folder.path(), 4));
+    fixture.gateway.settled().await;
+    let state = fixture.gateway.upstreams()[0].state();
+    assert!(matches!(state, State::Restarting(_)), "it failed at first: {state:?}");
+    fixture.call("a", json!({})).await.unwrap();
+    fixture.end().await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::start(&[("m", mock(&["a"]))], |options| {
+        failing_first(options, folder.path(), usize::MAX);
+        options.servers[0].request_timeout = Duration::from_millis(300);
+    });
+    fixture.gateway.settled().await;
+    let began = tokio::time::Instant::now();
+    let error = fixture.call("a", json!({})).await.unwrap_err();
+    assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
+    let told = |error: &Value| (error["data"]["code"].clone(), error["data"]["retryable"].clone());
+    assert_eq!(told(&error), (json!("mcp_restart_in_progress"), json!(true)), "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("is being restarted; call again later: "), "{message}");
+    assert!(message.contains("exit status 7"), "{message}");
+
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let began = tokio::time::Instant::now();
+    let error = fixture.call("a", json!({})).await.unwrap_err();
+    assert_eq!(began.elapsed().as_millis(), 0, "no waiting any more");
+    tokio::time::resume();
+    assert_eq!(told(&error), (json!("PROVIDER_UNAVAILABLE"), json!(true)), "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("has been down for 6"), "{message}");
     fixture.end().await;
 }
 

@@ -342,3 +342,60 @@ async fn a_process_of_a_session_that_hangs_is_restarted() {
     assert_eq!(shared.call_as(&session, LEGACY, "pid").await.unwrap(), first);
     shared.end().await;
 }
+
+/// POOL-10: `cancel_tool` reaches whoever runs the session's call: a shared server is told, a process of the call's own is
+/// killed. Calls of other sessions and of other tools go on.
+#[tokio::test]
+async fn a_call_is_given_up_whoever_runs_it() {
+    let mock = mock()
+        .tool("hang", Behaviour::HangUntilCancelled)
+        .tool("wait", Behaviour::HangUntilCancelled)
+        .tool("report", Behaviour::ReportCancelled);
+    for isolation in [Isolation::Shared, Isolation::Call] {
+        let fixture =
+            Fixture::start(&[("m", mock.clone())], |options| options.servers[0].isolation = isolation);
+        fixture.gateway.settled().await;
+        let [mine, theirs] = [Session::new(), Session::new()];
+        let call = |session: &Session, tool: &'static str| {
+            let (gateway, session) = (fixture.gateway.clone(), session.clone());
+            tokio::spawn(async move { call_as(&gateway, &session, LEGACY, tool).await })
+        };
+        let running = || fixture.gateway.upstreams()[0].in_flight();
+        let cancel = |tool, reason| fixture.gateway.cancel_tool(&mine, tool, reason);
+        let others = [call(&theirs, "hang"), call(&mine, "wait")];
+        until(|| running() == 2).await;
+        assert!(
+            !cancel("hang", CancelReason::Client),
+            "{isolation:?}: another session's is not mine to give up"
+        );
+        for reason in [CancelReason::Client, CancelReason::Timeout] {
+            let given_up = call(&mine, "hang");
+            until(|| running() == 3).await;
+            assert!(cancel("hang", reason), "{isolation:?}");
+            let error = given_up.await.unwrap().unwrap_err();
+            let message = error["message"].as_str().unwrap();
+            match reason {
+                CancelReason::Client => {
+                    assert_eq!(message, "the call of tool `hang` of server `m` was cancelled");
+                }
+                CancelReason::Timeout => {
+                    assert!(message.ends_with("(tool failed: timeout)"), "{message}");
+                    assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT");
+                }
+            }
+            until(|| running() == 2).await;
+        }
+        assert!(!cancel("hang", CancelReason::Client), "{isolation:?}: it runs no more");
+        if isolation == Isolation::Shared {
+            let report = fixture.call_as(&theirs, LEGACY, "report").await.unwrap();
+            let report: Value = serde_json::from_str(&report).unwrap();
+            assert_eq!(report["cancelled"].as_array().unwrap().len(), 2, "the server was told: {report}");
+        }
+        assert!(others.iter().all(|other| !other.is_finished()), "{isolation:?}: others go on");
+        for other in others {
+            other.abort();
+            assert!(other.await.unwrap_err().is_cancelled());
+        }
+        fixture.end().await;
+    }
+}

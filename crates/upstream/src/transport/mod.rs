@@ -97,6 +97,17 @@ fn opening(era: EraChoice) -> Opening {
 }
 
 impl ConnectError {
+    /// Whether it will be the same at the next attempt, unless somebody changes something.
+    pub(crate) const fn is_lasting(&self) -> bool {
+        match self {
+            Self::Spawn(error) => !matches!(error, SpawnError::Other { .. }),
+            Self::Negotiate(error) => {
+                matches!(error, NegotiateError::Incompatible { .. } | NegotiateError::NotModern { .. })
+            }
+            Self::Unusable(_) => true,
+        }
+    }
+
     /// Whether the server would have run, but not as limited and confined as was asked.
     pub(crate) fn is_of_sandbox(&self) -> bool {
         matches!(self, Self::Spawn(error) if error.is_of_sandbox())
