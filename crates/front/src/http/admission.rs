@@ -39,7 +39,8 @@ pub(crate) struct Activity {
     born: Instant,
     /// Whether some of an answer waits for it to read.
     writing: AtomicBool,
-    evicted: CancellationToken,
+    /// Cancelled when it has to make way, and when the front shuts down: one look tells of both.
+    ends: CancellationToken,
     /// What is held for it.
     pub(crate) account: Arc<Account>,
     /// What of that is the body of its request, if that is long.
@@ -66,7 +67,7 @@ impl Admission {
     }
 
     /// A place for a new connection, if need be that of another; none if all are in use.
-    pub(crate) fn enter(self: &Arc<Self>) -> Option<Member> {
+    pub(crate) fn enter(self: &Arc<Self>, shutdown: &CancellationToken) -> Option<Member> {
         let mut table = self.table.lock();
         if table.len() >= self.most && !make_way(&mut table) {
             return None;
@@ -77,7 +78,7 @@ impl Admission {
             since: AtomicU64::new(micros(self.born)),
             born: self.born,
             writing: AtomicBool::new(false),
-            evicted: CancellationToken::new(),
+            ends: shutdown.child_token(),
             account: Account::new(&self.budget),
             body: Mutex::default(),
             holds_body: AtomicBool::new(false),
@@ -109,7 +110,7 @@ fn make_way(table: &mut HashMap<u64, Arc<Activity>>) -> bool {
         // Its next request may have come meanwhile.
         if activity.state.compare_exchange(state, EVICTED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             debug!(requested = state == IDLE, "a connection makes way for another");
-            activity.evicted.cancel();
+            activity.ends.cancel();
             table.remove(&number);
             return true;
         }
@@ -169,9 +170,10 @@ impl Activity {
         self.writing.store(writing, Ordering::Release);
     }
 
-    /// Resolves when it has to make way.
-    pub(crate) async fn evicted(&self) {
-        self.evicted.cancelled().await;
+    /// Waits until it has to make way, which is true, or the front shuts down.
+    pub(crate) async fn ended(&self) -> bool {
+        self.ends.cancelled().await;
+        self.state.load(Ordering::Acquire) == EVICTED
     }
 }
 
@@ -184,7 +186,7 @@ mod tests {
     use super::*;
 
     fn is_evicted(member: &Member) -> bool {
-        member.activity.evicted.is_cancelled()
+        member.activity.ends.is_cancelled()
     }
 
     /// BOUND-4: whoever never sent a request makes way first, the oldest first; then whoever is idle for longest; whoever
@@ -194,7 +196,7 @@ mod tests {
         let admission = Admission::new(5, Budget::process());
         let mut members = Vec::new();
         for _ in 0..5 {
-            members.push(admission.enter().unwrap());
+            members.push(admission.enter(&CancellationToken::new()).unwrap());
             advance(Duration::from_millis(1)).await;
         }
         let [idle, fresh, busy, unread, younger] = &members[..] else { unreachable!() };
@@ -205,21 +207,21 @@ mod tests {
         unread.activity.writes(true);
         advance(Duration::from_millis(1)).await;
         idle.activity.finish();
-        let first = admission.enter().unwrap();
+        let first = admission.enter(&CancellationToken::new()).unwrap();
         assert!(is_evicted(fresh) && !is_evicted(younger));
         assert!(!fresh.activity.begin(), "its request is not served any more");
         assert!(first.activity.begin());
-        let second = admission.enter().unwrap();
+        let second = admission.enter(&CancellationToken::new()).unwrap();
         assert!(is_evicted(younger) && !is_evicted(idle));
         assert!(second.activity.begin());
-        let third = admission.enter().unwrap();
+        let third = admission.enter(&CancellationToken::new()).unwrap();
         assert!(is_evicted(idle) && !is_evicted(unread));
         assert!(third.activity.begin());
-        assert!(admission.enter().is_none(), "all are in use");
+        assert!(admission.enter(&CancellationToken::new()).is_none(), "all are in use");
         unread.activity.writes(false);
         assert!(admission.evict() && is_evicted(unread) && !is_evicted(busy));
-        let fourth = admission.enter().unwrap();
-        assert!(fourth.activity.begin() && admission.enter().is_none());
+        let fourth = admission.enter(&CancellationToken::new()).unwrap();
+        assert!(fourth.activity.begin() && admission.enter(&CancellationToken::new()).is_none());
         drop(members);
         assert_eq!(admission.table.lock().len(), 4, "who made way has no place to give back");
     }

@@ -266,7 +266,7 @@ pub async fn serve_socket<B: Backend>(
         accept,
         &shutdown,
         |connections, stream: UnixStream, member| {
-            let (api, routes, shutdown) = (api.clone(), routes.clone(), shutdown.clone());
+            let (api, routes) = (api.clone(), routes.clone());
             connections.spawn(async move {
                 let answer = move |request: Request<body::Counted>| {
                     let (api, routes) = (api.clone(), routes.clone());
@@ -277,8 +277,7 @@ pub async fn serve_socket<B: Backend>(
                         }
                     }
                 };
-                if let Err(error) = connection(stream, answer, shutdown, &member.activity, HEAD_WITHIN).await
-                {
+                if let Err(error) = connection(stream, answer, &member.activity, HEAD_WITHIN).await {
                     debug!(%error, "a connection to the control socket ended early");
                 }
             });

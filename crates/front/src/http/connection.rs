@@ -83,13 +83,13 @@ pub async fn serve<B: Backend>(
         |connections, stream: TcpStream, member| {
             // Answers are written whole; waiting for more to send with them only costs time.
             drop(stream.set_nodelay(true));
-            let (routes, shutdown) = (routes.clone(), shutdown.clone());
+            let routes = routes.clone();
             let place = workers.place();
             match place.runtime.clone() {
                 None => {
                     connections.spawn(async move {
                         let _held = place;
-                        serve_one(stream, routes, shutdown, member).await;
+                        serve_one(stream, routes, member).await;
                     });
                 }
                 // The stream leaves this thread's reactor and is registered with the other's.
@@ -98,7 +98,7 @@ pub async fn serve<B: Backend>(
                         let serving = async move {
                             let _held = place;
                             match TcpStream::from_std(stream) {
-                                Ok(stream) => serve_one(stream, routes, shutdown, member).await,
+                                Ok(stream) => serve_one(stream, routes, member).await,
                                 Err(error) => warn!(%error, "cannot hand a connection over"),
                             }
                         };
@@ -136,7 +136,7 @@ pub(crate) async fn accept_all<S>(
             accepted = accept() => accepted,
         };
         match accepted {
-            Ok(stream) => match admission.enter() {
+            Ok(stream) => match admission.enter(shutdown) {
                 Some(member) => begin(&mut connections, stream, member),
                 None => {
                     debug!("{front} has no room for a connection");
@@ -194,12 +194,7 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     drop(tokio::time::timeout(REFUSING, telling).await);
 }
 
-async fn serve_one<B: Backend>(
-    stream: TcpStream,
-    routes: Routes<B>,
-    shutdown: CancellationToken,
-    member: Member,
-) {
+async fn serve_one<B: Backend>(stream: TcpStream, routes: Routes<B>, member: Member) {
     let peer = match (stream.peer_addr(), stream.local_addr()) {
         (Ok(peer), Ok(ours)) => routes.meet(peer, ours),
         // Gone before it was greeted.
@@ -210,7 +205,7 @@ async fn serve_one<B: Backend>(
         let routes = routes.clone();
         async move { routes.answer_to(peer, request).await }
     };
-    if let Err(error) = connection(stream, answer, shutdown, &member.activity, head_within).await {
+    if let Err(error) = connection(stream, answer, &member.activity, head_within).await {
         debug!(%error, "a connection ended early");
     }
 }
@@ -219,7 +214,6 @@ async fn serve_one<B: Backend>(
 pub(crate) async fn connection<S, A, R>(
     stream: S,
     answer: A,
-    shutdown: CancellationToken,
     activity: &Arc<Activity>,
     head_within: Duration,
 ) -> hyper::Result<()>
@@ -253,13 +247,13 @@ where
             .max_buf_size(BUFFER_BYTES)
             .serve_connection(io, service)
     );
-    // One of its own: all connections, on all threads, would look at the same one with every step they take.
-    let shutdown = shutdown.child_token();
     tokio::select! {
         biased;
         served = serving.as_mut() => return served,
-        () = shutdown.cancelled() => serving.as_mut().graceful_shutdown(),
-        () = activity.evicted() => return Ok(()),
+        made_way = activity.ended() => match made_way {
+            true => return Ok(()),
+            false => serving.as_mut().graceful_shutdown(),
+        },
     }
     serving.await
 }

@@ -26,7 +26,8 @@ pub(super) async fn enter<'c>(
         return Ok(Some(turn));
     }
     let _waiting = Wait::new(Instant::now(), |queued| record.waited(queued));
-    match tokio::time::timeout_at(chain.patience(call), turn.lock()).await {
+    // In a box: the timer would make the future of every call larger.
+    match Box::pin(tokio::time::timeout_at(chain.patience(call), turn.lock())).await {
         Ok(turn) => Ok(Some(turn)),
         Err(_) => {
             let message = format!(

@@ -93,9 +93,9 @@ impl Chain {
     pub(crate) async fn run(&self, call: &Call<'_>) -> Outcome {
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         let mut record = Record::open(self, call);
-        let turn = lock::enter(self, call, &mut record).instrument(debug_span!("lock")).await;
+        let turn = pin!(lock::enter(self, call, &mut record)).instrument(debug_span!("lock")).await;
         let checked = match &turn {
-            Ok(_) => validate::check(self, call).instrument(debug_span!("validate")).await,
+            Ok(_) => pin!(validate::check(self, call)).instrument(debug_span!("validate")).await,
             Err(late) => Err(late.clone()),
         };
         let entered = pin!(record.enter(checked.is_ok())).instrument(debug_span!("audit_enter")).await;

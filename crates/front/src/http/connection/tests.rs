@@ -21,8 +21,8 @@ fn start_within(
     let budget = Arc::clone(budget);
     let serving = async move {
         let budget = &budget;
-        let member = Admission::new(1, budget).enter().unwrap();
-        connection(server, answer, CancellationToken::new(), &member.activity, HEAD_WITHIN).await
+        let member = Admission::new(1, budget).enter(&CancellationToken::new()).unwrap();
+        connection(server, answer, &member.activity, HEAD_WITHIN).await
     };
     (client, tokio::spawn(serving))
 }
@@ -111,18 +111,17 @@ fn listen(most: usize, descriptors: usize) -> Listener {
                 waiting.lock().await.recv().await.ok_or_else(|| io::Error::other("over"))
             }
         };
-        let inner = ending.clone();
         accept_all(
             "a test",
             &Admission::new(most, Budget::process()),
             accept,
             &ending,
             |connections, stream, member| {
-                let (held, shutdown) = (Arc::clone(&open), inner.clone());
+                let held = Arc::clone(&open);
                 connections.spawn(async move {
                     let _descriptor = held;
                     let answer = |_| async { Reply::new(Body::from("ok")) };
-                    drop(connection(stream, answer, shutdown, &member.activity, HEAD_WITHIN).await);
+                    drop(connection(stream, answer, &member.activity, HEAD_WITHIN).await);
                 });
             },
         )
@@ -237,13 +236,13 @@ async fn bodies_that_are_sent_by_half_are_bounded() {
         let (client, server) = duplex(1 << 16);
         let budget = Arc::clone(&budget);
         let served = tokio::spawn(async move {
-            let member = Admission::new(1, &budget).enter().unwrap();
+            let member = Admission::new(1, &budget).enter(&CancellationToken::new()).unwrap();
             let answer = |request: Request<Counted>| async {
                 let within = Duration::from_secs(60);
                 let read = super::super::body::read(request.into_body(), 16 << 20, within).await;
                 Reply::new(Body::from(format!("{read:?}").chars().take(100).collect::<String>()))
             };
-            connection(server, answer, CancellationToken::new(), &member.activity, HEAD_WITHIN).await
+            connection(server, answer, &member.activity, HEAD_WITHIN).await
         });
         (client, served)
     };
