@@ -152,7 +152,7 @@ impl ServerOptions {
         self
     }
 
-    /// The first endpoint that a server could call although it is confined. Without servers there is nobody.
+    /// The first endpoint that a server could call although it is confined. Without servers there is none.
     fn exposed(&self) -> Option<Exposed> {
         let none_runs = self.gateway.settings.mode == Mode::Minimal;
         let http = self.transports.iter().filter(|_| !none_runs).filter_map(Transport::http_settings);

@@ -84,7 +84,7 @@ mod tests {
         assert!(trail("link/inner").leads_through(&root.join("real")));
         assert!(!trail("link/inner").leads_through(&root.join("real/inner")));
         assert!(trail("link/inner").is_covered_by(&root.join("real/inner")));
-        assert_eq!(trail("link/out/x/y").end, root.join("other/x/y"), "what is not there is taken by name");
+        assert_eq!(trail("link/out/x/y").end, root.join("other/x/y"), "a missing part is taken by its name");
         assert!(trail("link/out").is_covered_by(&root.join("real")), "which leads on");
         assert!(trail("link/out").is_covered_by(&root), "and what is above");
         assert!(!trail("link/out").is_covered_by(&root.join("real/inner")));

@@ -66,7 +66,7 @@ fn a_segment_is_as_old_as_its_seal() {
     assert!(!beside(&old).iter().any(|file| file.exists()));
     assert_eq!(verify_folder(folder.path(), None), []);
     let notes = read_checkpoints(&folder.path().join(CHECKPOINT_FILE)).unwrap().removed;
-    // As if it had been killed in between. What stands beside no segment without a note is nobody's to remove.
+    // As if it had been killed in between. Files without a segment and without a note are left alone.
     let stolen = beside(&old.with_file_name("stolen.0001.sqlite"));
     beside(&old).iter().chain(&stolen).for_each(|file| fs::write(file, "").unwrap());
     written(folder.path(), 1, |options| options.keep_for = Some(HOUR));

@@ -32,6 +32,8 @@ pub(crate) struct Reloading {
     pub(crate) gateway: Gateway,
     /// The configuration in effect, as it was written.
     pub(crate) config: Config,
+    /// What its file held then, by [`text`].
+    pub(crate) text: Option<Vec<u8>>,
     /// Whether clients are served over HTTP.
     pub(crate) http: bool,
 }
@@ -49,8 +51,10 @@ impl Reloading {
         let mut hangup = signal(SignalKind::hangup()).ok();
         let changed = Arc::new(Notify::new());
         let file = file(&self.config).map(Path::to_owned);
-        let mut text = file.as_deref().and_then(|file| std::fs::read(file).ok());
+        let mut text = self.text.take();
         let _watcher = watching(file.clone(), Arc::clone(&changed)).await;
+        // The file may have changed while nobody watched it yet.
+        changed.notify_one();
         loop {
             let cause = tokio::select! {
                 () = async {
@@ -127,6 +131,11 @@ impl Reloading {
 
 fn now() -> String {
     format!("{:.3}", jiff::Timestamp::now())
+}
+
+/// What the file of a configuration holds. To be asked for when it is read, before the gateway starts.
+pub(crate) fn text(config: &Config) -> Option<Vec<u8>> {
+    std::fs::read(file(config)?).ok()
 }
 
 fn file(config: &Config) -> Option<&Path> {

@@ -15,7 +15,7 @@ use tokio::runtime::Builder;
 use tracing::debug;
 
 use super::exit::Exit;
-use super::reload::Reloading;
+use super::reload::{self, Reloading};
 use super::world::World;
 use super::{Chosen, audit, output};
 
@@ -122,6 +122,7 @@ async fn serve_until_end(
             return Exit::Failure;
         }
     };
+    let text = reload::text(&written);
     server.gateway().set_configuration_id(Some(world.id(&written)));
     let running = match server.start().await {
         Ok(running) => running,
@@ -149,6 +150,7 @@ async fn serve_until_end(
         explicit: serve.chosen.config.clone(),
         gateway: server.gateway().clone(),
         config: written,
+        text,
         http,
     };
     let exit = tokio::select! {

@@ -103,7 +103,7 @@ pub struct ConnectOptions {
 
 impl ConnectOptions {
     /// The defaults, with what the environment of this process says: [`TIMEOUT_VARIABLE`], and the variables that every
-    /// program gets ([`bridgehead_process::INHERITED`]), such as `PATH`. No other variable is read. A timeout that is none
+    /// program gets ([`bridgehead_process::INHERITED`]), such as `PATH`. No other variable is read. An invalid timeout
     /// is an error of connecting.
     pub fn from_env() -> Self {
         let inherited = INHERITED.iter().flat_map(|(_, names)| names.iter().copied());

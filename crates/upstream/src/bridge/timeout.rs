@@ -8,7 +8,7 @@ pub const TIMEOUT_VARIABLE: &str = "BRIDGEHEAD_MCP_TIMEOUT";
 /// The timeout where nobody says anything.
 pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
-/// A timeout that is none.
+/// An invalid timeout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place} is `{value}`, which is not a timeout; write whole milliseconds, 1 or more, such as 30000")]
 pub struct InvalidTimeout {
