@@ -152,7 +152,7 @@ impl Rounds {
         let given = given.and_then(|given| Object::parse(given).ok()).unwrap_or_else(Object::empty);
         let is_new = ours.iter().any(|one| !self.told.contains(&one.key));
         let is_given = rest.iter().all(|one| given.get(&one.key).is_some());
-        if !rest.is_empty() && !(is_new && is_given) {
+        if !(rest.is_empty() || is_new && is_given) {
             return Ok(Configured::Rest(without(result, &ours)));
         }
         self.count()?;
