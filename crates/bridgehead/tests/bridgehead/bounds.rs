@@ -88,11 +88,11 @@ impl Bounded {
         panic!("a call waits for ever");
     }
 
-    /// Says and judges how much the peak has grown.
+    /// Judges how much the peak has grown.
     fn judge(&self, what: &str) {
         let grown = self.grown();
-        println!("{what}: {} MB attempted, the peak grew by {} MB", ATTEMPTED / MB, grown / MB);
-        assert!(grown < MOST_GROWTH, "{what}: the peak grew by {} MB", grown / MB);
+        let tried = ATTEMPTED / MB;
+        assert!(grown < MOST_GROWTH, "{what}: {tried} MB attempted, the peak grew by {} MB", grown / MB);
         assert!(grown > 16 * MB, "{what}: only {} MB, so nothing was held", grown / MB);
     }
 
