@@ -410,6 +410,7 @@ async fn retries_follow_list_changes() {
 }
 
 /// BRG-2: the options of the process's environment have the timeout and what programs need, and nothing else.
+#[expect(clippy::disallowed_methods, reason = "an environment of its own needs a process of its own")]
 #[test]
 fn options_from_the_environment() {
     const TEST: &str = "options_from_the_environment";
