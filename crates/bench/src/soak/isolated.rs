@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
 use super::gateway::Gateway;
-use super::{BACK_WITHIN, Holdings, POLL, Victim, zombies};
+use super::{BACK_WITHIN, Holdings, POLL, SETTLE, Victim, zombies};
 use crate::family;
 
 /// Processes below a gateway at rest: what keepers come from; and a keeper and a server each for lists and for the two
@@ -55,12 +55,24 @@ pub(super) fn run(
     Ok(Isolated { calls, early: early.context("there were no calls")?, late, zombies })
 }
 
-/// What the gateway holds once the last process of a call is gone and another waits in its place.
+/// What the gateway holds once the last process of a call is gone and another waits in its place. The number alone would
+/// not tell: while one ends and another begins it can be right by chance. So the same processes must be there for a while.
 fn at_rest(gateway: &Gateway) -> Result<Holdings> {
     let deadline = Instant::now() + BACK_WITHIN;
     let pid = gateway.pid();
-    while family::below(pid).len() != AT_REST {
-        ensure!(Instant::now() < deadline, "{} processes do not become {AT_REST}", family::below(pid).len());
+    let born = || -> Vec<(u32, u64)> {
+        let running = family::below(pid).into_iter().filter(|seen| seen.state != 'Z');
+        running.map(|seen| (seen.pid, seen.born)).collect()
+    };
+    loop {
+        let before = born();
+        if before.len() == AT_REST {
+            std::thread::sleep(SETTLE);
+            if born() == before && zombies(pid) == 0 {
+                break;
+            }
+        }
+        ensure!(Instant::now() < deadline, "{} processes do not become {AT_REST}", before.len());
         std::thread::sleep(POLL);
     }
     Ok(Holdings {
