@@ -16,6 +16,7 @@ mod dist;
 mod foreign;
 mod fuzz;
 mod generate;
+mod mutants;
 mod report;
 mod requirements;
 mod scan;
@@ -39,7 +40,7 @@ Usage: cargo xtask CHORE
 Chores:
   check                  formatting, requirements, lints and documentation; warnings are errors
   test                   all tests of the workspace, then the examples in its documentation
-  ci                     check, test with coverage, and the short forms of conformance, foreign and soak, bench --brief;
+  ci                     check, test with coverage, and the short forms of conformance, foreign, mutants and soak, bench --brief;
                          installs what is missing
   bench                  what the gateway costs, against the server behind it, directly; also --full, --brief,
                          --json FILE, --enforce (fails if a bar is missed), --threads N, --only TEXT
@@ -60,6 +61,9 @@ Chores:
                          end with how many of them this machine could show
   generate               writes every page that is made from code anew; --check only compares
   coverage               which lines the tests run, and whether that is enough; --html for pages to look through
+  mutants                small breaks of the code, and whether a test notices each, for 30 minutes at the most; goes on
+                         where the last run stopped; also --group NAME, --sample N, --minutes N, --only TEXT,
+                         --missed (names those that no test noticed), --write (the table in docs/testing.md)
   fuzz [TARGET]          property tests for five minutes, or --minutes N
   help                   this text
 
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         ["generate", "--check"] => generate::check(&root),
         ["coverage"] => coverage::run(&root, false),
         ["coverage", "--html"] => coverage::run(&root, true),
+        ["mutants", options @ ..] => mutants::run(&root, options),
         ["fuzz", arguments @ ..] => fuzz::run(&root, arguments),
         unknown => {
             eprintln!("there is no chore `{}`\n\n{HELP}", unknown.join(" "));
@@ -129,7 +134,8 @@ fn ci(root: &Path) -> Result<()> {
     std::thread::scope(|scope| {
         let packages = scope.spawn(|| {
             foreign::install_packages(root)?;
-            conformance::install(root)
+            conformance::install(root)?;
+            mutants::install(root)
         });
         check(&mut steps);
         coverage::ci(&mut steps);
@@ -137,6 +143,7 @@ fn ci(root: &Path) -> Result<()> {
         steps.run("conformance", |root| conformance::run(root, &[]));
         steps.run("foreign clients and servers", |root| foreign::run(root, &[]));
     });
+    steps.run("mutants of the change", mutants::ci);
     steps.run("soak", soak::ci);
     steps.run("benchmark", |root| bench::run(root, &["--brief"]));
     steps.finish()

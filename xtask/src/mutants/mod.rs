@@ -1,0 +1,231 @@
+//! `cargo xtask mutants`: small breaks of the product's code, and whether the tests notice.
+//!
+//! cargo-mutants says which breaks there are. Building the workspace for each would take days, so all are built at once
+//! into a copy of the repository, each behind a switch (`weave.rs`, `tree.rs`), and one at a time is turned on for the tests
+//! that come across it (`trial.rs`). A verdict is kept, in the target folder, while the mutated file stays as it is; a run
+//! goes on where the last one stopped.
+
+mod list;
+mod results;
+mod tree;
+mod trial;
+mod weave;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::steps;
+use list::{EXHAUSTIVE, Group, Mutant};
+use results::{Results, page};
+use tree::Tree;
+use trial::{Tests, Verdict};
+
+/// The order in which mutants are drawn.
+const SEED: u64 = 18;
+/// How many are tried of each group, besides those places where all are.
+const SAMPLE: usize = 300;
+/// How long one run goes on at the most.
+const MINUTES: u64 = 30;
+
+/// How many mutants of a change CI tries, how long it takes for that, and the share in percent that must be caught.
+const CI_SAMPLE: usize = 40;
+const CI_TIME: Duration = Duration::from_secs(6 * 60);
+const CI_BAR: usize = 80;
+/// Fewer than these say nothing about a change.
+const CI_LEAST: usize = 10;
+
+/// What is asked for.
+struct Options {
+    /// None means all.
+    group: Option<Group>,
+    /// How many of each group.
+    sample: usize,
+    minutes: u64,
+    /// Only mutants whose name contains it.
+    only: Option<String>,
+    /// Names those that were missed, instead of trying any.
+    show: bool,
+    /// Writes the figures into docs/testing.md.
+    write: bool,
+}
+
+impl Options {
+    fn read(options: &[&str]) -> Result<Self> {
+        let mut read =
+            Self { group: None, sample: SAMPLE, minutes: MINUTES, only: None, show: false, write: false };
+        let mut options = options.iter();
+        while let Some(option) = options.next() {
+            let mut value = || options.next().with_context(|| format!("`{option}` wants a value"));
+            match *option {
+                "--group" => {
+                    let name = value()?;
+                    let known = Group::ALL.into_iter().find(|group| group.name() == *name);
+                    read.group = Some(known.with_context(|| {
+                        let names: Vec<_> = Group::ALL.iter().map(|group| group.name()).collect();
+                        format!("there is no group `{name}`, only {}", names.join(", "))
+                    })?);
+                }
+                "--sample" => read.sample = value()?.parse().context("`--sample` wants a number")?,
+                "--minutes" => read.minutes = value()?.parse().context("`--minutes` wants a number")?,
+                "--only" => read.only = Some((*value()?).to_owned()),
+                "--missed" => read.show = true,
+                "--write" => read.write = true,
+                unknown => bail!(
+                    "`mutants` takes --group NAME, --sample N, --minutes N, --only TEXT, --missed and --write, not `{unknown}`"
+                ),
+            }
+        }
+        Ok(read)
+    }
+
+    fn takes(&self, mutant: &Mutant) -> bool {
+        self.group.is_none_or(|group| group == Group::of(&mutant.file))
+            && self.only.as_ref().is_none_or(|text| mutant.name.contains(text.as_str()))
+    }
+}
+
+/// Tries mutants for a while and says how many were caught so far.
+pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
+    let options = Options::read(options)?;
+    let deadline = Instant::now() + Duration::from_secs(options.minutes * 60);
+    let mutants = numbered(list::all(root, None)?);
+    let folder = folder()?;
+    let mut results = Results::read(root, &folder, &mutants)?;
+    if !options.show && !options.write {
+        let chosen = chosen(&mutants, &options);
+        let open: Vec<u32> = chosen.into_iter().filter(|id| !results.is_settled(*id)).collect();
+        if !open.is_empty() {
+            let (tree, tests) = prepared(root, &folder, &mutants)?;
+            results.leave_out(&tree.left_out)?;
+            let open: Vec<u32> = open.into_iter().filter(|id| !tree.left_out.contains(id)).collect();
+            println!("{} mutants are tried, for {} minutes at the most", open.len(), options.minutes);
+            judge(&tree, &tests, &open, deadline, &mut results, &mutants)?;
+        }
+    }
+    if options.show {
+        print!("{}", results.missed(&mutants, |mutant| options.takes(mutant)));
+        return Ok(());
+    }
+    let sampled = chosen(&mutants, &Options { only: None, ..options });
+    let summary = page(&results, &mutants, &sampled, SEED);
+    print!("{summary}");
+    if options.write {
+        let commit = steps::output(root, "git", &["rev-parse", "--short", "HEAD"])?;
+        results::write(root, &summary, String::from_utf8_lossy(&commit).trim())?;
+    }
+    Ok(())
+}
+
+/// Installs cargo-mutants where it is missing.
+pub(crate) fn install(root: &Path) -> Result<()> {
+    list::install(root)
+}
+
+/// Tries some mutants of what has changed since the published figures were made. What does not fit into the time is left.
+pub(crate) fn ci(root: &Path) -> Result<()> {
+    let deadline = Instant::now() + CI_TIME;
+    let folder = folder()?.join("ci");
+    fs::create_dir_all(&folder)?;
+    let base = results::base(root)?;
+    let Ok(difference) = steps::output(root, "git", &["diff", &base, "--", "crates"]) else {
+        println!(
+            "the commit of the published figures, {base}, is not in this clone: nothing to compare with"
+        );
+        return Ok(());
+    };
+    let file = folder.join("change.diff");
+    fs::write(&file, difference)?;
+    let all = list::all(root, Some(&file))?;
+    let mut drawn: Vec<(u32, &Mutant)> = (1..).zip(&all).collect();
+    list::shuffle(&mut drawn, SEED);
+    drawn.truncate(CI_SAMPLE);
+    println!("{} mutants are in what has changed since {base}; {} of them are tried", all.len(), drawn.len());
+    if drawn.is_empty() {
+        return Ok(());
+    }
+    let mutants: BTreeMap<u32, Mutant> = drawn.into_iter().map(|(id, mutant)| (id, mutant.clone())).collect();
+    let tree = Tree::make(root, &folder, &mutants)?;
+    let packages: Vec<&str> = mutants.values().map(|mutant| mutant.package.as_str()).collect();
+    let tests = Tests::record(&tree, |test| packages.contains(&test.package.as_str()))?;
+    let open: Vec<u32> = mutants.keys().filter(|id| !tree.left_out.contains(id)).copied().collect();
+    let mut results = Results::none(&folder, &mutants)?;
+    judge(&tree, &tests, &open, deadline, &mut results, &mutants)?;
+    let (caught, tried) = results.caught();
+    println!("{caught} of {tried} were caught; {} could not be tried in time", open.len() - tried);
+    if tried >= CI_LEAST && caught * 100 < tried * CI_BAR {
+        bail!("less than {CI_BAR} % of the mutants of this change were caught");
+    }
+    Ok(())
+}
+
+fn judge(
+    tree: &Tree,
+    tests: &Tests,
+    open: &[u32],
+    deadline: Instant,
+    results: &mut Results,
+    mutants: &BTreeMap<u32, Mutant>,
+) -> Result<()> {
+    let results = std::sync::Mutex::new(results);
+    tests.judge(tree, open, deadline, |id, verdict| {
+        if let (Some(mutant), Verdict::Missed(_) | Verdict::TimedOut) = (mutants.get(&id), verdict) {
+            println!("{verdict}: {}", mutant.name);
+        }
+        results.lock().unwrap_or_else(|lock| lock.into_inner()).add(id, verdict.clone())
+    })
+}
+
+/// The mutants by their numbers, which the woven code knows them by. None has the number zero.
+fn numbered(mutants: Vec<Mutant>) -> BTreeMap<u32, Mutant> {
+    (1..).zip(mutants).collect()
+}
+
+/// The mutants that are to be tried: every one where all are, and the first of each group in the order of the seed.
+fn chosen(mutants: &BTreeMap<u32, Mutant>, options: &Options) -> Vec<u32> {
+    let mut chosen = Vec::new();
+    for group in Group::ALL {
+        let of_group = |mutant: &&Mutant| Group::of(&mutant.file) == group && options.takes(mutant);
+        let mut all: Vec<_> =
+            mutants.iter().filter(|(_, mutant)| of_group(mutant)).map(|(id, mutant)| (*id, mutant)).collect();
+        list::shuffle(&mut all, SEED);
+        let (sample, rest) = all.split_at(all.len().min(options.sample));
+        let everywhere =
+            rest.iter().filter(|(_, mutant)| EXHAUSTIVE.iter().any(|place| mutant.file.starts_with(place)));
+        chosen.extend(sample.iter().chain(everywhere).map(|(id, _)| *id));
+    }
+    chosen
+}
+
+fn folder() -> Result<PathBuf> {
+    let folder = steps::target_folder()?.join("mutants");
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// The copy with all mutants in it, and what its tests come across. Both are kept while no file changes.
+fn prepared(root: &Path, folder: &Path, mutants: &BTreeMap<u32, Mutant>) -> Result<(Tree, Tests)> {
+    if !trial::can_isolate(root) {
+        bail!(
+            "mutants are only tried in namespaces of their own, and `unshare` cannot make them here (as root it can)"
+        );
+    }
+    println!("{} mutants are woven into a copy of the repository", mutants.len());
+    let tree = Tree::make(root, folder, mutants)?;
+    println!("{} of them cannot be woven in or do not compile", tree.left_out.len());
+    let digest = tree.digest()?;
+    let kept = folder.join("reach.json");
+    let known = fs::read(&kept).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    if let Some(known) = known.filter(|known| known["tree"] == digest)
+        && let Some(tests) = Tests::from_json(&known["tests"])
+    {
+        return Ok((tree, tests));
+    }
+    let tests = Tests::record(&tree, |_| true)?;
+    fs::write(kept, serde_json::json!({"tree": digest, "tests": tests.to_json()}).to_string())?;
+    Ok((tree, tests))
+}

@@ -1,0 +1,276 @@
+//! What became of mutants, kept between runs, and the figures that are published.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::{self, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::list::{EXHAUSTIVE, Group, Mutant, digest};
+use super::trial::Verdict;
+
+/// Where the figures stand, and between which marks.
+const PAGE: &str = "docs/testing.md";
+const BEGIN: &str = "<!-- mutants: written by `cargo xtask mutants --write` -->\n";
+const COMMIT: &str = "Judged at commit ";
+const END: &str = "<!-- /mutants -->\n";
+
+/// Verdicts of earlier runs and of this one.
+pub(super) struct Results {
+    verdicts: BTreeMap<u32, Kept>,
+    /// Of each mutant's name and file.
+    keys: BTreeMap<u32, u64>,
+    file: File,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kept {
+    Judged(Verdict),
+    /// It does not compile, or cannot be woven in.
+    LeftOut,
+}
+
+impl Results {
+    /// What is known. A verdict counts while the file that it is about has not changed.
+    pub(super) fn read(root: &Path, folder: &Path, mutants: &BTreeMap<u32, Mutant>) -> Result<Self> {
+        let mut files: HashMap<&str, u64> = HashMap::new();
+        let mut keys = BTreeMap::new();
+        for (id, mutant) in mutants {
+            let file = match files.get(mutant.file.as_str()) {
+                Some(digest) => *digest,
+                None => {
+                    let text = fs::read(root.join(&mutant.file))
+                        .with_context(|| format!("cannot read {}", mutant.file))?;
+                    *files.entry(&mutant.file).or_insert(digest(0, text.into_iter()))
+                }
+            };
+            keys.insert(*id, digest(file, mutant.name.bytes()));
+        }
+        let path = folder.join("verdicts.jsonl");
+        let by_key: HashMap<u64, u32> = keys.iter().map(|(id, key)| (*key, *id)).collect();
+        let lines = fs::read_to_string(&path).unwrap_or_default();
+        let mut verdicts = BTreeMap::new();
+        for line in lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+            let id = line["key"].as_u64().and_then(|key| by_key.get(&key));
+            if let (Some(id), Some(kept)) = (id, Kept::read(&line)) {
+                verdicts.insert(*id, kept);
+            }
+        }
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self { verdicts, keys, file })
+    }
+
+    /// None yet; what is found is kept apart from what earlier runs found.
+    pub(super) fn none(folder: &Path, mutants: &BTreeMap<u32, Mutant>) -> Result<Self> {
+        let file = File::create(folder.join("verdicts.jsonl"))?;
+        let keys = mutants.iter().map(|(id, mutant)| (*id, digest(0, mutant.name.bytes()))).collect();
+        Ok(Self { verdicts: BTreeMap::new(), keys, file })
+    }
+
+    /// How many were caught, of how many that were tried.
+    pub(super) fn caught(&self) -> (usize, usize) {
+        let tally = self.tally(self.verdicts.keys());
+        (tally.caught, tally.tried())
+    }
+
+    /// Whether a mutant need not be tried again: more tests do not let one through that was caught.
+    pub(super) fn is_settled(&self, id: u32) -> bool {
+        matches!(self.verdicts.get(&id), Some(Kept::Judged(Verdict::Caught(_))))
+    }
+
+    pub(super) fn add(&mut self, id: u32, verdict: Verdict) -> Result<()> {
+        self.keep(id, Kept::Judged(verdict))
+    }
+
+    pub(super) fn leave_out(&mut self, ids: &BTreeSet<u32>) -> Result<()> {
+        ids.iter().try_for_each(|id| self.keep(*id, Kept::LeftOut))
+    }
+
+    fn keep(&mut self, id: u32, kept: Kept) -> Result<()> {
+        if self.verdicts.get(&id) == Some(&kept) {
+            return Ok(());
+        }
+        let line = kept.line(self.keys.get(&id).copied().unwrap_or_default());
+        writeln!(self.file, "{line}")?;
+        self.verdicts.insert(id, kept);
+        Ok(())
+    }
+
+    /// Names those that no test noticed.
+    pub(super) fn missed(&self, mutants: &BTreeMap<u32, Mutant>, takes: impl Fn(&Mutant) -> bool) -> String {
+        let mut out = String::new();
+        for (id, mutant) in mutants {
+            if let Some(Kept::Judged(verdict)) = self.verdicts.get(id)
+                && !matches!(verdict, Verdict::Caught(_))
+                && takes(mutant)
+            {
+                let _ = writeln!(out, "{verdict}: {}", mutant.name);
+            }
+        }
+        out
+    }
+
+    fn tally<'a>(&self, ids: impl Iterator<Item = &'a u32>) -> Tally {
+        let mut tally = Tally::default();
+        for id in ids {
+            match self.verdicts.get(id) {
+                Some(Kept::Judged(Verdict::Caught(_))) => tally.caught += 1,
+                Some(Kept::Judged(Verdict::Missed(_))) => tally.missed += 1,
+                Some(Kept::Judged(Verdict::TimedOut)) => tally.timed_out += 1,
+                Some(Kept::LeftOut) => tally.left_out += 1,
+                None => tally.open += 1,
+            }
+        }
+        tally
+    }
+}
+
+impl Kept {
+    fn line(&self, key: u64) -> Value {
+        match self {
+            Self::Judged(Verdict::Caught(by)) => json!({"key": key, "caught": by}),
+            Self::Judged(Verdict::Missed(tests)) => json!({"key": key, "missed": tests}),
+            Self::Judged(Verdict::TimedOut) => json!({"key": key, "timedOut": true}),
+            Self::LeftOut => json!({"key": key, "leftOut": true}),
+        }
+    }
+
+    fn read(line: &Value) -> Option<Self> {
+        if let Some(by) = line["caught"].as_str() {
+            return Some(Self::Judged(Verdict::Caught(by.to_owned())));
+        }
+        if let Some(tests) = line["missed"].as_u64() {
+            return Some(Self::Judged(Verdict::Missed(tests.try_into().ok()?)));
+        }
+        match (line["timedOut"].as_bool(), line["leftOut"].as_bool()) {
+            (Some(true), _) => Some(Self::Judged(Verdict::TimedOut)),
+            (_, Some(true)) => Some(Self::LeftOut),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Caught(by) => write!(f, "caught by {by}"),
+            Self::Missed(0) => f.write_str("no test comes across it"),
+            Self::Missed(tests) => write!(f, "missed by {tests} tests"),
+            Self::TimedOut => f.write_str("timed out"),
+        }
+    }
+}
+
+/// How many of some mutants ended how.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    caught: usize,
+    missed: usize,
+    timed_out: usize,
+    left_out: usize,
+    open: usize,
+}
+
+impl Tally {
+    const fn tried(&self) -> usize {
+        self.caught + self.missed + self.timed_out
+    }
+
+    /// The share that was caught, in percent. One that timed out was not.
+    fn share(&self) -> f64 {
+        100.0 * self.caught as f64 / self.tried().max(1) as f64
+    }
+
+    /// Between which bounds the share of all lies, with 95 % certainty (Wilson).
+    fn interval(&self) -> (f64, f64) {
+        const Z: f64 = 1.96;
+        let count = self.tried().max(1) as f64;
+        let share = self.share() / 100.0;
+        let middle = share + Z * Z / (2.0 * count);
+        let width = Z * (share * (1.0 - share) / count + Z * Z / (4.0 * count * count)).sqrt();
+        let whole = 1.0 + Z * Z / count;
+        (100.0 * (middle - width) / whole, 100.0 * (middle + width) / whole)
+    }
+
+    fn row(&self, title: &str, of: usize, bar: Option<f64>) -> String {
+        let (low, high) = self.interval();
+        let bar = bar.map_or_else(|| "–".to_owned(), |bar| format!("{bar:.0} %"));
+        format!(
+            "| {title} | {of} | {} | {} | {} | {:.1} % | {low:.1}–{high:.1} % | {bar} |\n",
+            self.tried(),
+            self.caught,
+            self.timed_out,
+            self.share(),
+        )
+    }
+}
+
+/// The table that is published: a line for each group, one for all, one for each place where every mutant is tried.
+pub(super) fn page(results: &Results, mutants: &BTreeMap<u32, Mutant>, sampled: &[u32], seed: u64) -> String {
+    let mut out = format!(
+        "Drawn with seed {seed}.\n\n\
+         | mutants of | there are | tried | caught | timed out | caught of those tried | 95 % interval | bar |\n\
+         |---|---|---|---|---|---|---|---|\n"
+    );
+    let group_of = |id: &u32| mutants.get(id).map(|mutant| Group::of(&mutant.file));
+    // Each group counts in the whole by how many mutants it has, not by how many of them were tried.
+    let mut weighted = 0.0;
+    for group in Group::ALL {
+        let of = mutants.keys().filter(|id| group_of(id) == Some(group)).count();
+        let tally = results.tally(sampled.iter().filter(|id| group_of(id) == Some(group)));
+        weighted += tally.share() * of as f64;
+        out.push_str(&tally.row(group.title(), of, group.bar()));
+    }
+    let all = results.tally(sampled.iter());
+    let (low, high) = all.interval();
+    let _ = writeln!(
+        out,
+        "| **all** | {} | {} | {} | {} | {:.1} %, by size of the groups {:.1} % | {low:.1}–{high:.1} % | 80 % |",
+        mutants.len(),
+        all.tried(),
+        all.caught,
+        all.timed_out,
+        all.share(),
+        weighted / mutants.len().max(1) as f64,
+    );
+    for place in EXHAUSTIVE {
+        let here: Vec<u32> =
+            mutants.iter().filter(|(_, mutant)| mutant.file.starts_with(place)).map(|(id, _)| *id).collect();
+        out.push_str(&results.tally(here.iter()).row(&format!("every one of `{place}`"), here.len(), None));
+    }
+    let _ = writeln!(
+        out,
+        "\nOf the drawn ones {} do not compile or cannot be woven in; {} were not tried yet.",
+        all.left_out, all.open
+    );
+    out
+}
+
+/// Puts the figures into the page, with the commit that they are about.
+pub(super) fn write(root: &Path, summary: &str, commit: &str) -> Result<()> {
+    let path = root.join(PAGE);
+    let text = fs::read_to_string(&path)?;
+    let (before, _, after) = parts(&text)?;
+    fs::write(path, format!("{before}{BEGIN}{COMMIT}{commit}.\n\n{summary}{END}{after}"))?;
+    Ok(())
+}
+
+/// The commit that the published figures are about.
+pub(super) fn base(root: &Path) -> Result<String> {
+    let text = fs::read_to_string(root.join(PAGE))?;
+    let (_, figures, _) = parts(&text)?;
+    let commit =
+        figures.lines().find_map(|line| line.strip_prefix(COMMIT)).map(|line| line.trim_end_matches('.'));
+    commit.map(str::to_owned).with_context(|| format!("{PAGE} does not say which commit its mutants are of"))
+}
+
+/// What stands before the figures, the figures, and what stands behind them.
+fn parts(text: &str) -> Result<(&str, &str, &str)> {
+    let missing = |mark: &str| format!("{PAGE} has no mark `{}`", mark.trim());
+    let (before, rest) = text.split_once(BEGIN).with_context(|| missing(BEGIN))?;
+    let (figures, after) = rest.split_once(END).with_context(|| missing(END))?;
+    Ok((before, figures, after))
+}
