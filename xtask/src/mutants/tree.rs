@@ -16,6 +16,9 @@ use crate::steps;
 /// How often the compiler is asked at the most: it checks types before borrows, and a crate only when those below it compile.
 const MOST_ROUNDS: usize = 60;
 
+/// Begins every crate of the copy: what the compiler thinks of mutated code helps nobody.
+const QUIET: &str = "#![allow(warnings)] ";
+
 /// The copy.
 pub(super) struct Tree {
     pub(super) root: PathBuf,
@@ -98,6 +101,7 @@ impl Tree {
                 let mut woven = weave(&text, &wanted).with_context(|| format!("{path} cannot be woven"))?;
                 self.left_out.extend(woven.left_out.drain(..));
                 if roots.contains(Path::new(path)) {
+                    woven.open_with(QUIET);
                     woven.text.push_str(&self.switch_module());
                 }
                 write(&self.root.join(path), woven.text.as_bytes())?;

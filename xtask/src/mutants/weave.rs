@@ -26,6 +26,16 @@ pub(super) struct Woven {
     pub(super) left_out: Vec<u32>,
 }
 
+impl Woven {
+    /// Puts something in front of everything.
+    pub(super) fn open_with(&mut self, text: &str) {
+        self.text.insert_str(0, text);
+        for (region, _) in &mut self.regions {
+            *region = region.start + text.len()..region.end + text.len();
+        }
+    }
+}
+
 /// Weaves mutants of one file into its text.
 pub(super) fn weave(source: &str, mutants: &[(u32, &Mutant)]) -> Result<Woven> {
     let file = syn::parse_file(source).context("it is no Rust source")?;
@@ -380,7 +390,7 @@ impl Out<'_> {
     fn edit(&mut self, edit: &Edit, next: usize) {
         match edit {
             Edit::Return { id, value, .. } => self.region(*id, |out| {
-                out.push(&format!("if {ON}({id}) {{ return {value}; }} "));
+                out.push(&format!("if {ON}({id}) {{ return {value}; }}\n"));
             }),
             Edit::Binary { place, operator, others } => self.binary(place, operator, others, next),
             Edit::Unary { operand, operator, id, .. } => {
@@ -508,7 +518,8 @@ mod tests {
         };
         let woven = weave(&source, &[(7, &mutant)]).expect("the source is Rust");
         assert!(woven.left_out.is_empty(), "it is left out");
-        assert_eq!(woven.text.lines().nth(1), Some(expected));
+        let end = woven.text.len() - "\n}\n".len();
+        assert_eq!(&woven.text[source.find('\n').map_or(0, |at| at + 1)..end], expected);
         let regions: Vec<_> = woven.regions.iter().map(|(_, id)| *id).collect();
         assert!(!regions.is_empty() && regions.iter().all(|id| *id == 7), "{regions:?}");
         syn::parse_file(&woven.text).expect("it is Rust still");
@@ -518,7 +529,7 @@ mod tests {
     #[test]
     fn each_kind_of_change_is_woven_behind_its_switch() {
         use Genre::{BinaryOperator, FnValue, MatchArm, MatchArmGuard, StructField, UnaryOperator};
-        check("c", FnValue, "c", "true", "if crate::mutant_switch::on(7) { return true; } c");
+        check("c", FnValue, "c", "true", "if crate::mutant_switch::on(7) { return true; }\nc");
         check("a == b", BinaryOperator, "==", "!=", "(crate::mutant_switch::on(7) != ((a)==(b)))");
         check(
             "a < b",
