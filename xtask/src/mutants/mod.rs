@@ -11,7 +11,7 @@ mod tree;
 mod trial;
 mod weave;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
         let chosen = chosen(&mutants, &options);
         let open: Vec<u32> = chosen.into_iter().filter(|id| !results.is_settled(*id)).collect();
         if !open.is_empty() {
-            let (tree, tests) = prepared(root, &folder, &mutants)?;
+            let (tree, tests) = prepared(root, &folder, &mutants, results.left_out())?;
             results.leave_out(&tree.left_out)?;
             let open: Vec<u32> = open.into_iter().filter(|id| !tree.left_out.contains(id)).collect();
             println!("{} mutants are tried, for {} minutes at the most", open.len(), options.minutes);
@@ -149,7 +149,7 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
         return Ok(());
     }
     let mutants: BTreeMap<u32, Mutant> = drawn.into_iter().map(|(id, mutant)| (id, mutant.clone())).collect();
-    let tree = Tree::make(root, &folder, &mutants)?;
+    let tree = Tree::make(root, &folder, &mutants, BTreeSet::new())?;
     let packages: Vec<&str> = mutants.values().map(|mutant| mutant.package.as_str()).collect();
     let tests = Tests::record(&tree, |test| packages.contains(&test.package.as_str()))?;
     let open: Vec<u32> = mutants.keys().filter(|id| !tree.left_out.contains(id)).copied().collect();
@@ -208,14 +208,19 @@ fn folder() -> Result<PathBuf> {
 }
 
 /// The copy with all mutants in it, and what its tests come across. Both are kept while no file changes.
-fn prepared(root: &Path, folder: &Path, mutants: &BTreeMap<u32, Mutant>) -> Result<(Tree, Tests)> {
+fn prepared(
+    root: &Path,
+    folder: &Path,
+    mutants: &BTreeMap<u32, Mutant>,
+    left_out: BTreeSet<u32>,
+) -> Result<(Tree, Tests)> {
     if !trial::can_isolate(root) {
         bail!(
             "mutants are only tried in namespaces of their own, and `unshare` cannot make them here (as root it can)"
         );
     }
     println!("{} mutants are woven into a copy of the repository", mutants.len());
-    let tree = Tree::make(root, folder, mutants)?;
+    let tree = Tree::make(root, folder, mutants, left_out)?;
     println!("{} of them cannot be woven in or do not compile", tree.left_out.len());
     let digest = tree.digest()?;
     let kept = folder.join("reach.json");

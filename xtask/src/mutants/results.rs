@@ -85,6 +85,11 @@ impl Results {
         self.keep(id, Kept::Judged(verdict))
     }
 
+    /// The mutants that are known not to compile, or that cannot be woven in.
+    pub(super) fn left_out(&self) -> BTreeSet<u32> {
+        self.verdicts.iter().filter(|(_, kept)| **kept == Kept::LeftOut).map(|(id, _)| *id).collect()
+    }
+
     pub(super) fn leave_out(&mut self, ids: &BTreeSet<u32>) -> Result<()> {
         ids.iter().try_for_each(|id| self.keep(*id, Kept::LeftOut))
     }

@@ -29,10 +29,14 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Copies the repository and weaves the mutants in.
-    pub(super) fn make(root: &Path, folder: &Path, mutants: &BTreeMap<u32, Mutant>) -> Result<Self> {
-        let tree =
-            Self { root: folder.join("tree"), switch: folder.join("switch"), left_out: BTreeSet::new() };
+    /// Copies the repository and weaves the mutants in, but for those that are known not to compile.
+    pub(super) fn make(
+        root: &Path,
+        folder: &Path,
+        mutants: &BTreeMap<u32, Mutant>,
+        left_out: BTreeSet<u32>,
+    ) -> Result<Self> {
+        let tree = Self { root: folder.join("tree"), switch: folder.join("switch"), left_out };
         fs::create_dir_all(&tree.switch)?;
         tree.copy(root)?;
         let roots = tree.roots(root)?;
