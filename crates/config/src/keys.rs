@@ -266,6 +266,18 @@ mod tests {
     }
 
     #[test]
+    fn words_are_parted_by_one_underscore() {
+        for (written, expected) in [
+            ("Mode", "mode"),
+            ("maxTotalMs", "max_total_ms"),
+            ("max-total ms", "max_total_ms"),
+            ("a_B", "a_b"),
+        ] {
+            assert_eq!(snake_case(written), expected);
+        }
+    }
+
+    #[test]
     fn the_nearest_key_is_what_was_meant() {
         check(Place::Server, "comand", Some("command"));
         check(Place::Server, "commnad", Some("command"));

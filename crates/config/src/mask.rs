@@ -352,6 +352,9 @@ mod tests {
         check("[http]\ntoken = 'v'", "[http]\ntoken = …");
         check("[http]\ntoken_env = 'sk-v'", "[http]\ntoken_env = …");
         check("[http]\ntoken_env = 'MY_TOKEN'", "[http]\ntoken_env = 'MY_TOKEN'");
+        check("[http]\ntoken_env = '_T0KEN'", "[http]\ntoken_env = '_T0KEN'");
+        check("[http]\ntoken_env = '0_SECRET'", "[http]\ntoken_env = …");
+        check("[http]\ntoken_env = 'Secret'", "[http]\ntoken_env = …");
         check("servers = 'v'", "servers = …");
     }
 
@@ -386,9 +389,16 @@ mod tests {
     fn the_caret_moves_with_the_text() {
         let text = "[servers.a]\nenv = { K = \"a long value\", L = 2 } # x";
         let mask = Mask::native(&read_toml(text).unwrap(), text);
-        for (target, expected) in
-            [("K", "K"), ("\"a long value\"", "…"), ("long", "…"), ("L", "L"), ("# x", "#…")]
-        {
+        for (target, expected) in [
+            ("K", "K"),
+            ("K = ", "K = "),
+            ("\"a long value\"", "…"),
+            ("\"a long", "…"),
+            ("value\"", "…"),
+            ("long", "…"),
+            ("L", "L"),
+            ("# x", "#…"),
+        ] {
             let start = text.find(target).unwrap();
             let (shown, span) = mask.apply(text, start..start + target.len());
             assert_eq!(&shown[span], expected, "{target}");
@@ -424,6 +434,9 @@ mod tests {
         check("token_env = abc", "token_env = ***");
         check("  \"c2VjcmV0==\"", "  \"********==\"");
         check("[ \"abc\" ", "[ \"***\" ");
+        check("\"env\" {\"args\": v", "\"***\" {\"args\": *");
+        check("= \"abc\"", "= \"***\"");
+        check("  : abc", "  : ***");
         check("K = \"\"\"\nabc=\n\"\"\"\nL = 1", "K = \"\"\"\n***=\n\"\"\"\nL = *");
     }
 }

@@ -523,3 +523,24 @@ fn what_files_hold_does_not_draw_on_the_terminal() {
     let missing = load(Some(name.as_ref()), &environment(), folder.path()).unwrap_err().to_string();
     assert!(!missing.chars().any(acts), "{missing:?}");
 }
+
+/// A key of the top of a file that is like no other is told where it stands.
+#[test]
+fn an_unknown_key_at_the_top_says_so() {
+    let told = toml("zzzzzz = 1\n");
+    assert!(told.contains("not a key of the top of the file"), "{told}");
+}
+
+/// In a client's file the last of two equal keys wins, with a warning; a misspelt one before it is another matter.
+#[test]
+fn a_key_that_is_written_twice_in_a_clients_file() {
+    let told = warned(r#"{"mcpServers": {"a": {"command": "x", "command": "y"}}}"#);
+    assert_eq!(told.matches("`command` is written twice").count(), 1, "{told}");
+    let told = warned(r#"{"mcpServers": {"a": {"comand": "x", "command": "y"}}}"#);
+    assert!(told.contains("unknown key `comand`") && !told.contains("written twice"), "{told}");
+    let told = toml("[servers.a]\ncommand = \"x\"\nstart_timeout_ms = 5\nstartTimeoutMs = 6\n");
+    assert!(told.contains("`start_timeout_ms` is written twice"), "{told}");
+    assert!(told.contains("`start_timeout_ms` and `startTimeoutMs` are the same key"), "{told}");
+    let told = toml("[servers.a]\ncomand = \"x\"\ncommand = \"y\"\n");
+    assert!(told.contains("`command` is written twice"), "{told}");
+}

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bridgehead_config::{
-    Config, ConfigError, Environment, EraChoice, HealthProbe, Isolation, Launch, LocalUsers, Mode, Output,
-    Prefix, Queue, Server, Source, Stdio, TokenSource, Transport, load,
+    Config, ConfigError, Environment, EraChoice, HealthProbe, Interactive, Isolation, Launch, LocalUsers,
+    Mode, Output, Prefix, Queue, Retry, Server, Source, Stdio, TokenSource, Transport, load,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -482,4 +482,103 @@ fn local_users_are_a_word_or_a_list() {
         assert!(error.contains("`local_users`"), "{error}");
     }
     assert_eq!(config_with("", &[("SUDO_UID", "1000")]).http.sudo_uid, Some(1000));
+}
+
+/// Every word of a key that takes words means what it says, and none of them means the default.
+#[test]
+fn words_of_a_server_mean_what_they_say() {
+    #[track_caller]
+    fn check<T: PartialEq + std::fmt::Debug>(keys: &str, read: impl Fn(&Server) -> T, expected: T) {
+        let config = config(&format!("[servers.a]\ncommand = \"x\"\n{keys}"));
+        assert_eq!(read(&config.servers[0]), expected, "{keys}");
+    }
+    check("", |server| server.retry, Retry::Safe);
+    check("retry = \"safe\"", |server| server.retry, Retry::Safe);
+    check("retry = \"always\"", |server| server.retry, Retry::Always);
+    check("retry = \"never\"", |server| server.retry, Retry::Never);
+    check("", |server| server.era, EraChoice::Auto);
+    check("era = \"modern\"", |server| server.era, EraChoice::Modern);
+    check("era = \"legacy\"", |server| server.era, EraChoice::Legacy);
+    check("", |server| server.interactive, Interactive::Auto);
+    check("interactive = \"exclusive\"", |server| server.interactive, Interactive::Exclusive);
+    check("interactive = \"shared\"", |server| server.interactive, Interactive::Shared);
+}
+
+/// BOX-1: limits are read in the units that their names say.
+#[test]
+fn limits_have_the_units_of_their_names() {
+    let text = "[servers.a]\ncommand = \"x\"\n[servers.a.limits]\nmax_memory_mb = 3\nmax_execution_ms = 4\n\
+                max_processes = 5\nmax_open_files = 64\nmax_file_mb = 7\nmax_output_mb = 8\nmax_log_kb = 9\n";
+    let limits = &config(text).servers[0].limits;
+    assert_eq!(limits.memory, Some(3 << 20));
+    assert_eq!(limits.execution, Some(Duration::from_millis(4)));
+    assert_eq!(limits.processes, Some(5));
+    assert_eq!(limits.open_files, Some(64));
+    assert_eq!(limits.file_size, Some(7 << 20));
+    assert_eq!(limits.output, Some(8 << 20));
+    assert_eq!(limits.log, Some(9 << 10));
+}
+
+/// `enabled` is another way to write `disabled`; what contradicts itself is refused, what agrees is not.
+#[test]
+fn enabled_and_disabled_may_agree_but_not_contradict() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut load = |keys: &str| {
+        load_in(folder.path(), &format!("[servers.a]\ncommand = \"x\"\n{keys}"), &[])
+            .map(|config| config.disabled.len())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(load("disabled = true\nenabled = false"), Ok(1));
+    assert_eq!(load("disabled = false\nenabled = true"), Ok(0));
+    assert_eq!(load("enabled = false"), Ok(1));
+    for keys in ["disabled = true\nenabled = true", "disabled = false\nenabled = false"] {
+        let error = load(keys).unwrap_err();
+        assert!(error.contains("`enabled` contradicts `disabled`"), "{keys}: {error}");
+    }
+}
+
+/// A host or an origin that no request can have is refused, and says so.
+#[test]
+fn hosts_and_origins_that_match_nothing_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut load = |text: &str| {
+        load_in(folder.path(), &format!("[http]\n{text}"), &[]).map_err(|error| error.to_string())
+    };
+    for host in ["*", "gateway.example", "gateway.example:4848", "[::1]:4848"] {
+        let config = load(&format!("allowed_hosts = [\"{host}\"]")).unwrap();
+        assert_eq!(config.http.allowed_hosts, [host]);
+    }
+    for host in ["", "a b", "a/b", "u@a", "a?b", "a#b", "ä"] {
+        let error = load(&format!("allowed_hosts = [\"{host}\"]")).unwrap_err();
+        assert!(error.contains("an entry of `allowed_hosts` cannot match anything"), "{host}: {error}");
+    }
+    for origin in ["https://a.example", "http://localhost:3000"] {
+        assert_eq!(
+            load(&format!("allowed_origins = [\"{origin}\"]")).unwrap().http.allowed_origins,
+            [origin]
+        );
+    }
+    for origin in ["a.example", "://a", "https://", "https://a/b"] {
+        let error = load(&format!("allowed_origins = [\"{origin}\"]")).unwrap_err();
+        assert!(error.contains("an entry of `allowed_origins` cannot match anything"), "{origin}: {error}");
+    }
+}
+
+/// What a file is called decides how it is read; only where its name says nothing does its first character.
+#[test]
+fn the_name_of_a_file_says_how_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut load = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).unwrap();
+        load(Some(name.as_ref()), &environment(&[]), folder.path())
+    };
+    let json = "{\"mcpServers\": {\"a\": {\"command\": \"x\"}}}";
+    for name in ["a.json", "a.jsonc", "a.conf", "a"] {
+        assert_eq!(load(name, json).unwrap().servers.len(), 1, "{name}");
+    }
+    assert_eq!(load("commented", &format!("// mine\n{json}")).unwrap().servers.len(), 1);
+    assert_eq!(load("b.conf", "[servers.a]\ncommand = \"x\"\n").unwrap().servers.len(), 1);
+    let error = load("a.toml", json).unwrap_err().to_string();
+    assert!(error.contains("a.toml:1:1"), "{error}");
+    assert!(load("b.json", "[servers.a]\ncommand = \"x\"\n").is_err());
 }

@@ -260,3 +260,18 @@ proptest! {
         prop_assert_eq!(accounted, published);
     }
 }
+
+/// BUS-3: a subscriber that leaves takes its own queue with it and nobody else's.
+#[test]
+fn a_subscriber_that_leaves_takes_only_itself_away() {
+    let bus = bus();
+    let first = bus.subscribe(4);
+    let mut second = bus.subscribe(4);
+    assert_eq!(format!("{bus:?}"), "Bus { watchers: 2, .. }");
+    drop(first);
+    assert_eq!(format!("{bus:?}"), "Bus { watchers: 1, .. }");
+    bus.publish(numbered(7));
+    let shown = format!("{second:?}");
+    assert!(shown.contains("capacity: 4, waiting: 1, missed: 0"), "{shown}");
+    assert_eq!(drain(&mut second), [Number(7)]);
+}
