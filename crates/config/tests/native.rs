@@ -523,7 +523,7 @@ fn limits_have_the_units_of_their_names() {
 #[test]
 fn enabled_and_disabled_may_agree_but_not_contradict() {
     let folder = tempfile::tempdir().unwrap();
-    let mut load = |keys: &str| {
+    let load = |keys: &str| {
         load_in(folder.path(), &format!("[servers.a]\ncommand = \"x\"\n{keys}"), &[])
             .map(|config| config.disabled.len())
             .map_err(|error| error.to_string())
@@ -541,7 +541,7 @@ fn enabled_and_disabled_may_agree_but_not_contradict() {
 #[test]
 fn hosts_and_origins_that_match_nothing_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let mut load = |text: &str| {
+    let load = |text: &str| {
         load_in(folder.path(), &format!("[http]\n{text}"), &[]).map_err(|error| error.to_string())
     };
     for host in ["*", "gateway.example", "gateway.example:4848", "[::1]:4848"] {
@@ -568,7 +568,7 @@ fn hosts_and_origins_that_match_nothing_are_refused() {
 #[test]
 fn the_name_of_a_file_says_how_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
-    let mut load = |name: &str, text: &str| {
+    let load = |name: &str, text: &str| {
         std::fs::write(folder.path().join(name), text).unwrap();
         load(Some(name.as_ref()), &environment(&[]), folder.path())
     };
