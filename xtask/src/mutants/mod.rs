@@ -101,8 +101,14 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
         let open: Vec<u32> = chosen.into_iter().filter(|id| !results.is_settled(*id)).collect();
         if !open.is_empty() {
             let (tree, tests) = prepared(root, &folder, &mutants, results.left_out())?;
+            results.about(tree.digest()?);
             results.leave_out(&tree.left_out)?;
-            let open: Vec<u32> = open.into_iter().filter(|id| !tree.left_out.contains(id)).collect();
+            let mut open: Vec<u32> = open
+                .into_iter()
+                .filter(|id| !tree.left_out.contains(id) && !results.is_settled(*id))
+                .collect();
+            // What was never tried tells more than what was missed before.
+            open.sort_by_key(|id| results.is_known(*id));
             println!("{} mutants are tried, for {} minutes at the most", open.len(), options.minutes);
             judge(&tree, &tests, &open, deadline, &mut results, &mutants)?;
         }

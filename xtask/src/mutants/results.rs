@@ -23,6 +23,9 @@ pub(super) struct Results {
     verdicts: BTreeMap<u32, Kept>,
     /// Of each mutant's name and file.
     keys: BTreeMap<u32, u64>,
+    /// The copy that is tried now, and the mutants that an earlier run tried in the same one.
+    tree: u64,
+    tried_in: BTreeMap<u32, u64>,
     file: File,
 }
 
@@ -53,21 +56,23 @@ impl Results {
         let by_key: HashMap<u64, u32> = keys.iter().map(|(id, key)| (*key, *id)).collect();
         let lines = fs::read_to_string(&path).unwrap_or_default();
         let mut verdicts = BTreeMap::new();
+        let mut tried_in = BTreeMap::new();
         for line in lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
             let id = line["key"].as_u64().and_then(|key| by_key.get(&key));
             if let (Some(id), Some(kept)) = (id, Kept::read(&line)) {
                 verdicts.insert(*id, kept);
+                tried_in.insert(*id, line["tree"].as_u64().unwrap_or_default());
             }
         }
         let file = OpenOptions::new().create(true).append(true).open(path)?;
-        Ok(Self { verdicts, keys, file })
+        Ok(Self { verdicts, keys, tree: 0, tried_in, file })
     }
 
     /// None yet; what is found is kept apart from what earlier runs found.
     pub(super) fn none(folder: &Path, mutants: &BTreeMap<u32, Mutant>) -> Result<Self> {
         let file = File::create(folder.join("verdicts.jsonl"))?;
         let keys = mutants.iter().map(|(id, mutant)| (*id, digest(0, mutant.name.bytes()))).collect();
-        Ok(Self { verdicts: BTreeMap::new(), keys, file })
+        Ok(Self { verdicts: BTreeMap::new(), keys, tree: 0, tried_in: BTreeMap::new(), file })
     }
 
     /// How many were caught, of how many that were tried.
@@ -76,9 +81,24 @@ impl Results {
         (tally.caught, tally.tried())
     }
 
-    /// Whether a mutant need not be tried again: more tests do not let one through that was caught.
+    /// Says which copy is tried from now on.
+    pub(super) fn about(&mut self, tree: u64) {
+        self.tree = tree;
+    }
+
+    /// Whether a mutant need not be tried again: it was caught, and more tests do not let it through, or nothing has changed
+    /// since it was not.
     pub(super) fn is_settled(&self, id: u32) -> bool {
-        matches!(self.verdicts.get(&id), Some(Kept::Judged(Verdict::Caught(_))))
+        match self.verdicts.get(&id) {
+            Some(Kept::Judged(Verdict::Caught(_))) => true,
+            Some(Kept::Judged(_)) => self.tree != 0 && self.tried_in.get(&id) == Some(&self.tree),
+            Some(Kept::LeftOut) | None => false,
+        }
+    }
+
+    /// Whether it was tried before, however that ended.
+    pub(super) fn is_known(&self, id: u32) -> bool {
+        self.verdicts.contains_key(&id)
     }
 
     pub(super) fn add(&mut self, id: u32, verdict: Verdict) -> Result<()> {
@@ -95,10 +115,12 @@ impl Results {
     }
 
     fn keep(&mut self, id: u32, kept: Kept) -> Result<()> {
-        if self.verdicts.get(&id) == Some(&kept) {
+        if kept == Kept::LeftOut && self.verdicts.get(&id) == Some(&kept) {
             return Ok(());
         }
-        let line = kept.line(self.keys.get(&id).copied().unwrap_or_default());
+        let mut line = kept.line(self.keys.get(&id).copied().unwrap_or_default());
+        line["tree"] = json!(self.tree);
+        self.tried_in.insert(id, self.tree);
         writeln!(self.file, "{line}")?;
         self.verdicts.insert(id, kept);
         Ok(())
