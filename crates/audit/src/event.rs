@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_wire::Era;
+use bridgehead_wire::{Era, Raw};
 use bytes::Bytes;
 
 use crate::Moment;
@@ -34,6 +34,12 @@ impl CorrelationId {
             return None;
         }
         uuid::Uuid::try_parse(text).ok().map(Self)
+    }
+
+    /// Its text as a JSON string.
+    #[must_use]
+    pub fn to_raw(self) -> Raw {
+        Raw::string(self.hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer()))
     }
 
     /// Its text, to be written without detours.

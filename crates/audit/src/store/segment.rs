@@ -6,7 +6,8 @@
 //!
 //! What must stay true: a failed append leaves the segment, its head and its tree as they were.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ pub(crate) struct Segment {
 /// Calls that have entered and not left: the numbers of their enter rows, each with the index of its segment. What a caller
 /// chose, such as its correlation id, has no part in this.
 #[derive(Debug, Default)]
-pub(crate) struct OpenCalls(HashMap<u64, u32>);
+pub(crate) struct OpenCalls(BTreeMap<u64, u32>);
 
 enum Change {
     Opened(Ticket),
@@ -95,7 +96,13 @@ impl OpenCalls {
 
     /// Says whether the call was open: a ticket is good for one exit.
     fn close(&mut self, ticket: Ticket) -> bool {
-        self.0.get(&ticket.number()) == Some(&ticket.segment()) && self.0.remove(&ticket.number()).is_some()
+        match self.0.entry(ticket.number()) {
+            Entry::Occupied(open) if *open.get() == ticket.segment() => {
+                open.remove();
+                true
+            }
+            _ => false,
+        }
     }
 
     fn undo(&mut self, change: &Change) {
@@ -111,9 +118,7 @@ impl OpenCalls {
 
     /// The numbers of all of them, in order.
     pub(crate) fn numbers(&self) -> Vec<u64> {
-        let mut numbers: Vec<u64> = self.0.keys().copied().collect();
-        numbers.sort_unstable();
-        numbers
+        self.0.keys().copied().collect()
     }
 }
 

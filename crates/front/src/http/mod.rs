@@ -298,7 +298,7 @@ where
         Message::Request(request) => {
             let reading = Reading::of(request.params.as_ref());
             match era::decide(reading.claims_version(), version, &request.method) {
-                Kind::Modern => match modern::check(front, principal, headers, request, reading) {
+                Kind::Modern => match modern::check(front, principal, (headers, said), request, reading) {
                     Ok(passed) if passed.wants_notes() => {
                         Box::pin(modern::answer_with_notes(front, passed)).await
                     }

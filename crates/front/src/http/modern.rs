@@ -30,16 +30,16 @@ impl Passed {
     }
 }
 
-/// Checks one request, or says why it is refused.
+/// Checks one request, which says `version` in its headers, or says why it is refused.
 pub(crate) fn check<B: Backend>(
     front: &Front<B>,
     principal: Principal,
-    headers: &HeaderMap,
+    (headers, version): (&HeaderMap, Version<'_>),
     request: Request,
     reading: Reading,
 ) -> Result<Passed, Box<Reply>> {
     let Request { id, method, .. } = request;
-    if let Err((status, error)) = rules(front, headers, &method, &reading) {
+    if let Err((status, error)) = rules(front, headers, version, &method, &reading) {
         debug!(code = error.code(), reason = error.message(), "refused a modern request");
         return Err(Box::new(reply::error(status, Some(&id), &error)));
     }
@@ -79,11 +79,11 @@ pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Pass
 fn rules<B: Backend>(
     front: &Front<B>,
     headers: &HeaderMap,
+    version: Version<'_>,
     method: &Method,
     reading: &Reading,
 ) -> Result<(), (StatusCode, RpcError)> {
     let bad = |error| (StatusCode::BAD_REQUEST, error);
-    let version = Version::of(headers);
     if version == Version::Absent {
         return Err(bad(headers::mismatch("`MCP-Protocol-Version` is required")));
     }

@@ -2,10 +2,13 @@
 //!
 //! Whoever runs a call, a shared server, a lease or a process of the call's own, is reached by dropping its errand. A call
 //! takes a place when it is dispatched; places are used again, so that an ordinary call allocates nothing.
+//!
+//! Nearly no call is cancelled, so what all of them pay is kept small: a place, one load whenever the call is polled, and a
+//! waker when it has to wait.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Waker};
 
 use bridgehead_audit::CorrelationId;
 use parking_lot::Mutex;
@@ -17,11 +20,18 @@ const SHARDS: usize = 16;
 
 /// The calls that run now.
 #[derive(Debug, Default)]
-pub(crate) struct Cancels([Mutex<Shard>; SHARDS]);
+pub(crate) struct Cancels([Shard; SHARDS]);
 
 #[derive(Debug, Default)]
 struct Shard {
-    places: Vec<Option<Running>>,
+    /// How many calls were cancelled here. A call looks for itself only when this has changed; changed under the lock.
+    cancelled: AtomicUsize,
+    places: Mutex<Places>,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    all: Vec<Option<Running>>,
     free: Vec<usize>,
 }
 
@@ -33,31 +43,34 @@ struct Running {
     cancelled: Option<CancelReason>,
 }
 
-/// Resolves when its call is cancelled. The call is forgotten when this is dropped.
+/// The note of one call that runs. The call is forgotten when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Cancelled<'a> {
-    shard: &'a Mutex<Shard>,
+pub(crate) struct Watched<'a> {
+    shard: &'a Shard,
     at: usize,
+    /// How many were cancelled when it last looked.
+    seen: usize,
 }
 
 impl Cancels {
     /// Notes a call of a session.
-    pub(crate) fn watch(&self, session: u64, tool: &Arc<str>, id: CorrelationId) -> Cancelled<'_> {
+    pub(crate) fn watch(&self, session: u64, tool: &Arc<str>, id: CorrelationId) -> Watched<'_> {
         let shard = &self.0[usize::from(id.as_bytes()[15]) % SHARDS];
-        let running = Running { session, tool: Arc::clone(tool), waker: None, cancelled: None };
-        let mut places = shard.lock();
+        let running = Some(Running { session, tool: Arc::clone(tool), waker: None, cancelled: None });
+        let mut places = shard.places.lock();
+        let seen = shard.cancelled.load(Ordering::Relaxed);
         let at = match places.free.pop() {
             Some(at) => {
-                places.places[at] = Some(running);
+                places.all[at] = running;
                 at
             }
             None => {
-                places.places.push(Some(running));
-                places.places.len() - 1
+                places.all.push(running);
+                places.all.len() - 1
             }
         };
         drop(places);
-        Cancelled { shard, at }
+        Watched { shard, at, seen }
     }
 
     /// Cancels all calls of this tool that the session has under way, and says whether there were any.
@@ -65,16 +78,14 @@ impl Cancels {
         let mut wakers = Vec::new();
         let mut found = false;
         for shard in &self.0 {
-            let mut shard = shard.lock();
-            let concerned = shard
-                .places
-                .iter_mut()
-                .flatten()
-                .filter(|call| call.session == session && &*call.tool == tool);
+            let mut places = shard.places.lock();
+            let concerned =
+                places.all.iter_mut().flatten().filter(|call| call.session == session && &*call.tool == tool);
             for call in concerned {
                 found = true;
                 call.cancelled = Some(reason);
                 wakers.extend(call.waker.take());
+                shard.cancelled.fetch_add(1, Ordering::Release);
             }
         }
         wakers.into_iter().for_each(Waker::wake);
@@ -82,29 +93,73 @@ impl Cancels {
     }
 }
 
-impl Future for Cancelled<'_> {
-    type Output = CancelReason;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CancelReason> {
-        let mut shard = self.shard.lock();
-        let Some(call) = shard.places.get_mut(self.at).and_then(Option::as_mut) else { return Poll::Pending };
-        if let Some(reason) = call.cancelled {
-            return Poll::Ready(reason);
+impl Watched<'_> {
+    /// Why the call was cancelled, if it was. Costs a load where no other was either.
+    pub(crate) fn cancelled(&mut self) -> Option<CancelReason> {
+        let cancelled = self.shard.cancelled.load(Ordering::Acquire);
+        if cancelled == self.seen {
+            return None;
         }
+        self.seen = cancelled;
+        self.shard.places.lock().all.get(self.at)?.as_ref()?.cancelled
+    }
+
+    /// Has the task of a call that waits woken when the call is cancelled; says why, if it just was.
+    pub(crate) fn wait(&self, context: &Context<'_>) -> Option<CancelReason> {
+        let mut places = self.shard.places.lock();
+        let call = places.all.get_mut(self.at)?.as_mut()?;
         if !call.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             call.waker = Some(context.waker().clone());
         }
-        Poll::Pending
+        call.cancelled
     }
 }
 
-impl Drop for Cancelled<'_> {
+impl Drop for Watched<'_> {
     fn drop(&mut self) {
-        let mut shard = self.shard.lock();
-        let gone = shard.places.get_mut(self.at).and_then(Option::take);
-        shard.free.push(self.at);
-        drop(shard);
+        let mut places = self.shard.places.lock();
+        let gone = places.all.get_mut(self.at).and_then(Option::take);
+        places.free.push(self.at);
+        drop(places);
         // The waker may be the last of its task.
         drop(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// POOL-10: a call hears that it was cancelled whether it waits or not, the same tool of another session does not, and
+    /// a place that is used again knows nothing of who had it before.
+    #[test]
+    fn a_call_hears_of_its_end_and_of_no_other() {
+        let (cancels, tool, woken) = (Cancels::default(), Arc::from("tool"), Arc::<Woken>::default());
+        let (waker, id) = (Waker::from(Arc::clone(&woken)), CorrelationId::mint());
+        let context = Context::from_waker(&waker);
+        let mut others = cancels.watch(2, &tool, id);
+        assert_eq!(others.wait(&context), None);
+        for reason in [CancelReason::Client, CancelReason::Timeout] {
+            let (mut running, mut waiting) = (cancels.watch(1, &tool, id), cancels.watch(1, &tool, id));
+            assert_eq!((running.cancelled(), waiting.wait(&context)), (None, None));
+            assert!(!cancels.cancel(1, "other", reason));
+            let before = woken.0.load(Ordering::SeqCst);
+            assert!(cancels.cancel(1, "tool", reason));
+            assert_eq!(woken.0.load(Ordering::SeqCst), before + 1, "only who waits is woken");
+            assert_eq!((running.wait(&context), waiting.cancelled()), (Some(reason), Some(reason)));
+            assert_eq!((running.cancelled(), others.cancelled()), (Some(reason), None));
+        }
+        assert!(!cancels.cancel(1, "tool", CancelReason::Client), "they have ended");
     }
 }

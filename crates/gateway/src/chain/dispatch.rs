@@ -1,8 +1,9 @@
 //! Stage four: the tool runs, here or on its server.
 
-use std::sync::Arc;
-
+use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
 
 use bridgehead_config::Output;
 use bridgehead_upstream::{Tool, Upstream};
@@ -73,15 +74,23 @@ async fn run_upstream(
         trace: call.trace,
         progress: call.progress.as_ref(),
     };
-    let cancels = &chain.cancels;
-    let cancelled = pin!(cancels.watch(call.caller.session.number(), &call.tool, call.correlation));
-    let running = pin!(errand.run(upstream, queue, |queued| record.waited(queued)));
-    let outcome = tokio::select! {
-        biased;
-        // Leaving drops the errand, which reaches whoever runs the call.
-        reason = cancelled => return given_up(upstream, &tool.name, reason),
-        outcome = running => outcome?,
-    };
+    let mut watched = chain.cancels.watch(call.caller.session.number(), &call.tool, call.correlation);
+    let mut running = pin!(errand.run(upstream, queue, |queued| record.waited(queued)));
+    // Leaving drops the errand, which reaches whoever runs the call. By hand, because an outcome is large: `select!` moves
+    // it twice more.
+    let outcome = poll_fn(|context| {
+        if let Some(reason) = watched.cancelled() {
+            return Poll::Ready(given_up(upstream, &tool.name, reason));
+        }
+        let outcome = running.as_mut().poll(context);
+        if outcome.is_pending()
+            && let Some(reason) = watched.wait(context)
+        {
+            return Poll::Ready(given_up(upstream, &tool.name, reason));
+        }
+        outcome
+    });
+    let outcome = outcome.await?;
     let outcome = addressed(chain.uris, upstream.name().as_ref(), outcome)?;
     match upstream.config().output {
         Output::Off => Ok(outcome),
