@@ -188,9 +188,7 @@ async fn a_start_is_told_to_the_millisecond() {
     let mut watched = watch(Server::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
     assert_eq!(watched.upstream.record().facts().last_init, None);
     for (method, opens, time) in [("tools/list", lists, 700), ("ping", answers, 300)] {
-        while peer.asked_for(method).is_empty() {
-            tokio::task::yield_now().await;
-        }
+        until_asked(&peer, method, 1).await;
         tokio::time::advance(Duration::from_millis(time)).await;
         opens.send_replace(true);
     }
@@ -298,9 +296,11 @@ async fn a_loss_and_a_return_are_told() {
     leaks.assert_clean().await;
 }
 
-/// Lets everything run that can without time going by.
+/// Until the peer was asked so often, while the clock stands still.
 async fn until_asked(peer: &Peer, method: &str, times: usize) {
+    let began = std::time::Instant::now();
     while peer.asked_for(method).len() < times {
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody asks for {method}");
         tokio::task::yield_now().await;
     }
 }
