@@ -7,9 +7,9 @@ mod remote;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, Server, Stdio};
+use bridgehead_config::{GatewaySettings, HealthProbe, Launch, Remote, Secret, Server, Stdio};
 use bridgehead_events::{Bus, Delivery, Event, Subscription, Topic};
-use bridgehead_testkit::peer::{Asked, Part, Peer};
+use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply};
 use bridgehead_testkit::{Behaviour, Crash, LeakCheck, Mock, Standstill};
 use bridgehead_upstream::{Registry, RestartPolicy, State, Surroundings, Upstream};
 use remote::{Running, legacy, modern};
@@ -347,4 +347,52 @@ async fn a_server_that_fails_its_first_probe_offers_nothing() {
     assert!(outage.reason.starts_with("its health probe failed: "), "{}", outage.reason);
     assert!(outage.last.is_none(), "its tools were read, and are not offered");
     running.end().await;
+}
+
+/// POOL-2: an attempt to start a server may take 180 000 ms where nobody says otherwise.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_may_take_three_minutes() {
+    let peer = Peer::start(|asked| match asked.rpc().as_str() {
+        "tools/list" => vec![Part::Hang],
+        _ => modern(asked, |_| Vec::new()),
+    })
+    .await;
+    let still = Standstill::begin();
+    let began = Instant::now();
+    let running = Running::start(&peer, |_, _| {});
+    until_asked(&peer, "tools/list", 1).await;
+    drop(still);
+    let outage = running.outage().await;
+    assert_eq!(began.elapsed().as_secs(), 180);
+    assert!(outage.contains("no usable answer within 180s (`start_timeout_ms`)"), "{outage}");
+    running.end().await;
+}
+
+fn refuses(asked: &Asked, method: &str) -> Vec<Part> {
+    if asked.rpc() != method {
+        return legacy(asked, |_| Vec::new());
+    }
+    let error = json!({"code": -32000, "message": "no"});
+    json_reply(&json!({"jsonrpc": "2.0", "id": asked.json()["id"], "error": error}))
+}
+
+/// POOL-5, BUS-1: what is told of a probe is the question that was answered.
+#[tokio::test]
+async fn a_probe_tells_what_was_asked() {
+    type Script = fn(&Asked) -> Vec<Part>;
+    let table: [(Script, HealthProbe, &str); 4] = [
+        (|asked| legacy(asked, |_| vec![]), HealthProbe::Ping, "ping"),
+        (|asked| refuses(asked, "ping"), HealthProbe::Ping, "list_tools"),
+        (|asked| legacy(asked, |_| vec![]), HealthProbe::ListTools, "list_tools"),
+        (|asked| modern(asked, |_| vec![]), HealthProbe::Ping, "discover"),
+    ];
+    for (script, health_probe, kind) in table {
+        let peer = Peer::start(script).await;
+        let launch = Launch::Remote(Remote::new(peer.url("/mcp").parse().unwrap()));
+        let server = Server::new("far".parse().unwrap(), launch, &GatewaySettings::default());
+        let mut watched = watch(Server { health_probe, ..server });
+        let probe = watched.until(Topic::Probe).await;
+        assert_eq!(shown(&probe, ["ok", "kind", "error"]), json!([true, kind, null]), "{probe}");
+        watched.upstream.stop().await;
+    }
 }

@@ -190,6 +190,35 @@ async fn a_failed_start_is_logged() {
     fixture.end().await;
 }
 
+/// POOL-14, POOL-9: a server that may not be started is an error, its own words are details, and the names of its tools are
+/// told at trace alone; each line carries `mcp:{server}`.
+#[tokio::test]
+async fn details_and_failures_have_their_levels() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let mock = || Mock::legacy().stderr("hello from below").tool("a_tool_of_its_own", Behaviour::Echo);
+    let fixture = Fixture::start(&[("m", mock()), ("walled", mock())], |options| {
+        let files = bridgehead_config::FileAccess { read: vec!["/no/such/place".into()], write: Vec::new() };
+        options.servers[1].confinement =
+            Some(bridgehead_config::Confinement { files: Some(files), ..Default::default() });
+    });
+    fixture.gateway.settled().await;
+    crate::support::until(|| !lines.levels("hello from below").is_empty()).await;
+    fixture.gateway.stop().await;
+    for (what, level, server) in [
+        (" was not started server=", "ERROR", "mcp:walled"),
+        ("hello from below", "DEBUG", "mcp:m"),
+        ("its tools", "TRACE", "mcp:m"),
+    ] {
+        assert_eq!(lines.levels(what), [level], "{what}");
+        assert!(lines.line(what).contains(&format!("server={server}")), "{}", lines.line(what));
+    }
+    assert!(lines.line("its tools").contains("a_tool_of_its_own"), "{}", lines.line("its tools"));
+    let named = lines.levels("a_tool_of_its_own");
+    assert!(named.iter().all(|level| level == "TRACE"), "{named:?}");
+    fixture.end().await;
+}
+
 /// PIPE-8: a span for the call and one for each stage, with the call's id; where spans are recorded the client's trace
 /// goes on under a span of ours, and a request without one begins a trace with the id of the call.
 #[tokio::test]
