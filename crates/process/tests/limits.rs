@@ -112,6 +112,30 @@ async fn box_19_private_memory_is_limited() {
     assert!((86 * MEGABYTE..200 * MEGABYTE).contains(&bytes), "{bytes}");
 }
 
+/// BOX-3: one that dies with 90 % of its memory limit or more died of memory; with less it died of something else.
+#[tokio::test]
+async fn who_died_with_nearly_all_memory_died_of_it() {
+    for (megabytes, of_memory) in [(186, true), (120, false)] {
+        let place = tempfile::tempdir().unwrap();
+        let mark = mark("90");
+        let limits = Limits { memory: Some(200 * MEGABYTE), ..Limits::default() };
+        let script = format!(
+            "{TAKES}={megabytes} \"${PROGRAM}\" --exact taker --nocapture > '{out}' & pid=$!; \
+             until grep -q took '{out}'; do sleep 0.02; done; kill -KILL $pid; wait $pid; exit 3",
+            out = place.path().join("out").display()
+        );
+        let mut child = start(&script, &mark, limits);
+        let breach = ended(&mut child, &mark).await;
+        match breach {
+            Some(Breach::Memory { bytes }) if of_memory => {
+                assert!((180 * MEGABYTE..=200 * MEGABYTE).contains(&bytes), "{bytes}");
+            }
+            None if !of_memory => {}
+            other => panic!("{megabytes} MB: {other:?}; {}", child.stderr_tail()),
+        }
+    }
+}
+
 /// BOX-3: several processes share one limit, though each of them keeps within it.
 #[tokio::test]
 async fn box_21_children_share_one_memory_limit() {

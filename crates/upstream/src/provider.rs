@@ -38,6 +38,9 @@ const STARTS: usize = 4;
 /// A call that may take longer than this, a year, may take as long as it likes.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
+/// What the bus calls a call that its caller no longer wanted.
+const CANCELLED: &str = "cancelled";
+
 /// The answer to something asked of a provider, on its way.
 pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -313,70 +316,13 @@ impl McpProvider {
         correlation: CorrelationId,
     ) -> Result<Execution, ProviderError> {
         let began = Instant::now();
-        let outcome = self.call(began, invocation, correlation).await;
-        let (tool, duration) = (Arc::<str>::from(invocation.tool.as_str()), began.elapsed());
-        let namespace = self.active.lock().as_ref().map(|active| Arc::from(active.upstream.name().as_ref()));
-        let redactor = Redactor::default();
-        self.bus.tell(correlation, namespace.as_ref(), || match &outcome {
-            Ok((_, result)) => Detail::ToolCompleted {
-                tool,
-                summary: Excerpt::new(&redactor, result.as_str()),
-                duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
-            },
-            Err(error) => Detail::ToolFailed {
-                tool,
-                code: error.code.as_str().into(),
-                retryable: error.retryable(),
-                message: Excerpt::new(&redactor, &error.message),
-            },
-        });
+        let active = self.active.lock().clone();
+        let end = End::new(&self.bus, active.as_ref(), &invocation.tool, correlation);
+        let outcome = call(active, began, invocation, correlation).await;
+        let duration = began.elapsed();
+        end.tell(outcome.as_ref().map(|(_, result)| result), duration);
         let tool = invocation.tool.clone();
         outcome.map(|(namespace, result)| Execution { tool, result, duration, correlation, namespace })
-    }
-
-    async fn call(
-        &self,
-        began: Instant,
-        invocation: &Invocation,
-        correlation: CorrelationId,
-    ) -> Result<(ServerName, Raw), ProviderError> {
-        let Invocation { tool: name, arguments, timeout } = invocation;
-        let active = self.active.lock().clone();
-        let Some(Active { upstream, timeout: usual }) = active else {
-            let message = "the provider is not initialised; call `init` first";
-            return Err(ProviderError::new(Code::ProviderUnavailable, message));
-        };
-        let namespace = upstream.name();
-        let ready = connected(&upstream)?;
-        let known = ready.tools.tools.iter().find(|tool| is_named(name, namespace, &tool.name));
-        let Some(tool) = known else {
-            let message = format!("server `{namespace}` offers no tool `{name}`");
-            return Err(ProviderError::new(Code::ProviderToolUnknown, message));
-        };
-        if let Some(validator) = &tool.validator
-            && let Err(issues) = validator.check_arguments(arguments)
-        {
-            let message = format!("the arguments do not fit the schema of tool `{name}`: {}", json!(issues));
-            return Err(ProviderError::new(Code::ProviderInvalidInput, message));
-        }
-        let execution = limits_of(upstream.config(), &tool.name).execution;
-        let budget = Budget::new(began, timeout.unwrap_or(usual), execution);
-        let result = match upstream.config().isolation {
-            Isolation::Call => {
-                // Killed when it is dropped, answer or not.
-                let alone = upstream.one_shot(&tool.name).map_err(|error| refused(&upstream, &error))?;
-                let ready = alone.acquire(budget.ends).await.map_err(|error| match budget.is_spent() {
-                    true => budget.exceeded(namespace, "had no process ready for", &tool.name),
-                    false => refused(&upstream, &error),
-                })?;
-                ask(&alone, &ready, tool, arguments, (budget, correlation)).await?
-            }
-            Isolation::Shared | Isolation::Session => {
-                ask(&upstream, &ready, tool, arguments, (budget, correlation)).await?
-            }
-        };
-        fits_output(name, tool, &result)?;
-        Ok((namespace.clone(), result))
     }
 
     async fn end(&self) {
@@ -453,6 +399,101 @@ fn limited(limits: Limits) -> ToolOverride {
 /// What a call of a tool may use: as is said of the tool, or else of its server.
 fn limits_of(server: &Server, tool: &str) -> Limits {
     server.tools.get(tool).map_or(server.limits, |own| own.limits.or(server.limits))
+}
+
+/// Tells the bus how one call ended, exactly once: also that its caller dropped it.
+struct End<'a> {
+    bus: &'a Bus,
+    server: Option<Arc<str>>,
+    tool: &'a str,
+    correlation: CorrelationId,
+    told: bool,
+}
+
+impl<'a> End<'a> {
+    fn new(bus: &'a Bus, active: Option<&Active>, tool: &'a str, correlation: CorrelationId) -> Self {
+        let server = active.map(|active| Arc::from(active.upstream.name().as_ref()));
+        Self { bus, server, tool, correlation, told: false }
+    }
+
+    fn tell(mut self, outcome: Result<&Raw, &ProviderError>, duration: Duration) {
+        self.told = true;
+        self.publish(|tool, redactor| match outcome {
+            Ok(result) => Detail::ToolCompleted {
+                tool,
+                summary: Excerpt::new(redactor, result.as_str()),
+                duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+            },
+            Err(error) => Detail::ToolFailed {
+                tool,
+                code: error.code.as_str().into(),
+                retryable: error.retryable(),
+                message: Excerpt::new(redactor, &error.message),
+            },
+        });
+    }
+
+    fn publish(&self, detail: impl FnOnce(Arc<str>, &Redactor) -> Detail) {
+        let detail = || detail(self.tool.into(), &Redactor::default());
+        self.bus.tell(self.correlation, self.server.as_ref(), detail);
+    }
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        if !self.told {
+            self.publish(|tool, redactor| Detail::ToolFailed {
+                tool,
+                code: CANCELLED.into(),
+                retryable: false,
+                message: Excerpt::new(redactor, "the caller no longer wants the answer"),
+            });
+        }
+    }
+}
+
+async fn call(
+    active: Option<Active>,
+    began: Instant,
+    invocation: &Invocation,
+    correlation: CorrelationId,
+) -> Result<(ServerName, Raw), ProviderError> {
+    let Invocation { tool: name, arguments, timeout } = invocation;
+    let Some(Active { upstream, timeout: usual }) = active else {
+        let message = "the provider is not initialised; call `init` first";
+        return Err(ProviderError::new(Code::ProviderUnavailable, message));
+    };
+    let namespace = upstream.name();
+    let ready = connected(&upstream)?;
+    let known = ready.tools.tools.iter().find(|tool| is_named(name, namespace, &tool.name));
+    let Some(tool) = known else {
+        let message = format!("server `{namespace}` offers no tool `{name}`");
+        return Err(ProviderError::new(Code::ProviderToolUnknown, message));
+    };
+    if let Some(validator) = &tool.validator
+        && let Err(issues) = validator.check_arguments(arguments)
+    {
+        let message = format!("the arguments do not fit the schema of tool `{name}`: {}", json!(issues));
+        return Err(ProviderError::new(Code::ProviderInvalidInput, message));
+    }
+    let execution = limits_of(upstream.config(), &tool.name).execution;
+    let budget = Budget::new(began, timeout.unwrap_or(usual), execution);
+    let result = match upstream.config().isolation {
+        Isolation::Call => {
+            // Killed when it is dropped, answer or not.
+            let alone = upstream.one_shot(&tool.name).map_err(|error| refused(&upstream, &error))?;
+            let ready = alone.acquire(budget.ends).await.map_err(|error| match budget.is_spent() {
+                true => budget.exceeded(namespace, "had no process ready for", &tool.name),
+                false => refused(&upstream, &error),
+            })?;
+            ask(&alone, &ready, tool, arguments, (budget, correlation)).await?
+        }
+        Isolation::Shared | Isolation::Session => {
+            ask(&upstream, &ready, tool, arguments, (budget, correlation)).await?
+        }
+    };
+    fits_output(name, tool, &result)?;
+    Ok((namespace.clone(), result))
 }
 
 /// The connection, or at once why there is none.

@@ -337,6 +337,8 @@ async fn a_stopped_server_stays_stopped() {
     assert!(matches!(running.upstream.state(), State::Stopped));
     let refused = running.upstream.acquire(Instant::now() + Duration::from_secs(60)).await;
     assert!(matches!(refused, Err(Unavailable::Stopped)));
+    let facts = running.upstream.record().facts();
+    assert_eq!((facts.restarts, facts.last_error), (0, None), "nobody was lost, and nobody is started again");
     running.end().await;
 }
 

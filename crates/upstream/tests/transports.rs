@@ -184,12 +184,17 @@ fn heads(mut bytes: &[u8]) -> Vec<String> {
 /// opens the stream and on each POST, over a WebSocket on the request that opens it.
 #[tokio::test]
 async fn configured_headers_stand_on_every_request() {
-    for (carrier, transport, methods) in [
-        (Carrier::Http, "http", &["get", "post", "delete"][..]),
-        (Carrier::Sse, "sse", &["get", "post"]),
-        (Carrier::WebSocket, "websocket", &["get"]),
+    let (old, new): (fn() -> Mock, fn() -> Mock) = (Mock::legacy, Mock::modern);
+    for (era, carrier, configured, transport, methods) in [
+        (old, Carrier::Http, None, "http", &["get", "post", "delete"][..]),
+        (new, Carrier::Http, Some(Transport::Http), "http", &["post"]),
+        (old, Carrier::Sse, Some(Transport::Sse), "sse", &["get", "post"]),
+        // What is asked to find out what it speaks has them too.
+        (old, Carrier::Sse, None, "sse", &["get", "post"]),
+        (old, Carrier::WebSocket, None, "websocket", &["get"]),
+        (new, Carrier::WebSocket, Some(Transport::WebSocket), "websocket", &["get"]),
     ] {
-        let served = mock(Mock::legacy()).serve(carrier);
+        let served = mock(era()).serve(carrier);
         let url = served.url();
         let (scheme, rest) = url.split_once("://").unwrap();
         let (address, path) = rest.split_once('/').unwrap();
@@ -197,9 +202,7 @@ async fn configured_headers_stand_on_every_request() {
         let running = Running::at(&format!("{scheme}://{door}/{path}"), |_, remote| {
             remote.headers.insert("Authorization".to_owned(), Secret::new("Bearer hunter2"));
             remote.headers.insert("X-Tenant".to_owned(), Secret::new("blue"));
-            if carrier == Carrier::Sse {
-                remote.transport = Transport::Sse;
-            }
+            remote.transport = configured.unwrap_or(remote.transport);
         });
         let ready = running.ready().await;
         assert_eq!(ready.transport, transport);
@@ -217,4 +220,63 @@ async fn configured_headers_stand_on_every_request() {
             assert!(has("x-tenant: blue"), "{transport}: {head}");
         }
     }
+}
+
+/// LINK-4: over a WebSocket every message is a text frame of its own, however many are sent at once, and a frame that comes
+/// is one message, whatever line breaks stand in it.
+#[tokio::test]
+async fn a_frame_is_a_message() {
+    use futures_util::{SinkExt, StreamExt};
+    use tokio_tungstenite::tungstenite::Message;
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    let frames: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = Arc::clone(&frames);
+    let serving = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+        while let Some(Ok(frame)) = socket.next().await {
+            match frame {
+                Message::Text(text) => {
+                    seen.lock().push(text.to_string());
+                    let asked: Value = serde_json::from_str(&text).unwrap();
+                    let result = match asked["method"].as_str().unwrap() {
+                        "server/discover" => serde_json::json!({
+                            "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
+                            "ttlMs": 0, "cacheScope": "public",
+                        }),
+                        "tools/list" => serde_json::json!({
+                            "tools": [{"name": "echo", "inputSchema": {"type": "object"}}], "resultType": "complete",
+                            "ttlMs": 0, "cacheScope": "public",
+                        }),
+                        "tools/call" => serde_json::json!({
+                            "content": [{"type": "text", "text": "hello"}], "resultType": "complete",
+                        }),
+                        _ => continue,
+                    };
+                    let answer = serde_json::json!({"jsonrpc": "2.0", "id": asked["id"], "result": result});
+                    let pretty = serde_json::to_string_pretty(&answer).unwrap();
+                    assert!(pretty.contains('\n'));
+                    socket.send(Message::text(pretty)).await.unwrap();
+                }
+                Message::Binary(bytes) => panic!("a binary frame: {bytes:?}"),
+                _ => {}
+            }
+        }
+    });
+    let running = Running::at(&url, |_, _| {});
+    let ready = running.ready().await;
+    let calls = (0..20).map(|_| call(&ready, "echo"));
+    for answer in futures_util::future::join_all(calls).await {
+        assert_eq!(answer.unwrap(), "hello");
+    }
+    running.end().await;
+    let frames = frames.lock().clone();
+    let calls = frames.iter().filter(|frame| frame.contains("\"tools/call\"")).count();
+    assert_eq!(calls, 20, "a frame for each");
+    assert!(
+        frames.iter().all(|frame| !frame.contains('\n') && frame.starts_with('{') && frame.ends_with('}'))
+    );
+    serving.abort();
 }

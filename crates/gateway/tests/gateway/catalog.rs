@@ -269,6 +269,7 @@ async fn a_call_may_not_outlast_the_restart() {
                 (error["data"]["code"].as_str(), error["data"]["retryable"].as_bool()),
                 (Some("mcp_restart_in_progress"), Some(true))
             );
+            assert_eq!(error["data"]["mayHaveRun"], false, "{error}");
             return fixture.end().await;
         }
     }
@@ -289,6 +290,7 @@ async fn a_server_that_is_not_restarted_is_named() {
         (error["data"]["code"].as_str(), error["data"]["mayHaveRun"].as_bool()),
         (Some("mcp_restart_failed"), Some(false))
     );
+    assert_eq!(error["data"]["retryable"], false, "{error}");
     fixture.end().await;
 }
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use bridgehead_config::{Limits, Requirement};
+use bridgehead_config::{Isolation, Limits, Requirement, ToolOverride};
 use bridgehead_testkit::{Behaviour, Mock};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::support::Fixture;
 
@@ -44,6 +45,127 @@ async fn a_call_may_run_only_so_long() {
     let error = fixture.call("hang", json!({})).await.unwrap_err();
     assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
     fixture.end().await;
+}
+
+/// BOX-1, BOX-3: a call in a process of its own has 30 000 ms, and a tool may have less or more, whoever has the process.
+#[tokio::test]
+async fn a_call_has_its_time_to_the_millisecond() {
+    for isolation in [Isolation::Call, Isolation::Shared] {
+        let folder = tempfile::tempdir().unwrap();
+        let called = folder.path().join("called");
+        let script = format!("touch '{}'", called.display());
+        let hang = || Behaviour::Shell { script: script.clone(), then: Box::new(Behaviour::Hang) };
+        let mock = Mock::legacy().tool("usual", hang()).tool("brief", hang()).tool("patient", hang());
+        let fixture = Fixture::start(&[("m", mock)], |options| {
+            let server = &mut options.servers[0];
+            (server.isolation, server.limits) = (isolation, Limits::OF_A_CALL);
+            // Nothing else is due on the clock that jumps.
+            server.probe_interval = Duration::from_secs(36_000);
+            if isolation != Isolation::Call {
+                server.limits = Limits { execution: Limits::OF_A_CALL.execution, ..Limits::default() };
+            }
+            for (tool, ms) in [("brief", 700), ("patient", 45_000)] {
+                let limits = Limits { execution: Some(Duration::from_millis(ms)), ..Limits::default() };
+                server.tools.insert(tool.to_owned(), ToolOverride { limits, ..ToolOverride::default() });
+            }
+        });
+        fixture.names().await;
+        for (tool, most) in [("usual", 30_000), ("brief", 700), ("patient", 45_000)] {
+            tokio::time::pause();
+            let began = Instant::now();
+            // The clock stands while it is waited for the process by the wall clock, and jumps to its end then.
+            let is_called = async {
+                for _ in 0..30_000 {
+                    if std::fs::remove_file(&called).is_ok() {
+                        return;
+                    }
+                    let tick = || std::thread::sleep(Duration::from_millis(2));
+                    tokio::task::spawn_blocking(tick).await.unwrap();
+                }
+                panic!("it was never called");
+            };
+            let (outcome, ()) = tokio::join!(fixture.call(tool, json!({})), is_called);
+            let took = began.elapsed().as_millis();
+            tokio::time::resume();
+            let error = outcome.unwrap_err();
+            assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
+            assert_eq!(
+                (&error["data"]["retryable"], &error["data"]["mayHaveRun"]),
+                (&json!(true), &json!(true))
+            );
+            assert!((most..=most + 1).contains(&took), "{isolation:?} {tool}: after {took} ms");
+        }
+        fixture.end().await;
+    }
+}
+
+/// BOX-1: the limits of a call and of a tool reach the process that serves it; a process that calls share has those that
+/// are set, and no other. BOX-2: so does how much is kept of its error output.
+#[tokio::test]
+async fn limits_reach_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("limits");
+    let tell = Behaviour::Shell {
+        script: format!("cat /proc/self/limits > '{}'", table.display()),
+        then: Box::new(Behaviour::Echo),
+    };
+    let words = Behaviour::Shell {
+        script: "for i in $(seq 100 199); do echo line $i >&2; done; kill -ABRT $PPID; sleep 60".to_owned(),
+        then: Box::new(Behaviour::Hang),
+    };
+    let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
+    let soft = |table: &str, name: &str| {
+        let line = table.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().next().unwrap().to_owned()
+    };
+    let own = read("/proc/self/limits".as_ref());
+    let of_tool =
+        Limits { open_files: Some(100), file_size: Some(3 << 20), log: Some(64), ..Limits::default() };
+    for (isolation, limits, tool, [files, size]) in [
+        (Isolation::Call, Limits::OF_A_CALL, "tell", [Some(256), Some(64 << 20)]),
+        (Isolation::Call, Limits::OF_A_CALL, "tell_small", [Some(100), Some(3 << 20)]),
+        (Isolation::Shared, Limits::default(), "tell", [None, None]),
+        (Isolation::Session, Limits::default(), "tell", [None, None]),
+        (Isolation::Shared, Limits { log: None, ..of_tool }, "tell", [Some(100), Some(3 << 20)]),
+    ] {
+        let mock = Mock::legacy()
+            .tool("tell", tell.clone())
+            .tool("tell_small", tell.clone())
+            .tool("words", words.clone())
+            .tool("words_small", words.clone());
+        let fixture = Fixture::start(&[("m", mock)], |options| {
+            let server = &mut options.servers[0];
+            (server.isolation, server.limits) = (isolation, limits);
+            if isolation == Isolation::Call {
+                for tool in ["tell_small", "words_small"] {
+                    server
+                        .tools
+                        .insert(tool.to_owned(), ToolOverride { limits: of_tool, ..ToolOverride::default() });
+                }
+            }
+        });
+        fixture.names().await;
+        fixture.call(tool, json!({})).await.unwrap();
+        let found = read(&table);
+        for (name, most) in [("Max open files", files), ("Max file size", size)] {
+            let expected = most.map_or_else(|| soft(&own, name), |most: u64| most.to_string());
+            assert_eq!(soft(&found, name), expected, "{isolation:?} {tool}: {name}");
+        }
+        // A control group keeps memory where there is one, and the process is not told then.
+        let memory = soft(&found, "Max data size");
+        let unlimited = soft(&own, "Max data size");
+        let told = limits.memory.is_some_and(|most| memory == most.to_string());
+        assert!(told || memory == unlimited, "{isolation:?} {tool}: {memory}");
+        if isolation == Isolation::Call {
+            for (tool, least, most) in [("words", 500, 600), ("words_small", 40, 64)] {
+                let error = fixture.call(tool, json!({})).await.unwrap_err();
+                let kept = error["data"]["details"]["stderr"].as_str().unwrap();
+                assert!((least..=most).contains(&kept.len()), "{tool}: {kept}");
+                assert!(kept.ends_with("line 199"), "{tool}: {kept}");
+            }
+        }
+        fixture.end().await;
+    }
 }
 
 /// BOX-1: what is set and how it is kept is told; who sets nothing is not limited.

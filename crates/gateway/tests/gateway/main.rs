@@ -5,6 +5,7 @@
 mod catalog;
 mod chain;
 mod edges;
+mod envelopes;
 mod eras;
 mod events;
 mod leases;

@@ -54,6 +54,12 @@ async fn fails(fixture: Fixture, tool: &str, code: &str) -> Value {
     fixture.names().await;
     let error = fixture.call(tool, json!({})).await.unwrap_err();
     assert_eq!(error["data"]["code"], code, "{error}");
+    // It was sent; what it did before its end is not known.
+    assert_eq!(
+        (&error["data"]["retryable"], &error["data"]["mayHaveRun"]),
+        (&json!(true), &json!(true)),
+        "{error}"
+    );
     assert_eq!(fixture.call("echo", json!({"a": 1})).await.unwrap()["structuredContent"]["a"], 1);
     fixture.end().await;
     error["data"]["details"].clone()

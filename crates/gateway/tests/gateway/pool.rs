@@ -181,6 +181,41 @@ async fn gateways_share_what_is_the_same() {
     assert!(registry.is_empty());
 }
 
+/// POOL-1: gateways that are given no registry share that of their process.
+#[tokio::test]
+async fn gateways_share_the_registry_of_their_process() {
+    let fixture = Fixture::start(&[("one", mock())], |_| ());
+    let server = fixture.gateway.upstreams()[0].config().clone();
+    let other = Gateway::new(Options { servers: vec![server], ..Options::default() }).unwrap();
+    other.start();
+    let session = Session::new();
+    let pid = fixture.call_as(&session, LEGACY, "pid").await.unwrap();
+    assert_eq!(call_as(&other, &session, LEGACY, "pid").await.unwrap(), pid);
+    other.stop().await;
+    assert!(lives(&pid), "the other still uses it");
+    fixture.end().await;
+    assert!(!lives(&pid));
+}
+
+/// POOL-8: `init_concurrency` is how many processes a gateway launches at once: with none at all no process comes up, and a
+/// server that is reached needs no turn.
+#[tokio::test]
+async fn processes_are_launched_as_the_settings_say() {
+    let served = mock().serve(bridgehead_testkit::Carrier::Http);
+    for (init_concurrency, state_of_process) in [(0, ServerState::Starting), (1, ServerState::Ready)] {
+        let fixture = Fixture::start(&[("near", mock())], |options| {
+            options.settings.init_concurrency = init_concurrency;
+            options.registry = Registry::new();
+            options.servers.push(crate::support::at("far", &served.url()));
+        });
+        let state = |at: usize| fixture.gateway.status().upstreams[at].state;
+        until(|| state(1) == ServerState::Ready && state(0) == state_of_process).await;
+        fixture.call("far__pid", json!({})).await.unwrap();
+        assert_eq!(state(0), state_of_process, "{init_concurrency} at once");
+        fixture.end().await;
+    }
+}
+
 /// POOL-12: stop releases everything, and a start may follow, on the same gateway. POOL-8: starting what runs
 /// does nothing.
 #[tokio::test]
@@ -326,10 +361,14 @@ async fn a_process_of_a_session_that_hangs_is_restarted() {
     assert!(cancel("pid", CancelReason::Timeout));
     until(|| !lives(&first)).await;
     let second = fixture.call_as(&session, LEGACY, "pid").await.unwrap();
+    let began = tokio::time::Instant::now();
     let error = fixture.call_as(&session, LEGACY, "hang").await.unwrap_err();
     let message = error["message"].as_str().unwrap();
     assert!(message.ends_with("(tool failed: timeout)"), "{message}");
-    assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT");
+    let data = &error["data"];
+    assert_eq!(data["code"], "PROVIDER_TIMEOUT");
+    assert_eq!((&data["retryable"], &data["mayHaveRun"]), (&json!(true), &json!(true)), "{error}");
+    assert!(began.elapsed() >= Duration::from_millis(1_500), "it had its time: {:?}", began.elapsed());
     until(|| !lives(&second)).await;
     assert!(fixture.call_as(&session, LEGACY, "pid").await.is_ok());
     fixture.end().await;

@@ -101,6 +101,30 @@ async fn the_lock_and_the_queue_are_waited_for_together() {
     fixture.end().await;
 }
 
+/// POOL-7: where nobody says otherwise 64 calls of a server run at once, and the next wait.
+#[tokio::test]
+async fn sixty_four_calls_run_at_once_by_default() {
+    let mock = Mock::legacy().tool("slow", Behaviour::HangUntilCancelled);
+    let fixture = Fixture::start(&[("m", mock)], |_| ());
+    let gateway = &fixture.gateway;
+    gateway.settled().await;
+    let calls: Vec<_> = (0..66).map(|_| call(gateway, "slow")).collect();
+    let depth = |health: &Value| {
+        let queue = &health["upstreams"][0]["queue"];
+        (queue["running"].as_u64().unwrap(), queue["waiting"].as_u64().unwrap())
+    };
+    for (called, expected) in [(66, (64, 2)), (65, (64, 1))] {
+        until(gateway, |health| depth(health).0 + depth(health).1 == called).await;
+        assert_eq!(depth(&gateway.health()), expected);
+        calls[0].abort();
+    }
+    for call in calls {
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+    }
+    fixture.end().await;
+}
+
 /// POOL-7: servers and tools that name one queue share it, a tool's own word wins over its server's, and the
 /// time in line is told apart.
 #[tokio::test]

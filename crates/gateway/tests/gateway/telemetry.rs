@@ -2,9 +2,11 @@
 
 use std::io;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use bridgehead_config::{ToolFilter, ToolOverride};
-use bridgehead_testkit::{Behaviour, Crash, Mock};
+use bridgehead_gateway::NativeTool;
+use bridgehead_testkit::{Behaviour, Crash, FakeClock, Mock};
 use bridgehead_wire::Revision;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -92,7 +94,7 @@ async fn starts_and_calls_are_logged() {
         options.servers[0].restart = false;
     });
     fixture.gateway.settled().await;
-    fixture.call("echo", json!({"password": "hunter2"})).await.unwrap();
+    fixture.call("echo", json!({"password": "hunter2", "plain": "seen-in-full"})).await.unwrap();
     let gateway = fixture.gateway.clone();
     let params = json!({"name": "hang", "arguments": {}});
     let cancelled = tokio::spawn(async move {
@@ -120,10 +122,51 @@ async fn starts_and_calls_are_logged() {
         assert!(ended.contains(part), "{part}: {ended}");
     }
     assert_eq!(lines.levels("call in full"), ["TRACE"; 3]);
-    assert!(lines.line("call in full").contains("password"));
+    let full = lines.line("call in full");
+    for part in ["arguments=", "result=", "password", "seen-in-full", "correlationId="] {
+        assert!(full.contains(part), "{part}: {full}");
+    }
+    assert_eq!(
+        full.matches("seen-in-full").count(),
+        3,
+        "what was sent, and what came back as text and data: {full}"
+    );
+    let quoted = lines.levels("seen-in-full");
+    assert!(quoted.iter().all(|level| level == "TRACE"), "arguments above trace: {quoted:?}");
+    for (outcome, level) in [("\"cancelled\"", "DEBUG"), ("\"PROVIDER_CRASHED\"", "DEBUG")] {
+        assert_eq!(lines.levels(&format!("outcome={outcome}")), [level], "{outcome}");
+    }
+    let named = |line: &str| line.contains(" bridgehead_upstream") && line.contains("server=");
+    let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+    let about: Vec<&str> = text.lines().filter(|line| named(line)).collect();
+    assert!(!about.is_empty() && about.iter().all(|line| line.contains("server=mcp:m")), "{about:?}");
     assert_eq!(lines.levels("hunter2"), [""; 0], "a secret stood in the log");
     assert_eq!(lines.levels(" lost server=")[..1], ["WARN"]);
     assert_eq!(lines.levels("will not be started again"), ["WARN"]);
+    fixture.end().await;
+}
+
+/// POOL-14: what is logged of a call is how long it took by the gateway's clock, to the millisecond.
+#[tokio::test]
+async fn latencies_are_logged_as_they_are() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let clock = FakeClock::new();
+    let hands = clock.clone();
+    let work = NativeTool::new("work", "", json!({"type": "object"}), move |_, _| {
+        hands.advance(Duration::from_millis(250));
+        async { Ok(json!(null)) }
+    });
+    let fixture = Fixture::start(&[], |options| {
+        options.clock = Arc::new(clock);
+        options.tools.push(work);
+    });
+    fixture.call("work", json!({})).await.unwrap();
+    assert_eq!(lines.levels("call ended"), ["DEBUG"]);
+    let ended = lines.line("call ended");
+    for part in ["outcome=\"result\"", "durationMs=250", "queuedMs=0", "tool=work"] {
+        assert!(ended.contains(part), "{part}: {ended}");
+    }
     fixture.end().await;
 }
 
@@ -139,7 +182,40 @@ async fn a_failed_start_is_logged() {
     });
     fixture.gateway.settled().await;
     assert_eq!(lines.levels("did not come up"), ["ERROR"]);
-    assert!(lines.line("did not come up").contains("mcp:m"));
+    let line = lines.line("did not come up");
+    for part in ["mcp:m", "attempt=0", "reason=", "no-such-program-anywhere"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert_eq!(lines.levels("will not be started again"), ["WARN"]);
+    fixture.end().await;
+}
+
+/// POOL-14, POOL-9: a server that may not be started is an error, its own words are details, and the names of its tools are
+/// told at trace alone; each line carries `mcp:{server}`.
+#[tokio::test]
+async fn details_and_failures_have_their_levels() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let mock = || Mock::legacy().stderr("hello from below").tool("a_tool_of_its_own", Behaviour::Echo);
+    let fixture = Fixture::start(&[("m", mock()), ("walled", mock())], |options| {
+        let files = bridgehead_config::FileAccess { read: vec!["/no/such/place".into()], write: Vec::new() };
+        options.servers[1].confinement =
+            Some(bridgehead_config::Confinement { files: Some(files), ..Default::default() });
+    });
+    fixture.gateway.settled().await;
+    crate::support::until(|| !lines.levels("hello from below").is_empty()).await;
+    fixture.gateway.stop().await;
+    for (what, level, server) in [
+        (" was not started server=", "ERROR", "mcp:walled"),
+        ("hello from below", "DEBUG", "mcp:m"),
+        ("its tools", "TRACE", "mcp:m"),
+    ] {
+        assert_eq!(lines.levels(what), [level], "{what}");
+        assert!(lines.line(what).contains(&format!("server={server}")), "{}", lines.line(what));
+    }
+    assert!(lines.line("its tools").contains("a_tool_of_its_own"), "{}", lines.line("its tools"));
+    let named = lines.levels("a_tool_of_its_own");
+    assert!(named.iter().all(|level| level == "TRACE"), "{named:?}");
     fixture.end().await;
 }
 

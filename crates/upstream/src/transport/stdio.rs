@@ -26,7 +26,7 @@ const EXIT_GRACE: Duration = Duration::from_millis(500);
 const LONGEST_TURN: Duration = Duration::from_secs(2);
 /// How one ends that its keeper kills.
 const KILLED: Exit = Exit { code: None, signal: Some(9) };
-/// How much of the end of stderr an error quotes.
+/// How many characters of the end of stderr an error quotes.
 const STDERR_SHOWN: usize = 600;
 
 /// A running server process and the link to it.
@@ -233,7 +233,7 @@ impl Process {
     fn tail(&self) -> String {
         let tail = self.child.stderr_tail();
         let tail = Redactor::default().text(tail.trim()).into_owned();
-        let skip = tail.char_indices().rev().nth(STDERR_SHOWN).map_or(0, |(at, _)| at);
+        let skip = tail.char_indices().rev().nth(STDERR_SHOWN - 1).map_or(0, |(at, _)| at);
         tail[skip..].to_owned()
     }
 

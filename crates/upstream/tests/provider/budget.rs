@@ -12,7 +12,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::world::{Way, World, mock};
+use crate::world::{Way, World, mock, wall_clock_tick};
 
 fn milliseconds(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -47,11 +47,6 @@ impl Work {
         }
         panic!("it was never called");
     }
-}
-
-/// Two milliseconds of real time, in which a paused clock stands.
-async fn wall_clock_tick() {
-    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(milliseconds(2))).await;
 }
 
 /// Runs a call that is not answered. The clock stands while `meanwhile` works, and then jumps from one timer to the next:

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed assumption is a failed test")]
 
 mod budget;
+mod calls;
+mod life;
 mod outage;
 mod world;
 

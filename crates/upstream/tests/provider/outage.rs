@@ -15,7 +15,7 @@ async fn lose_and_regain(world: &mut World) -> Vec<u64> {
 }
 
 /// The delays of all attempts that are told before something else is.
-async fn delays_until(world: &mut World, last: fn(&Detail) -> bool) -> Vec<u64> {
+pub(crate) async fn delays_until(world: &mut World, last: fn(&Detail) -> bool) -> Vec<u64> {
     let mut delays = Vec::new();
     let told = async {
         loop {
@@ -30,7 +30,7 @@ async fn delays_until(world: &mut World, last: fn(&Detail) -> bool) -> Vec<u64> 
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), told).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(300), told).await.unwrap();
     delays
 }
 

@@ -49,6 +49,11 @@ pub(crate) fn mock() -> Mock {
         .tool("die", Behaviour::Crash(Crash::Exit { status: 3 }))
 }
 
+/// Two milliseconds of real time, in which a paused clock stands.
+pub(crate) async fn wall_clock_tick() {
+    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(2))).await;
+}
+
 impl World {
     pub(crate) fn new(way: Way, mock: Mock) -> Self {
         let leaks = LeakCheck::start().required();

@@ -1,167 +1,26 @@
 //! The bridge client, against peers that are scripted here and joined in memory.
 #![expect(clippy::unwrap_used, reason = "a failed assumption is a failed test")]
 
+mod clocks;
+mod world;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::Retry;
 use bridgehead_upstream::bridge::{
-    BACKOFF_BASE, Bridge, CallOptions, Cause, ConnectOptions, DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_MS, Sleep,
+    BACKOFF_BASE, Bridge, CallOptions, Cause, ConnectOptions, DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_MS,
     TIMEOUT_VARIABLE, TransportFactory, call_tool, connect_to_server, memory_transport, operations,
     resolve_timeout_ms,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use tokio::io::DuplexStream;
 use tokio::time::Instant;
 use tracing::Dispatch;
 
-/// What a scripted server does with a call.
-#[derive(Debug, Clone, Copy)]
-enum Turn {
-    Answer,
-    /// A tool that calls its own answer an error.
-    ToolError,
-    Fail(i64),
-    /// Data that does not fit what the tool promises.
-    Structured,
-    /// A result that is none.
-    Scalar,
-    Silence,
-    Close,
-    /// Says that the list has changed: there is one more tool, and all change nothing.
-    NewList,
-}
-
-/// Connections that were made, calls that came, pauses that were taken.
-#[derive(Debug, Default)]
-struct Seen {
-    connections: usize,
-    calls: usize,
-    cancelled: usize,
-    new_list: bool,
-    pauses: Vec<Duration>,
-}
-
-#[derive(Clone)]
-struct World {
-    seen: Arc<Mutex<Seen>>,
-    turns: Arc<Vec<Turn>>,
-    /// The annotations of the one tool.
-    annotations: Value,
-    /// What the server calls itself.
-    name: &'static str,
-}
-
-impl World {
-    fn new(turns: &[Turn]) -> Self {
-        Self {
-            seen: Arc::default(),
-            turns: Arc::new(turns.to_vec()),
-            annotations: json!({}),
-            name: "scripted",
-        }
-    }
-
-    fn factory(&self) -> TransportFactory {
-        let world = self.clone();
-        TransportFactory::new(move |_url| {
-            let world = world.clone();
-            async move {
-                world.seen.lock().connections += 1;
-                let (ours, theirs) = memory_transport();
-                tokio::spawn(world.serve(theirs));
-                Ok(ours)
-            }
-        })
-    }
-
-    async fn serve(self, stream: DuplexStream) {
-        let (reader, mut writer) = tokio::io::split(stream);
-        let mut lines = BufReader::new(reader).lines();
-        while let Some(line) = lines.next_line().await.unwrap() {
-            let message: Value = serde_json::from_str(&line).unwrap();
-            let result = |result: Value| json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
-            let error = |code: i64| {
-                let error = json!({"code": code, "message": "as scripted"});
-                json!({"jsonrpc": "2.0", "id": message["id"], "error": error})
-            };
-            let answer = match message["method"].as_str().unwrap() {
-                "server/discover" => error(-32601),
-                "initialize" => {
-                    result(json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
-                    "serverInfo": {"name": self.name, "version": "1"}}))
-                }
-                "tools/list" if self.seen.lock().new_list => {
-                    let read_only = json!({"readOnlyHint": true});
-                    let tool = |name: &str| json!({"name": name, "annotations": read_only, "inputSchema": {"type": "object"}});
-                    result(json!({"tools": [tool("add"), tool("new")]}))
-                }
-                "tools/list" => result(json!({"tools": [
-                    {"name": "add", "annotations": self.annotations, "inputSchema": {"type": "object"}},
-                    {"name": "measure", "description": "Measures.", "inputSchema": {"type": "object", "title": "in"},
-                     "outputSchema": {"type": "object", "properties": {"n": {"type": "integer", "default": 7}},
-                                      "required": ["n"], "additionalProperties": false}},
-                    {"name": "broken", "outputSchema": {"type": 5}},
-                ]})),
-                "tools/call" => {
-                    let turn = {
-                        let mut seen = self.seen.lock();
-                        seen.calls += 1;
-                        *self.turns.get(seen.calls - 1).unwrap_or(&Turn::Answer)
-                    };
-                    let text = json!([{"type": "text", "text": message["params"]["arguments"].to_string()}]);
-                    match turn {
-                        Turn::Answer => result(json!({"content": text})),
-                        Turn::NewList => {
-                            self.seen.lock().new_list = true;
-                            let note =
-                                json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
-                            writer.write_all(format!("{note}\n").as_bytes()).await.unwrap();
-                            result(json!({"content": text}))
-                        }
-                        Turn::Structured => {
-                            let sent = message["params"]["_meta"]["bridgehead/correlationId"].clone();
-                            result(
-                                json!({"content": text, "structuredContent": {"n": "x", "surplus": 1}, "_meta": {"got/id": sent}}),
-                            )
-                        }
-                        Turn::Scalar => result(json!(5)),
-                        Turn::ToolError => result(json!({"content": text, "isError": true})),
-                        Turn::Fail(code) => error(code),
-                        Turn::Silence => continue,
-                        Turn::Close => return,
-                    }
-                }
-                "notifications/cancelled" => {
-                    self.seen.lock().cancelled += 1;
-                    continue;
-                }
-                _ => continue,
-            };
-            writer.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
-        }
-    }
-
-    async fn bridge(&self) -> Bridge {
-        let options = ConnectOptions { factory: Some(self.factory()), ..ConnectOptions::default() };
-        connect_to_server("memory:scripted", options).await.unwrap()
-    }
-
-    fn options(&self, retry: Retry) -> CallOptions {
-        let seen = Arc::clone(&self.seen);
-        let sleep = Sleep::new(move |pause| {
-            seen.lock().pauses.push(pause);
-            async {}
-        });
-        CallOptions { retry, sleep, ..CallOptions::default() }
-    }
-
-    fn pauses(&self) -> Vec<u64> {
-        self.seen.lock().pauses.iter().map(Duration::as_secs).collect()
-    }
-}
+use world::{Lines, Turn, World};
 
 /// BRG-1: connecting gives the url, the client and a close that resolves, also twice; a failed connect is the
 /// same error as a failed call, with one attempt.
@@ -174,12 +33,20 @@ async fn connect() {
     bridge.close().await;
     bridge.close().await;
 
-    let refuses = TransportFactory::new(|_| async {
-        Err::<DuplexStream, _>(std::io::Error::from(std::io::ErrorKind::ConnectionRefused))
+    let asked = Arc::new(Mutex::new(String::new()));
+    let wanted = Arc::clone(&asked);
+    let refuses = TransportFactory::new(move |url| {
+        url.clone_into(&mut wanted.lock());
+        async { Err::<DuplexStream, _>(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)) }
     });
     let options = ConnectOptions { factory: Some(refuses), ..ConnectOptions::default() };
     let error = connect_to_server("http://user:hunter2@host/mcp?key=hunter3", options).await.unwrap_err();
     assert_eq!((error.attempts, error.retryable()), (1, true));
+    assert_eq!(
+        *asked.lock(),
+        "http://user:hunter2@host/mcp?key=hunter3",
+        "the factory is told the whole address"
+    );
     let said = error.to_string();
     assert!(said.starts_with("connecting to http://host/mcp failed after 1 attempt: "), "{said}");
     assert!(!said.contains("hunter"), "{said}");
@@ -203,7 +70,7 @@ async fn a_handshake_takes_its_time_and_no_more() {
     assert_eq!((error.attempts, began.elapsed()), (1, Duration::from_millis(70)));
 }
 
-/// BRG-3: a call and its answer; a tool's own error is an answer.
+/// BRG-3, BRG-7: a call and its answer, between two ends in one process; a tool's own error is an answer.
 #[tokio::test(start_paused = true)]
 async fn round_trip() {
     let world = World::new(&[Turn::Answer, Turn::ToolError]);
@@ -454,40 +321,6 @@ async fn retries_are_logged_to_the_logger_of_the_options() {
         }
     }
     bridge.close().await;
-}
-
-/// Keeps the lines of warnings.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
-
-impl tracing::Subscriber for Lines {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() == tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Fields(String);
-        impl tracing::field::Visit for Fields {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0 += &format!(" {field}={value:?}");
-            }
-        }
-        let mut fields = Fields(event.metadata().level().to_string());
-        event.record(&mut fields);
-        self.0.lock().push(fields.0);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 /// ENV-6: a tool's own error is data; only a call without a result is an error.

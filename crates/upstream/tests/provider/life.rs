@@ -1,0 +1,209 @@
+//! How a provider notices that its server is gone, how it comes back, and how it ends.
+
+use std::time::Duration;
+
+use bridgehead_audit::CorrelationId;
+use bridgehead_config::{Isolation, Limits};
+use bridgehead_events::{Detail, Topic};
+use bridgehead_testkit::{Behaviour, Standstill, Tool};
+use bridgehead_upstream::provider::{Health, Invocation, ProviderAdapter, ProviderConfig};
+use bridgehead_wire::Code;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::outage::delays_until;
+use crate::world::{Peer, Way, World, mock, wall_clock_tick};
+
+/// PROV-1, POOL-4, PROV-2: by default a lost server is tried ten times, after 1 s, then twice as long each time up to 30 s,
+/// without jitter; then it is given up, and only a new `init` brings it back.
+#[tokio::test]
+async fn ten_attempts_and_doubling_pauses_by_default() {
+    let mut world = World::new(Way::Stdio, mock());
+    let endpoint = world.config().endpoint;
+    let config = ProviderConfig {
+        isolation: Isolation::Shared,
+        limits: Limits::default(),
+        ..ProviderConfig::new("far".parse().unwrap(), endpoint)
+    };
+    assert_eq!((config.max_retries, config.reconnect_backoff), (10, Duration::from_millis(1_000)));
+    world.provider.init(config.clone()).await.unwrap();
+    world.lose().await;
+    world.until(Health::Degraded).await;
+    tokio::time::pause();
+    let began = Instant::now();
+    let delays = delays_until(&mut world, |detail| matches!(detail, Detail::ReconnectExhausted)).await;
+    assert_eq!(delays, [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000, 30_000, 30_000]);
+    // A part of the first pause went by in real time.
+    let took = began.elapsed().as_secs();
+    assert!((178..=182).contains(&took), "{took} s");
+    assert_eq!(world.provider.health(), Health::Unavailable);
+    world.peer.restart();
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(world.provider.health(), Health::Unavailable, "it does not come back by itself");
+    assert!(world.told().is_empty(), "nobody tries any more");
+    let error = world.run("echo", json!({})).await.unwrap_err();
+    assert_eq!((error.code, error.retryable()), (Code::ProviderUnavailable, true), "{error}");
+    tokio::time::resume();
+    world.provider.init(config).await.unwrap();
+    assert_eq!(world.provider.health(), Health::Healthy);
+    world.end().await;
+}
+
+async fn pid(world: &World) -> Pid {
+    let result = world.run("pid", json!({})).await.unwrap();
+    Pid::from_raw(i32::try_from(result["structuredContent"]["pid"].as_i64().unwrap()).unwrap()).unwrap()
+}
+
+/// Until it is so, by the wall clock.
+async fn until(world: &World, health: Health) {
+    for _ in 0..30_000 {
+        if world.provider.health() == health {
+            return;
+        }
+        wall_clock_tick().await;
+    }
+    panic!("never {health:?}");
+}
+
+/// PROV-2: the end of a transport is noticed when it comes, without a call and without any clock moving.
+#[tokio::test]
+async fn the_end_of_a_transport_is_noticed() {
+    for way in [Way::Stdio, Way::Sse, Way::WebSocket] {
+        let mut world = World::new(way, mock().tool("pid", Behaviour::ProcessId));
+        let config = ProviderConfig { reconnect_backoff: Duration::from_secs(600), ..world.config() };
+        world.provider.init(config).await.unwrap();
+        let pid = pid(&world).await;
+        world.told();
+        tokio::time::pause();
+        let still = Standstill::begin();
+        match &mut world.peer {
+            Peer::Program { .. } => kill_process(pid, Signal::KILL).unwrap(),
+            Peer::Served(served) => served.kill(),
+        }
+        until(&world, Health::Degraded).await;
+        let topics: Vec<Topic> = world.told().iter().map(|event| event.topic()).collect();
+        assert_eq!(topics[0], Topic::Disconnected, "{topics:?}");
+        assert!(!topics.contains(&Topic::Probe), "{topics:?}");
+        drop(still);
+        tokio::time::resume();
+        world.end().await;
+    }
+}
+
+/// PROV-2, POOL-5: a server that is there and answers nothing is noticed by its keep-alive, after 30 s and the 3 s that a
+/// probe may take; after a call that took too long, at once.
+#[tokio::test]
+async fn a_server_that_hangs_is_noticed() {
+    for (timeout, noticed) in [(None, 33_000), (Some(200), 3_200)] {
+        let mut world = World::new(Way::Stdio, mock().tool("pid", Behaviour::ProcessId));
+        let config = ProviderConfig { reconnect_backoff: Duration::from_secs(600), ..world.config() };
+        world.provider.init(config).await.unwrap();
+        let pid = pid(&world).await;
+        world.told();
+        tokio::time::pause();
+        let began = Instant::now();
+        kill_process(pid, Signal::STOP).unwrap();
+        if let Some(timeout) = timeout {
+            let timeout = Some(Duration::from_millis(timeout));
+            let invocation = Invocation { tool: "far__hang".to_owned(), arguments: json!({}), timeout };
+            let late = world.provider.execute(&invocation, CorrelationId::mint()).await.unwrap_err();
+            assert_eq!(late.code, Code::ProviderTimeout, "{late}");
+        }
+        while world.provider.health() == Health::Healthy {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let took = u64::try_from(began.elapsed().as_millis()).unwrap();
+        // Some of the 30 s went by before the server was stopped.
+        let slack = if timeout.is_none() { 3_000 } else { 20 };
+        assert!((noticed - slack..=noticed + 50).contains(&took), "{timeout:?}: after {took} ms");
+        let probe = world.told().into_iter().find(|event| event.topic() == Topic::Probe).unwrap();
+        let probe = json!(*probe);
+        assert_eq!((&probe["ok"], &probe["kind"]), (&json!(false), &json!("discover")), "{probe}");
+        assert!((3_000..=3_010).contains(&probe["durationMs"].as_u64().unwrap()), "{probe}");
+        assert_eq!(probe["error"], "its health probe failed: it did not answer within 3 s");
+        tokio::time::resume();
+        world.end().await;
+    }
+}
+
+/// PROV-2, BUS-1: a reconnect reads the catalog again, and tells first what is new, gone and unchanged in it, then that it
+/// is back.
+#[tokio::test]
+async fn a_reconnect_tells_how_the_tools_differ() {
+    let later = Box::new(Tool::new("later", Behaviour::Echo));
+    let mut world = World::new(Way::Stdio, mock().tool("grow", Behaviour::AddTool(later)));
+    world.provider.init(world.config()).await.unwrap();
+    let told: Vec<_> = world.told().iter().map(|event| json!(**event)).collect();
+    let discovered = told.iter().find(|event| event["topic"] == "provider.mcp.tools.discovered").unwrap();
+    assert_eq!(
+        (&discovered["count"], &discovered["names"]),
+        (&json!(4), &json!(["echo", "hang", "die", "grow"]))
+    );
+    world.run("grow", json!({})).await.unwrap();
+    let grown = async {
+        while world.provider.tools().len() != 5 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), grown).await.unwrap();
+    let differences = |world: &mut World| {
+        let told: Vec<_> = world.told().iter().map(|event| json!(**event)).collect();
+        let at = |topic: &str| told.iter().position(|event| event["topic"] == topic);
+        let refreshed = at("provider.mcp.tools.refreshed");
+        let back = at("provider.mcp.reconnected");
+        assert!(back.is_none_or(|back| refreshed.unwrap() < back), "{told:?}");
+        let event = &told[refreshed.unwrap()];
+        (json!([event["added"], event["removed"], event["unchanged"]]), back.is_some())
+    };
+    assert_eq!(differences(&mut world), (json!([["later"], [], 4]), false));
+    world.lose().await;
+    world.peer.restart();
+    world.until(Health::Healthy).await;
+    assert_eq!(differences(&mut world), (json!([[], ["later"], 4]), true));
+    assert_eq!(world.provider.tools().len(), 4);
+    world.end().await;
+}
+
+/// PROV-5: terminate ends calls that run, with their processes, and what is tried in the background; nothing is told
+/// afterwards.
+#[tokio::test]
+async fn terminate_ends_what_runs() {
+    for isolation in [Isolation::Shared, Isolation::Call] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let script = format!("echo $PPID > '{0}.part'; mv '{0}.part' '{0}'", file.display());
+        let busy = Behaviour::Shell { script, then: Box::new(Behaviour::Hang) };
+        let world = World::new(Way::Stdio, mock().tool("busy", busy));
+        world.provider.init(ProviderConfig { isolation, ..world.config() }).await.unwrap();
+        let invocation = Invocation { tool: "far__busy".to_owned(), arguments: json!({}), timeout: None };
+        let call = world.provider.execute(&invocation, CorrelationId::mint());
+        let end = async {
+            while !file.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            world.provider.terminate().await;
+            let pid = std::fs::read_to_string(&file).unwrap();
+            !std::path::Path::new("/proc").join(pid.trim()).exists()
+        };
+        let (outcome, is_gone) = tokio::join!(call, end);
+        let error = outcome.unwrap_err();
+        assert_eq!((error.code, error.retryable()), (Code::ProviderCrashed, true), "{isolation:?}: {error}");
+        assert!(is_gone, "{isolation:?}: its process is left");
+        world.end().await;
+    }
+
+    let mut world = World::init(Way::Stdio).await;
+    world.lose().await;
+    world.until(Health::Degraded).await;
+    world.provider.terminate().await;
+    assert_eq!((world.provider.health(), world.provider.tools().len()), (Health::Unavailable, 0));
+    world.told();
+    world.peer.restart();
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    tokio::time::resume();
+    assert!(world.told().is_empty(), "nobody tries any more");
+    world.provider.terminate().await;
+    world.end().await;
+}
