@@ -236,6 +236,55 @@ async fn a_panic_of_the_front_ends_the_server() {
     assert!(logged.contains("ERROR stopping error=the gateway panicked; its log says where"), "{logged}");
 }
 
+/// A connection on which a request comes, and whose writer panics.
+struct CursedWriter(&'static [u8]);
+
+impl AsyncRead for CursedWriter {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.0.is_empty() {
+            // The waker is nobody's: only the writer's end can end this.
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for CursedWriter {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        panic!("a panic outside of any handler");
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// SRV-2: a panic in a task of the front is logged, and ends the server with an error only where process-wide handling
+/// is installed; else it is the end of that client.
+#[tokio::test]
+async fn a_panic_of_a_fronts_task_ends_only_whoever_asked_for_it() {
+    for handlers in [false, true] {
+        let lines = Lines::default();
+        let transport = Transport::deferred(async { Ok(CursedWriter(b"{}\n")) });
+        let server = Server::builder().transport(transport).process_handlers(handlers);
+        let server = server.logger(lines.logger()).build().unwrap();
+        let ended = server.start().await.unwrap().wait().await;
+        assert_eq!(matches!(ended, Err(RunError::Panicked)), handlers, "{ended:?}");
+        assert_eq!(matches!(ended, Ok(Ending::ClientGone)), !handlers, "{ended:?}");
+        let logged = lines.text();
+        let told = r#"ERROR serving a client panicked panic="a panic outside of any handler""#;
+        assert!(logged.contains(told), "{logged}");
+    }
+}
+
 /// A clock that panics once, when it is told to.
 struct CursedClock(FakeClock, Arc<AtomicBool>);
 

@@ -116,6 +116,7 @@ fn listen(most: usize, descriptors: usize) -> Listener {
             &Admission::new(most, Budget::process()),
             accept,
             &ending,
+            |error| panic!("{error}"),
             |connections, stream, member| {
                 let held = Arc::clone(&open);
                 connections.spawn(async move {
