@@ -4,6 +4,7 @@
 
 mod catalog;
 mod chain;
+mod codes;
 mod edges;
 mod eras;
 mod events;
