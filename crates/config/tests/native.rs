@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bridgehead_config::{
-    Config, ConfigError, Environment, EraChoice, HealthProbe, Isolation, Launch, LocalUsers, Mode, Output,
-    Prefix, Queue, Server, Source, Stdio, TokenSource, Transport, load,
+    AuditPayloads, AuditStore, Config, ConfigError, Environment, EraChoice, HealthProbe, Isolation, Launch,
+    LocalUsers, Mode, Output, Prefix, Queue, Server, Source, Stdio, TokenSource, Transport, load,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -98,6 +98,31 @@ fn an_empty_file_is_all_defaults() {
     assert_eq!(config.http.head_within, Duration::from_secs(10));
     assert_eq!(config.http.body_within, Duration::from_secs(60));
     assert!(config.servers.is_empty() && config.warnings.is_empty());
+}
+
+/// AUD-2, AUD-3, AUD-6: what is recorded, and for how long, where nothing is written and where everything is. A path is
+/// that of the file's folder.
+#[test]
+fn what_is_recorded() {
+    let usual = config("").audit;
+    assert_eq!((usual.store, usual.payloads), (AuditStore::Sqlite, AuditPayloads::Redacted));
+    assert!(!usual.continue_on_failure);
+    assert_eq!((usual.folder, usual.checkpoint_file, usual.signing_key_file), (None, None, None));
+    let day = Duration::from_secs(24 * 60 * 60);
+    assert_eq!((usual.segment_bytes, usual.keep_for, usual.keep_bytes), (64 << 20, day * 90, 1 << 30));
+
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[audit]\nstore = 'none'\nfolder = 'a'\npayloads = 'digest'\non_failure = 'continue'\n\
+                checkpoint_file = 'b'\nsigning_key_file = '/c'\nsegment_mb = 2\nkeep_days = 3\n\
+                keep_mb = 4\n";
+    let read = load_in(folder.path(), text, &[]).unwrap().audit;
+    assert_eq!((read.store, read.payloads), (AuditStore::None, AuditPayloads::Digest));
+    assert!(read.continue_on_failure);
+    assert_eq!(read.folder, Some(folder.path().join("a")));
+    assert_eq!(read.checkpoint_file, Some(folder.path().join("b")));
+    assert_eq!(read.signing_key_file, Some("/c".into()));
+    assert_eq!((read.segment_bytes, read.keep_for, read.keep_bytes), (2 << 20, day * 3, 4 << 20));
+    assert_eq!(config("[audit]\npayloads = 'none'").audit.payloads, AuditPayloads::None);
 }
 
 /// POOL-7: queues by name, for servers and tools; a server that names none has one of its own.

@@ -17,6 +17,7 @@ mod parked;
 mod pool;
 mod questions;
 mod queues;
+mod recorded;
 mod reload;
 mod remote;
 mod rounds;
