@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use bridgehead_config::{
-    AuditPayloads, AuditStore, Config, ConfigError, Environment, EraChoice, HealthProbe, Isolation, Launch,
-    LocalUsers, Mode, Output, Prefix, Queue, Server, Source, Stdio, TokenSource, Transport, load,
+    AuditPayloads, AuditStore, Config, ConfigError, Environment, EraChoice, HealthProbe, Interactive,
+    Isolation, Launch, Limits, LocalUsers, Mode, Output, Prefix, Queue, Retry, Server, Source, Stdio,
+    TokenSource, Transport, load,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -98,6 +99,27 @@ fn an_empty_file_is_all_defaults() {
     assert_eq!(config.http.head_within, Duration::from_secs(10));
     assert_eq!(config.http.body_within, Duration::from_secs(60));
     assert!(config.servers.is_empty() && config.warnings.is_empty());
+}
+
+/// PIPE-9, HOUR-2, ERA-3: what holds for a server of which nothing is written but how it is started.
+#[test]
+fn a_server_has_these_defaults() {
+    let read = config("[servers.a]\ncommand = 'x'\n");
+    let server = &read.servers[0];
+    let ms = |duration: Duration| duration.as_millis();
+    assert_eq!((ms(server.request_timeout), ms(server.max_total)), (300_000, 3_600_000));
+    assert_eq!((ms(server.start_timeout), ms(server.question_timeout)), (180_000, 600_000));
+    assert_eq!((ms(server.probe_interval), ms(server.stable_after)), (30_000, 60_000));
+    assert_eq!((server.max_leases, server.idle_timeout, server.lazy), (8, None, false));
+    assert_eq!((server.restart, server.jitter, server.prefix), (true, true, None));
+    assert_eq!(
+        (server.isolation, server.era, server.output),
+        (Isolation::Shared, EraChoice::Auto, Output::Off)
+    );
+    assert_eq!((server.retry, server.interactive), (Retry::Safe, Interactive::Auto));
+    assert_eq!((server.health_probe, &server.queue), (HealthProbe::Ping, &Queue::default()));
+    assert_eq!((&server.limits, &server.confinement, &server.roots), (&Limits::default(), &None, &None));
+    assert!(server.tools.is_empty() && server.require.is_empty() && server.filter.admits("anything"));
 }
 
 /// AUD-2, AUD-3, AUD-6: what is recorded, and for how long, where nothing is written and where everything is. A path is

@@ -165,6 +165,20 @@ async fn a_start_that_takes_too_long() {
     assert!(matches!(server.start().await, Err(StartError::Connect(_))));
 }
 
+/// BOUND-3: a line may have as much as `max_message_mb` says, and whoever sends more is told how much that is.
+#[tokio::test]
+async fn a_line_may_have_what_the_settings_say() {
+    let settings = GatewaySettings { max_message_bytes: 2_000, ..GatewaySettings::default() };
+    let (mut client, transport) = memory();
+    let server = Server::builder().settings(settings).transport(transport).process_handlers(false);
+    let running = server.build().unwrap().start().await.unwrap();
+    let answer = client.request("tools/list", json!({"x": "y".repeat(2_000)})).await;
+    assert_eq!(answer["error"]["code"], -32600, "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("more than the 2000 that"), "{answer}");
+    assert_eq!(client.call("server_ping").await["structuredContent"]["ok"], true);
+    running.stop().await;
+}
+
 /// SRV-2: the end of the only client is a clean stop, of every transport.
 #[tokio::test]
 async fn the_clients_end_is_the_servers() {

@@ -10,6 +10,7 @@ mod api;
 mod client;
 mod fake;
 mod guarded;
+mod limits;
 mod lines;
 mod modern;
 mod panics;

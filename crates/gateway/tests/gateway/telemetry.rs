@@ -4,7 +4,8 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 
 use bridgehead_config::{ToolFilter, ToolOverride};
-use bridgehead_testkit::{Behaviour, Crash, Mock};
+use bridgehead_gateway::NativeTool;
+use bridgehead_testkit::{Behaviour, Crash, Mock, Tool};
 use bridgehead_wire::Revision;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -64,13 +65,13 @@ impl Lines {
     }
 
     /// The level of every line that says `what`.
-    fn levels(&self, what: &str) -> Vec<String> {
+    pub(crate) fn levels(&self, what: &str) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         let told = text.lines().filter(|line| line.contains(what));
         told.map(|line| line.split_whitespace().next().unwrap_or_default().to_owned()).collect()
     }
 
-    fn line(&self, what: &str) -> String {
+    pub(crate) fn line(&self, what: &str) -> String {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         text.lines().find(|line| line.contains(what)).unwrap_or_default().to_owned()
     }
@@ -124,6 +125,28 @@ async fn starts_and_calls_are_logged() {
     assert_eq!(lines.levels("hunter2"), [""; 0], "a secret stood in the log");
     assert_eq!(lines.levels(" lost server=")[..1], ["WARN"]);
     assert_eq!(lines.levels("will not be started again"), ["WARN"]);
+    fixture.end().await;
+}
+
+/// PIPE-3: a tool whose schema does not compile is kept, with a warning that names the server and the tool. PIPE-5: the
+/// panic of a handler is an error in the log, with its words.
+#[tokio::test]
+async fn what_is_wrong_with_tools_is_logged() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let bad = Tool::new("bad", Behaviour::Echo).input_schema(json!({"type": 5}));
+    let cursed =
+        NativeTool::new("cursed", "", json!({"type": "object"}), |_, _| async { panic!("its words") });
+    let fixture =
+        Fixture::start(&[("m", Mock::legacy().full_tool(bad))], |options| options.tools.push(cursed));
+    fixture.gateway.settled().await;
+    assert_eq!(lines.levels("`bad` has an input schema that cannot be used"), ["WARN"]);
+    assert!(lines.line("`bad` has an input schema").contains("mcp:m"));
+    fixture.call("bad", json!({"any": "thing"})).await.unwrap();
+    fixture.call("cursed", json!({})).await.unwrap();
+    assert_eq!(lines.levels("a tool handler panicked"), ["ERROR"]);
+    let line = lines.line("a tool handler panicked");
+    assert!(line.contains("tool=\"cursed\"") && line.contains("its words"), "{line}");
     fixture.end().await;
 }
 
