@@ -256,7 +256,7 @@ async fn a_lazy_server_starts_with_its_first_call() {
     learning.end().await;
 }
 
-/// A kept list that is not usable is as good as none, and in mode `test` nothing is kept.
+/// A kept list that is not usable is as good as none. SRV-5: in mode `test` nothing is kept.
 #[tokio::test]
 async fn kept_lists_that_are_not_usable() {
     let home = tempfile::tempdir().unwrap();
