@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 
 use bridgehead_config::{ToolFilter, ToolOverride};
+use bridgehead_events::{Delivery, Filter};
 use bridgehead_gateway::NativeTool;
 use bridgehead_testkit::{Behaviour, Crash, Mock, Tool};
 use bridgehead_wire::Revision;
@@ -163,6 +164,39 @@ async fn a_failed_start_is_logged() {
     fixture.gateway.settled().await;
     assert_eq!(lines.levels("did not come up"), ["ERROR"]);
     assert!(lines.line("did not come up").contains("mcp:m"));
+    fixture.end().await;
+}
+
+/// PIPE-8: the id of a call stands in every line about it and in its event; a client's id that is a UUID is taken as it is.
+#[tokio::test]
+async fn the_id_of_a_call_is_in_its_lines_and_its_event() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("list", Behaviour::raw_result("[]"));
+    let fixture = Fixture::start(&[("m", mock)], |_| ());
+    fixture.gateway.settled().await;
+    let filter = Filter { topics: vec!["provider.mcp.tool".to_owned()], server: None };
+    let mut told = fixture.gateway.events().subscribe_to(filter, 8);
+    let mut ids = vec!["01890a5d-ac96-774b-bcce-b302099a8057".to_owned()];
+    let meta = json!({"bridgehead/correlationId": ids[0]});
+    let params = json!({"name": "echo", "arguments": {}, "_meta": meta});
+    fixture.ask(Revision::V2025_11_25, "tools/call", params).await.unwrap();
+    let failed = fixture.call("list", json!({})).await.unwrap_err();
+    ids.push(failed["data"]["correlationId"].as_str().unwrap().to_owned());
+    fixture.gateway.stop().await;
+    for (id, says) in
+        ids.iter().zip([&["call ended", "call in full"][..], &["call ended", "call in full", "call failed"]])
+    {
+        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+        for what in says {
+            let found = text
+                .lines()
+                .filter(|line| line.contains(what) && line.contains(&format!("correlationId={id}")));
+            assert_eq!(found.count(), 1, "{what} of {id}: {text}");
+        }
+        let Some(Delivery::Event(event)) = told.try_next() else { panic!("no event of {id}") };
+        assert_eq!((event.correlation().to_string(), event.server()), (id.clone(), Some("m")));
+    }
     fixture.end().await;
 }
 
