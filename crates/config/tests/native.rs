@@ -120,6 +120,13 @@ fn a_server_has_these_defaults() {
     assert_eq!((server.health_probe, &server.queue), (HealthProbe::Ping, &Queue::default()));
     assert_eq!((&server.limits, &server.confinement, &server.roots), (&Limits::default(), &None, &None));
     assert!(server.tools.is_empty() && server.require.is_empty() && server.filter.admits("anything"));
+    // What the gateway's own section says holds for every server that says nothing else.
+    let read = config(
+        "[gateway]\nrequest_timeout_ms = 5\nmax_total_ms = 6\nquestion_timeout_ms = 7\n[servers.a]\ncommand = 'x'\n",
+    );
+    let server = &read.servers[0];
+    let told = [server.request_timeout, server.max_total, server.question_timeout].map(ms);
+    assert_eq!(told, [5, 6, 7]);
 }
 
 /// AUD-2, AUD-3, AUD-6: what is recorded, and for how long, where nothing is written and where everything is. A path is
