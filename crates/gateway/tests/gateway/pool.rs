@@ -380,7 +380,8 @@ async fn a_call_is_given_up_whoever_runs_it() {
                 }
                 CancelReason::Timeout => {
                     assert!(message.ends_with("(tool failed: timeout)"), "{message}");
-                    assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT");
+                    let told = ["code", "retryable", "mayHaveRun"].map(|key| error["data"][key].clone());
+                    assert_eq!(json!(told), json!(["PROVIDER_TIMEOUT", true, true]), "{error}");
                 }
             }
             until(|| running() == 2).await;

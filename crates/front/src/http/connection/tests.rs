@@ -295,7 +295,7 @@ async fn a_connection_that_panics_is_told_of() {
             }
             _ => {
                 shutdown.cancel();
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         }
         given.set(given.get() + 1);
