@@ -7,8 +7,9 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 
-use bridgehead_wire::{RpcError, code};
+use bridgehead_wire::{Code, RpcError, code};
 use futures_util::FutureExt;
+use serde_json::json;
 use tokio::task::JoinError;
 
 use crate::Backend;
@@ -42,8 +43,14 @@ pub(crate) fn ended<B: Backend>(backend: &B, error: JoinError) {
 
 fn told<B: Backend>(backend: &B, panic: &(dyn Any + Send)) -> RpcError {
     backend.panicked(panic);
-    RpcError::new(
-        code::INTERNAL_ERROR,
-        "the gateway panicked while it served this request; its log says where",
-    )
+    let message = "the gateway panicked while it served this request; its log says where";
+    let error = Code::HandlerError;
+    let data = json!({
+        "source": "gateway",
+        "code": error.as_str(),
+        "retryable": error.retryable(),
+        "mayHaveRun": true,
+        "hint": error.hint(),
+    });
+    RpcError::with_data(code::INTERNAL_ERROR, message, &data)
 }

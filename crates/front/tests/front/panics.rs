@@ -29,11 +29,15 @@ fn check_answer(answer: &Value, id: &Value) {
     let expected = json!({"jsonrpc": "2.0", "id": id, "error": {
         "code": -32603,
         "message": "the gateway panicked while it served this request; its log says where",
+        "data": {
+            "source": "gateway", "code": "HANDLER_ERROR", "retryable": false, "mayHaveRun": true,
+            "hint": "`bridgehead explain HANDLER_ERROR` tells cause and cure",
+        },
     }});
     assert_eq!(*answer, expected);
 }
 
-/// SRV-2: a panic of the HTTP front answers the modern request that met it with an internal error, as an event where
+/// SRV-2, ERR-1: a panic of the HTTP front answers the modern request that met it with an internal error, as an event where
 /// events have begun.
 #[tokio::test]
 async fn a_panic_answers_a_modern_request_over_http() {
