@@ -29,7 +29,7 @@ use crate::builtin::{server_health, server_ping};
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::{Catalog, Registered, Shape};
 use crate::chain::{Call, Cancels, Chain, Counters, places};
-use crate::errand::Outcome;
+use crate::errand::{Outcome, sandbox_setup};
 use crate::error::CallError;
 use crate::feed::Feeds;
 use crate::life::Run;
@@ -610,7 +610,11 @@ impl Inner {
                 }
                 _ => return None,
             };
-            Some(CallError::new(code, format!("{kind} `{name}` {words}")).of_server(server.as_ref()))
+            let error = CallError::new(code, format!("{kind} `{name}` {words}")).of_server(server.as_ref());
+            Some(match code {
+                Code::SandboxUnavailable => error.with_details(&sandbox_setup()),
+                _ => error,
+            })
         });
         why.unwrap_or_else(|| {
             let near = self.similar_names(kind, name);

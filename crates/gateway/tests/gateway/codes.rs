@@ -32,12 +32,12 @@ struct Row {
     may_have_run: bool,
 }
 
-/// Calls the row's tool and compares the whole error: nothing may be missing, and nothing but details be added.
-async fn check(fixture: &Fixture, row: Row) {
+/// Calls the row's tool and compares the whole error: nothing may be missing, and nothing but details be added. Gives those.
+async fn check(fixture: &Fixture, row: Row) -> Option<Value> {
     let id = CorrelationId::mint().to_string();
     let error = call(fixture, row.tool, &id).await.unwrap_err();
     let mut data = error["data"].clone();
-    data.as_object_mut().unwrap().remove("details");
+    let details = data.as_object_mut().unwrap().remove("details");
     let expected = json!({
         "source": "gateway",
         "code": row.code,
@@ -55,6 +55,7 @@ async fn check(fixture: &Fixture, row: Row) {
     let exit = exits.iter().find(|exit| exit.correlation().to_string() == id).unwrap();
     let told = matches!(exit.outcome(), bridgehead_audit::Outcome::Error { code, .. } if code == row.code);
     assert!(told, "{exit:?}");
+    details
 }
 
 /// ERR-1: what each code becomes for a client, with everything that its `data` carries; servers that run.
@@ -126,7 +127,9 @@ async fn codes_of_servers_that_never_came_up() {
         ("boxed", "boxed__a", "SANDBOX_UNAVAILABLE", false),
     ] {
         let row = Row { tool, code, rpc: -32603, retryable, server: Some(server), may_have_run: false };
-        check(&fixture, row).await;
+        let details = check(&fixture, row).await;
+        let expected = (server == "boxed").then(|| json!({"reason": "sandbox_setup"}));
+        assert_eq!(details, expected, "{server}");
     }
     fixture.end().await;
 }
