@@ -307,6 +307,18 @@ end_of_record
         assert!(!verdict.missed.contains(&"crates/testkit".to_owned()), "{:?}", verdict.missed);
     }
 
+    /// QA-1: what is judged, and by how much.
+    #[test]
+    fn the_bars_are_those_of_the_promise() {
+        for name in ["upstream", "process", "gateway", "front", "config", "wire", "audit"] {
+            let least = CRATES.iter().find(|(judged, _)| *judged == name).map(|(_, least)| *least);
+            assert!(least.is_some_and(|least| least >= 85.0), "{name}: {least:?}");
+        }
+        for place in ["gateway/src/chain/", "bridgehead/src/server.rs", "bridgehead/src/running.rs"] {
+            assert!(WHOLE.contains(&&*format!("crates/{place}")), "{place}");
+        }
+    }
+
     #[test]
     fn test_modules_are_found() {
         assert_eq!(test_module("a\n#[cfg(test)]\nmod tests {\n"), 2);

@@ -555,9 +555,14 @@ mod tests {
         }
     }
 
+    /// AUD-2: of what is longer than 64 KB the text is not kept.
     #[test]
     fn a_long_payload_leaves_its_size_and_digest() {
-        let long = Bytes::from(format!("\"{}\"", "x".repeat(LONGEST_PAYLOAD)));
+        let fits = Bytes::from(format!("\"{}\"", "x".repeat(64 * 1024 - 2)));
+        let enter = Enter::new(call(), fits.clone(), true, at());
+        let row: Row = serde_json::from_str(&whole(Keeping::default().enter(&enter), 1)).unwrap();
+        assert_eq!(row.payload.map(|payload| payload.len()), Some(fits.len()));
+        let long = Bytes::from(format!("\"{}\"", "x".repeat(64 * 1024 - 1)));
         let enter = Enter::new(call(), long.clone(), true, at());
         let row: Row = serde_json::from_str(&whole(Keeping::default().enter(&enter), 1)).unwrap();
         assert_eq!((row.bytes, row.payload), (Some(long.len() as u64), None));

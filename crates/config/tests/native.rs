@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use bridgehead_config::{
-    Config, ConfigError, Environment, EraChoice, HealthProbe, Interactive, Isolation, Launch, LocalUsers,
-    Mode, Output, Prefix, Queue, Retry, Server, Source, Stdio, TokenSource, Transport, load,
+    AuditPayloads, AuditStore, Config, ConfigError, Environment, EraChoice, HealthProbe, Interactive,
+    Isolation, Launch, Limits, LocalUsers, Mode, Output, Prefix, Queue, Retry, Server, Source, Stdio,
+    TokenSource, Transport, load,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -98,6 +99,59 @@ fn an_empty_file_is_all_defaults() {
     assert_eq!(config.http.head_within, Duration::from_secs(10));
     assert_eq!(config.http.body_within, Duration::from_secs(60));
     assert!(config.servers.is_empty() && config.warnings.is_empty());
+}
+
+/// PIPE-9, HOUR-2, ERA-3: what holds for a server of which nothing is written but how it is started.
+#[test]
+fn a_server_has_these_defaults() {
+    let read = config("[servers.a]\ncommand = 'x'\n");
+    let server = &read.servers[0];
+    let ms = |duration: Duration| duration.as_millis();
+    assert_eq!((ms(server.request_timeout), ms(server.max_total)), (300_000, 3_600_000));
+    assert_eq!((ms(server.start_timeout), ms(server.question_timeout)), (180_000, 600_000));
+    assert_eq!((ms(server.probe_interval), ms(server.stable_after)), (30_000, 60_000));
+    assert_eq!((server.max_leases, server.idle_timeout, server.lazy), (8, None, false));
+    assert_eq!((server.restart, server.jitter, server.prefix), (true, true, None));
+    assert_eq!(
+        (server.isolation, server.era, server.output),
+        (Isolation::Shared, EraChoice::Auto, Output::Off)
+    );
+    assert_eq!((server.retry, server.interactive), (Retry::Safe, Interactive::Auto));
+    assert_eq!((server.health_probe, &server.queue), (HealthProbe::Ping, &Queue::default()));
+    assert_eq!((&server.limits, &server.confinement, &server.roots), (&Limits::default(), &None, &None));
+    assert!(server.tools.is_empty() && server.require.is_empty() && server.filter.admits("anything"));
+    // What the gateway's own section says holds for every server that says nothing else.
+    let read = config(
+        "[gateway]\nrequest_timeout_ms = 5\nmax_total_ms = 6\nquestion_timeout_ms = 7\n[servers.a]\ncommand = 'x'\n",
+    );
+    let server = &read.servers[0];
+    let told = [server.request_timeout, server.max_total, server.question_timeout].map(ms);
+    assert_eq!(told, [5, 6, 7]);
+}
+
+/// AUD-2, AUD-3, AUD-6: what is recorded, and for how long, where nothing is written and where everything is. A path is
+/// that of the file's folder.
+#[test]
+fn what_is_recorded() {
+    let usual = config("").audit;
+    assert_eq!((usual.store, usual.payloads), (AuditStore::Sqlite, AuditPayloads::Redacted));
+    assert!(!usual.continue_on_failure);
+    assert_eq!((usual.folder, usual.checkpoint_file, usual.signing_key_file), (None, None, None));
+    let day = Duration::from_secs(24 * 60 * 60);
+    assert_eq!((usual.segment_bytes, usual.keep_for, usual.keep_bytes), (64 << 20, day * 90, 1 << 30));
+
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[audit]\nstore = 'none'\nfolder = 'a'\npayloads = 'digest'\non_failure = 'continue'\n\
+                checkpoint_file = 'b'\nsigning_key_file = '/c'\nsegment_mb = 2\nkeep_days = 3\n\
+                keep_mb = 4\n";
+    let read = load_in(folder.path(), text, &[]).unwrap().audit;
+    assert_eq!((read.store, read.payloads), (AuditStore::None, AuditPayloads::Digest));
+    assert!(read.continue_on_failure);
+    assert_eq!(read.folder, Some(folder.path().join("a")));
+    assert_eq!(read.checkpoint_file, Some(folder.path().join("b")));
+    assert_eq!(read.signing_key_file, Some("/c".into()));
+    assert_eq!((read.segment_bytes, read.keep_for, read.keep_bytes), (2 << 20, day * 3, 4 << 20));
+    assert_eq!(config("[audit]\npayloads = 'none'").audit.payloads, AuditPayloads::None);
 }
 
 /// POOL-7: queues by name, for servers and tools; a server that names none has one of its own.

@@ -1,5 +1,6 @@
 //! What the front asks of the gateway; a trait, so that tests can put a scripted one in its place.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use bridgehead_gateway::{Ask, Caller, Feed, Gateway, ProgressSink, Session};
@@ -27,6 +28,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
 
     /// What a legacy session is told of its own accord; the same feed whenever it is asked for.
     fn feed(&self, session: &Session) -> Feed;
+
+    /// Hears that the front itself panicked while it served a client, who was answered if that was possible.
+    fn panicked(&self, panic: &(dyn Any + Send)) {
+        tracing::error!(panic = crate::panics::words(panic), "serving a client panicked");
+    }
 }
 
 impl Backend for Gateway {
@@ -53,5 +59,9 @@ impl Backend for Gateway {
 
     fn feed(&self, session: &Session) -> Feed {
         Self::feed(self, session)
+    }
+
+    fn panicked(&self, panic: &(dyn Any + Send)) {
+        Self::report_panic(self, panic);
     }
 }

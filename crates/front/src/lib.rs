@@ -10,6 +10,7 @@ mod backend;
 mod era;
 mod http;
 mod inflight;
+mod panics;
 mod stdio;
 mod token;
 

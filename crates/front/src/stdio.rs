@@ -34,6 +34,7 @@ use tracing::debug;
 use crate::Backend;
 use crate::era::{self, Kind, Reading};
 use crate::inflight::{Entry, InFlight, until_cancelled};
+use crate::panics::{self, guarded, guarded_now};
 
 /// How long requests in progress may still be answered after the client closed its end. Below the two
 /// seconds after which common clients stop waiting for a server to exit and send a signal.
@@ -84,11 +85,11 @@ where
     }));
     let initialized = Arc::new(AtomicBool::new(false));
     let session = Session::new();
-    let announcing = AbortOnDropHandle::new(tokio::spawn(announce(
-        backend.feed(&session),
-        initialized.clone(),
-        outbox.clone(),
-    )));
+    let announcing = AbortOnDropHandle::new(tokio::spawn({
+        let telling = announce(backend.feed(&session), initialized.clone(), outbox.clone());
+        let backend = backend.clone();
+        async move { drop(guarded(&backend, pin!(telling)).await) }
+    }));
     let mut connection = Connection {
         backend,
         options,
@@ -112,9 +113,9 @@ where
             biased;
             // Nobody is there to read what is still to come.
             () = outbox.gone() => connection.tasks.abort_all(),
-            () = async { while connection.tasks.join_next().await.is_some() {} } => {}
+            () = connection.answered() => {}
         }
-        while connection.tasks.join_next().await.is_some() {}
+        connection.answered().await;
         drop(announcing);
         outbox.close();
         (&mut writing).await
@@ -132,8 +133,12 @@ where
             }
         }
     };
+    let written = written.unwrap_or_else(|panic| {
+        panics::ended(&connection.backend, panic);
+        Ok(())
+    });
     match (ended, written) {
-        (Err(error), _) | (Ok(_), Ok(Err(error))) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        (Err(error), _) | (Ok(_), Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }
 }
@@ -223,6 +228,7 @@ impl<B: Backend> Connection<B> {
             }
         };
         let mut stopped = pin!(stopped);
+        let backend = self.backend.clone();
         loop {
             let line = tokio::select! {
                 biased;
@@ -230,16 +236,20 @@ impl<B: Backend> Connection<B> {
                 line = lines.next() => line?,
             };
             let Some(line) = line else { return Ok(End::OfInput) };
+            let taking = pin!(self.take(line));
             tokio::select! {
                 biased;
                 end = &mut stopped => return Ok(end),
-                () = self.take(line) => {}
+                // A request that panicked was answered where its id was known.
+                _ = guarded(&backend, taking) => {}
             }
         }
     }
 
     async fn take(&mut self, line: Line) {
-        while self.tasks.try_join_next().is_some() {}
+        while let Some(ended) = self.tasks.try_join_next() {
+            ended.unwrap_or_else(|error| panics::ended(&self.backend, error));
+        }
         self.outbox.room().await;
         let text = match line {
             Line::Text(text) => text,
@@ -333,8 +343,21 @@ impl<B: Backend> Connection<B> {
         self.step(request)
     }
 
-    /// Decides the era of a request and what is to be done about it.
+    /// Waits until every request in progress is answered.
+    async fn answered(&mut self) {
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap_or_else(|error| panics::ended(&self.backend, error));
+        }
+    }
+
+    /// Decides what is to be done about a request; a panic on the way is its answer.
     fn step(&mut self, request: Request) -> Step {
+        let (backend, id) = (self.backend.clone(), request.id.clone());
+        guarded_now(&backend, || self.decide(request)).unwrap_or_else(|error| Step::Done(id, Err(error)))
+    }
+
+    /// Decides the era of a request and what is to be done about it.
+    fn decide(&mut self, request: Request) -> Step {
         let Request { id, method, params } = request;
         let reading = Reading::of(params.as_ref());
         let outcome = match era::decide(reading.claims_version(), None, &method) {
@@ -481,7 +504,9 @@ async fn run<B: Backend>(
             }
         }
     };
-    let outcome = until_cancelled(pin!(answer), registration).await?;
+    let answer = pin!(answer);
+    let answer = pin!(guarded(backend, answer));
+    let outcome = until_cancelled(answer, registration).await?.and_then(|outcome| outcome);
     let id = entry.id().clone();
     entry.finish().then_some((id, outcome))
 }

@@ -573,11 +573,14 @@ fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
     };
     let failed = CallError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()));
     match code {
-        Code::SandboxUnavailable => {
-            failed.with_details(&json!({"reason": CrashReason::SandboxSetup.as_str()}))
-        }
+        Code::SandboxUnavailable => failed.with_details(&sandbox_setup()),
         _ => failed,
     }
+}
+
+/// What a program is told of a server that could not be confined.
+pub(crate) fn sandbox_setup() -> Value {
+    json!({"reason": CrashReason::SandboxSetup.as_str()})
 }
 
 /// How long a call may run: as its tool says, or else its server.

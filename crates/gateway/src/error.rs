@@ -1,5 +1,7 @@
 //! A call that failed in our name: one of the stable codes, with words, and what a client gets to see of it.
 
+use std::sync::Arc;
+
 use bridgehead_audit::CorrelationId;
 use bridgehead_wire::{Code, Raw, Redactor, RpcError};
 use serde_json::{Value, json};
@@ -16,19 +18,27 @@ pub struct CallError {
     pub may_have_run: bool,
     /// More for programs.
     pub details: Option<Value>,
+    /// The server that is to blame, where no route leads to it that would name it.
+    pub server: Option<Arc<str>>,
 }
 
 impl CallError {
     /// A failure before the tool could run. The words may quote a server or a tool, so secrets are taken out of them.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = Redactor::default().text(&message.into()).into_owned();
-        Self { code, message, may_have_run: false, details: None }
+        Self { code, message, may_have_run: false, details: None, server: None }
     }
 
     /// A failure after the call was handed over.
     #[must_use]
     pub fn after_sending(self) -> Self {
         Self { may_have_run: true, ..self }
+    }
+
+    /// A failure of a server that nothing else names.
+    #[must_use]
+    pub fn of_server(self, server: &str) -> Self {
+        Self { server: Some(server.into()), ..self }
     }
 
     /// The same with details, without their secrets.
@@ -61,7 +71,7 @@ impl CallError {
             "source": "gateway",
             "code": self.code.as_str(),
             "retryable": self.code.retryable(),
-            "server": server,
+            "server": server.or(self.server.as_deref()),
             kind: name,
             "correlationId": correlation.to_string(),
             "mayHaveRun": self.may_have_run,

@@ -10,7 +10,9 @@ use bridgehead_audit::{AuditSink, Clock, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_events::Bus;
 use bridgehead_schema::HeaderParameter;
-use bridgehead_upstream::{Features, INIT_TIMEOUT, LineSink, Lists, Records, Registry, State, Upstream};
+use bridgehead_upstream::{
+    FailureStage, Features, INIT_TIMEOUT, LineSink, Lists, Records, Registry, State, Upstream,
+};
 use bridgehead_wire::{
     Abilities, Ambiguous, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key,
 };
@@ -27,7 +29,7 @@ use crate::builtin::{server_health, server_ping};
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::{Catalog, Registered, Shape};
 use crate::chain::{Call, Cancels, Chain, Counters, places};
-use crate::errand::Outcome;
+use crate::errand::{Outcome, sandbox_setup};
 use crate::error::CallError;
 use crate::feed::Feeds;
 use crate::life::Run;
@@ -566,55 +568,62 @@ impl Inner {
         if let Some(server) = self.gone.lock().get(name) {
             let message =
                 format!("{kind} `{name}` is gone: server `{server}` was removed from the configuration");
-            return CallError::new(Code::RestartFailed, message);
+            return CallError::new(Code::RestartFailed, message).of_server(server);
         }
         let upstreams = self.upstreams.read();
         let owner = match upstreams.as_slice() {
             [only] if !is_prefixed(self.settings.prefix, only.config().prefix, 1) => Some(only),
             all => all.iter().find(|upstream| is_under(name, upstream.name().as_ref())),
         };
-        match owner.map(|owner| (owner.name(), owner.state())) {
-            Some((server, State::Restarting(outage))) if outage.lasting && outage.last.is_none() => {
-                CallError::new(
-                    Code::ProviderInitFailed,
-                    format!("{kind} `{name}` is not known: server `{server}` is down: {}", outage.reason),
-                )
-            }
-            Some((server, State::Restarting(outage))) => {
-                let age = outage.since.elapsed();
-                CallError::new(
-                    match outage.may_bring() && age < INIT_TIMEOUT {
+        let why = owner.and_then(|owner| {
+            let server = owner.name();
+            let (code, words) = match owner.state() {
+                State::Restarting(outage) if outage.lasting && outage.last.is_none() => {
+                    let words = format!("is not known: server `{server}` is down: {}", outage.reason);
+                    (Code::ProviderInitFailed, words)
+                }
+                State::Restarting(outage) => {
+                    let age = outage.since.elapsed();
+                    let code = match outage.may_bring() && age < INIT_TIMEOUT {
                         true => Code::RestartInProgress,
                         false => Code::ProviderUnavailable,
-                    },
-                    format!(
-                        "{kind} `{name}` is not known now: server `{server}` has been down for {} s and is being \
-                         restarted; call again later: {}",
+                    };
+                    let words = format!(
+                        "is not known now: server `{server}` has been down for {} s and is being restarted; call \
+                         again later: {}",
                         age.as_secs(),
                         outage.reason
-                    ),
-                )
-            }
-            Some((server, State::Failed(failure))) => CallError::new(
-                Code::ProviderInitFailed,
-                format!("{kind} `{name}` is not known: server `{server}` does not serve: {}", failure.reason),
-            ),
-            Some((server, State::Starting { since, .. })) => CallError::new(
-                Code::ProviderUnavailable,
-                format!(
-                    "{kind} `{name}` is not known yet: server `{server}` is still starting after {} s",
-                    since.elapsed().as_secs()
-                ),
-            ),
-            _ => {
-                let near = self.similar_names(kind, name);
-                let meant = match near.is_empty() {
-                    true => String::new(),
-                    false => format!("; did you mean `{}`?", near.join("` or `")),
-                };
-                CallError::new(Code::ProviderToolUnknown, format!("no server offers {kind} `{name}`{meant}"))
-            }
-        }
+                    );
+                    (code, words)
+                }
+                State::Failed(failure) => {
+                    let code = match failure.stage {
+                        FailureStage::Sandbox => Code::SandboxUnavailable,
+                        FailureStage::Init | FailureStage::Crashed => Code::ProviderInitFailed,
+                    };
+                    (code, format!("is not known: server `{server}` does not serve: {}", failure.reason))
+                }
+                State::Starting { since, .. } => {
+                    let age = since.elapsed().as_secs();
+                    let words = format!("is not known yet: server `{server}` is still starting after {age} s");
+                    (Code::ProviderUnavailable, words)
+                }
+                _ => return None,
+            };
+            let error = CallError::new(code, format!("{kind} `{name}` {words}")).of_server(server.as_ref());
+            Some(match code {
+                Code::SandboxUnavailable => error.with_details(&sandbox_setup()),
+                _ => error,
+            })
+        });
+        why.unwrap_or_else(|| {
+            let near = self.similar_names(kind, name);
+            let meant = match near.is_empty() {
+                true => String::new(),
+                false => format!("; did you mean `{}`?", near.join("` or `")),
+            };
+            CallError::new(Code::ProviderToolUnknown, format!("no server offers {kind} `{name}`{meant}"))
+        })
     }
 
     /// Makes the catalog anew from the upstreams as they are now.

@@ -1,4 +1,5 @@
 //! What becomes of a panic: its request is answered, it is logged, and whoever runs the gateway can hear of it.
+//! A front answers what panics in its own code, and reports it here.
 //!
 //! A caught panic brings its message but not its backtrace; only the process-wide hook sees that one. The
 //! hook is installed by the server's start, never by a library call on its own. Panics of tool handlers and of audit
@@ -42,10 +43,19 @@ pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 impl Gateway {
-    /// Waits until answering a request has panicked outside of tool handlers and audit sinks. The request got an error
+    /// Waits until serving a client has panicked outside of tool handlers and audit sinks. The request got an error
     /// by then; whether the process goes on is up to whoever runs it.
     pub async fn panicked(&self) {
         self.inner().panicked.cancelled().await;
+    }
+
+    /// Takes note of a panic in the code that serves clients around the gateway: it is logged, and
+    /// [`panicked`](Self::panicked) resolves.
+    pub fn report_panic(&self, panic: &(dyn Any + Send)) {
+        self.inner().chain.logger.tell(|| {
+            tracing::error!(panic = words(panic), "serving a client panicked");
+        });
+        self.inner().panicked.cancel();
     }
 
     /// What the request comes to, a panic on the way included.

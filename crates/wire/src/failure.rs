@@ -172,11 +172,28 @@ mod tests {
         );
     }
 
-    /// QA-4: every section that a code or a message names is there.
+    /// QA-4: every class of failure has its section, and every section that a code or a message names is there.
     #[test]
     fn every_section_is_there() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/troubleshooting.md");
         let page = std::fs::read_to_string(page).unwrap();
+        let named = Code::ALL.map(|code| (code.as_str(), code.section()));
+        let expected = [
+            ("INVALID_PARAMS", None),
+            ("HANDLER_ERROR", None),
+            ("PROVIDER_TOOL_UNKNOWN", Some("a-tool-is-not-found")),
+            ("PROVIDER_TIMEOUT", Some("a-call-times-out")),
+            ("PROVIDER_CRASHED", Some("a-server-restarts-again-and-again")),
+            ("PROVIDER_UNAVAILABLE", Some("calls-fail-at-once")),
+            ("mcp_restart_in_progress", Some("a-server-restarts-again-and-again")),
+            ("PROVIDER_INIT_FAILED", Some("a-server-does-not-start")),
+            ("PROVIDER_INVALID_OUTPUT", None),
+            ("SANDBOX_UNAVAILABLE", Some("a-server-does-not-start")),
+            ("mcp_restart_failed", Some("calls-fail-at-once")),
+            ("AUDIT_ENTER_FAILED", None),
+            ("PROVIDER_INVALID_INPUT", None),
+        ];
+        assert_eq!(named, expected);
         let headings = page.lines().filter_map(|line| line.strip_prefix("## "));
         let sections: Vec<String> = headings.map(|text| text.to_lowercase().replace(' ', "-")).collect();
         // The last two are named by the binary and by the process crate.

@@ -8,12 +8,23 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use bridgehead_audit::{
-    AuditSink, CHECKPOINT_FILE, CorrelationId, INTERRUPTED, Proof, Signer, SqliteSink, StoreOptions,
-    read_checkpoints, segments,
+    AuditSink, CHECKPOINT_FILE, CorrelationId, INTERRUPTED, OnFailure, Payloads, Proof, Signer, SqliteSink,
+    StoreOptions, read_checkpoints, segments,
 };
 use parking_lot::Mutex;
 
 use crate::support::{block_on, call, enter_of, eventually, exit_of, open, rows, verify, written};
+
+/// AUD-2, AUD-3, AUD-6: what holds for a store of which nothing is said but its folder.
+#[test]
+fn a_store_has_these_defaults() {
+    let usual = StoreOptions::new("/record");
+    assert_eq!((usual.payloads, usual.on_failure), (Payloads::Redacted, OnFailure::Refuse));
+    assert_eq!((usual.checkpoint_rows, usual.checkpoint_after), (1024, Duration::from_secs(60)));
+    assert_eq!((usual.segment_bytes, usual.segment_age), (64 << 20, Duration::from_secs(24 * 60 * 60)));
+    assert_eq!((usual.keep_for, usual.keep_bytes), (None, None), "for ever");
+    assert!(usual.signer.is_none() && usual.checkpoint_file.is_none() && usual.on_checkpoint.is_none());
+}
 
 /// AUD-2: an enter is in the file when its wait is over, while the store still runs; exits follow by themselves.
 #[test]

@@ -188,6 +188,26 @@ impl Session {
     }
 }
 
+/// BOUND-3: a body that is more than may be held for one client is refused with what to do about it, and nobody else is.
+#[tokio::test]
+async fn a_body_may_have_what_is_held_for_one_peer() {
+    let place = Place::new();
+    let config =
+        place.config(&["one"], "[limits]\nheld_mb = 64\nheld_per_peer_mb = 1\n").display().to_string();
+    let (mut gateway, address) = place.serve_http(&["--config", &config], &[]).await;
+    let http = HttpClient::new(address);
+    let refused = http.post("/mcp", &[], format!("{{}}{}", " ".repeat(3 * MB))).await;
+    assert_eq!((refused.status, refused.header("retry-after")), (413, Some("5")), "{refused:?}");
+    let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.contains("more than 1 MB would be held for this peer (`limits.held_per_peer_mb`)"),
+        "{message}"
+    );
+    assert_eq!(http.post_modern("/mcp", "tools/list", json!({})).await.status, 200);
+    signal(&gateway, Signal::TERM);
+    assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
+}
+
 /// BOUND-3: forty clients send 5 MB each of a body that they do not finish. Within the bound they are waited for;
 /// whoever is not hears that there is no room.
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! open its file; the socket serves MCP clients too. Who may speak is decided before this is reached. Decides
 //! nothing about servers itself.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ use tracing::{debug, info};
 use super::admission::Admission;
 use super::connection::{accept_all, connection};
 use super::reply::{self, Body, Reply};
-use super::{ENDPOINT, Routes, body, sse};
+use super::{ENDPOINT, Routes, body, crashed, sse};
+use crate::panics::{self, guarded};
 use crate::{Backend, Token};
 
 /// What all routes of the API begin with.
@@ -265,6 +267,7 @@ pub async fn serve_socket<B: Backend>(
         &Admission::new(MAX_CONNECTIONS, Budget::process()),
         accept,
         &shutdown,
+        |panic| panics::ended(routes.backend(), panic),
         |connections, stream: UnixStream, member| {
             let (api, routes) = (api.clone(), routes.clone());
             connections.spawn(async move {
@@ -273,7 +276,9 @@ pub async fn serve_socket<B: Backend>(
                     async move {
                         match request.uri().path() {
                             ENDPOINT => routes.answer(request).await,
-                            _ => api.answer(request).await,
+                            _ => guarded(routes.backend(), pin!(api.answer(request)))
+                                .await
+                                .unwrap_or_else(|error| crashed(&error)),
                         }
                     }
                 };

@@ -25,7 +25,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -36,6 +36,7 @@ use super::body::Counted;
 use super::reply::{self, Body, Reply};
 use super::workers::Workers;
 use crate::Backend;
+use crate::panics;
 
 /// How long a client may take to send its next request's headers, the wait for it included. Longer than
 /// common clients keep idle connections, so that it is they who close them.
@@ -80,6 +81,7 @@ pub async fn serve<B: Backend>(
         &Admission::new(most_connections(), Budget::process()),
         accept,
         &shutdown,
+        |panic| panics::ended(routes.backend(), panic),
         |connections, stream: TcpStream, member| {
             // Answers are written whole; waiting for more to send with them only costs time.
             drop(stream.set_nodelay(true));
@@ -114,12 +116,13 @@ pub async fn serve<B: Backend>(
 }
 
 /// Accepts until `shutdown`, and comes back when every connection has ended. A connection is a member of `admission` for as
-/// long as it lives.
+/// long as it lives. `failed` hears of those that panicked, which closed them: what can be answered was.
 pub(crate) async fn accept_all<S>(
     front: &str,
     admission: &Arc<Admission>,
     accept: impl AsyncFn() -> io::Result<S>,
     shutdown: &CancellationToken,
+    failed: impl Fn(JoinError),
     begin: impl Fn(&mut JoinSet<()>, S, Member),
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -131,7 +134,10 @@ pub(crate) async fn accept_all<S>(
         let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
+            Some(ended) = connections.join_next() => {
+                ended.unwrap_or_else(&failed);
+                continue;
+            }
             Some(_) = refusals.join_next() => continue,
             accepted = accept() => accepted,
         };
@@ -164,7 +170,9 @@ pub(crate) async fn accept_all<S>(
     }
     // Whoever comes now is refused, not kept waiting for the last of those who were here before.
     drop(accept);
-    while connections.join_next().await.is_some() {}
+    while let Some(ended) = connections.join_next().await {
+        ended.unwrap_or_else(&failed);
+    }
 }
 
 /// A descriptor that stands in for one more connection.

@@ -30,6 +30,7 @@ use super::sse;
 use crate::Backend;
 use crate::era::{self, Reading};
 use crate::inflight::until_cancelled;
+use crate::panics::guarded;
 use crate::stdio::{MAX_BATCH, PROGRESS_CAPACITY, batch_answer, malformed_response, not_in_a_batch};
 
 /// Opens a session.
@@ -197,7 +198,8 @@ fn call<B: Backend>(
     Ok(Running::new(OnDisconnect::Finish, async move {
         let _in_use = lease;
         let answer = pin!(backend.answer(&caller, &ask, way.progress));
-        let outcome = until_cancelled(answer, registration).await?;
+        let answer = pin!(guarded(&backend, answer));
+        let outcome = until_cancelled(answer, registration).await?.and_then(|outcome| outcome);
         let id = entry.id().clone();
         entry.finish().then(|| Answer::new(&id, outcome.as_ref()))
     }))

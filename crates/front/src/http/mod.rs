@@ -22,13 +22,14 @@ mod sse;
 mod workers;
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
 use bridgehead_gateway::{Principal, Session};
 use bridgehead_wire::held::{Budget, NoRoom};
-use bridgehead_wire::{Incoming, Message, RpcError, code};
+use bridgehead_wire::{self as wire, Incoming, Message, RpcError, code};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio_util::sync::CancellationToken;
@@ -43,9 +44,10 @@ use self::body::BodyError;
 use self::guard::Guard;
 use self::headers::Version;
 use self::peer::Peer;
-use self::reply::Reply;
+use self::reply::{Answer, Reply};
 use self::session::Sessions;
 use crate::era::{self, Kind, Reading};
+use crate::panics::guarded;
 use crate::stdio::malformed_response;
 use crate::{Backend, Token};
 
@@ -84,7 +86,7 @@ pub fn router<B: Backend>(
     tokio::spawn({
         let every = sessions.sweep_interval();
         let (sessions, shutdown) = (Arc::downgrade(&sessions), shutdown.clone());
-        async move {
+        let sweeping = async move {
             loop {
                 tokio::select! {
                     () = shutdown.cancelled() => return,
@@ -93,7 +95,9 @@ pub fn router<B: Backend>(
                 let Some(sessions) = sessions.upgrade() else { return };
                 sessions.sweep();
             }
-        }
+        };
+        let backend = backend.clone();
+        async move { drop(guarded(&backend, pin!(sweeping)).await) }
     });
     let front = Front {
         backend,
@@ -153,8 +157,21 @@ impl<B: Backend> Routes<B> {
         self.0.guard.meet(peer, ours)
     }
 
-    /// Answers one HTTP request of a connection.
+    /// The backend behind these routes.
+    pub(crate) fn backend(&self) -> &B {
+        &self.0.backend
+    }
+
+    /// Answers one HTTP request of a connection, also where serving it panics.
     pub(crate) async fn answer_to<D>(&self, peer: Peer, request: Request<D>) -> Response<Body>
+    where
+        D: http_body::Body<Data = Bytes> + Unpin,
+        D::Error: Into<body::BoxError>,
+    {
+        guarded(self.backend(), pin!(self.route(peer, request))).await.unwrap_or_else(|error| crashed(&error))
+    }
+
+    async fn route<D>(&self, peer: Peer, request: Request<D>) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Unpin,
         D::Error: Into<body::BoxError>,
@@ -173,6 +190,11 @@ impl<B: Backend> Routes<B> {
             }
         }
     }
+}
+
+/// The answer to a request without an id whose service panicked.
+pub(crate) fn crashed(error: &RpcError) -> Reply {
+    reply::error(StatusCode::INTERNAL_SERVER_ERROR, None, error)
 }
 
 async fn endpoint<B: Backend, D>(front: &Front<B>, peer: Peer, request: Request<D>) -> Reply
@@ -296,27 +318,11 @@ where
     };
     match message {
         Message::Request(request) => {
-            let reading = Reading::of(request.params.as_ref());
-            match era::decide(reading.claims_version(), version, &request.method) {
-                Kind::Modern => match modern::check(front, principal, (headers, said), request, reading) {
-                    Ok(passed) if passed.wants_notes() => {
-                        Box::pin(modern::answer_with_notes(front, passed)).await
-                    }
-                    Ok(passed) => {
-                        let outcome = front.backend.answer(&passed.caller, &passed.ask, None).await;
-                        modern::answer(&passed, &outcome)
-                    }
-                    Err(refused) => *refused,
-                },
-                Kind::Initialize => legacy::initialize(front, principal, &request),
-                Kind::Legacy => match legacy::session(front, &principal, headers, said) {
-                    Ok(lease) => {
-                        let prefers = headers::prefers_events(headers);
-                        legacy::request(front, lease, request, reading, prefers).await
-                    }
-                    Err(missing) => missing.reply(Some(&request.id)),
-                },
-            }
+            let id = request.id.clone();
+            let answering = pin!(requested(front, principal, headers, said, request));
+            guarded(&front.backend, answering)
+                .await
+                .unwrap_or_else(|error| Answer::new(&id, Err(&error)).into_reply())
         }
         Message::Notification(told) => {
             let reading = Reading::of(told.params.as_ref());
@@ -341,6 +347,35 @@ where
                 reply::empty(StatusCode::ACCEPTED)
             }
             Err(missing) => missing.reply(None),
+        },
+    }
+}
+
+/// Answers one JSON-RPC request, of whichever era it is.
+async fn requested<B: Backend>(
+    front: &Front<B>,
+    principal: Principal,
+    headers: &HeaderMap,
+    said: Version<'_>,
+    request: wire::Request,
+) -> Reply {
+    let reading = Reading::of(request.params.as_ref());
+    match era::decide(reading.claims_version(), said.text(), &request.method) {
+        Kind::Modern => match modern::check(front, principal, (headers, said), request, reading) {
+            Ok(passed) if passed.wants_notes() => Box::pin(modern::answer_with_notes(front, passed)).await,
+            Ok(passed) => {
+                let outcome = front.backend.answer(&passed.caller, &passed.ask, None).await;
+                modern::answer(&passed, &outcome)
+            }
+            Err(refused) => *refused,
+        },
+        Kind::Initialize => legacy::initialize(front, principal, &request),
+        Kind::Legacy => match legacy::session(front, &principal, headers, said) {
+            Ok(lease) => {
+                let prefers = headers::prefers_events(headers);
+                legacy::request(front, lease, request, reading, prefers).await
+            }
+            Err(missing) => missing.reply(Some(&request.id)),
         },
     }
 }

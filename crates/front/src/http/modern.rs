@@ -1,5 +1,7 @@
 //! Requests of the modern era: each stands by itself, mirrored in its headers.
 
+use std::pin::pin;
+
 use bridgehead_gateway::{Ask, Caller, Principal, ProgressSink, Transport};
 use bridgehead_wire::{Era, Id, Method, Notification, Request, Revision, RpcError, Spliced, code};
 use http::{HeaderMap, StatusCode};
@@ -12,6 +14,7 @@ use super::running::{OnDisconnect, Running};
 use super::sse;
 use crate::Backend;
 use crate::era::{self, Reading};
+use crate::panics::guarded;
 use crate::stdio::PROGRESS_CAPACITY;
 
 /// A request that has passed every check. Dropping the future of its answer, or the reply, cancels it.
@@ -70,7 +73,9 @@ pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Pass
     let backend = front.backend.clone();
     let call = Running::new(OnDisconnect::Cancel, async move {
         let Passed { id, served, ask, caller } = passed;
-        Some(encode(&id, &ask, &backend.answer(&caller, &ask, Some(sink)).await, served))
+        let answering = pin!(backend.answer(&caller, &ask, Some(sink)));
+        let outcome = guarded(&backend, answering).await.and_then(|outcome| outcome);
+        Some(encode(&id, &ask, &outcome, served))
     });
     sse::answer(call, Some(notes), front.keep_alive, until).await
 }

@@ -29,6 +29,10 @@ pub(crate) struct Inner {
     pub(crate) headers: Arc<[HeaderParameter]>,
     /// The callers seen, as `principal revision`.
     pub(crate) callers: std::sync::Mutex<Vec<String>>,
+    /// Where the next panic is to be.
+    pub(crate) curse: std::sync::Mutex<Option<&'static str>>,
+    /// What the front has told of panics.
+    pub(crate) panics: std::sync::Mutex<Vec<String>>,
     /// The session of each of them.
     pub(crate) sessions: std::sync::Mutex<Vec<Session>>,
 }
@@ -56,6 +60,8 @@ impl Fake {
             feeds: Feeds::default(),
             headers: headers.into(),
             callers: std::sync::Mutex::default(),
+            curse: std::sync::Mutex::default(),
+            panics: std::sync::Mutex::default(),
             sessions: std::sync::Mutex::default(),
         }))
     }
@@ -73,6 +79,12 @@ impl Fake {
             }
         };
         tokio::time::timeout(std::time::Duration::from_secs(60), wait).await.expect("the count is reached");
+    }
+
+    /// Panics, once, if this is where it is to be.
+    fn panic_at(&self, place: &'static str) {
+        let cursed = self.curse.lock().unwrap().take_if(|cursed| *cursed == place).is_some();
+        assert!(!cursed, "a panic at `{place}`");
     }
 
     fn count(&self, count: &AtomicUsize) {
@@ -119,6 +131,12 @@ impl Fake {
                 Ok(Raw::literal(r#"{"gate":"open"}"#))
             }
             "hang" => std::future::pending().await,
+            "panic" => panic!("a panic at `call`"),
+            "step_then_panic" => {
+                note(1);
+                tokio::task::yield_now().await;
+                panic!("a panic at `call`");
+            }
             "big" => Ok(Raw::string(&"x".repeat(1024 * 1024))),
             "capability" => Err(RpcError::new(code::MISSING_CLIENT_CAPABILITY, "needs sampling")),
             "upstream_no_method" => Err(RpcError::new(code::METHOD_NOT_FOUND, "upstream says so")),
@@ -162,6 +180,7 @@ impl Backend for Fake {
     }
 
     fn initialize(&self, revision: Revision) -> Raw {
+        self.panic_at("initialize");
         Raw::encode(&serde_json::json!({ "protocolVersion": revision.as_str(), "capabilities": {} }))
     }
 
@@ -170,11 +189,20 @@ impl Backend for Fake {
     }
 
     fn serves(&self, _era: Era, method: &Method) -> bool {
+        self.panic_at("serves");
         matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall)
     }
 
     fn feed(&self, session: &Session) -> Feed {
+        self.panic_at("feed");
         session.feed_or(|number| self.feeds.open_session(number))
+    }
+
+    fn panicked(&self, panic: &(dyn std::any::Any + Send)) {
+        let words = panic.downcast_ref::<String>().cloned();
+        let words = words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned()));
+        self.panics.lock().unwrap().push(words.unwrap_or_default());
+        self.moved.notify_waiters();
     }
 }
 

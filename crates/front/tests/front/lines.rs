@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 const LIMIT: usize = 1024 * 1024;
 
-struct Client {
+pub(crate) struct Client {
     write: Option<DuplexStream>,
     read: Lines<BufReader<DuplexStream>>,
     shutdown: CancellationToken,
@@ -21,7 +21,7 @@ struct Client {
 }
 
 impl Client {
-    fn start(fake: &Fake) -> Self {
+    pub(crate) fn start(fake: &Fake) -> Self {
         let (write, server_read) = tokio::io::duplex(64 * 1024);
         let (server_write, read) = tokio::io::duplex(64 * 1024);
         let shutdown = CancellationToken::new();
@@ -35,7 +35,7 @@ impl Client {
         Self { write: Some(write), read: BufReader::new(read).lines(), shutdown, server }
     }
 
-    async fn legacy(fake: &Fake, revision: &str) -> Self {
+    pub(crate) async fn legacy(fake: &Fake, revision: &str) -> Self {
         let mut client = Self::start(fake);
         client.send(&initialize("\"i\"", revision)).await;
         let answer = client.next().await;
@@ -44,7 +44,7 @@ impl Client {
         client
     }
 
-    async fn send(&mut self, line: &str) {
+    pub(crate) async fn send(&mut self, line: &str) {
         self.send_bytes(format!("{line}\n").as_bytes()).await;
     }
 
@@ -57,17 +57,17 @@ impl Client {
         line.expect("a line in time").unwrap()
     }
 
-    async fn next(&mut self) -> Value {
+    pub(crate) async fn next(&mut self) -> Value {
         serde_json::from_str(&self.line().await.expect("a line")).expect("a message")
     }
 
     /// The connection still works, and nothing else was waiting to be read.
-    async fn check_usable(&mut self) {
+    pub(crate) async fn check_usable(&mut self) {
         self.send(&legacy("\"probe\"", "ping", "")).await;
         assert_eq!(self.line().await.unwrap(), r#"{"jsonrpc":"2.0","id":"probe","result":{}}"#);
     }
 
-    async fn end(mut self) -> std::io::Result<()> {
+    pub(crate) async fn end(mut self) -> std::io::Result<()> {
         drop(self.write.take());
         self.server.await.unwrap()
     }

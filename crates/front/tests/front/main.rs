@@ -1,10 +1,17 @@
 //! The front from outside: over pipes and over real loopback sockets, with a scripted backend.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 mod api;
 mod client;
 mod fake;
 mod guarded;
+mod limits;
 mod lines;
 mod modern;
+mod panics;
 mod sessions;

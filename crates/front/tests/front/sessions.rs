@@ -108,7 +108,10 @@ async fn the_number_of_sessions_is_bounded() {
     }
     let refused = server.post(&[], &initialize("7", "2025-06-18")).await;
     assert_eq!(refused.error(), (503, -32603, Some("7".to_owned())));
-    assert!(refused.text.contains("http.max_sessions") && refused.headers.contains_key("retry-after"));
+    assert!(
+        refused.text.contains("http.max_sessions") && refused.headers["retry-after"] == "30",
+        "{refused:?}"
+    );
     server.send("DELETE", &[("mcp-session-id", &first)], "").await;
     server.session("2025-06-18").await;
 }

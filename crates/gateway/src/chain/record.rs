@@ -67,7 +67,10 @@ impl Record {
                 logger: chain.logger.clone(),
                 call: AuditCall {
                     tool: Arc::clone(&call.tool),
-                    server: call.route.as_ref().ok().and_then(|route| route.server.clone()),
+                    server: match &call.route {
+                        Ok(route) => route.server.clone(),
+                        Err(error) => error.server.clone(),
+                    },
                     principal: call.caller.principal.shared(),
                     correlation: call.correlation,
                     era: call.caller.era(),

@@ -256,7 +256,7 @@ async fn no_record_no_call() {
     assert_eq!(runs.load(Ordering::SeqCst), 0);
     let exits = fixture.recorder.exits();
     assert!(matches!(exits[0].outcome(), Outcome::Error { code, .. } if code == "AUDIT_ENTER_FAILED"));
-    fixture.gateway.stop().await;
+    fixture.end_unpaired().await;
 }
 
 /// PIPE-5: a handler's failure and its panic are HANDLER_ERROR; what is inside shows only where asked for.
@@ -330,7 +330,7 @@ async fn a_failing_exit_is_ours_to_note() {
     let ping = fixture.call("server_ping", json!({})).await.unwrap();
     assert_eq!(ping["structuredContent"]["ok"], true);
     assert_eq!(fixture.gateway.health()["counters"]["auditExitFailures"], 1);
-    fixture.gateway.stop().await;
+    fixture.end_unpaired().await;
 }
 
 /// PIPE-7: rejected calls, unknown tools, and calls cancelled while queued or running leave one pair each.
@@ -371,7 +371,11 @@ async fn every_call_leaves_one_pair() {
     assert_eq!(outcomes[..3], ["result", "INVALID_PARAMS", "PROVIDER_TOOL_UNKNOWN"]);
     assert_eq!(outcomes[3..], ["cancelled", "cancelled"]);
     let validated: Vec<bool> = fixture.recorder.enters().iter().map(|enter| enter.validated()).collect();
-    assert_eq!(validated[..3], [true, false, false]);
+    assert_eq!(
+        validated,
+        [true, false, false, true, false],
+        "what was left in the queue was never looked at"
+    );
     Arc::into_inner(fixture).unwrap().end().await;
 }
 

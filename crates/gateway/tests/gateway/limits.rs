@@ -214,7 +214,7 @@ async fn box_54_what_is_required_and_impossible_is_refused() {
     fixture.names().await;
     let status = &fixture.gateway.status().upstreams[0];
     let upstreams = fixture.gateway.upstreams();
-    match upstreams[0].acquire(tokio::time::Instant::now()).await {
+    match upstreams[0].acquire(Instant::now()).await {
         Ok(_) => assert_eq!(status.limits.as_ref().unwrap()["memoryBytes"]["enforced"], "hard"),
         Err(refused) => {
             assert!(status.sandbox_unavailable, "{status:?}");
@@ -240,7 +240,7 @@ async fn what_is_required_of_nothing_is_refused() {
     });
     for (index, key) in ["max_memory_mb", "max_processes"].into_iter().enumerate() {
         let upstreams = fixture.gateway.upstreams();
-        let patience = tokio::time::Instant::now() + Duration::from_secs(60);
+        let patience = Instant::now() + Duration::from_secs(60);
         let refused = upstreams[index].acquire(patience).await.unwrap_err().to_string();
         assert!(refused.contains("no such limit is set") && refused.contains(key), "{refused}");
     }

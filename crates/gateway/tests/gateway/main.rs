@@ -4,6 +4,7 @@
 
 mod catalog;
 mod chain;
+mod codes;
 mod edges;
 mod envelopes;
 mod eras;
@@ -17,6 +18,7 @@ mod parked;
 mod pool;
 mod questions;
 mod queues;
+mod recorded;
 mod reload;
 mod remote;
 mod rounds;

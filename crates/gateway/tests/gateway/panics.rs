@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::{Fixture, ask, until};
+use crate::telemetry::Lines;
 use bridgehead_audit::{
     AuditError, AuditSink, Clock, Enter, EnterFuture, Exit, Outcome, SystemClock, Ticket,
 };
@@ -153,13 +154,25 @@ async fn a_panic_in_the_chain_is_answered_and_recorded() {
     let curse = Arc::new(AtomicBool::new(false));
     let clock = Arc::new(Cursed(SystemClock::new(), Arc::clone(&curse)));
     let fixture = Fixture::start(&[], |options| options.clock = clock);
+    let lines = Lines::default();
+    let _listening = lines.listen();
     curse.store(true, Ordering::SeqCst);
     let error: Value = fixture.call("server_ping", json!({})).await.unwrap_err();
     assert_eq!(error["code"], -32603, "{error}");
-    assert_eq!(
-        (&error["data"]["code"], &error["data"]["method"]),
-        (&json!("HANDLER_ERROR"), &json!("tools/call"))
-    );
+    let id = error["data"]["correlationId"].clone();
+    assert!(id.is_string(), "{error}");
+    let data = json!({
+        "source": "gateway", "code": "HANDLER_ERROR", "retryable": false, "server": null, "method": "tools/call",
+        "correlationId": id, "mayHaveRun": true,
+        "hint": "`bridgehead explain HANDLER_ERROR` tells cause and cure",
+    });
+    assert_eq!(error["data"], data);
+    assert_eq!(lines.levels("answering a request panicked"), ["ERROR"]);
+    let line = lines.line("answering a request panicked");
+    for part in [id.as_str().unwrap(), r#"method="tools/call""#, r#"panic="a panic outside of any handler""#]
+    {
+        assert!(line.contains(part), "{part}: {line}");
+    }
     assert!(
         error["message"].as_str().unwrap().contains("panicked while it answered `tools/call`"),
         "{error}"

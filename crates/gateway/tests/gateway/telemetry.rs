@@ -5,8 +5,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bridgehead_config::{ToolFilter, ToolOverride};
+use bridgehead_events::{Delivery, Filter};
 use bridgehead_gateway::NativeTool;
-use bridgehead_testkit::{Behaviour, Crash, FakeClock, Mock};
+use bridgehead_testkit::{Behaviour, Crash, FakeClock, Mock, Tool};
 use bridgehead_wire::Revision;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -66,13 +67,13 @@ impl Lines {
     }
 
     /// The level of every line that says `what`.
-    fn levels(&self, what: &str) -> Vec<String> {
+    pub(crate) fn levels(&self, what: &str) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         let told = text.lines().filter(|line| line.contains(what));
         told.map(|line| line.split_whitespace().next().unwrap_or_default().to_owned()).collect()
     }
 
-    fn line(&self, what: &str) -> String {
+    pub(crate) fn line(&self, what: &str) -> String {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         text.lines().find(|line| line.contains(what)).unwrap_or_default().to_owned()
     }
@@ -170,6 +171,28 @@ async fn latencies_are_logged_as_they_are() {
     fixture.end().await;
 }
 
+/// PIPE-3: a tool whose schema does not compile is kept, with a warning that names the server and the tool. PIPE-5: the
+/// panic of a handler is an error in the log, with its words.
+#[tokio::test]
+async fn what_is_wrong_with_tools_is_logged() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let bad = Tool::new("bad", Behaviour::Echo).input_schema(json!({"type": 5}));
+    let cursed =
+        NativeTool::new("cursed", "", json!({"type": "object"}), |_, _| async { panic!("its words") });
+    let fixture =
+        Fixture::start(&[("m", Mock::legacy().full_tool(bad))], |options| options.tools.push(cursed));
+    fixture.gateway.settled().await;
+    assert_eq!(lines.levels("`bad` has an input schema that cannot be used"), ["WARN"]);
+    assert!(lines.line("`bad` has an input schema").contains("mcp:m"));
+    fixture.call("bad", json!({"any": "thing"})).await.unwrap();
+    fixture.call("cursed", json!({})).await.unwrap();
+    assert_eq!(lines.levels("a tool handler panicked"), ["ERROR"]);
+    let line = lines.line("a tool handler panicked");
+    assert!(line.contains("tool=\"cursed\"") && line.contains("its words"), "{line}");
+    fixture.end().await;
+}
+
 /// POOL-14: a server that does not come up is an error of the connection.
 #[tokio::test]
 async fn a_failed_start_is_logged() {
@@ -216,6 +239,39 @@ async fn details_and_failures_have_their_levels() {
     assert!(lines.line("its tools").contains("a_tool_of_its_own"), "{}", lines.line("its tools"));
     let named = lines.levels("a_tool_of_its_own");
     assert!(named.iter().all(|level| level == "TRACE"), "{named:?}");
+    fixture.end().await;
+}
+
+/// PIPE-8: the id of a call stands in every line about it and in its event; a client's id that is a UUID is taken as it is.
+#[tokio::test]
+async fn the_id_of_a_call_is_in_its_lines_and_its_event() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("list", Behaviour::raw_result("[]"));
+    let fixture = Fixture::start(&[("m", mock)], |_| ());
+    fixture.gateway.settled().await;
+    let filter = Filter { topics: vec!["provider.mcp.tool".to_owned()], server: None };
+    let mut told = fixture.gateway.events().subscribe_to(filter, 8);
+    let mut ids = vec!["01890a5d-ac96-774b-bcce-b302099a8057".to_owned()];
+    let meta = json!({"bridgehead/correlationId": ids[0]});
+    let params = json!({"name": "echo", "arguments": {}, "_meta": meta});
+    fixture.ask(Revision::V2025_11_25, "tools/call", params).await.unwrap();
+    let failed = fixture.call("list", json!({})).await.unwrap_err();
+    ids.push(failed["data"]["correlationId"].as_str().unwrap().to_owned());
+    fixture.gateway.stop().await;
+    for (id, says) in
+        ids.iter().zip([&["call ended", "call in full"][..], &["call ended", "call in full", "call failed"]])
+    {
+        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+        for what in says {
+            let found = text
+                .lines()
+                .filter(|line| line.contains(what) && line.contains(&format!("correlationId={id}")));
+            assert_eq!(found.count(), 1, "{what} of {id}: {text}");
+        }
+        let Some(Delivery::Event(event)) = told.try_next() else { panic!("no event of {id}") };
+        assert_eq!((event.correlation().to_string(), event.server()), (id.clone(), Some("m")));
+    }
     fixture.end().await;
 }
 

@@ -58,10 +58,20 @@ pub(crate) fn open(config: &Config, world: &World) -> Result<Option<Record>, Str
 fn try_open(settings: &AuditSettings, world: &World) -> Result<Record, String> {
     let folder = folder(settings, world)
         .ok_or("calls cannot be recorded: neither XDG_STATE_HOME nor HOME is set; write `audit.folder`, or `audit.store = \"none\"`")?;
-    let signer = settings.signing_key_file.as_deref().map(Signer::read).transpose();
     let gateway: Arc<OnceLock<Gateway>> = Arc::default();
-    let told = Arc::clone(&gateway);
-    let options = StoreOptions {
+    let sink = SqliteSink::open(options(settings, folder, &gateway)?).map_err(|error| error.to_string())?;
+    Ok(Record { sink: Arc::new(sink), gateway })
+}
+
+/// How the store is kept, and how `gateway` is told of its checkpoints once there is one.
+fn options(
+    settings: &AuditSettings,
+    folder: PathBuf,
+    gateway: &Arc<OnceLock<Gateway>>,
+) -> Result<StoreOptions, String> {
+    let signer = settings.signing_key_file.as_deref().map(Signer::read).transpose();
+    let told = Arc::clone(gateway);
+    Ok(StoreOptions {
         payloads: match settings.payloads {
             AuditPayloads::Redacted => Payloads::Redacted,
             AuditPayloads::Digest => Payloads::Digest,
@@ -85,7 +95,87 @@ fn try_open(settings: &AuditSettings, world: &World) -> Result<Record, String> {
         keep_for: Some(settings.keep_for),
         keep_bytes: Some(settings.keep_bytes),
         ..StoreOptions::new(folder)
-    };
-    let sink = SqliteSink::open(options).map_err(|error| error.to_string())?;
-    Ok(Record { sink: Arc::new(sink), gateway })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bridgehead::audit::{Checkpoint, Hash};
+    use bridgehead_events::Delivery;
+    use bridgehead_gateway::Options;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// AUD-2, AUD-3, AUD-6: the store is kept as the configuration says.
+    #[test]
+    fn a_store_is_kept_as_configured() {
+        let place = tempfile::tempdir().unwrap();
+        let key = place.path().join("key");
+        std::fs::write(&key, "17".repeat(32)).unwrap();
+        let settings = AuditSettings {
+            payloads: AuditPayloads::Digest,
+            continue_on_failure: true,
+            checkpoint_file: Some("/checkpoints".into()),
+            signing_key_file: Some(key.clone()),
+            segment_bytes: 7,
+            keep_for: Duration::from_secs(8),
+            keep_bytes: 9,
+            ..AuditSettings::default()
+        };
+        let kept = options(&settings, "/record".into(), &Arc::default()).unwrap();
+        assert_eq!((kept.payloads, kept.on_failure), (Payloads::Digest, OnFailure::Continue));
+        assert_eq!((kept.folder, kept.checkpoint_file), ("/record".into(), Some("/checkpoints".into())));
+        assert_eq!(
+            (kept.segment_bytes, kept.keep_for, kept.keep_bytes),
+            (7, Some(Duration::from_secs(8)), Some(9))
+        );
+        let signer = Signer::read(&key).unwrap().public();
+        assert_eq!(kept.signer.map(|kept| kept.public()), Some(signer));
+
+        let usual = options(&AuditSettings::default(), "/record".into(), &Arc::default()).unwrap();
+        assert_eq!((usual.payloads, usual.on_failure), (Payloads::Redacted, OnFailure::Refuse));
+        assert!(usual.signer.is_none() && usual.checkpoint_file.is_none());
+        let day = Duration::from_secs(24 * 60 * 60);
+        assert_eq!(
+            (usual.segment_bytes, usual.keep_for, usual.keep_bytes),
+            (64 << 20, Some(day * 90), Some(1 << 30))
+        );
+        assert_eq!((usual.checkpoint_rows, usual.checkpoint_after), (1024, Duration::from_secs(60)));
+        let none = AuditSettings { payloads: AuditPayloads::None, ..AuditSettings::default() };
+        assert_eq!(options(&none, "/record".into(), &Arc::default()).unwrap().payloads, Payloads::None);
+    }
+
+    /// AUD-3: a checkpoint is told on the gateway's bus, with all that shows later whether something was changed.
+    #[tokio::test]
+    async fn checkpoints_are_told_as_events() {
+        let gateway = Gateway::new(Options::default()).unwrap();
+        let mut events = gateway.events().subscribe(8);
+        let told: Arc<OnceLock<Gateway>> = Arc::default();
+        let kept = options(&AuditSettings::default(), "/record".into(), &told).unwrap();
+        let tell = kept.on_checkpoint.unwrap();
+        let checkpoint = |count| Checkpoint {
+            segment: "a.0001".to_owned(),
+            count,
+            root: Hash::of(b"root"),
+            head: Hash::of(b"head"),
+            time: String::new(),
+            sealed: true,
+            key: None,
+            signature: None,
+        };
+        // Before there is a gateway nobody can be told.
+        tell(&checkpoint(1));
+        assert!(told.set(gateway).is_ok());
+        tell(&checkpoint(2));
+        let Some(Delivery::Event(event)) = events.next().await else { unreachable!() };
+        let event: Value = serde_json::to_value(&*event).unwrap();
+        assert_eq!(event["topic"], "audit.checkpoint", "{event}");
+        let shown = ["segment", "count", "root", "head", "sealed"].map(|key| event[key].clone());
+        let hash = |text: &[u8]| Hash::of(text).to_string();
+        assert_eq!(json!(shown), json!(["a.0001", 2, hash(b"root"), hash(b"head"), true]));
+        assert!(event["correlationId"].is_string(), "{event}");
+    }
 }

@@ -116,6 +116,7 @@ fn listen(most: usize, descriptors: usize) -> Listener {
             &Admission::new(most, Budget::process()),
             accept,
             &ending,
+            |error| panic!("{error}"),
             |connections, stream, member| {
                 let held = Arc::clone(&open);
                 connections.spawn(async move {
@@ -275,4 +276,39 @@ async fn bodies_that_are_sent_by_half_are_bounded() {
     send(&mut client, 3, 3).await;
     let read = client.read(&mut heard).await.unwrap();
     assert!(String::from_utf8_lossy(&heard[..read]).contains("Ok("), "a body that fits is read whole");
+}
+
+/// SRV-2: a connection whose own task panics is told of, while others are accepted and after that.
+#[tokio::test]
+async fn a_connection_that_panics_is_told_of() {
+    let told = parking_lot::Mutex::new(Vec::new());
+    let shutdown = CancellationToken::new();
+    let given = std::cell::Cell::new(0);
+    // Called anew whenever a connection has ended.
+    let accept = async || {
+        match given.get() {
+            0 => {}
+            1 => {
+                while told.lock().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            _ => {
+                shutdown.cancel();
+                std::future::pending::<()>().await;
+            }
+        }
+        given.set(given.get() + 1);
+        Ok(duplex(64).0)
+    };
+    let failed = |error: JoinError| told.lock().push(error.is_panic());
+    let admission = Admission::new(4, Budget::process());
+    accept_all("a test", &admission, accept, &shutdown, failed, |connections, stream, member| {
+        connections.spawn(async move {
+            let _held = (stream, member);
+            panic!("a panic of a connection");
+        });
+    })
+    .await;
+    assert_eq!(*told.lock(), [true, true]);
 }

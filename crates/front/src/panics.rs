@@ -1,0 +1,56 @@
+//! What becomes of a panic in the front's own code: its request is answered, and the backend hears of it.
+//!
+//! The gateway guards what runs inside it; this guards what surrounds that, so that a client never waits for an answer
+//! that nobody writes any more. Whether the process goes on is decided by whoever runs the gateway.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+
+use bridgehead_wire::{Code, RpcError, code};
+use futures_util::FutureExt;
+use serde_json::json;
+use tokio::task::JoinError;
+
+use crate::Backend;
+
+/// What a panic said.
+pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
+
+/// What `work` comes to; a panic on the way is told to the backend and becomes the error to answer with. Pinned by
+/// whoever made it: moved in here, it would make the future of every request twice as large.
+pub(crate) async fn guarded<B: Backend, T>(
+    backend: &B,
+    work: Pin<&mut impl Future<Output = T>>,
+) -> Result<T, RpcError> {
+    AssertUnwindSafe(work).catch_unwind().await.map_err(|panic| told(backend, &*panic))
+}
+
+/// The same for what waits for nothing.
+pub(crate) fn guarded_now<B: Backend, T>(backend: &B, work: impl FnOnce() -> T) -> Result<T, RpcError> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| told(backend, &*panic))
+}
+
+/// Tells the backend of a task that panicked where nothing could be answered any more.
+pub(crate) fn ended<B: Backend>(backend: &B, error: JoinError) {
+    if let Ok(panic) = error.try_into_panic() {
+        backend.panicked(&*panic);
+    }
+}
+
+fn told<B: Backend>(backend: &B, panic: &(dyn Any + Send)) -> RpcError {
+    backend.panicked(panic);
+    let message = "the gateway panicked while it served this request; its log says where";
+    let error = Code::HandlerError;
+    let data = json!({
+        "source": "gateway",
+        "code": error.as_str(),
+        "retryable": error.retryable(),
+        "mayHaveRun": true,
+        "hint": error.hint(),
+    });
+    RpcError::with_data(code::INTERNAL_ERROR, message, &data)
+}

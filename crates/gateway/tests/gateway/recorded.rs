@@ -1,0 +1,148 @@
+//! What the audit sink gets of a call that came through the gateway.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_audit::{CorrelationId, Era, Outcome};
+use bridgehead_gateway::{Ask, Caller, NativeTool, Principal, Session, Transport};
+use bridgehead_testkit::{Behaviour, FakeClock, Mock};
+use bridgehead_wire::{Object, Raw, RequestMeta, Revision};
+use serde_json::{Value, json};
+
+use crate::support::Fixture;
+
+/// Calls a tool as somebody, over a transport, in an era.
+async fn call(
+    fixture: &Fixture,
+    (principal, transport, revision): (&str, Transport, Revision),
+    tool: &str,
+    id: &str,
+) {
+    let text = format!(
+        r#"{{"name":"{tool}","arguments":{{"n": 1.0}},"_meta":{{"bridgehead/correlationId":"{id}"}}}}"#
+    );
+    let params = Object::parse(&Raw::parse(text).unwrap()).unwrap();
+    let meta = RequestMeta::read(Some(&params)).unwrap();
+    let principal = Principal::named(principal);
+    let caller = Caller { principal, revision, transport, session: Session::new(), questioner: None };
+    let ask = Ask { method: "tools/call".into(), params, meta, id: None };
+    let _outcome = fixture.gateway.answer(&caller, &ask, None).await;
+}
+
+/// AUD-1: an enter has the tool, the arguments as they came, both times and the id; an exit the tool, the id, whole
+/// milliseconds of the monotonic clock and what the call came to. Both say who called, how, and which server it was for.
+#[tokio::test]
+async fn a_sink_gets_the_whole_call() {
+    let clock = FakeClock::new();
+    let turned = clock.clone();
+    let slow = NativeTool::new("slow", "", json!({"type": "object"}), move |_, _| {
+        turned.advance(Duration::from_micros(1_234_999));
+        // A day that changes has no part in how long something took.
+        turned.set_wall("2001-02-03T04:05:06Z".parse().unwrap());
+        async { Ok(json!({"done": true})) }
+    });
+    let mock = Mock::legacy().tool("say", Behaviour::IsError("no".to_owned()));
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.clock = Arc::new(clock.clone());
+        options.tools.push(slow);
+    });
+    fixture.gateway.settled().await;
+    clock.advance(Duration::from_secs(5));
+    clock.set_wall("1999-01-01T00:00:00Z".parse().unwrap());
+    let before = bridgehead_audit::Clock::monotonic(&clock);
+    let ids = [(); 3].map(|()| CorrelationId::mint().to_string());
+    call(&fixture, ("ada", Transport::Http, Revision::MODERN), "slow", &ids[0]).await;
+    call(&fixture, ("local", Transport::Stdio, Revision::V2025_06_18), "say", &ids[1]).await;
+    call(&fixture, ("bob", Transport::Memory, Revision::V2024_11_05), "nobody", &ids[2]).await;
+
+    let (enters, exits) = (fixture.recorder.enters(), fixture.recorder.exits());
+    let known: Vec<_> = enters
+        .iter()
+        .map(|enter| {
+            let about = enter.call();
+            (
+                enter.tool().to_owned(),
+                enter.principal().to_owned(),
+                about.transport,
+                about.era,
+                enter.validated(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("slow", "ada", "http", Era::Modern, true),
+        ("say", "local", "stdio", Era::Legacy, true),
+        ("nobody", "bob", "memory", Era::Legacy, false),
+    ];
+    assert_eq!(
+        known,
+        expected.map(|(tool, who, how, era, fits)| (tool.to_owned(), who.to_owned(), how, era, fits))
+    );
+    let servers: Vec<_> = enters.iter().map(|enter| enter.server().map(str::to_owned)).collect();
+    assert_eq!(servers, [None, Some("m".to_owned()), None]);
+    assert!(enters.iter().all(|enter| &enter.arguments()[..] == br#"{"n": 1.0}"#), "{enters:?}");
+    assert_eq!(enters[0].at().to_string(), "1999-01-01T00:00:00Z");
+    assert_eq!(enters[0].monotonic(), before);
+
+    for (exit, (enter, id)) in exits.iter().zip(enters.iter().zip(&ids)) {
+        assert_eq!((exit.tool(), exit.server()), (enter.tool(), enter.server()));
+        assert_eq!(
+            (exit.correlation().to_string(), enter.correlation().to_string()),
+            (id.clone(), id.clone())
+        );
+    }
+    assert_eq!((exits[0].duration_ms(), exits[0].queued_ms()), (1_234, 0));
+    assert_eq!(exits[0].at().to_string(), "2001-02-03T04:05:06Z");
+    let body = |outcome: &Outcome| match outcome {
+        Outcome::Result { body, is_error } => (serde_json::from_slice::<Value>(body).unwrap(), *is_error),
+        other => panic!("{other:?}"),
+    };
+    let (result, is_error) = body(exits[0].outcome());
+    assert_eq!(
+        (&result["structuredContent"], is_error),
+        (&json!({"ok": true, "data": {"done": true}}), false)
+    );
+    let (result, is_error) = body(exits[1].outcome());
+    assert_eq!(
+        (&result["content"][0]["text"], is_error),
+        (&json!("no"), true),
+        "what a tool calls an error is its result"
+    );
+    let Outcome::Error { code, message, .. } = exits[2].outcome() else { panic!("{exits:?}") };
+    assert_eq!((&**code, message.as_str()), ("PROVIDER_TOOL_UNKNOWN", "no server offers tool `nobody`"));
+    fixture.end().await;
+}
+
+/// SRV-7: the health of the gateway tells each server's state and queue, what was counted, and what it can do, in the
+/// envelope; the same as the library's own call.
+#[tokio::test]
+async fn the_health_is_told_whole() {
+    let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("say", Behaviour::IsError("no".to_owned()));
+    let hang = NativeTool::new("hang", "", json!({"type": "object"}), |_, _| std::future::pending());
+    let fixture = Fixture::start(&[("m", mock)], |options| options.tools.push(hang));
+    fixture.gateway.settled().await;
+    fixture.call("echo", json!({})).await.unwrap();
+    fixture.call("say", json!({})).await.unwrap();
+    fixture.call("nobody", json!({})).await.unwrap_err();
+    let left = tokio::time::timeout(Duration::from_millis(20), fixture.call("hang", json!({})));
+    assert!(left.await.is_err());
+    let result = fixture.call("server_health", json!({})).await.unwrap();
+    let envelope = &result["structuredContent"];
+    assert_eq!(envelope["ok"], true);
+    let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(text, *envelope);
+    let health = &envelope["data"];
+    let counters = json!({
+        "calls": 5, "failed": 2, "cancelled": 1, "auditExitFailures": 0, "invalidOutputs": 0, "toolsHiddenByMode": 0,
+    });
+    assert_eq!(health["counters"], counters);
+    assert_eq!(health["capabilities"], json!({"tools": {"listChanged": true}}));
+    let server = &health["upstreams"][0];
+    assert_eq!(
+        (&server["name"], &server["state"], &server["tools"]),
+        (&json!("m"), &json!("ready"), &json!(2))
+    );
+    assert_eq!(server["queue"], json!({"name": null, "running": 0, "waiting": 0}));
+    assert_eq!(fixture.gateway.health()["counters"], counters);
+    fixture.end().await;
+}
