@@ -542,20 +542,20 @@ fn local_users_are_a_word_or_a_list() {
 #[test]
 fn words_of_a_server_mean_what_they_say() {
     #[track_caller]
-    fn check<T: PartialEq + std::fmt::Debug>(keys: &str, read: impl Fn(&Server) -> T, expected: T) {
+    fn check(keys: &str, holds: impl Fn(&Server) -> bool) {
         let config = config(&format!("[servers.a]\ncommand = \"x\"\n{keys}"));
-        assert_eq!(read(&config.servers[0]), expected, "{keys}");
+        assert!(holds(&config.servers[0]), "{keys}: {:?}", config.servers[0]);
     }
-    check("", |server| server.retry, Retry::Safe);
-    check("retry = \"safe\"", |server| server.retry, Retry::Safe);
-    check("retry = \"always\"", |server| server.retry, Retry::Always);
-    check("retry = \"never\"", |server| server.retry, Retry::Never);
-    check("", |server| server.era, EraChoice::Auto);
-    check("era = \"modern\"", |server| server.era, EraChoice::Modern);
-    check("era = \"legacy\"", |server| server.era, EraChoice::Legacy);
-    check("", |server| server.interactive, Interactive::Auto);
-    check("interactive = \"exclusive\"", |server| server.interactive, Interactive::Exclusive);
-    check("interactive = \"shared\"", |server| server.interactive, Interactive::Shared);
+    check("", |server| server.retry == Retry::Safe);
+    check("retry = \"safe\"", |server| server.retry == Retry::Safe);
+    check("retry = \"always\"", |server| server.retry == Retry::Always);
+    check("retry = \"never\"", |server| server.retry == Retry::Never);
+    check("", |server| server.era == EraChoice::Auto);
+    check("era = \"modern\"", |server| server.era == EraChoice::Modern);
+    check("era = \"legacy\"", |server| server.era == EraChoice::Legacy);
+    check("", |server| server.interactive == Interactive::Auto);
+    check("interactive = \"exclusive\"", |server| server.interactive == Interactive::Exclusive);
+    check("interactive = \"shared\"", |server| server.interactive == Interactive::Shared);
 }
 
 /// BOX-1: limits are read in the units that their names say.
