@@ -1,5 +1,4 @@
 //! The envelope as a program outside of this workspace makes one.
-#![expect(clippy::unwrap_used, reason = "a failed assumption is a failed test")]
 
 use std::time::Duration;
 

@@ -184,17 +184,17 @@ fn heads(mut bytes: &[u8]) -> Vec<String> {
 /// opens the stream and on each POST, over a WebSocket on the request that opens it.
 #[tokio::test]
 async fn configured_headers_stand_on_every_request() {
-    let (old, new): (fn() -> Mock, fn() -> Mock) = (Mock::legacy, Mock::modern);
+    let (old, new) = (mock(Mock::legacy()), mock(Mock::modern()));
     for (era, carrier, configured, transport, methods) in [
-        (old, Carrier::Http, None, "http", &["get", "post", "delete"][..]),
-        (new, Carrier::Http, Some(Transport::Http), "http", &["post"]),
-        (old, Carrier::Sse, Some(Transport::Sse), "sse", &["get", "post"]),
+        (&old, Carrier::Http, None, "http", &["get", "post", "delete"][..]),
+        (&new, Carrier::Http, Some(Transport::Http), "http", &["post"]),
+        (&old, Carrier::Sse, Some(Transport::Sse), "sse", &["get", "post"]),
         // What is asked to find out what it speaks has them too.
-        (old, Carrier::Sse, None, "sse", &["get", "post"]),
-        (old, Carrier::WebSocket, None, "websocket", &["get"]),
-        (new, Carrier::WebSocket, Some(Transport::WebSocket), "websocket", &["get"]),
+        (&old, Carrier::Sse, None, "sse", &["get", "post"]),
+        (&old, Carrier::WebSocket, None, "websocket", &["get"]),
+        (&new, Carrier::WebSocket, Some(Transport::WebSocket), "websocket", &["get"]),
     ] {
-        let served = mock(era()).serve(carrier);
+        let served = era.serve(carrier);
         let url = served.url();
         let (scheme, rest) = url.split_once("://").unwrap();
         let (address, path) = rest.split_once('/').unwrap();

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bridgehead_config::{Isolation, Limits, Requirement, ToolOverride};
+use bridgehead_gateway::ProgressSink;
 use bridgehead_testkit::{Behaviour, Mock};
+use bridgehead_wire::Revision;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -36,14 +38,29 @@ async fn a_server_that_exceeds_its_limits_is_ended_and_comes_back() {
 /// BOX-1, BOX-3: a call may run only so long, progress or not.
 #[tokio::test]
 async fn a_call_may_run_only_so_long() {
-    let mock = Mock::legacy().tool("hang", Behaviour::Hang).tool("echo", Behaviour::Echo);
+    let steps = Behaviour::Progress {
+        steps: 100_000,
+        every_ms: 20,
+        fault: bridgehead_testkit::ProgressFault::None,
+        then: Box::new(Behaviour::Hang),
+    };
+    let mock = Mock::legacy().tool("steps", steps).tool("hang", Behaviour::Hang);
     let fixture = Fixture::start(&[("m", mock)], |options| {
         options.servers[0].limits =
             Limits { execution: Some(Duration::from_millis(300)), ..Limits::default() };
     });
     fixture.names().await;
-    let error = fixture.call("hang", json!({})).await.unwrap_err();
-    assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
+    for tool in ["hang", "steps"] {
+        let (sink, mut progress) = ProgressSink::channel(1024);
+        let params = json!({"name": tool, "arguments": {}, "_meta": {"progressToken": 7}});
+        let began = Instant::now();
+        let asked = fixture.ask_with(Revision::V2025_11_25, "tools/call", params, Some(sink));
+        let outcome = tokio::time::timeout(Duration::from_secs(30), asked).await.expect("it is ended");
+        let error: serde_json::Value = outcome.unwrap_err().body().decode().unwrap();
+        assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
+        assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
+        assert_eq!(progress.recv().await.is_some(), tool == "steps", "{tool}");
+    }
     fixture.end().await;
 }
 
