@@ -91,6 +91,8 @@ impl Running {
         let handled = signals.is_some();
         let mut first = None;
         let ended = tokio::select! {
+            // A front that ends because it panicked has told so before.
+            biased;
             signal = next(&mut signals) => {
                 first = Some(signal);
                 Ok(())

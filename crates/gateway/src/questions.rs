@@ -239,7 +239,10 @@ mod tests {
         let patience = Duration::from_secs(600);
         let answer = in_time(&Method::Elicit, silent(), patience).await.unwrap();
         assert_eq!(answer.as_str(), r#"{"action":"cancel"}"#);
-        assert!(in_time(&Method::RootsList, silent(), patience).await.is_err());
+        let began = tokio::time::Instant::now();
+        let late = in_time(&Method::RootsList, silent(), patience).await.unwrap_err();
+        assert_eq!((late.code(), began.elapsed()), (code::INTERNAL_ERROR, patience));
+        assert_eq!(late.message(), "the client did not answer within 600 s");
         let ready = in_time(&Method::RootsList, Box::pin(async { Ok(Raw::literal("1")) }), patience);
         assert_eq!(ready.await.unwrap().as_str(), "1");
     }

@@ -150,8 +150,10 @@ mod tests {
         let trust = trust(folder.path());
         trust.keep(&file, b"a", true).unwrap();
         let kept = folder.path().join("bridgehead/trust.json");
-        fs::set_permissions(&kept, fs::Permissions::from_mode(0o666)).unwrap();
-        assert_eq!(trust.answer(&file, b"a"), None);
+        for (mode, answer) in [(0o620, None), (0o602, None), (0o644, Some(true))] {
+            fs::set_permissions(&kept, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(trust.answer(&file, b"a"), answer, "{mode:o}");
+        }
         fs::write(&kept, "{").unwrap();
         fs::set_permissions(&kept, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(trust.answer(&file, b"a"), None);

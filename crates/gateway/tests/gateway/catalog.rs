@@ -65,6 +65,8 @@ async fn modes_hide_tools() {
     readonly.call("read", json!({})).await.unwrap();
     let error = readonly.call("write", json!({})).await.unwrap_err();
     assert_eq!(error["message"], "tool `write` is not available in mode `readonly`");
+    assert_eq!((&error["code"], &error["data"]["code"]), (&json!(-32602), &json!("PROVIDER_TOOL_UNKNOWN")));
+    assert_eq!((&error["data"]["server"], &error["data"]["mayHaveRun"]), (&json!("m"), &json!(false)));
     assert_eq!(readonly.gateway.health()["counters"]["toolsHiddenByMode"], 1);
     readonly.end().await;
     let minimal = Fixture::start(&servers, |options| options.settings.mode = Mode::Minimal);
@@ -193,6 +195,8 @@ async fn a_first_call_waits_for_the_attempts_to_start_its_server() {
 
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(60)).await;
+    let down = fixture.gateway.status().upstreams[0].down_ms;
+    assert!(down.is_some_and(|ms| (60_000..600_000).contains(&ms)), "{down:?}");
     let began = tokio::time::Instant::now();
     let error = fixture.call("a", json!({})).await.unwrap_err();
     assert_eq!(began.elapsed().as_millis(), 0, "no waiting any more");
@@ -483,6 +487,7 @@ async fn errors_of_a_server_pass() {
         (error["code"].as_i64(), error["data"]["code"].as_str()),
         (Some(-32603), Some("PROVIDER_UNAVAILABLE"))
     );
+    assert_eq!(error["data"]["mayHaveRun"], false, "the server refused to look at it");
     let error = fixture.call("lacks", json!({})).await.unwrap_err();
     assert_eq!(
         error,

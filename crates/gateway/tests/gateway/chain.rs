@@ -551,6 +551,10 @@ async fn the_gateway_answers_about_itself() {
         .decode()
         .unwrap();
     let data = &health["structuredContent"]["data"];
+    assert_eq!(
+        (&data["version"], &data["mode"], &data["uptimeMs"]),
+        (&json!("9.8.7"), &json!("full"), &json!(1_234))
+    );
     assert!(
         data["upstreams"].is_array() && data["counters"]["calls"] == 2 && data["capabilities"].is_object()
     );

@@ -540,6 +540,23 @@ async fn a_gateway_that_stops_leaves_nothing_parked() {
     assert_eq!(fixture.recorder.exits().len(), 2, "each has left its record when the gateway has stopped");
     drop(gateway);
     fixture.end().await;
+
+    let peer = Peer::start(hanging).await;
+    let fixture = Fixture::start(&[], |options| options.servers.push(at("p", &peer.url("/mcp"))));
+    fixture.gateway.settled().await;
+    let client = Client::new();
+    let asked = client.ask(&fixture.gateway, "asks").await;
+    let waiting = client.answer(&fixture.gateway, "asks", &asked, answers(&asked));
+    let stopping = async {
+        peer.until("the answer came", |peer| {
+            peer.asked().iter().any(|asked| asked.body.contains("roots") && asked.body.contains("result"))
+        })
+        .await;
+        fixture.gateway.stop().await;
+    };
+    let (told, ()) = tokio::join!(waiting, stopping);
+    assert_eq!(told, Err(json!({"code": -32603, "message": "the call was ended by the gateway"})));
+    fixture.end().await;
 }
 
 /// ERA-4: the refusal of 2025-11-25 that sends a user to a page is a question to a modern client, and the call is made

@@ -188,7 +188,8 @@ async fn servers_that_ask_too_much() {
             let mut client = Client::new(r#"{"roots":{}}"#);
             let error =
                 client.call(&fixture.gateway, &format!("{server}__{tool}")).await.unwrap().unwrap_err();
-            assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "{tool}: {error}");
+            let told = ["code", "retryable", "mayHaveRun"].map(|key| error["data"][key].clone());
+            assert_eq!(json!(told), json!(["PROVIDER_INVALID_OUTPUT", false, true]), "{tool}: {error}");
             assert!(client.told.try_recv().is_err());
         }
         let error = fixture.call(&format!("{server}__form"), json!({})).await.unwrap_err();

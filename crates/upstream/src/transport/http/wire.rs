@@ -670,7 +670,7 @@ mod tests {
         assert!(wire.rest() && wire.buffer.capacity() <= READ && wire.is_usable());
     }
 
-    /// PIPE-6: what left in part may have run, and an answer that comes before all of it was read is an answer.
+    /// BRG-6: what left in part may have run, and an answer that comes before all of it was read is an answer.
     #[tokio::test]
     async fn requests_that_are_not_read() {
         let (mut wire, mut far) = pair().await;
