@@ -23,7 +23,7 @@ use crate::steps;
 use list::{EXHAUSTIVE, Group, Mutant};
 use results::{Results, page};
 use tree::Tree;
-use trial::{Tests, Verdict};
+use trial::{Effort, Tests, Verdict};
 
 /// The order in which mutants are drawn.
 const SEED: u64 = 18;
@@ -103,12 +103,10 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
             let (tree, tests) = prepared(root, &folder, &mutants, results.left_out())?;
             results.about(tree.digest()?);
             results.leave_out(&tree.left_out)?;
-            let mut open: Vec<u32> = open
-                .into_iter()
-                .filter(|id| !tree.left_out.contains(id) && !results.is_settled(*id))
-                .collect();
+            let open = open.into_iter().filter(|id| !tree.left_out.contains(id) && !results.is_settled(*id));
+            let mut open: Vec<(u32, Effort)> = open.map(|id| (id, results.effort(id))).collect();
             // What was never tried tells more than what was missed before.
-            open.sort_by_key(|id| results.is_known(*id));
+            open.sort_by_key(|(_, effort)| *effort == Effort::Thorough);
             println!("{} mutants are tried, for {} minutes at the most", open.len(), options.minutes);
             judge(&tree, &tests, &open, deadline, &mut results, &mutants)?;
         }
@@ -158,7 +156,8 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
     let tree = Tree::make(root, &folder, &mutants, BTreeSet::new())?;
     let packages: Vec<&str> = mutants.values().map(|mutant| mutant.package.as_str()).collect();
     let tests = Tests::record(&tree, |test| packages.contains(&test.package.as_str()))?;
-    let open: Vec<u32> = mutants.keys().filter(|id| !tree.left_out.contains(id)).copied().collect();
+    let open = mutants.keys().filter(|id| !tree.left_out.contains(id));
+    let open: Vec<(u32, Effort)> = open.map(|id| (*id, Effort::Quick)).collect();
     let mut results = Results::none(&folder, &mutants)?;
     judge(&tree, &tests, &open, deadline, &mut results, &mutants)?;
     let (caught, tried) = results.caught();
@@ -172,17 +171,17 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
 fn judge(
     tree: &Tree,
     tests: &Tests,
-    open: &[u32],
+    open: &[(u32, Effort)],
     deadline: Instant,
     results: &mut Results,
     mutants: &BTreeMap<u32, Mutant>,
 ) -> Result<()> {
     let results = std::sync::Mutex::new(results);
-    tests.judge(tree, open, deadline, |id, verdict| {
+    tests.judge(tree, open, deadline, |id, effort, verdict| {
         if let (Some(mutant), Verdict::Missed(_) | Verdict::TimedOut) = (mutants.get(&id), verdict) {
             println!("{verdict}: {}", mutant.name);
         }
-        results.lock().unwrap_or_else(|lock| lock.into_inner()).add(id, verdict.clone())
+        results.lock().unwrap_or_else(|lock| lock.into_inner()).add(id, effort, verdict.clone())
     })
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::list::{EXHAUSTIVE, Group, Mutant, digest};
-use super::trial::Verdict;
+use super::trial::{Effort, Verdict};
 
 /// Where the figures stand, and between which marks.
 const PAGE: &str = "docs/testing.md";
@@ -23,9 +23,9 @@ pub(super) struct Results {
     verdicts: BTreeMap<u32, Kept>,
     /// Of each mutant's name and file.
     keys: BTreeMap<u32, u64>,
-    /// The copy that is tried now, and the mutants that an earlier run tried in the same one.
+    /// The copy that is tried now, and in which each mutant was tried thoroughly.
     tree: u64,
-    tried_in: BTreeMap<u32, u64>,
+    thorough_in: BTreeMap<u32, u64>,
     file: File,
 }
 
@@ -56,23 +56,23 @@ impl Results {
         let by_key: HashMap<u64, u32> = keys.iter().map(|(id, key)| (*key, *id)).collect();
         let lines = fs::read_to_string(&path).unwrap_or_default();
         let mut verdicts = BTreeMap::new();
-        let mut tried_in = BTreeMap::new();
+        let mut thorough_in = BTreeMap::new();
         for line in lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
             let id = line["key"].as_u64().and_then(|key| by_key.get(&key));
             if let (Some(id), Some(kept)) = (id, Kept::read(&line)) {
                 verdicts.insert(*id, kept);
-                tried_in.insert(*id, line["tree"].as_u64().unwrap_or_default());
+                thorough_in.extend(line["thoroughIn"].as_u64().map(|tree| (*id, tree)));
             }
         }
         let file = OpenOptions::new().create(true).append(true).open(path)?;
-        Ok(Self { verdicts, keys, tree: 0, tried_in, file })
+        Ok(Self { verdicts, keys, tree: 0, thorough_in, file })
     }
 
     /// None yet; what is found is kept apart from what earlier runs found.
     pub(super) fn none(folder: &Path, mutants: &BTreeMap<u32, Mutant>) -> Result<Self> {
         let file = File::create(folder.join("verdicts.jsonl"))?;
         let keys = mutants.iter().map(|(id, mutant)| (*id, digest(0, mutant.name.bytes()))).collect();
-        Ok(Self { verdicts: BTreeMap::new(), keys, tree: 0, tried_in: BTreeMap::new(), file })
+        Ok(Self { verdicts: BTreeMap::new(), keys, tree: 0, thorough_in: BTreeMap::new(), file })
     }
 
     /// How many were caught, of how many that were tried.
@@ -91,17 +91,20 @@ impl Results {
     pub(super) fn is_settled(&self, id: u32) -> bool {
         match self.verdicts.get(&id) {
             Some(Kept::Judged(Verdict::Caught(_))) => true,
-            Some(Kept::Judged(_)) => self.tree != 0 && self.tried_in.get(&id) == Some(&self.tree),
+            Some(Kept::Judged(_)) => self.thorough_in.get(&id) == Some(&self.tree),
             Some(Kept::LeftOut) | None => false,
         }
     }
 
-    /// Whether it was tried before, however that ended.
-    pub(super) fn is_known(&self, id: u32) -> bool {
-        self.verdicts.contains_key(&id)
+    /// How much is to be done to catch it now.
+    pub(super) fn effort(&self, id: u32) -> Effort {
+        if self.verdicts.contains_key(&id) { Effort::Thorough } else { Effort::Quick }
     }
 
-    pub(super) fn add(&mut self, id: u32, verdict: Verdict) -> Result<()> {
+    pub(super) fn add(&mut self, id: u32, effort: Effort, verdict: Verdict) -> Result<()> {
+        if effort == Effort::Thorough {
+            self.thorough_in.insert(id, self.tree);
+        }
         self.keep(id, Kept::Judged(verdict))
     }
 
@@ -119,8 +122,7 @@ impl Results {
             return Ok(());
         }
         let mut line = kept.line(self.keys.get(&id).copied().unwrap_or_default());
-        line["tree"] = json!(self.tree);
-        self.tried_in.insert(id, self.tree);
+        line["thoroughIn"] = json!(self.thorough_in.get(&id));
         writeln!(self.file, "{line}")?;
         self.verdicts.insert(id, kept);
         Ok(())

@@ -17,12 +17,40 @@ use serde_json::{Value, json};
 use super::tree::Tree;
 use crate::steps;
 
-/// What a test may take besides ten times what it took before: a busy machine is no mutant.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// How many tests are tried against a mutant. Those that come across the fewest mutants come first: they are about it.
-const MOST_TESTS: usize = 80;
-/// How many tests may hang before a mutant is given up.
-const MOST_HANGS: usize = 2;
+/// How much is done to catch a mutant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// For one that is tried the first time.
+    Quick,
+    /// For one that was not caught before: all tests, and each may wait as long as it waits for anything.
+    Thorough,
+}
+
+impl Effort {
+    /// What a test may take besides ten times what it took before: a busy machine is no mutant.
+    const fn patience(self) -> Duration {
+        match self {
+            Self::Quick => Duration::from_secs(20),
+            Self::Thorough => Duration::from_secs(100),
+        }
+    }
+
+    /// How many tests are tried. Those that come across the fewest mutants come first: they are about it.
+    const fn tests(self) -> usize {
+        match self {
+            Self::Quick => 80,
+            Self::Thorough => usize::MAX,
+        }
+    }
+
+    /// How many tests may hang before a mutant is given up.
+    const fn hangs(self) -> usize {
+        match self {
+            Self::Quick => 2,
+            Self::Thorough => 3,
+        }
+    }
+}
 
 /// Enters the namespaces' files, then runs what follows. It stays the first process there and waits for all others.
 const ENTER: &str = r#"set -e
@@ -83,7 +111,7 @@ impl Tests {
         in_parallel(tree, &listed, |place, test| {
             place.set("record")?;
             let began = Instant::now();
-            let ended = place.run(tree, test, PATIENCE * 6)?;
+            let ended = place.run(tree, test, Effort::Thorough.patience())?;
             let took = began.elapsed();
             let mut test = Test { took, reached: place.reached()?, ..test.clone() };
             test.reached.sort_unstable();
@@ -131,30 +159,30 @@ impl Tests {
     pub(super) fn judge(
         &self,
         tree: &Tree,
-        mutants: &[u32],
+        mutants: &[(u32, Effort)],
         deadline: Instant,
-        told: impl Fn(u32, &Verdict) -> Result<()> + Sync,
+        told: impl Fn(u32, Effort, &Verdict) -> Result<()> + Sync,
     ) -> Result<()> {
-        in_parallel(tree, mutants, |place, id| {
+        in_parallel(tree, mutants, |place, (id, effort)| {
             if Instant::now() >= deadline {
                 return Ok(false);
             }
-            told(*id, &self.verdict(tree, place, *id)?)?;
+            told(*id, *effort, &self.verdict(tree, place, *id, *effort)?)?;
             Ok(true)
         })
     }
 
-    fn verdict(&self, tree: &Tree, place: &Place, id: u32) -> Result<Verdict> {
+    fn verdict(&self, tree: &Tree, place: &Place, id: u32, effort: Effort) -> Result<Verdict> {
         let tests = self.by_mutant.get(&id).map(Vec::as_slice).unwrap_or_default();
         place.set(&id.to_string())?;
         let mut hung = 0;
-        for test in tests.iter().take(MOST_TESTS).map(|index| &self.all[*index]) {
-            match place.run(tree, test, PATIENCE + test.took * 10)? {
+        for test in tests.iter().take(effort.tests()).map(|index| &self.all[*index]) {
+            match place.run(tree, test, effort.patience() + test.took * 10)? {
                 Ended::Passed => {}
                 Ended::Failed => return Ok(Verdict::Caught(test.name.clone())),
                 Ended::Hung => hung += 1,
             }
-            if hung == MOST_HANGS {
+            if hung == effort.hangs() {
                 break;
             }
         }
