@@ -559,6 +559,17 @@ mod tests {
     }
 
     #[test]
+    fn takes_back_what_was_set() {
+        check(
+            r#"{"a":1,"b":2}"#,
+            |e| {
+                e.set("a", one()).set("c", one()).remove("a").remove("c");
+            },
+            r#"{"b":2}"#,
+        );
+    }
+
+    #[test]
     fn nests() {
         let object = Object::parse(&Raw::literal(r#"{"_meta":{"k":1,"p":2},"z":0}"#)).unwrap();
         let meta = Object::parse(&object.get("_meta").unwrap()).unwrap();

@@ -315,3 +315,21 @@ pub(crate) fn segment_name(instance: &str, index: u32) -> String {
 fn path_in(folder: &Path, instance: &str, index: u32) -> PathBuf {
     folder.join(format!("{}.{EXTENSION}", segment_name(instance, index)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_closes_its_own_call_once() {
+        let mut calls = OpenCalls::default();
+        for number in [12, 5, 7] {
+            calls.open(Ticket::new(1, number));
+        }
+        assert!(!calls.close(Ticket::new(2, 7)), "another segment's");
+        assert!(!calls.close(Ticket::new(1, 6)));
+        assert!(calls.close(Ticket::new(1, 7)));
+        assert!(!calls.close(Ticket::new(1, 7)));
+        assert_eq!(calls.numbers(), [5, 12]);
+    }
+}
