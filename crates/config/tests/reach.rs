@@ -241,6 +241,8 @@ fn what_a_less_confined_server_runs_cannot_be_written() {
     place.link("tools/link", place.path("project/run.py"));
     let tools = place.path("tools");
     let tools = tools.to_str().unwrap();
+    let above = place.path("");
+    let above = above.to_str().unwrap().trim_end_matches('/');
     let check = |other: &str, expected: Option<&str>| {
         let text = format!(
             "[servers.a]\ncommand = 'x'\ncwd = '{project}'\nprofile = 'offline-workspace'\n[servers.other]\n{other}\n"
@@ -280,6 +282,15 @@ fn what_a_less_confined_server_runs_cannot_be_written() {
         &format!("command = 'python3'\nargs = ['-m', 'b']\ncwd = '{project}'"),
         Some("the folder it runs in, where that program looks for code,"),
     );
+    // With a script it looks beside that, whatever options stand before it.
+    check(&format!("command = 'python3'\nargs = ['-u', '/usr/x.py']\ncwd = '{project}'"), None);
+    check(
+        &format!("command = 'python3'\nargs = ['-u']\ncwd = '{project}'"),
+        Some("the folder it runs in, where that program looks for code,"),
+    );
+    // A folder of `PATH` counts where it can be replaced; one of code also where something in it can.
+    check(&format!("command = 'y'\nenv = {{ PYTHONPATH = '{above}' }}"), Some("`PYTHONPATH`"));
+    check(&format!("command = 'y'\nenv = {{ PATH = '/usr/bin:{above}' }}"), None);
     // Nothing of the folder is run.
     check(&format!("command = '/usr/bin/true'\nargs = ['@a/b', 'https://host/x']\ncwd = '{project}'"), None);
     check("command = 'npx'\nargs = ['-y', '@a/b']", None);
@@ -293,4 +304,12 @@ fn what_a_less_confined_server_runs_cannot_be_written() {
         Some("the command"),
     );
     check(&format!("command = '{project}/run'\nnetwork = 'none'"), Some("the command"));
+    // It writes no more, but reads more; it reads no more, but writes more.
+    let files = |read: &str, write: &str| {
+        format!(
+            "command = '{project}/run'\nnetwork = 'none'\nfiles = {{ read = ['{read}'], write = ['{write}'] }}"
+        )
+    };
+    check(&files("/etc", project), Some("the command"));
+    check(&files(project, tools), Some("the command"));
 }
