@@ -41,7 +41,7 @@ impl<'s> Walk<'s> {
             if self.fits(node, &mended.value) {
                 best = Some(Fitted { fits: true, ..mended });
             } else if only {
-                partly = Some(Fitted { fits: false, ..mended });
+                partly = Some(mended);
             }
         }
         if let Some(best) = best {
