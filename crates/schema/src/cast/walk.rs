@@ -115,10 +115,8 @@ impl<'s> Walk<'s> {
     }
 
     fn build(&self, place: &str) -> Option<jsonschema::Validator> {
-        let mut part = json!({"$ref": format!("{BASE}#{}", fragment(place))});
-        if let Some(dialect) = self.root.get("$schema") {
-            part["$schema"] = dialect.clone();
-        }
+        // The dialect is that of the document which is referred to.
+        let part = json!({"$ref": format!("{BASE}#{}", fragment(place))});
         options().with_registry(&self.registry).build(&part).ok()
     }
 
@@ -281,6 +279,12 @@ mod tests {
         assert_eq!(walk.left, 956, "this needs no check");
         let views: Vec<usize> = walk.views(&schema).iter().map(Vec::len).collect();
         assert_eq!((views, walk.left), (vec![2, 2], 956 - 3));
+
+        let either = json!({"anyOf": [{"type": "null"}, {"type": "string"}, {"type": "array"}]});
+        let choices = json!({"allOf": [either, either, either]});
+        let mut many = Walk::over(&choices, &parts, &value).unwrap();
+        assert_eq!(many.views(&choices["allOf"][0]).len(), 3);
+        assert_eq!(many.views(&choices).len(), MOST_VIEWS, "not all 27");
 
         // Somebody else has compiled it, which changes nothing.
         let mut another = Walk::over(&schema, &parts, &value).unwrap();

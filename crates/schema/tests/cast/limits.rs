@@ -6,6 +6,8 @@ use super::cast;
 
 /// Levels of a value that are looked into.
 const DEEPEST: usize = 48;
+/// Elements up to which a list is filled.
+const LONGEST: usize = 1_000;
 
 /// A schema of `levels` objects in each other, each with the next as its required member `n`, and `last` in the last.
 fn nested_schema(levels: usize, last: Value) -> Value {
@@ -49,6 +51,20 @@ fn how_deep_is_mended() {
     let made = cast(&nested_schema(DEEPEST + 1, closed), &deeper);
     assert_eq!((made.value, made.changes), (deeper, vec![]));
     assert_eq!(made.issues.len(), 1);
+}
+
+/// ENV-5: a list is filled up to a thousand elements; one that needs more is left as it is.
+#[test]
+fn how_long_a_list_is_filled() {
+    for (keyword, of) in [("minItems", "items"), ("minContains", "contains")] {
+        let schema = |least: usize| json!({"type": "array", keyword: least, of: {"const": 7}});
+        let made = cast(&schema(LONGEST), &json!([7]));
+        assert_eq!((made.value, made.changes.len()), (json!(vec![7; LONGEST]), LONGEST - 1), "{keyword}");
+        assert_eq!(made.issues, []);
+        let made = cast(&schema(LONGEST + 1), &json!([7]));
+        assert_eq!((made.value, made.changes), (json!([7]), vec![]), "{keyword}");
+        assert_eq!(made.issues.len(), 1, "{keyword}");
+    }
 }
 
 /// ENV-5: where there is more to do than is affordable, nothing is changed, also not what had been mended before.

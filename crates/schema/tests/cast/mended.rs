@@ -50,6 +50,13 @@ fn elements() {
         &["replace /2", "add /3"],
         &[],
     );
+    check(
+        &json!({"type": "array", "prefixItems": [true], "unevaluatedItems": false, "minItems": 1}),
+        &json!([1, 2, 3]),
+        &json!([1]),
+        &["remove /1", "remove /1"],
+        &[],
+    );
 }
 
 /// ENV-5: a member whose name is not allowed is removed, and so is one that may not be there or cannot be mended; one
@@ -84,6 +91,41 @@ fn members() {
         &["replace /n"],
         &["/some"],
     );
+}
+
+/// ENV-5: a member that several schemas describe is made once, so that it fits them all, and with it what it entails.
+#[test]
+fn members_that_are_made() {
+    let twice = |first: Value, second: Value| json!({"type": "object", "properties": {"a": first}, "patternProperties": {"^a": second}, "required": ["a"]});
+    let (any, large) = (json!({"type": "integer"}), json!({"type": "integer", "minimum": 3}));
+    for schema in [twice(any.clone(), large.clone()), twice(large, any)] {
+        check(&schema, &json!({}), &json!({"a": 3}), &["add /a"], &[]);
+    }
+    let dependent = json!({"type": "object", "required": ["b"], "dependentRequired": {"b": ["a"]}});
+    check(
+        &json!({"type": "object", "properties": {"p": dependent}, "required": ["p"]}),
+        &json!({}),
+        &json!({"p": {"a": null, "b": null}}),
+        &["add /p"],
+        &[],
+    );
+}
+
+/// ENV-5: of alternatives that need as many changes the first is taken; where none can be reached, nothing is changed.
+#[test]
+fn alternatives() {
+    let branch =
+        |kind: &str| json!({"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]});
+    check(
+        &json!({"anyOf": [branch("a"), branch("b")]}),
+        &json!({"kind": 5, "more": 1}),
+        &json!({"kind": "a", "more": 1}),
+        &["replace /kind"],
+        &[],
+    );
+    let stuck = |name: &str| json!({"type": "object", "properties": {"code": hard(), name: {"type": "integer"}}, "required": ["code"]});
+    let raw = json!({"code": 5, "n": "x", "m": "y"});
+    check(&json!({"anyOf": [stuck("n"), stuck("m")]}), &raw, &raw, &[], &[""]);
 }
 
 /// ENV-5: what one round brings in is looked at again; what never comes to rest is left as it came.

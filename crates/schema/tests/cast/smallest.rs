@@ -58,6 +58,10 @@ fn numbers() {
         }
     }
     check(&json!({"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2}), None);
+    // A bound that is excluded as draft 4 says it.
+    let older = json!({"$schema": "http://json-schema.org/draft-04/schema#", "type": "object", "required": ["p"],
+                       "properties": {"p": {"type": "integer", "minimum": 3, "exclusiveMinimum": true}}});
+    assert_eq!(cast(&older, &json!({})).value, json!({"p": 4}));
     // So many steps to the bound are no number.
     check(&json!({"type": "number", "multipleOf": 1e-300, "exclusiveMinimum": 1e300}), None);
 }
