@@ -262,14 +262,13 @@ impl McpProvider {
     async fn start(&self, config: ProviderConfig) -> Result<(), ProviderError> {
         self.end().await;
         config.check()?;
-        let settings = GatewaySettings { request_timeout: config.timeout, ..GatewaySettings::default() };
         let server = Server {
             jitter: false,
             isolation: config.isolation,
             limits: config.limits,
             tools: config.tool_limits.into_iter().map(|(tool, limits)| (tool, limited(limits))).collect(),
             confinement: config.confinement,
-            ..Server::new(config.namespace.clone(), config.endpoint, &settings)
+            ..Server::new(config.namespace.clone(), config.endpoint, &GatewaySettings::default())
         };
         let policy = RestartPolicy {
             delays: Delays::Doubling { first: config.reconnect_backoff, most: Duration::from_secs(30) },
@@ -481,10 +480,10 @@ async fn call(
     let result = match upstream.config().isolation {
         Isolation::Call => {
             // Killed when it is dropped, answer or not.
-            let alone = upstream.one_shot(&tool.name).map_err(|error| refused(&upstream, &error))?;
+            let alone = upstream.one_shot(&tool.name).map_err(|error| refused(namespace, &error))?;
             let ready = alone.acquire(budget.ends).await.map_err(|error| match budget.is_spent() {
                 true => budget.exceeded(namespace, "had no process ready for", &tool.name),
-                false => refused(&upstream, &error),
+                false => refused(namespace, &error),
             })?;
             ask(&alone, &ready, tool, arguments, (budget, correlation)).await?
         }
@@ -510,12 +509,12 @@ fn connected(upstream: &Upstream) -> Result<Arc<Ready>, ProviderError> {
 }
 
 /// Why there is no process for a call.
-fn refused(upstream: &Upstream, error: &Unavailable) -> ProviderError {
+fn refused(namespace: &ServerName, error: &Unavailable) -> ProviderError {
     let code = match error {
         Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
         _ => Code::ProviderUnavailable,
     };
-    ProviderError::new(code, format!("server `{}` has no process for the call: {error}", upstream.name()))
+    ProviderError::new(code, format!("server `{namespace}` has no process for the call: {error}"))
 }
 
 async fn ask(
@@ -584,3 +583,6 @@ fn is_named(name: &str, namespace: &ServerName, tool: &str) -> bool {
     let rest = name.strip_prefix(namespace.as_ref() as &str);
     rest.and_then(|rest| rest.strip_prefix("__")) == Some(tool)
 }
+
+#[cfg(test)]
+mod tests;

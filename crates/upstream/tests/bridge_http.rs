@@ -163,6 +163,7 @@ async fn refusals_of_a_handshake() {
         assert_eq!((error.attempts, error.retryable()), (1, *retryable), "{error}");
         let said = error.to_string();
         assert!(said.starts_with("connecting to http://127.0.0.1:"), "{said}");
+        assert!(peer.asked().iter().all(|asked| asked.method == "POST"), "only streamable HTTP is tried");
         assert!(said.contains(words) && !said.contains("hunter2"), "`{words}`: {said}");
     }
     let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

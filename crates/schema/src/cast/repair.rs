@@ -41,7 +41,7 @@ impl<'s> Walk<'s> {
             if self.fits(node, &mended.value) {
                 best = Some(Fitted { fits: true, ..mended });
             } else if only {
-                partly = Some(Fitted { fits: false, ..mended });
+                partly = Some(mended);
             }
         }
         if let Some(best) = best {
@@ -144,9 +144,9 @@ impl<'s> Walk<'s> {
         }
         for node in view {
             let Some(wanted) = node.get("contains") else { continue };
-            let least = node.get("minContains").and_then(Value::as_u64).unwrap_or(1).min(LONGEST_LIST);
+            let least = node.get("minContains").and_then(Value::as_u64).unwrap_or(1);
             let mut contained = items.iter().filter(|item| self.fits(wanted, item)).count() as u64;
-            while contained < least {
+            while least <= LONGEST_LIST && contained < least {
                 let filled = self.filled(&[wanted], &below(path, &items.len().to_string()), depth);
                 let Some(Change::Add { path, value, source }) = filled else { break };
                 items.push(value.clone());

@@ -9,26 +9,23 @@ use super::walk::{DEEPEST, Node, View, Walk, list, weight};
 const MOST_VALUES: usize = 64;
 /// Longer texts are not made.
 const LONGEST_TEXT: u64 = 64 * 1024;
+/// Up to here, 2 to the 53rd, a float tells every whole number from the next.
+const LARGEST_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The kinds of values, the smallest first.
 const KINDS: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 
-/// A text of each format that is checked.
-const FORMATS: [(&str, &str); 14] = [
+/// A text of each format that the older dialects check; the newer ones check none.
+const FORMATS: [(&str, &str); 9] = [
     ("date-time", "1970-01-01T00:00:00Z"),
     ("date", "1970-01-01"),
     ("time", "00:00:00Z"),
-    ("duration", "PT0S"),
     ("email", "a@b.c"),
-    ("idn-email", "a@b.c"),
     ("hostname", "a"),
-    ("idn-hostname", "a"),
     ("ipv4", "0.0.0.0"),
     ("ipv6", "::"),
     ("uri", "a:"),
     ("iri", "a:"),
-    ("uuid", "00000000-0000-0000-0000-000000000000"),
-    ("uri-template", ""),
 ];
 
 impl<'s> Walk<'s> {
@@ -64,12 +61,10 @@ impl<'s> Walk<'s> {
 
     fn smallest(&mut self, node: Node<'s>, view: &View<'s>, depth: usize) -> Option<Value> {
         let allowed = |kind: &str| {
+            let named = |stated: &Value| stated == kind || (stated == "number" && kind == "integer");
             view.iter().filter_map(|part| part.get("type")).all(|stated| match stated {
-                Value::String(stated) => stated == kind || (stated == "number" && kind == "integer"),
-                Value::Array(several) => {
-                    several.iter().any(|one| one == kind || (one == "number" && kind == "integer"))
-                }
-                _ => true,
+                Value::Array(several) => several.iter().any(named),
+                one => named(one),
             })
         };
         KINDS.into_iter().filter(|kind| allowed(kind)).find_map(|kind| {
@@ -101,15 +96,7 @@ fn numbers(view: &View<'_>, whole: bool) -> Vec<Value> {
     let edges: Vec<f64> = bounds.iter().filter_map(|bound| bound.as_f64()).collect();
     let mut near = vec![0.0];
     for &edge in &edges {
-        near.extend([
-            edge,
-            edge.ceil(),
-            edge.floor(),
-            edge.ceil() + 1.0,
-            edge.floor() - 1.0,
-            edge + 0.5,
-            edge - 0.5,
-        ]);
+        near.extend([edge, edge.ceil(), edge.floor(), edge.ceil() + 1.0, edge.floor() - 1.0]);
         near.extend(edges.iter().map(|other| f64::midpoint(edge, *other)));
         for step in &steps {
             let times = edge / step;
@@ -120,16 +107,16 @@ fn numbers(view: &View<'_>, whole: bool) -> Vec<Value> {
         }
     }
     near.extend(&steps);
-    near.retain(|number| number.is_finite() && (!whole || number.fract() == 0.0));
+    near.retain(|number| !whole || number.fract() == 0.0);
     near.sort_by(|a, b| a.abs().total_cmp(&b.abs()));
     near.dedup();
-    let exact = |number: &f64| match number {
-        // Up to here every whole number is one of these.
-        whole if whole.fract() == 0.0 && whole.abs() < 9.0e15 => json!(*whole as i64),
-        other => json!(other),
+    let exact = |&number: &f64| match number {
+        whole if whole.fract() == 0.0 && whole.abs() <= LARGEST_EXACT => Some(Number::from(whole as i64)),
+        other => Number::from_f64(other),
     };
-    // The bounds themselves last: they are exact where a float is not.
-    near.iter().map(exact).chain(bounds.into_iter().map(|bound| Value::Number(bound.clone()))).collect()
+    // Whole bounds themselves last: they are exact where a float is not.
+    let whole_bounds = bounds.into_iter().filter(|bound| !bound.is_f64()).cloned();
+    near.iter().filter_map(exact).chain(whole_bounds).map(Value::Number).collect()
 }
 
 fn texts(view: &View<'_>) -> Vec<Value> {

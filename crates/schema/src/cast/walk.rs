@@ -18,6 +18,8 @@ const WORK: u64 = 400_000;
 const WORK_PER_PART: u64 = 64;
 /// What compiling a part of a schema costs for each object in the whole schema.
 const WORK_TO_COMPILE: u64 = 10;
+/// What the schema is called here, whatever it calls itself: an address that a relative name of its own can join.
+const BASE: &str = "bridgehead:///schema";
 
 /// A schema, as a place in the document.
 pub(super) type Node<'s> = &'s Value;
@@ -37,7 +39,6 @@ pub(super) struct Walk<'s> {
     document: Document<'s>,
     places: HashMap<*const Value, String>,
     registry: jsonschema::Registry<'s>,
-    base: String,
     parts: &'s Mutex<HashMap<String, Arc<jsonschema::Validator>>>,
     /// What this walk has paid for. Whether somebody else has compiled it before must not change the outcome.
     paid: HashMap<*const Value, Arc<jsonschema::Validator>>,
@@ -53,11 +54,7 @@ impl<'s> Walk<'s> {
         parts: &'s Mutex<HashMap<String, Arc<jsonschema::Validator>>>,
         value: &Value,
     ) -> Option<Self> {
-        let own = ["$id", "id"].iter().find_map(|key| root.get(key)?.as_str());
-        // Without a scheme it would be relative to nothing.
-        let own = own.filter(|own| own.contains("://") || own.starts_with("urn:"));
-        let base = own.unwrap_or("urn:bridgehead:schema").trim_end_matches('#').to_owned();
-        let registry = jsonschema::Registry::new().add(base.as_str(), root).ok()?.prepare().ok()?;
+        let registry = jsonschema::Registry::new().add(BASE, root).ok()?.prepare().ok()?;
         let mut places = HashMap::new();
         locate(root, &mut String::new(), &mut places);
         Some(Self {
@@ -65,7 +62,6 @@ impl<'s> Walk<'s> {
             document: Document::of(root).ok()?,
             places,
             registry,
-            base,
             parts,
             paid: HashMap::new(),
             patterns: HashMap::new(),
@@ -101,7 +97,7 @@ impl<'s> Walk<'s> {
         if let Some(paid) = self.paid.get(&key) {
             return Some(Arc::clone(paid));
         }
-        if !self.afford(WORK_TO_COMPILE * (self.document.objects as u64 + 1)) {
+        if !self.afford(WORK_TO_COMPILE * self.document.objects as u64) {
             return None;
         }
         let place = self.places.get(&key)?;
@@ -119,10 +115,8 @@ impl<'s> Walk<'s> {
     }
 
     fn build(&self, place: &str) -> Option<jsonschema::Validator> {
-        let mut part = json!({"$ref": format!("{}#{}", self.base, fragment(place))});
-        if let Some(dialect) = self.root.get("$schema") {
-            part["$schema"] = dialect.clone();
-        }
+        // The dialect is that of the document which is referred to.
+        let part = json!({"$ref": format!("{BASE}#{}", fragment(place))});
         options().with_registry(&self.registry).build(&part).ok()
     }
 
@@ -142,7 +136,7 @@ impl<'s> Walk<'s> {
     }
 
     fn extended(&mut self, mut views: Vec<View<'s>>, node: Node<'s>) -> Vec<View<'s>> {
-        if !node.is_object() || !self.afford(views.len() as u64) {
+        if !self.afford(views.len() as u64) {
             return views;
         }
         views.iter_mut().for_each(|view| view.push(node));
@@ -240,4 +234,72 @@ fn fragment(pointer: &str) -> String {
         }
     }
     encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ENV-5: what a value counts for in the budget.
+    #[test]
+    fn the_weight_of_a_value() {
+        #[track_caller]
+        fn check(value: &Value, expected: u64) {
+            assert_eq!(weight(value), expected, "{value}");
+        }
+        for scalar in [json!(null), json!(true), json!(1), json!(""), json!([]), json!({})] {
+            check(&scalar, 1);
+        }
+        check(&json!("a".repeat(63)), 1);
+        check(&json!("a".repeat(64)), 2);
+        check(&json!("a".repeat(640)), 11);
+        check(&json!([1, 2, [3]]), 5);
+        check(&json!({"a": 1, "b": {"c": [2]}}), 5);
+        check(&json!(["a".repeat(128), {"a": "a".repeat(64)}]), 7);
+    }
+
+    /// ENV-5: the budget of a walk grows with the value; it is spent on checks, on each schema that is compiled for
+    /// the first time, and on readings of a schema, and nothing is found out when it is gone.
+    #[test]
+    fn the_budget_of_a_walk() {
+        let schema = json!({"properties": {"a": {"type": "integer"}}, "anyOf": [{"required": ["b"]}, true]});
+        let part = &schema["properties"]["a"];
+        let parts = Mutex::default();
+        let value = json!({"a": [1, 2]});
+        let mut walk = Walk::over(&schema, &parts, &value).unwrap();
+        assert_eq!(walk.left, 400_000 + 64 * 4);
+
+        // Four objects in the schema.
+        walk.left = 1_000;
+        assert!(walk.fits(part, &json!(1)));
+        assert_eq!(walk.left, 1_000 - 1 - 4 * 10);
+        assert!(!walk.fits(part, &json!([1, 2])));
+        assert_eq!(walk.left, 959 - 3, "it is compiled already");
+        assert!(walk.fits(&schema["anyOf"][1], &value));
+        assert_eq!(walk.left, 956, "this needs no check");
+        let views: Vec<usize> = walk.views(&schema).iter().map(Vec::len).collect();
+        assert_eq!((views, walk.left), (vec![2, 2], 956 - 3));
+
+        let either = json!({"anyOf": [{"type": "null"}, {"type": "string"}, {"type": "array"}]});
+        let choices = json!({"allOf": [either, either, either]});
+        let mut many = Walk::over(&choices, &parts, &value).unwrap();
+        assert_eq!(many.views(&choices["allOf"][0]).len(), 3);
+        assert_eq!(many.views(&choices).len(), MOST_VIEWS, "not all 27");
+
+        // Somebody else has compiled it, which changes nothing.
+        let mut another = Walk::over(&schema, &parts, &value).unwrap();
+        another.left = 40;
+        assert!(!another.fits(part, &json!(1)));
+        assert!(another.exhausted());
+        assert!(!another.fits(part, &json!(1)));
+        assert_eq!(another.views(&schema), [View::new()]);
+
+        walk.left = 3;
+        assert!(walk.afford(3));
+        assert!(walk.exhausted());
+        assert!(!walk.afford(1));
+        walk.left = 3;
+        assert!(!walk.afford(4));
+        assert!(walk.exhausted(), "what is too much takes all that is left");
+    }
 }

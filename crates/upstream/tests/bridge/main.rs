@@ -276,6 +276,15 @@ async fn retries_follow_list_changes() {
     bridge.close().await;
 }
 
+/// BRG-1, BRG-3: options can be shown, also with the functions that an embedder brings.
+#[test]
+fn options_can_be_shown() {
+    let options = ConnectOptions { factory: Some(World::new(&[]).factory()), ..ConnectOptions::default() };
+    assert!(format!("{options:?}").contains("factory: Some(TransportFactory)"), "{options:?}");
+    let options = CallOptions::default();
+    assert!(format!("{options:?}").contains("sleep: Sleep"), "{options:?}");
+}
+
 /// BRG-2: the options of the process's environment have the timeout and what programs need, and nothing else.
 #[expect(clippy::disallowed_methods, reason = "an environment of its own needs a process of its own")]
 #[test]

@@ -185,6 +185,7 @@ async fn every_outcome_is_told_once() {
         .tool("long", Behaviour::Text(long.clone()))
         .tool("failing", Behaviour::IsError("no".to_owned()))
         .tool("busy", Behaviour::error(-32603, "busy"))
+        .tool("strict", Behaviour::error(-32602, "what is this?"))
         .tool("odd", Behaviour::error(-32050, "password=hunter2"));
     let mut world = World::new(Way::Stdio, scripted);
     let check = async |world: &mut World, tool: &str, arguments: Value, code: Option<Code>| -> Value {
@@ -239,6 +240,7 @@ async fn every_outcome_is_told_once() {
         ("echo", json!({"n": "many"}), Some(Code::ProviderInvalidInput)),
         ("bad", json!({}), Some(Code::ProviderInvalidOutput)),
         ("busy", json!({}), Some(Code::ProviderUnavailable)),
+        ("strict", json!({}), Some(Code::ProviderInvalidInput)),
         ("odd", json!({}), Some(Code::ProviderInvalidOutput)),
         ("hang", json!({}), Some(Code::ProviderTimeout)),
         ("die", json!({}), Some(Code::ProviderCrashed)),

@@ -22,6 +22,7 @@ use world::{Way, World, mock};
 async fn connect_and_discover(way: Way) {
     let world = World::init(way).await;
     assert_eq!(world.provider.health(), Health::Healthy);
+    assert_eq!(format!("{:?}", world.provider), "McpProvider { health: Healthy, .. }");
     let names: Vec<String> = world.provider.tools().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["far__echo", "far__hang", "far__die"]);
     let schema =
@@ -344,6 +345,30 @@ async fn calls_of_a_program_are_isolated_by_default() {
     let refused = ProviderConfig { confinement: Some(confinement), ..shared };
     let error = world.provider.init(refused).await.unwrap_err();
     assert_eq!(error.code, Code::SandboxUnavailable, "{error}");
+    world.end().await;
+}
+
+/// PROV-3, PROV-4: a call whose process cannot be started ends at once, with the reason, and may be repeated; its time is
+/// not over.
+#[tokio::test]
+async fn a_call_whose_program_is_gone_is_unavailable() {
+    let mut world = World::new(Way::Stdio, mock());
+    let config =
+        ProviderConfig { isolation: Isolation::Call, timeout: Duration::from_secs(600), ..world.config() };
+    world.provider.init(config).await.unwrap();
+    world.peer.away();
+    // A few processes may have been waiting for calls.
+    let mut outcome = Ok(json!(null));
+    for _ in 0..5 {
+        outcome = outcome.and(world.run("echo", json!({})).await);
+    }
+    let error = outcome.unwrap_err();
+    assert_eq!((error.code, error.retryable()), (Code::ProviderUnavailable, true), "{error}");
+    assert!(
+        error.message.starts_with("server `far` has no process for the call: it does not serve"),
+        "{error}"
+    );
+    assert_eq!(world.provider.health(), Health::Healthy, "its own process still runs");
     world.end().await;
 }
 

@@ -2,7 +2,11 @@
 
 #![expect(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation of a test")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod limits;
+mod mended;
+mod smallest;
 
 use std::time::{Duration, Instant};
 
