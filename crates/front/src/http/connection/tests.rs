@@ -220,13 +220,19 @@ async fn the_reserve_refuses_a_newcomer_in_words() {
         };
         let admission = Admission::new(room, Budget::process());
         let fresh = admission.enter(&shutdown);
-        let front =
-            accept_all("a test", &admission, accept, &shutdown, |_| (), |connections, stream, member| {
+        let front = accept_all(
+            "a test",
+            &admission,
+            accept,
+            &shutdown,
+            |_| (),
+            |connections, stream, member| {
                 connections.spawn(async move {
                     let answer = |_| async { Reply::new(Body::from("ok")) };
                     drop(connection(stream, answer, &member.activity, HEAD_WITHIN).await);
                 });
-            });
+            },
+        );
         let clients = async {
             for _ in 0..3 {
                 let mut client = TcpStream::connect(address).await.unwrap();
