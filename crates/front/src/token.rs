@@ -201,7 +201,10 @@ mod tests {
             let text = "x".repeat(length);
             std::fs::write(&path, format!("{text}{end}")).unwrap();
             let found = resolve_token(&settings("0.0.0.0:1", TokenSource::File(path.clone())));
-            assert_eq!(found.is_ok_and(|token| token.unwrap().matches(text.as_bytes())), usable, "{length}");
+            match found {
+                Ok(token) => assert!(usable && token.unwrap().matches(text.as_bytes()), "{length}"),
+                Err(error) => assert!(!usable && matches!(error, TokenError::Unusable { .. }), "{length}"),
+            }
         }
     }
 

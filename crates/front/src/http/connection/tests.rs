@@ -7,6 +7,19 @@ use tokio::task::JoinHandle;
 
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
+/// Serves to the end, which comes: a request that is never answered fails its test.
+async fn serve_to_its_end<R>(
+    stream: DuplexStream,
+    answer: impl Fn(Request<Counted>) -> R,
+    activity: &Arc<Activity>,
+) -> hyper::Result<()>
+where
+    R: Future<Output = Reply> + Send + 'static,
+{
+    let serving = connection(stream, answer, activity, HEAD_WITHIN);
+    tokio::time::timeout(HEADERS_WITHIN * 100, serving).await.expect("the connection ends")
+}
+
 fn start(answer: &'static str) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
     start_within(Budget::process(), 100_000, answer)
 }
@@ -22,7 +35,7 @@ fn start_within(
     let serving = async move {
         let budget = &budget;
         let member = Admission::new(1, budget).enter(&CancellationToken::new()).unwrap();
-        connection(server, answer, &member.activity, HEAD_WITHIN).await
+        serve_to_its_end(server, answer, &member.activity).await
     };
     (client, tokio::spawn(serving))
 }
@@ -119,7 +132,7 @@ fn listen(most: usize, descriptors: usize) -> Listener {
                 connections.spawn(async move {
                     let _descriptor = held;
                     let answer = |_| async { Reply::new(Body::from("ok")) };
-                    drop(connection(stream, answer, &member.activity, HEAD_WITHIN).await);
+                    drop(serve_to_its_end(stream, answer, &member.activity).await);
                 });
             },
         )
@@ -218,6 +231,7 @@ async fn the_reserve_refuses_a_newcomer_in_words() {
             }
             Ok(stream)
         };
+        assert!(spare_descriptor().is_some());
         let admission = Admission::new(room, Budget::process());
         let fresh = admission.enter(&shutdown);
         let front = accept_all(
@@ -272,7 +286,7 @@ async fn whoever_has_made_way_is_not_served() {
             };
             // The request is there before the connection is looked at.
             tokio::task::yield_now().await;
-            connection(server, answer, &member.activity, HEAD_WITHIN).await
+            serve_to_its_end(server, answer, &member.activity).await
         });
         client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
         assert_eq!(makes_way && admission.evict(), makes_way);
@@ -328,7 +342,7 @@ async fn bodies_that_are_sent_by_half_are_bounded() {
                 let read = super::super::body::read(request.into_body(), 16 << 20, within).await;
                 Reply::new(Body::from(format!("{read:?}").chars().take(100).collect::<String>()))
             };
-            connection(server, answer, &member.activity, HEAD_WITHIN).await
+            serve_to_its_end(server, answer, &member.activity).await
         });
         (client, served)
     };
