@@ -269,6 +269,31 @@ mod tests {
         assert_eq!((asked(address, other), listed(address, other)), (None, None));
     }
 
+    /// WALL-6: the kernel is asked for the one socket at the peer's address that is connected to ours, as it lays that out.
+    #[test]
+    fn a_question_names_one_socket() {
+        #[track_caller]
+        fn check(peer: &str, ours: &str, family: u8, addresses: [&[u8]; 2]) {
+            let found = question(peer.parse().unwrap(), ours.parse().unwrap());
+            let mut expected = [0; 72];
+            expected[..4].copy_from_slice(&72_u32.to_ne_bytes());
+            expected[4..6].copy_from_slice(&20_u16.to_ne_bytes());
+            expected[6..8].copy_from_slice(&1_u16.to_ne_bytes());
+            expected[16..18].copy_from_slice(&[family, 6]);
+            expected[20..24].fill(0xff);
+            expected[24..28].copy_from_slice(&[0x90, 0x00, 0x12, 0xf0]);
+            for (at, address) in [28, 44].into_iter().zip(addresses) {
+                expected[at..at + address.len()].copy_from_slice(address);
+            }
+            expected[64..].fill(0xff);
+            assert_eq!(found, expected);
+        }
+        check("127.0.0.1:36864", "127.1.2.3:4848", 2, [&[127, 0, 0, 1], &[127, 1, 2, 3]]);
+        let mut loopback = [0; 16];
+        loopback[15] = 1;
+        check("[::1]:36864", "[::1]:4848", 10, [&loopback, &loopback]);
+    }
+
     /// WALL-6: the kernel's answer names a user only if it is about the socket that was asked for, and that one is held.
     #[test]
     fn an_answer_counts_only_for_the_socket_in_question() {
