@@ -316,6 +316,21 @@ mod tests {
     }
 
     #[test]
+    fn progress_is_wanted_by_its_token() {
+        #[track_caller]
+        fn check(params: &str, wanted: bool) {
+            assert_eq!(reading(params).wants_progress(), wanted, "{params}");
+        }
+        check(r#"{"_meta":{"progressToken":1}}"#, true);
+        check(r#"{"_meta":{"progressToken":"a"}}"#, true);
+        check(r#"{"_meta":{"progressToken":{}}}"#, false);
+        check(r#"{"_meta":{}}"#, false);
+        check("{}", false);
+        check("[]", false);
+        check(ENVELOPE, false);
+    }
+
+    #[test]
     fn only_the_modern_revision_is_served_inline() {
         assert!(check_served("2026-07-28").is_ok());
         let error = check_served("2025-11-25").unwrap_err();

@@ -54,3 +54,21 @@ fn told<B: Backend>(backend: &B, panic: &(dyn Any + Send)) -> RpcError {
     });
     RpcError::with_data(code::INTERNAL_ERROR, message, &data)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_panic_said() {
+        #[track_caller]
+        fn check(panic: impl FnOnce() + std::panic::UnwindSafe, expected: &str) {
+            let panic = std::panic::catch_unwind(panic).unwrap_err();
+            assert_eq!(words(&*panic), expected);
+        }
+        let number = 7;
+        check(|| panic!("plain words"), "plain words");
+        check(move || panic!("number {number}"), "number 7");
+        check(|| std::panic::panic_any(7), "no message");
+    }
+}

@@ -149,8 +149,12 @@ fn checked(text: &str, place: impl FnOnce() -> String) -> Result<Secret, TokenEr
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
 
     fn settings(listen: &str, token: TokenSource) -> HttpSettings {
         HttpSettings { listen: listen.parse().unwrap(), token, ..HttpSettings::default() }
@@ -182,6 +186,62 @@ mod tests {
             let error = resolve_token(&settings("127.0.0.1:1", env(bad))).unwrap_err().to_string();
             assert!(error.contains("GATE_TOKEN"), "{error}");
             assert!(bad.trim().is_empty() || !error.contains(bad), "{error}");
+        }
+    }
+
+    /// A token is at most so long, and a longer file is refused whole: a part of it is another token.
+    #[test]
+    fn a_longer_file_is_not_a_token() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        let longest = usize::try_from(LONGEST).unwrap();
+        for (length, end, usable) in
+            [(longest, "", true), (longest, "\n", true), (longest + 1, "", false), (longest * 2, "\n", false)]
+        {
+            let text = "x".repeat(length);
+            std::fs::write(&path, format!("{text}{end}")).unwrap();
+            let found = resolve_token(&settings("0.0.0.0:1", TokenSource::File(path.clone())));
+            match found {
+                Ok(token) => assert!(usable && token.unwrap().matches(text.as_bytes()), "{length}"),
+                Err(error) => assert!(!usable && matches!(error, TokenError::Unusable { .. }), "{length}"),
+            }
+        }
+    }
+
+    /// What is logged by this thread.
+    #[derive(Clone, Default)]
+    struct Logged(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Logged {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_warned_of() {
+        // With a single dispatcher `tracing` remembers the first thread's "no" for all; a second one prevents it.
+        let _second = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish());
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        std::fs::write(&path, "s3cret").unwrap();
+        for (mode, warned) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true), (0o620, true)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let logged = Logged::default();
+            let writer = logged.clone();
+            let subscriber =
+                tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+            tracing::subscriber::with_default(subscriber, || {
+                resolve_token(&settings("0.0.0.0:1", TokenSource::File(path.clone()))).unwrap().unwrap();
+            });
+            let text = String::from_utf8(logged.0.lock().clone()).unwrap();
+            assert_eq!(text.contains("chmod it to 600"), warned, "{mode:o}: {text}");
+            assert_eq!(text.contains(&format!("mode=\"{mode:o}\"")), warned, "{text}");
+            assert!(!text.contains("s3cret"), "{text}");
         }
     }
 

@@ -240,10 +240,7 @@ impl Outbox {
                 }
             }
             stream.flush().await?;
-            batch.clear();
-            if batch.capacity() > KEPT {
-                batch = BytesMut::new();
-            }
+            batch = emptied(batch);
             self.wrote(&[], 0);
         }
     }
@@ -258,6 +255,12 @@ impl Outbox {
         }
         self.drained.notify_waiters();
     }
+}
+
+/// The buffer to use next: the same one, unless it has grown too large.
+fn emptied(mut buffer: BytesMut) -> BytesMut {
+    buffer.clear();
+    if buffer.capacity() > KEPT { BytesMut::new() } else { buffer }
 }
 
 #[cfg(test)]
@@ -347,6 +350,17 @@ mod tests {
             theirs.read_to_end(&mut rest).await.unwrap();
             assert_eq!(rest.len(), 2000 - 30 + 10);
             writer.await.unwrap().unwrap();
+        }
+    }
+
+    /// BOUND-1: the memory of one long message is not kept for short ones.
+    #[test]
+    fn a_buffer_that_has_grown_is_given_back() {
+        for (capacity, kept) in [(64, 64), (KEPT, KEPT), (KEPT + 1, 0)] {
+            let mut buffer = BytesMut::with_capacity(capacity);
+            buffer.put_slice(b"written");
+            let next = emptied(buffer);
+            assert_eq!((next.capacity(), next.len()), (kept, 0), "{capacity}");
         }
     }
 

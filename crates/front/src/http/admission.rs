@@ -185,6 +185,27 @@ mod tests {
 
     use super::*;
 
+    /// BOUND-3: a body is held in steps; what is within the last step is held already, whatever has become of the limits.
+    #[tokio::test]
+    async fn a_body_is_held_in_steps() {
+        let budget = Budget::new(10 * BODY_STEP, 3 * BODY_STEP);
+        let member = Admission::new(1, &budget).enter(&CancellationToken::new()).unwrap();
+        let check = |bytes: usize, held: usize| {
+            member.activity.hold_body(bytes).unwrap();
+            assert_eq!(budget.held(), held, "{bytes}");
+        };
+        check(1, BODY_STEP);
+        check(BODY_STEP, BODY_STEP);
+        check(BODY_STEP + 1, 2 * BODY_STEP);
+        check(2 * BODY_STEP, 2 * BODY_STEP);
+        assert_eq!(member.activity.hold_body(3 * BODY_STEP + 1), Err(NoRoom::Peer(3 * BODY_STEP)));
+        budget.limit(BODY_STEP, BODY_STEP);
+        check(2 * BODY_STEP, 2 * BODY_STEP);
+        assert!(member.activity.hold_body(2 * BODY_STEP + 1).is_err());
+        member.activity.finish();
+        assert_eq!(budget.held(), 0, "given back with the end of the answer");
+    }
+
     fn is_evicted(member: &Member) -> bool {
         member.activity.ends.is_cancelled()
     }

@@ -129,7 +129,7 @@ pub(crate) async fn accept_all<S>(
 {
     let mut connections = JoinSet::new();
     let mut refusals = JoinSet::new();
-    let mut reserve = Reserve::new();
+    let mut reserve = spare_descriptor();
     loop {
         let accepted = tokio::select! {
             biased;
@@ -154,12 +154,14 @@ pub(crate) async fn accept_all<S>(
             Err(error) => {
                 warn!(%error, "{front} cannot accept a connection");
                 let exhausted = error.raw_os_error().is_some_and(|code| NO_DESCRIPTORS.contains(&code));
-                // The descriptor of one that nobody uses will do; else the one in reserve does for a refusal.
-                if exhausted && !admission.evict() && reserve.release() {
+                // The descriptor of one that nobody uses will do; else the one in reserve does for a refusal. Where another
+                // took it, this fails like before, and there may be a reserve again the next time.
+                if exhausted && !admission.evict() {
+                    drop(reserve.take());
                     if let Some(Ok(stream)) = accept().now_or_never() {
                         refuse(stream).now_or_never();
                     }
-                    reserve = Reserve::new();
+                    reserve = spare_descriptor();
                 }
                 tokio::select! {
                     () = shutdown.cancelled() => break,
@@ -176,17 +178,8 @@ pub(crate) async fn accept_all<S>(
 }
 
 /// A descriptor that stands in for one more connection.
-struct Reserve(Option<std::fs::File>);
-
-impl Reserve {
-    fn new() -> Self {
-        Self(std::fs::File::open("/dev/null").ok())
-    }
-
-    /// Gives it up; says whether there was one.
-    fn release(&mut self) -> bool {
-        self.0.take().is_some()
-    }
+fn spare_descriptor() -> Option<std::fs::File> {
+    std::fs::File::open("/dev/null").ok()
 }
 
 /// Tells a client that there is no room, and hears it out for a moment: one that is still writing when its connection is

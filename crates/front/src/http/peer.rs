@@ -58,7 +58,9 @@ use linux::{own_user, owner, unmapped_user};
 use elsewhere::{own_user, owner, unmapped_user};
 
 /// Nobody can be found out, so only those get in who need not be.
+// Not mutated: no test runs where this is compiled.
 #[cfg(not(target_os = "linux"))]
+#[cfg_attr(false, mutants::skip)]
 mod elsewhere {
     use std::net::SocketAddr;
 
@@ -105,11 +107,14 @@ mod linux {
     /// In a user namespace that does not know all users, the others share one number.
     pub(in super::super) fn unmapped_user() -> Option<u32> {
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        if map.split_ascii_whitespace().eq(["0", "0", "4294967295"]) {
-            return None;
-        }
         let number = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
-        Some(number.trim().parse().unwrap_or(65_534))
+        unmapped(&map, &number)
+    }
+
+    /// `map` is the namespace's map of users, `number` the one that those share who are not in it.
+    pub(super) fn unmapped(map: &str, number: &str) -> Option<u32> {
+        let knows_all = map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
+        (!knows_all).then(|| number.trim().parse().unwrap_or(65_534))
     }
 
     /// The user of the socket at `peer` that is connected to `ours`.
@@ -131,7 +136,12 @@ mod linux {
         let mut answer = [0; 1024];
         // The answer is there when the question is sent.
         let (_, length) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT).ok()?;
-        let answer = answer.get(..length).filter(|answer| answer.len() >= ANSWER_BYTES)?;
+        told(&question, answer.get(..length)?)
+    }
+
+    /// The user that the kernel's answer to a question names.
+    pub(super) fn told(question: &[u8; QUESTION_BYTES], answer: &[u8]) -> Option<u32> {
+        let answer = answer.get(..ANSWER_BYTES)?;
         let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
         let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
         // The very socket that was asked for: in place of one that is not there the kernel gives one that listens.
@@ -143,7 +153,7 @@ mod linux {
         (the_one && inode != 0).then_some(user)
     }
 
-    fn question(peer: SocketAddr, ours: SocketAddr) -> [u8; QUESTION_BYTES] {
+    pub(super) fn question(peer: SocketAddr, ours: SocketAddr) -> [u8; QUESTION_BYTES] {
         let mut out = [0; QUESTION_BYTES];
         let mut put = |at: usize, bytes: &[u8]| {
             if let Some(place) = out.get_mut(at..at + bytes.len()) {
@@ -211,7 +221,7 @@ mod tests {
     use std::io::Read;
     use std::net::{Shutdown, TcpListener, TcpStream};
 
-    use super::linux::{asked, found, listed};
+    use super::linux::{asked, found, listed, question, told, unmapped};
     use super::*;
 
     /// A connection: the client's end, the served end, and the addresses of both as the served end sees them.
@@ -257,6 +267,86 @@ mod tests {
         let (listener, other) = (TcpListener::bind("127.0.0.1:0").unwrap(), "127.0.0.1:9".parse().unwrap());
         let address = listener.local_addr().unwrap();
         assert_eq!((asked(address, other), listed(address, other)), (None, None));
+    }
+
+    /// WALL-6: the kernel is asked for the one socket at the peer's address that is connected to ours, as it lays that out.
+    #[test]
+    fn a_question_names_one_socket() {
+        #[track_caller]
+        fn check(peer: &str, ours: &str, family: u8, addresses: [&[u8]; 2]) {
+            let found = question(peer.parse().unwrap(), ours.parse().unwrap());
+            let mut expected = [0; 72];
+            expected[..4].copy_from_slice(&72_u32.to_ne_bytes());
+            expected[4..6].copy_from_slice(&20_u16.to_ne_bytes());
+            expected[6..8].copy_from_slice(&1_u16.to_ne_bytes());
+            expected[16..18].copy_from_slice(&[family, 6]);
+            expected[20..24].fill(0xff);
+            expected[24..28].copy_from_slice(&[0x90, 0x00, 0x12, 0xf0]);
+            for (at, address) in [28, 44].into_iter().zip(addresses) {
+                expected[at..at + address.len()].copy_from_slice(address);
+            }
+            expected[64..].fill(0xff);
+            assert_eq!(found, expected);
+        }
+        check("127.0.0.1:36864", "127.1.2.3:4848", 2, [&[127, 0, 0, 1], &[127, 1, 2, 3]]);
+        let mut loopback = [0; 16];
+        loopback[15] = 1;
+        check("[::1]:36864", "[::1]:4848", 10, [&loopback, &loopback]);
+    }
+
+    /// WALL-6: the kernel's answer names a user only if it is about the socket that was asked for, and that one is held.
+    #[test]
+    fn an_answer_counts_only_for_the_socket_in_question() {
+        #[track_caller]
+        fn check(change: impl FnOnce(&mut Vec<u8>), expected: Option<u32>) {
+            let (peer, ours) = ("127.0.0.1:36864".parse().unwrap(), "127.0.0.1:4848".parse().unwrap());
+            let asked = question(peer, ours);
+            let mut answer = vec![0; 88];
+            answer[4..6].copy_from_slice(&20_u16.to_ne_bytes());
+            answer[16..18].copy_from_slice(&[asked[16], 1]);
+            answer[20..56].copy_from_slice(&asked[24..60]);
+            answer[80..84].copy_from_slice(&1000_u32.to_ne_bytes());
+            answer[84..88].copy_from_slice(&77_u32.to_ne_bytes());
+            change(&mut answer);
+            assert_eq!(told(&asked, &answer), expected);
+        }
+        check(|_| (), Some(1000));
+        check(|answer| answer.extend([9; 40]), Some(1000));
+        check(|answer| answer.truncate(87), None);
+        check(|answer| answer[17] = 4, Some(1000));
+        check(|answer| answer[17] = 5, Some(1000));
+        for state in [0, 2, 3, 6, 7, 10] {
+            check(|answer| answer[17] = state, None);
+        }
+        check(|answer| answer[4] ^= 1, None);
+        check(|answer| answer[16] = 10, None);
+        for at in [20, 23, 24, 40, 55] {
+            check(|answer| answer[at] ^= 1, None);
+        }
+        check(|answer| answer[84..88].fill(0), None);
+    }
+
+    /// WALL-6: users whom the namespace does not know share one number, which is nobody's.
+    #[test]
+    fn a_user_that_the_namespace_does_not_know_is_nobody() {
+        #[track_caller]
+        fn check(map: &str, number: &str, expected: Option<u32>) {
+            assert_eq!(unmapped(map, number), expected, "{map:?} {number:?}");
+        }
+        check("         0          0 4294967295\n", "65534\n", None);
+        check("         0       1000          1\n", "65534\n", Some(65_534));
+        check("         0       1000          1\n", "99\n", Some(99));
+        check("0 0 1\n1 100000 65536\n", "", Some(65_534));
+        check("", "7", Some(7));
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let expected = unmapped(&read("/proc/self/uid_map"), &read("/proc/sys/kernel/overflowuid"));
+        assert_eq!(unmapped_user(), expected);
+        // Known by a number or not: one that is shared admits nobody.
+        let (_client, _served, peer, ours) = connected("127.0.0.1:0");
+        let own = own_user().unwrap();
+        for (nobody, expected) in [(None, Peer::Admitted), (Some(own), Peer::Refused(None))] {
+            assert_eq!(LocalRule { admitted: Some(vec![own]), nobody }.judge(peer, ours), expected);
+        }
     }
 
     #[test]

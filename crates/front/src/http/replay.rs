@@ -76,12 +76,19 @@ pub(crate) struct Log {
 struct Written {
     /// The number of the first event that is kept.
     first: u64,
-    events: VecDeque<Bytes>,
+    events: VecDeque<Event>,
+    /// What they hold together.
     bytes: usize,
-    held: Reservation,
     /// The number of the event after the last that was read.
     read: u64,
     done: bool,
+}
+
+/// One event, and what is held for it.
+#[derive(Debug)]
+struct Event {
+    text: Bytes,
+    held: Reservation,
 }
 
 impl Calls {
@@ -156,7 +163,6 @@ impl Log {
                 first: 0,
                 events: VecDeque::new(),
                 bytes: 0,
-                held: account.nothing(),
                 read: 0,
                 done: false,
             }),
@@ -237,22 +243,18 @@ impl Log {
     /// Writes an event with a message of this length.
     fn write(&self, length: usize, write: impl FnOnce(u64, &mut BytesMut)) -> Result<(), NoRoom> {
         // Nothing is locked yet: others may have to let go of something.
-        let reserved = self.reserve(length + EVENT_BYTES)?;
+        let held = self.reserve(length + EVENT_BYTES)?;
         let mut written = self.written.lock();
         let number = written.first + written.events.len() as u64;
         let mut out = BytesMut::with_capacity(length + EVENT_BYTES);
         write(number, &mut out);
-        written.bytes += out.len() + EVENT_BYTES;
-        written.held.absorb(reserved);
-        written.events.push_back(out.freeze());
-        let before = written.bytes;
+        written.bytes += held.bytes();
+        written.events.push_back(Event { text: out.freeze(), held });
         while written.bytes > MOST_BYTES && written.events.len() > 1 {
-            let oldest = written.events.pop_front().map_or(0, |event| event.len() + EVENT_BYTES);
+            let oldest = written.events.pop_front().map_or(0, |event| event.held.bytes());
             written.bytes -= oldest;
             written.first += 1;
         }
-        let released = before - written.bytes;
-        written.held.shrink(released);
         drop(written);
         self.length.send_replace(number + 1);
         Ok(())
@@ -281,7 +283,7 @@ impl Log {
         let mut written = self.written.lock();
         let number = number.max(written.first);
         let at = usize::try_from(number - written.first).ok()?;
-        let event = written.events.get(at).cloned()?;
+        let event = written.events.get(at)?.text.clone();
         written.read = written.read.max(number + 1);
         Some((event, number + 1))
     }

@@ -351,6 +351,44 @@ mod tests {
         assert!(!known(&sessions, &session));
     }
 
+    /// A log tells sessions apart by a piece of the id that opens none of them.
+    #[tokio::test(start_paused = true)]
+    async fn a_label_is_not_an_id() {
+        let sessions = sessions(2);
+        let [one, other] = std::array::from_fn(|_| open(&sessions).unwrap());
+        let label = one.label();
+        assert!(label.len() == 8 && one.id.to_string().starts_with(&label), "{label}");
+        assert_ne!(label, other.label());
+        assert!(sessions.lease(&label, &Principal::local()).is_none());
+    }
+
+    /// BOUND-3: when memory is short, sessions let go of what is missing and of no more: first what was read, then the
+    /// rest, each from the session that was used least lately.
+    #[tokio::test(start_paused = true)]
+    async fn sessions_let_go_of_what_is_missing() {
+        const ANSWER: usize = 1000;
+        let sessions = Sessions::new(4, IDLE, &Budget::new(1 << 20, 1 << 20));
+        let held = |session: &Session| session.streams.held() / ANSWER;
+        let mut opened = Vec::new();
+        for (read, unread) in [(1, 1), (3, 0), (0, 2)] {
+            let session = open(&sessions).unwrap();
+            for number in 0..read + unread {
+                session.streams.keep_finished(ANSWER, number < read);
+            }
+            opened.push(session);
+            advance(Duration::from_millis(1)).await;
+        }
+        let check = |missing: usize, left: [usize; 3]| {
+            sessions.let_go(missing);
+            assert_eq!([0, 1, 2].map(|at| held(&opened[at])), left, "{missing}");
+        };
+        check(0, [2, 3, 2]);
+        check(ANSWER + ANSWER / 2, [1, 2, 2]);
+        check(1, [1, 1, 2]);
+        check(ANSWER * 5 / 2, [0, 0, 1]);
+        check(1, [0, 0, 0]);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn one_stream_at_a_time() {
         let session = open(&sessions(1)).unwrap();

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::client::Server;
+use crate::fake::{code_of, modern};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer operators-only");
 
@@ -82,6 +83,22 @@ async fn only_operators_are_answered() {
     let (status, told) = place.get("/api/v1/status").await;
     assert_eq!((status, &told["instance"]), (200, &json!(place.gateway.instance())));
     assert_eq!(told["upstreams"][0]["state"], "failed");
+}
+
+/// What the gateway itself has no method for is not found; what it has is, whatever its servers are.
+#[tokio::test]
+async fn methods_that_the_gateway_does_not_serve_are_not_found() {
+    let place = Place::new().await;
+    for (method, status, code) in [
+        ("tools/list", 200, 0),
+        ("server/discover", 200, 0),
+        ("no/such", 404, -32601),
+        ("prompts/list", 404, -32601),
+        ("resources/list", 404, -32601),
+    ] {
+        let answer = place.server.modern(method, "", &modern("1", method, "")).await;
+        assert_eq!((answer.status.as_u16(), code_of(&answer.json())), (status, code), "{method}: {answer:?}");
+    }
 }
 
 #[tokio::test]

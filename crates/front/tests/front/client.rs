@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
-use bridgehead_front::{Token, Workers, router, serve};
+use bridgehead_front::{Body, Routes, Token, Workers, router, serve};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -95,6 +95,53 @@ impl Server {
     pub(crate) async fn in_session(&self, session: &str, body: &str) -> Answer {
         self.post(&[("mcp-session-id", session)], body).await
     }
+}
+
+/// A front without sockets. Nothing happens that the runtime does not know of, so the clock can be paused: whoever waits in
+/// vain fails at once.
+pub(crate) struct Direct {
+    routes: Routes<Fake>,
+    pub(crate) shutdown: CancellationToken,
+}
+
+impl Direct {
+    pub(crate) fn start(fake: &Fake) -> Self {
+        let shutdown = CancellationToken::new();
+        Self { routes: router(fake.clone(), &HttpSettings::default(), None, shutdown.clone()), shutdown }
+    }
+
+    /// An answer whose body is still to be read; dropping it is a disconnect.
+    pub(crate) async fn open(&self, method: &str, headers: &[(&str, &str)], body: &str) -> Response<Body> {
+        let mut request = Request::builder().method(method).uri("/mcp");
+        let common = [("host", "localhost"), ("accept", "*/*"), ("content-type", "application/json")];
+        for (name, value) in common.iter().chain(headers) {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(60), self.routes.answer(request)).await;
+        answer.expect("an answer in time")
+    }
+
+    pub(crate) async fn send(&self, method: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let (parts, body) = self.open(method, headers, body).await.into_parts();
+        let body = tokio::time::timeout(Duration::from_secs(60), body.collect()).await;
+        let bytes = body.expect("the body ends in time").unwrap().to_bytes();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        Answer { status: parts.status, headers: parts.headers, text }
+    }
+
+    /// Opens a legacy session and gives its id.
+    pub(crate) async fn session(&self, revision: &str) -> String {
+        let answer = self.send("POST", &[], &crate::fake::initialize("0", revision)).await;
+        answer.headers["mcp-session-id"].to_str().unwrap().to_owned()
+    }
+}
+
+/// The next piece of a body; nothing at its end.
+pub(crate) async fn piece(body: &mut Body) -> Option<String> {
+    let frame = tokio::time::timeout(Duration::from_secs(60), body.frame()).await;
+    let frame = frame.expect("more of the body in time")?;
+    Some(String::from_utf8(frame.unwrap().into_data().unwrap().to_vec()).unwrap())
 }
 
 /// The headers of a modern request.

@@ -92,6 +92,15 @@ impl Fake {
         self.moved.notify_waiters();
     }
 
+    /// Tells once, then listens until nobody reads any more.
+    async fn listen(&self, progress: Option<ProgressSink>) -> Result<Spliced, RpcError> {
+        let sink = progress.ok_or_else(|| RpcError::new(code::INTERNAL_ERROR, "nobody to tell"))?;
+        let text = r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}"#;
+        sink.send(Bytes::from_static(text.as_bytes()));
+        sink.closed().await;
+        Ok(Raw::literal(r#"{"listened":true}"#).into())
+    }
+
     async fn call(&self, ask: &Ask, progress: Option<ProgressSink>) -> Result<Spliced, RpcError> {
         let text = |name: &str| ask.params.get(name).and_then(|raw| raw.to_text());
         let Some(tool) = text("name") else {
@@ -175,6 +184,7 @@ impl Backend for Fake {
             Method::ToolsList => Ok(Raw::literal(r#"{"tools":[]}"#).into()),
             Method::Discover => Ok(Raw::literal(r#"{"supportedVersions":["2026-07-28"]}"#).into()),
             Method::ToolsCall => self.call(ask, progress).await,
+            Method::Listen => self.listen(progress).await,
             _ => Err(RpcError::new(code::METHOD_NOT_FOUND, "no such method")),
         }
     }

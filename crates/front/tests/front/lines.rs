@@ -1,13 +1,18 @@
-//! The line-based front from outside: what goes in, what comes out.
+//! The line-based front from outside: what goes in, what comes out. The clock is paused: whoever waits in vain fails at once.
 
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::fake::{Fake, code_of, id_of, initialize, legacy, modern, told};
 use bridgehead_front::{DRAIN_AFTER_END, LineOptions, serve_lines};
 use bridgehead_gateway::{Lists, Principal, Transport};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines};
+use tokio::io::{
+    AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadBuf,
+};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +22,7 @@ pub(crate) struct Client {
     write: Option<DuplexStream>,
     read: Lines<BufReader<DuplexStream>>,
     shutdown: CancellationToken,
-    server: JoinHandle<std::io::Result<()>>,
+    server: JoinHandle<io::Result<()>>,
 }
 
 impl Client {
@@ -67,14 +72,14 @@ impl Client {
         assert_eq!(self.line().await.unwrap(), r#"{"jsonrpc":"2.0","id":"probe","result":{}}"#);
     }
 
-    pub(crate) async fn end(mut self) -> std::io::Result<()> {
+    pub(crate) async fn end(mut self) -> io::Result<()> {
         drop(self.write.take());
         self.server.await.unwrap()
     }
 }
 
 /// SRV-4: every line that is written is a protocol message, whatever came in; the connection goes on.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn bad_lines_get_the_exact_error() {
     let fake = Fake::new();
     let mut client = Client::legacy(&fake, "2025-06-18").await;
@@ -127,7 +132,7 @@ async fn bad_lines_get_the_exact_error() {
     client.end().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_hundred_megabyte_line_is_refused_and_forgotten() {
     let fake = Fake::new();
     let mut client = Client::start(&fake);
@@ -142,7 +147,7 @@ async fn a_hundred_megabyte_line_is_refused_and_forgotten() {
     client.check_usable().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn both_eras_share_a_connection() {
     let fake = Fake::new();
     let mut client = Client::start(&fake);
@@ -179,7 +184,7 @@ async fn both_eras_share_a_connection() {
     assert_ne!(other.sessions.lock().unwrap()[0], sessions[0]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn progress_comes_before_the_answer() {
     let fake = Fake::new();
     let mut client = Client::legacy(&fake, "2025-11-25").await;
@@ -196,7 +201,7 @@ async fn progress_comes_before_the_answer() {
     client.check_usable().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn cancelled_requests_stop_and_are_not_answered() {
     let fake = Fake::new();
     let mut client = Client::legacy(&fake, "2025-11-25").await;
@@ -217,7 +222,7 @@ async fn cancelled_requests_stop_and_are_not_answered() {
     client.check_usable().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_id_in_flight_is_refused_and_the_first_goes_on() {
     let fake = Fake::new();
     let mut client = Client::start(&fake);
@@ -232,7 +237,7 @@ async fn an_id_in_flight_is_refused_and_the_first_goes_on() {
     assert_eq!(code_of(&client.next().await), 0, "the id is free after its answer");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn batches_where_the_revision_has_them() {
     let fake = Fake::new();
     let mut client = Client::legacy(&fake, "2025-03-26").await;
@@ -264,14 +269,16 @@ async fn batches_where_the_revision_has_them() {
     assert_eq!(found, expected);
     client.send(&format!("[{}]", told("notifications/initialized", ""))).await;
     client.check_usable().await;
-    let many = vec![legacy("1", "ping", ""); 257].join(",");
-    client.send(&format!("[{many}]")).await;
+    let many = |count| format!("[{}]", vec![legacy("1", "ping", ""); count].join(","));
+    client.send(&many(256)).await;
+    assert_eq!(client.next().await.as_array().unwrap().len(), 256);
+    client.send(&many(257)).await;
     assert_eq!(code_of(&client.next().await), -32600);
     client.check_usable().await;
 }
 
 /// SRV-3: a change of the catalog is announced to initialized legacy clients, and to them only.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn catalog_changes_are_announced() {
     let fake = Fake::new();
     let mut early = Client::start(&fake);
@@ -307,6 +314,62 @@ async fn the_end_of_input_lets_answers_out_and_cancels_the_rest() {
     assert!(began.elapsed() >= DRAIN_AFTER_END && began.elapsed() < 2 * DRAIN_AFTER_END);
 }
 
+/// SRV-2: whoever listens gets its result when the client closes its end.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_input_ends_who_listens() {
+    let fake = Fake::new();
+    let mut client = Client::start(&fake);
+    client.send(&modern("1", "subscriptions/listen", "")).await;
+    assert_eq!(client.next().await["method"], "notifications/subscriptions/acknowledged");
+    client.check_usable().await;
+    drop(client.write.take());
+    assert_eq!(client.next().await["result"]["listened"], true);
+    assert_eq!(client.line().await, None);
+    client.server.await.unwrap().unwrap();
+}
+
+/// Neither can be read nor written.
+struct Broken(ErrorKind);
+
+impl AsyncRead for Broken {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Err(self.0.into()))
+    }
+}
+
+impl AsyncWrite for Broken {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(self.0.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// SRV-2: a client that is gone is a clean end; whoever runs the front learns of any other failure.
+#[tokio::test(start_paused = true)]
+async fn a_failure_to_read_or_write_is_returned() {
+    let options = || LineOptions {
+        principal: Principal::local(),
+        transport: Transport::Memory,
+        max_message_bytes: LIMIT,
+    };
+    for (kind, expected) in [(ErrorKind::BrokenPipe, None), (ErrorKind::TimedOut, Some(ErrorKind::TimedOut))]
+    {
+        let (fake, never) = (Fake::new(), CancellationToken::new());
+        let read = serve_lines(Broken(kind), tokio::io::sink(), fake.clone(), options(), never.clone()).await;
+        assert_eq!(read.err().map(|error| error.kind()), expected);
+        let line = format!("{}\n", legacy("1", "ping", ""));
+        let written = serve_lines(line.as_bytes(), Broken(kind), fake, options(), never).await;
+        assert_eq!(written.err().map(|error| error.kind()), expected);
+    }
+}
+
 /// SRV-3: a stop returns once what is in progress is answered and the transport is closed.
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_what_is_in_progress() {
@@ -337,7 +400,7 @@ async fn a_client_that_goes_while_its_answers_are_awaited_ends_the_wait() {
     assert_eq!(fake.cancelled.load(Ordering::SeqCst), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn dropping_the_server_cancels_its_requests() {
     let fake = Fake::new();
     let mut client = Client::start(&fake);
@@ -347,7 +410,7 @@ async fn dropping_the_server_cancels_its_requests() {
     fake.until(|fake| &fake.cancelled, 1).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_is_gone_is_a_clean_end() {
     let fake = Fake::new();
     let mut client = Client::start(&fake);

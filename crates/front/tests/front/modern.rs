@@ -8,7 +8,7 @@ use bridgehead_schema::{HeaderKind, HeaderParameter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::{Server, events, mirrored};
+use crate::client::{Direct, Server, events, mirrored, piece};
 use crate::fake::{ENVELOPE, Fake, modern, told};
 
 fn envelope(version: &str) -> String {
@@ -202,6 +202,9 @@ async fn header_values_may_be_encoded() {
     check(&[], r#"{"region":"eu"}"#, 400).await;
     check(&[("mcp-param-region", "us")], r#"{"region":"eu"}"#, 400).await;
     check(&[("mcp-param-region", "eu")], "{}", 400).await;
+    // A prompt of the same name has no such headers.
+    let prompt = modern("1", "prompts/get", r#""name":"echo","arguments":{"region":"eu"}"#);
+    assert_eq!(server.modern("prompts/get", "echo", &prompt).await.error().1, -32601);
 }
 
 #[tokio::test]
@@ -236,6 +239,13 @@ async fn progress_makes_the_answer_a_stream() {
     }
     let answer = server.modern("tools/call", "echo", &with_token("echo")).await;
     assert_eq!(answer.json()["id"], 1, "plain JSON when nothing was notified");
+    let call = modern("1", "tools/call", r#""name":"burst""#);
+    let answer = server.modern("tools/call", "burst", &call).await;
+    assert_eq!(
+        answer.json()["result"]["burst"],
+        5,
+        "whoever gives no token is told nothing before the answer"
+    );
     let answer = server.modern("tools/call", "capability", &with_token("capability")).await;
     assert_eq!(answer.error(), (400, -32021, Some("1".to_owned())));
 }
@@ -301,6 +311,35 @@ async fn bodies_are_bounded() {
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
     assert!(text.starts_with("HTTP/1.1 413"), "{text}");
+}
+
+/// SRV-3: a stop ends what would never end by itself, with its result; a call goes on as it was, its progress included.
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_who_listens_and_nobody_else() {
+    let fake = Fake::new();
+    let front = Direct::start(&fake);
+    let listen = mirrored("subscriptions/listen", "");
+    let mut listening =
+        front.open("POST", &listen, &modern("1", "subscriptions/listen", "")).await.into_body();
+    let call = format!(
+        r#"{{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{{"name":"step_then_gate","_meta":{{"progressToken":1,{ENVELOPE}}}}}}}"#
+    );
+    let mut calling = front.open("POST", &mirrored("tools/call", "step_then_gate"), &call).await.into_body();
+    assert_eq!(
+        events(&piece(&mut listening).await.unwrap())[0]["method"],
+        "notifications/subscriptions/acknowledged"
+    );
+    assert_eq!(events(&piece(&mut calling).await.unwrap())[0]["params"]["progress"], 1);
+    assert_eq!(piece(&mut listening).await.unwrap(), ": keep-alive\n\n", "it goes on until then");
+    front.shutdown.cancel();
+    assert_eq!(events(&piece(&mut listening).await.unwrap())[0]["result"]["listened"], true);
+    assert_eq!(piece(&mut listening).await, None);
+    // The front has seen the stop before the call goes on.
+    while piece(&mut calling).await.unwrap() != ": keep-alive\n\n" {}
+    fake.gate.notify_one();
+    assert_eq!(events(&piece(&mut calling).await.unwrap())[0]["params"]["progress"], 2);
+    assert_eq!(events(&piece(&mut calling).await.unwrap())[0]["result"]["gate"], "open");
+    assert_eq!(piece(&mut calling).await, None);
 }
 
 /// SRV-3: a stop answers what is in progress, closes every connection and returns.

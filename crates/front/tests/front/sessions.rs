@@ -12,7 +12,7 @@ use http_body_util::Full;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Server, events};
+use crate::client::{Direct, Server, events, piece};
 use crate::fake::{Fake, code_of, initialize, legacy, modern, told};
 
 #[tokio::test]
@@ -158,6 +158,9 @@ async fn progress_comes_on_the_stream_of_its_post() {
         let steps: Vec<_> = found[..5].iter().map(|note| note["params"]["progress"].clone()).collect();
         assert_eq!(steps, [1, 2, 3, 4, 5]);
         assert_eq!((found.len(), &found[5]["result"][tool]), (6, &5.into()));
+        let call = legacy("1", "tools/call", &format!(r#""name":"{tool}""#));
+        let plain = server.in_session(&session, &call).await.json();
+        assert_eq!(plain["result"][tool], 5, "whoever gives no token is told nothing before the answer");
     }
 }
 
@@ -190,18 +193,20 @@ async fn a_disconnect_is_not_a_cancellation() {
     assert_eq!(code_of(&server.in_session(&session, &again).await.json()), 0, "the id is free again");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_notification_cancels_and_the_post_ends_without_an_answer() {
     let fake = Fake::new();
-    let server = Server::start(&fake).await;
-    let (session, other) = (server.session("2025-06-18").await, server.session("2025-06-18").await);
+    let front = Direct::start(&fake);
+    let (session, other) = (front.session("2025-06-18").await, front.session("2025-06-18").await);
+    let post =
+        async |session: &str, body: &str| front.send("POST", &[("mcp-session-id", session)], body).await;
     let call = legacy("1", "tools/call", r#""name":"hang""#);
     let cancel = told("notifications/cancelled", r#""requestId":1"#);
-    let (answer, ()) = tokio::join!(server.in_session(&session, &call), async {
+    let (answer, ()) = tokio::join!(post(&session, &call), async {
         fake.until(|fake| &fake.begun, 1).await;
-        assert_eq!(server.in_session(&other, &cancel).await.status, 202);
+        assert_eq!(post(&other, &cancel).await.status, 202);
         assert_eq!(fake.cancelled.load(Ordering::SeqCst), 0, "another session's id is another id");
-        assert_eq!(server.in_session(&session, &cancel).await.status, 202);
+        assert_eq!(post(&session, &cancel).await.status, 202);
     });
     assert_eq!((answer.status.as_u16(), answer.events().len()), (200, 0));
     fake.until(|fake| &fake.cancelled, 1).await;
@@ -290,8 +295,9 @@ async fn batches_where_the_revision_has_them() {
     assert_eq!(found, expected);
     let told_only = format!("[{}]", told("notifications/x", ""));
     assert_eq!(server.in_session(&session, &told_only).await.status, 202);
-    let many = format!("[{}]", vec![legacy("1", "ping", ""); 257].join(","));
-    assert_eq!(server.in_session(&session, &many).await.error(), (400, -32600, None));
+    let many = |count| format!("[{}]", vec![legacy("1", "ping", ""); count].join(","));
+    assert_eq!(server.in_session(&session, &many(256)).await.json().as_array().unwrap().len(), 256);
+    assert_eq!(server.in_session(&session, &many(257)).await.error(), (400, -32600, None));
 }
 
 /// POOL-1: what the gateway knows a client as: each legacy session is one, until it ends; modern clients are
@@ -357,11 +363,43 @@ async fn a_broken_stream_is_taken_up_again() {
             if stream.response.status() == 200 {
                 break stream.next().await.unwrap();
             }
+            // The front has not seen yet that the first one is gone.
+            assert_eq!(stream.response.status(), 409);
             tokio::task::yield_now().await;
         }
     };
     let again = tokio::time::timeout(Duration::from_secs(60), again).await.expect("the stream is free again");
     assert!(again.starts_with("id: 0-1\n") && again.contains("prompts/list_changed"), "{again}");
+}
+
+/// ERA-1: whoever comes back to the stream of a call gets that of the call, to its end, while the session's own stream is
+/// open.
+#[tokio::test(start_paused = true)]
+async fn the_stream_of_a_call_is_not_that_of_its_session() {
+    let fake = Fake::new();
+    let front = Direct::start(&fake);
+    let session = front.session("2025-11-25").await;
+    let id = ("mcp-session-id", session.as_str());
+    let mut own = front.open("GET", &[id], "").await.into_body();
+    assert!(piece(&mut own).await.unwrap().starts_with("id: 0-0\n"));
+    let call = legacy("1", "tools/call", r#""name":"step_then_gate","_meta":{"progressToken":1}"#);
+    let mut answer = front.open("POST", &[id], &call).await.into_body();
+    let mut seen = String::new();
+    while !seen.contains("notifications/progress") {
+        seen.push_str(&piece(&mut answer).await.unwrap());
+    }
+    drop(answer);
+    fake.gate.notify_one();
+    let rest = front.send("GET", &[id, ("last-event-id", "1-1")], "").await;
+    assert!(rest.text.starts_with("id: 1-2\n"), "{}", rest.text);
+    assert_eq!(rest.events()[1]["result"]["gate"], "open");
+    let again = front.open("GET", &[id, ("last-event-id", "0-0")], "").await;
+    assert_eq!(again.status(), 409, "its own is open already");
+    drop(own);
+    fake.feeds.changed(Lists::TOOLS);
+    let mut again = front.open("GET", &[id, ("last-event-id", "0-0")], "").await.into_body();
+    let told = piece(&mut again).await.unwrap();
+    assert!(told.starts_with("id: 0-1\n") && told.contains("tools/list_changed"), "{told}");
 }
 
 /// A client that would rather have events gets them, and one that waits in silence is sent away if that is wanted.

@@ -7,6 +7,19 @@ use tokio::task::JoinHandle;
 
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
+/// Serves to the end, which comes: a request that is never answered fails its test.
+async fn serve_to_its_end<R>(
+    stream: DuplexStream,
+    answer: impl Fn(Request<Counted>) -> R,
+    activity: &Arc<Activity>,
+) -> hyper::Result<()>
+where
+    R: Future<Output = Reply> + Send + 'static,
+{
+    let serving = connection(stream, answer, activity, HEAD_WITHIN);
+    tokio::time::timeout(HEADERS_WITHIN * 100, serving).await.expect("the connection ends")
+}
+
 fn start(answer: &'static str) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
     start_within(Budget::process(), 100_000, answer)
 }
@@ -22,7 +35,7 @@ fn start_within(
     let serving = async move {
         let budget = &budget;
         let member = Admission::new(1, budget).enter(&CancellationToken::new()).unwrap();
-        connection(server, answer, &member.activity, HEAD_WITHIN).await
+        serve_to_its_end(server, answer, &member.activity).await
     };
     (client, tokio::spawn(serving))
 }
@@ -39,11 +52,8 @@ async fn a_client_that_is_slow_with_its_headers_is_closed() {
         assert_eq!(began.elapsed().as_secs(), HEAD_WITHIN.as_secs(), "{said}");
     }
     let (mut client, served) = start("");
-    let mut heard = [0; 1000];
     for _ in 0..3 {
-        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-        let read = client.read(&mut heard).await.unwrap();
-        assert!(heard[..read].starts_with(b"HTTP/1.1 200 OK"));
+        assert!(ask(&mut client).await.starts_with("HTTP/1.1 200 OK"));
         sleep(HEADERS_WITHIN / 2).await;
     }
     let began = Instant::now();
@@ -122,7 +132,7 @@ fn listen(most: usize, descriptors: usize) -> Listener {
                 connections.spawn(async move {
                     let _descriptor = held;
                     let answer = |_| async { Reply::new(Body::from("ok")) };
-                    drop(connection(stream, answer, &member.activity, HEAD_WITHIN).await);
+                    drop(serve_to_its_end(stream, answer, &member.activity).await);
                 });
             },
         )
@@ -143,10 +153,11 @@ async fn ask(client: &mut DuplexStream) -> String {
     let asked = client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     let mut heard = vec![0; 1000];
     let read = match asked {
-        Ok(()) => client.read(&mut heard).await.unwrap_or_default(),
-        Err(_) => 0,
+        // The clock stands still while anything happens.
+        Ok(()) => tokio::time::timeout(HEADERS_WITHIN, client.read(&mut heard)).await.expect("an answer"),
+        Err(_) => Ok(0),
     };
-    String::from_utf8_lossy(&heard[..read]).into_owned()
+    String::from_utf8_lossy(&heard[..read.unwrap_or_default()]).into_owned()
 }
 
 /// BOUND-4: connections that are not used lock nobody out, and whoever was served is not closed for them.
@@ -199,6 +210,94 @@ async fn a_front_without_descriptors_goes_on() {
     front.serving.await.unwrap();
 }
 
+/// BOUND-4: where all descriptors are gone and everybody is being served, the one in reserve does to refuse a newcomer,
+/// again and again; where somebody makes way, nobody is refused.
+#[tokio::test]
+async fn the_reserve_refuses_a_newcomer_in_words() {
+    let sockets = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = sockets.local_addr().unwrap();
+    for room in [0, 1] {
+        let shutdown = CancellationToken::new();
+        let (waiting, refusing) = (std::cell::RefCell::new(None), std::cell::Cell::new(true));
+        // Whoever comes is met without a descriptor first.
+        let accept = async || {
+            if let Some(stream) = waiting.take() {
+                return Ok(stream);
+            }
+            let (stream, _) = sockets.accept().await?;
+            if refusing.get() {
+                waiting.replace(Some(stream));
+                return Err(io::Error::from_raw_os_error(NO_DESCRIPTORS[0]));
+            }
+            Ok(stream)
+        };
+        assert!(spare_descriptor().is_some());
+        let admission = Admission::new(room, Budget::process());
+        let fresh = admission.enter(&shutdown);
+        let front = accept_all(
+            "a test",
+            &admission,
+            accept,
+            &shutdown,
+            |_| (),
+            |connections, stream, member| {
+                connections.spawn(async move {
+                    let answer = |_| async { Reply::new(Body::from("ok")) };
+                    drop(connection(stream, answer, &member.activity, HEAD_WITHIN).await);
+                });
+            },
+        );
+        let clients = async {
+            for _ in 0..3 {
+                let mut client = TcpStream::connect(address).await.unwrap();
+                // Whoever is refused has said nothing that nobody reads.
+                if room == 1 {
+                    let request = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+                    client.write_all(request).await.unwrap();
+                }
+                let mut heard = String::new();
+                client.read_to_string(&mut heard).await.unwrap();
+                let status = if room == 0 { "HTTP/1.1 503 " } else { "HTTP/1.1 200 " };
+                assert!(heard.starts_with(status), "{room}: {heard:?}");
+                refusing.set(room == 0);
+            }
+            shutdown.cancel();
+        };
+        let served = async { tokio::join!(front, clients) };
+        tokio::time::timeout(Duration::from_secs(60), served).await.expect("all are answered");
+        assert_eq!(fresh.is_some_and(|fresh| !fresh.activity.begin()), room == 1, "it made way");
+    }
+}
+
+/// BOUND-4: a connection that has made way serves nothing more: a request that comes meanwhile was not done at all, and
+/// the connection is closed.
+#[tokio::test(start_paused = true)]
+async fn whoever_has_made_way_is_not_served() {
+    for makes_way in [false, true] {
+        let admission = Admission::new(1, Budget::process());
+        let member = admission.enter(&CancellationToken::new()).unwrap();
+        let (mut client, server) = duplex(1024);
+        let served = Arc::new(parking_lot::Mutex::new(0));
+        let count = Arc::clone(&served);
+        let serving = tokio::spawn(async move {
+            let answer = |_| {
+                *count.lock() += 1;
+                async { Reply::new(Body::from("ok")) }
+            };
+            // The request is there before the connection is looked at.
+            tokio::task::yield_now().await;
+            serve_to_its_end(server, answer, &member.activity).await
+        });
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+        assert_eq!(makes_way && admission.evict(), makes_way);
+        let mut heard = String::new();
+        let read = tokio::time::timeout(HEADERS_WITHIN, client.read_to_string(&mut heard)).await;
+        read.expect("an answer, or the end").unwrap();
+        assert_eq!((*served.lock(), heard.ends_with("ok")), if makes_way { (0, false) } else { (1, true) });
+        serving.await.unwrap().unwrap();
+    }
+}
+
 /// BOUND-3: answers that clients do not read are held for them, within the bounds; whoever comes then hears why its
 /// answer is not there.
 #[tokio::test(start_paused = true)]
@@ -243,7 +342,7 @@ async fn bodies_that_are_sent_by_half_are_bounded() {
                 let read = super::super::body::read(request.into_body(), 16 << 20, within).await;
                 Reply::new(Body::from(format!("{read:?}").chars().take(100).collect::<String>()))
             };
-            connection(server, answer, &member.activity, HEAD_WITHIN).await
+            serve_to_its_end(server, answer, &member.activity).await
         });
         (client, served)
     };

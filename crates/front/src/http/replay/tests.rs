@@ -14,12 +14,41 @@ fn streams() -> Streams {
     Streams::new(Account::new(&Budget::new(64 << 20, 64 << 20)))
 }
 
+impl Streams {
+    /// A finished stream that holds about so many bytes, read to its end or not at all.
+    pub(crate) fn keep_finished(&self, bytes: usize, read: bool) {
+        let log = self.open();
+        log.push(&vec![b'x'; bytes]).unwrap();
+        log.finish();
+        if read {
+            Reader::new(log, 0).ready().unwrap();
+        }
+    }
+
+    /// What all streams hold.
+    pub(crate) fn held(&self) -> usize {
+        self.account.held()
+    }
+}
+
 fn done(body: &'static str) -> Option<Answer> {
     Some(Answer { status: StatusCode::OK, body: bridgehead_wire::Raw::literal(body).into() })
 }
 
+/// The next event of a body.
+async fn next(reply: &mut Reply) -> String {
+    let frame = reply.body_mut().frame().await.unwrap().unwrap();
+    String::from_utf8(frame.data_ref().unwrap().to_vec()).unwrap()
+}
+
+/// All of a body, which has no more than a few events.
 async fn text(reply: Reply) -> String {
-    String::from_utf8(reply.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    let (mut body, mut text) = (reply.into_body(), String::new());
+    for _ in 0..100 {
+        let Some(frame) = body.frame().await else { return text };
+        text.push_str(std::str::from_utf8(frame.unwrap().data_ref().unwrap()).unwrap());
+    }
+    panic!("the body does not end: {}", text.chars().take(1000).collect::<String>());
 }
 
 fn finished(body: &'static str) -> Running<Option<Answer>> {
@@ -39,11 +68,7 @@ async fn a_stream_is_taken_up_again() {
         done("3")
     });
     let mut reply = answer(call, Some(notes), &streams, MANNER, false).await;
-    let mut seen = String::new();
-    while !seen.contains("data: 1\n") {
-        let frame = reply.body_mut().frame().await.unwrap().unwrap();
-        seen.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
-    }
+    let seen = [next(&mut reply).await, next(&mut reply).await].concat();
     assert_eq!(seen, "id: 1-0\nretry: 1000\ndata: \n\nid: 1-1\nevent: message\ndata: 1\n\n");
     drop(reply);
     go.send(()).unwrap();
@@ -69,11 +94,8 @@ async fn whoever_stays_away_is_given_up() {
         done("2")
     });
     let mut reply = answer(call, Some(notes), &streams, MANNER, true).await;
-    let mut seen = String::new();
-    while !seen.contains("data: 1\n") {
-        let frame = reply.body_mut().frame().await.unwrap().unwrap();
-        seen.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
-    }
+    assert!(next(&mut reply).await.starts_with("id: 1-0\n"));
+    assert!(next(&mut reply).await.ends_with("data: 1\n\n"));
     drop(reply);
     sleep(GRACE - Duration::from_millis(1)).await;
     assert!(streams.find("1-2").is_none(), "it may still come back");
@@ -140,6 +162,103 @@ async fn logs_are_bounded() {
     });
     let reply = answer(panics, None, &streams, MANNER, true).await;
     assert!(!text(reply).await.contains("data: 1"));
+}
+
+/// BOUND-1: of one stream so many bytes are kept, and not one more.
+#[test]
+fn a_log_is_kept_to_the_last_byte() {
+    let overhead = {
+        let log = streams().open();
+        log.push(b"").unwrap();
+        log.written.lock().bytes
+    };
+    for (second, kept) in [(MOST_BYTES / 2, 2), (MOST_BYTES / 2 + 1, 1)] {
+        let streams = streams();
+        let log = streams.open();
+        log.push(&vec![b'x'; MOST_BYTES / 2 - overhead]).unwrap();
+        log.push(&vec![b'x'; second - overhead]).unwrap();
+        let written = log.written.lock();
+        assert_eq!((written.events.len(), written.first), (kept, 2 - kept as u64), "{second}");
+        assert_eq!(written.bytes, if kept == 2 { MOST_BYTES } else { second });
+        assert_eq!(streams.account.held(), written.bytes);
+    }
+}
+
+/// BOUND-3: however many events have come and gone, those that are left are on the account, and nothing else is.
+#[test]
+fn a_long_stream_is_on_the_account() {
+    let streams = streams();
+    let log = streams.open();
+    log.prime();
+    for _ in 0..20_000 {
+        log.push(&[b'x'; 50]).unwrap();
+    }
+    let written = log.written.lock();
+    assert!(written.first > 10_000, "most have gone");
+    let kept = written.events.len() * (50 + EVENT_BYTES);
+    assert_eq!((written.bytes, streams.account.held()), (kept, kept));
+    drop(written);
+    streams.calls.lock().kept.clear();
+    drop(log);
+    assert_eq!(streams.account.held(), 0);
+}
+
+/// BOUND-3: only finished streams that nobody reads go, the oldest first and no more of them than are asked for; those
+/// that were not read to their end only if that is said.
+#[test]
+fn which_streams_go() {
+    let streams = streams();
+    for read in [false, true, true, false] {
+        streams.keep_finished(1000, read);
+    }
+    let being_read = Reader::new(streams.open(), 0);
+    being_read.log.push(b"x").unwrap();
+    being_read.log.finish();
+    streams.open().push(b"x").unwrap();
+    let begun = streams.open();
+    begun.push(b"1").unwrap();
+    begun.push(b"2").unwrap();
+    Reader::new(Arc::clone(&begun), 0).ready().unwrap();
+    begun.finish();
+    let one = streams.find("2-0").unwrap().0.written.lock().bytes;
+    let check = |which: Kept, bytes: usize, freed: bool, left: &[u64]| {
+        assert_eq!(streams.let_go(which, bytes) > 0, freed, "{which:?} {bytes}");
+        let kept: Vec<u64> = streams.calls.lock().kept.iter().map(|log| log.stream).collect();
+        assert_eq!(kept, left, "{which:?} {bytes}");
+    };
+    check(Kept::Read, 0, false, &[1, 2, 3, 4, 5, 6, 7]);
+    check(Kept::Read, one, true, &[1, 3, 4, 5, 6, 7]);
+    check(Kept::Read, usize::MAX, true, &[1, 4, 5, 6, 7]);
+    check(Kept::Read, usize::MAX, false, &[1, 4, 5, 6, 7]);
+    check(Kept::Unread, 1, true, &[4, 5, 6, 7]);
+    check(Kept::Unread, usize::MAX, true, &[5, 6]);
+    drop(being_read);
+    check(Kept::Unread, usize::MAX, true, &[6]);
+}
+
+/// ERA-1: ids of the session's own stream are found among those of calls; a reader sees each event once.
+#[test]
+fn the_stream_of_an_id() {
+    let streams = streams();
+    assert!(streams.find("0-0").is_none(), "nothing was told yet");
+    let call = streams.open();
+    for log in [streams.own(), &call] {
+        for message in [b"1", b"2"] {
+            log.push(message).unwrap();
+        }
+        for (event, next) in [(0, 1), (1, 2)] {
+            let (found, after) = streams.find(&format!("{}-{event}", log.stream)).unwrap();
+            assert!(Arc::ptr_eq(&found, log) && after == next, "{event}");
+        }
+        assert!(streams.find(&format!("{}-2", log.stream)).is_none());
+        assert_eq!(log.is_own(), log.stream == 0);
+        let mut reader = Reader::new(Arc::clone(log), 0);
+        for message in ["1", "2"] {
+            let event = reader.ready().unwrap();
+            assert!(event.ends_with(format!("data: {message}\n\n").as_bytes()), "{event:?}");
+        }
+        assert!(reader.ready().is_none());
+    }
 }
 
 /// BOUND-3: what streams hold is bounded for a session and for all. What was read goes first, then answers that
