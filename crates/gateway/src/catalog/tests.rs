@@ -340,5 +340,10 @@ async fn lists_of_items_follow_their_servers() {
         [false; 3],
         Changed::NONE,
     );
-    assert!(told.prompts.get("b__p").unwrap().place.features.subscribe, "asked for at what it is now");
+    let entry = |catalog: &Catalog, name: &str| Arc::clone(catalog.prompts.get(name).unwrap());
+    assert!(entry(&told, "b__p").place.features.subscribe, "asked for at what the server is now");
+    assert!(Arc::ptr_eq(&entry(&told, "a__p"), &entry(&before, "a__p")), "who did not change is as before");
+    let elsewhere = share_of_items(&upstream("b"), &Queues::default(), three);
+    let elsewhere = merge(SHAPE, &offers(&[Arc::clone(&one), Arc::new(elsewhere)]), Some(&before));
+    assert!(!entry(&elsewhere, "b__p").place.upstream.is(&upstreams[1]), "another server of that name");
 }

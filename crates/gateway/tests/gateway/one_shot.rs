@@ -105,6 +105,43 @@ async fn box_05_a_crash_touches_no_other_call() {
     fixture.end().await;
 }
 
+/// POOL-11, BOX-4: a call whose process ends before it serves has another, three at the most; then it is told that it
+/// may be made again. The processes that the gateway would have waiting are none of these.
+#[tokio::test]
+async fn a_call_whose_processes_do_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (broken, calls) = (folder.path().join("broken"), folder.path().join("calls"));
+    let fixture = Fixture::start(&[("m", mock())], |options| {
+        alone(options);
+        let server = &mut options.servers[0];
+        // No others wait for a call of a lazy server before its first.
+        (server.lazy, server.era) = (true, bridgehead_config::EraChoice::Legacy);
+        let bridgehead_config::Launch::Stdio(stdio) = &mut server.launch else { unreachable!() };
+        let script = format!(
+            "[ ! -e '{}' ] || {{ echo >> '{}'; exit 7; }}; exec \"$@\"",
+            broken.display(),
+            calls.display()
+        );
+        let program = std::mem::replace(&mut stdio.command, "/bin/sh".to_owned());
+        let args = std::mem::take(&mut stdio.args);
+        stdio.args = ["-c".to_owned(), script, "sh".to_owned(), program].into_iter().chain(args).collect();
+    });
+    fixture.names().await;
+    std::fs::write(&broken, "").unwrap();
+    let started = || std::fs::read_to_string(&calls).unwrap_or_default().lines().count();
+    let error = tokio::select! {
+        answer = fixture.call("pid", json!({})) => answer.unwrap_err(),
+        () = until("too many were started", || started() > 30) => panic!("{}", started()),
+    };
+    let told = ["code", "retryable", "mayHaveRun"].map(|key| error["data"][key].clone());
+    assert_eq!(json!(told), json!(["PROVIDER_UNAVAILABLE", true, false]), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("exit status 7"), "{error}");
+    println!("STARTED {}", started());
+    std::fs::remove_file(&broken).unwrap();
+    assert!(fixture.call("pid", json!({})).await.is_ok());
+    fixture.end().await;
+}
+
 /// One that waits for a call may be killed; it is reaped and replaced, and a call hears nothing of it.
 #[tokio::test]
 async fn box_50_a_killed_one_is_not_missed() {

@@ -193,6 +193,46 @@ async fn what_is_wrong_with_tools_is_logged() {
     fixture.end().await;
 }
 
+/// CAT-4, HOUR-11: what the configuration says about tools that a server does not have is a warning, with what may have
+/// been meant, and is told again only when it has become another one.
+#[tokio::test]
+async fn what_the_configuration_says_in_vain_is_logged_once() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let grow = |name: &str| Behaviour::AddTool(Box::new(Tool::new(name, Behaviour::Echo)));
+    let mock = Mock::legacy()
+        .capabilities(r#"{"tools":{"listChanged":true}}"#)
+        .tool("read", Behaviour::Echo)
+        .tool("grow", grow("other"))
+        .tool("mend", grow("wirte"));
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        let server = &mut options.servers[0];
+        server.filter = ToolFilter::new(["*"], ["m__Read", "wirte"]).unwrap();
+        server.tools.insert("reed".to_owned(), ToolOverride::default());
+    });
+    fixture.gateway.settled().await;
+    let denied = "`tools_denied`: `m__Read` fits none of its tools, so it does nothing; did you mean `read`?";
+    let other = "`tools_denied`: `wirte` fits none of its tools, so it does nothing";
+    let setting = "`tools.reed` is about none of its tools, so it does nothing; did you mean `read`?";
+    let told = |words: &str| lines.levels(words).len();
+    for words in [denied, other, setting] {
+        assert_eq!(lines.levels(words), ["WARN"], "{words}");
+        assert!(lines.line(words).contains("mcp:m"), "{words}");
+    }
+    let findings = fixture.gateway.status().upstreams[0].findings.clone();
+    assert_eq!(findings, [denied, other, setting]);
+
+    let mut changes = fixture.gateway.catalog_changes();
+    changes.mark_unchanged();
+    fixture.call("grow", json!({})).await.unwrap();
+    changes.changed().await.unwrap();
+    assert_eq!([denied, other, setting].map(told), [1, 1, 1], "it is the same as before");
+    fixture.call("mend", json!({})).await.unwrap();
+    crate::support::until(|| fixture.gateway.status().upstreams[0].findings.len() == 2).await;
+    assert_eq!([denied, other, setting].map(told), [2, 1, 2], "one of them has been mended");
+    fixture.end().await;
+}
+
 /// POOL-14: a server that does not come up is an error of the connection.
 #[tokio::test]
 async fn a_failed_start_is_logged() {
