@@ -12,6 +12,7 @@ use bridgehead_testkit::{Behaviour, Crash, Mock};
 use serde_json::{Value, json};
 
 use crate::support::Fixture;
+use crate::telemetry::Lines;
 
 fn mock() -> Mock {
     Mock::legacy()
@@ -127,6 +128,8 @@ async fn a_call_whose_processes_do_not_start() {
         stdio.args = ["-c".to_owned(), script, "sh".to_owned(), program].into_iter().chain(args).collect();
     });
     fixture.names().await;
+    let lines = Lines::default();
+    let _listening = lines.listen_to_spans();
     std::fs::write(&broken, "").unwrap();
     let started = || std::fs::read_to_string(&calls).unwrap_or_default().lines().count();
     let error = tokio::select! {
@@ -136,7 +139,7 @@ async fn a_call_whose_processes_do_not_start() {
     let told = ["code", "retryable", "mayHaveRun"].map(|key| error["data"][key].clone());
     assert_eq!(json!(told), json!(["PROVIDER_UNAVAILABLE", true, false]), "{error}");
     assert!(error["message"].as_str().unwrap().contains("exit status 7"), "{error}");
-    println!("STARTED {}", started());
+    assert_eq!(lines.closed("acquire").len(), 3, "one for each process that was waited for");
     std::fs::remove_file(&broken).unwrap();
     assert!(fixture.call("pid", json!({})).await.is_ok());
     fixture.end().await;

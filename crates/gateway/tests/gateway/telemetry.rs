@@ -34,12 +34,12 @@ impl Lines {
         self.listen_with(FmtSpan::NONE)
     }
 
-    fn listen_to_spans(&self) -> tracing::subscriber::DefaultGuard {
+    pub(crate) fn listen_to_spans(&self) -> tracing::subscriber::DefaultGuard {
         self.listen_with(FmtSpan::CLOSE)
     }
 
     /// The lines that tell of the end of a span of this name.
-    fn closed(&self, span: &str) -> Vec<String> {
+    pub(crate) fn closed(&self, span: &str) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         let closes = |line: &&str| {
             let spans = line.split(" bridgehead_").next().unwrap_or_default().trim_end_matches(':');
