@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn arguments_by_schema() {
         #[track_caller]
-        fn check(arguments: &'static str, expected: Result<Value, (&str, &str)>) {
+        fn check(arguments: &'static str, expected: &Result<Value, (&str, &str)>) {
             let schema =
                 json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
             let tool = NativeTool::new("t", "", schema, |_, _| std::future::pending());
@@ -106,8 +106,8 @@ mod tests {
                 assert_eq!(read, expected, "{arguments}");
             }
         }
-        check(r#"{"n":1,"m":[true]}"#, Ok(json!({"n": 1, "m": [true]})));
-        check("{}", Err(("", "/required")));
-        check(r#"{"n":"1"}"#, Err(("/n", "/properties/n/type")));
+        check(r#"{"n":1,"m":[true]}"#, &Ok(json!({"n": 1, "m": [true]})));
+        check("{}", &Err(("", "/required")));
+        check(r#"{"n":"1"}"#, &Err(("/n", "/properties/n/type")));
     }
 }
