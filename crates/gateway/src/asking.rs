@@ -192,3 +192,79 @@ impl Drop for Question {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// A client that reads, or does not, and is there for ever.
+    struct Reader {
+        read: Arc<Mutex<Vec<serde_json::Value>>>,
+        reads: bool,
+    }
+
+    impl Outlet for Reader {
+        fn put(&self, message: Bytes) -> bool {
+            self.read.lock().push(serde_json::from_slice(&message).unwrap());
+            self.reads
+        }
+
+        fn gone(&self) -> BoxFuture<'_, ()> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn questioner(reads: bool) -> (Questioner, Desk, Arc<Mutex<Vec<serde_json::Value>>>) {
+        let (desk, read) = (Desk::default(), Arc::default());
+        let reader = Reader { read: Arc::clone(&read), reads };
+        (Questioner::new(Abilities::NONE, desk.clone(), reader), desk, read)
+    }
+
+    fn ask(questioner: &Questioner) -> BoxFuture<'static, Answer> {
+        questioner.ask(&Method::RootsList, &Raw::literal("{}").into(), Duration::ZERO)
+    }
+
+    fn answer(desk: &Desk, id: &serde_json::Value) -> bool {
+        let message = serde_json::json!({"jsonrpc": "2.0", "id": id, "result": {"roots": []}});
+        match bridgehead_wire::Message::parse(&Bytes::from(message.to_string())) {
+            Ok(bridgehead_wire::Message::Response(response)) => desk.answered(response),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// ERA-1: a question that is dropped is taken back at the client, by its id, and its answer is nobody's.
+    #[test]
+    fn a_dropped_question_is_taken_back() {
+        let (questioner, desk, read) = questioner(true);
+        let mut asked = ask(&questioner);
+        assert!((&mut asked).now_or_never().is_none());
+        drop(asked);
+        let told = std::mem::take(&mut *read.lock());
+        let [question, back] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(question["method"], "roots/list");
+        assert_eq!(back["method"], "notifications/cancelled");
+        assert_eq!(back["params"]["requestId"], question["id"]);
+        assert!(!answer(&desk, &question["id"]), "nobody waits any more");
+    }
+
+    /// ERA-1: one that was answered, or that nobody read, is not taken back, and no two have the same id.
+    #[test]
+    fn an_answered_question_is_not_taken_back() {
+        let (questioner, desk, read) = questioner(true);
+        let (first, second) = (ask(&questioner), ask(&questioner));
+        let ids: Vec<_> = read.lock().iter().map(|question| question["id"].clone()).collect();
+        assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
+        assert!(answer(&desk, &ids[1]) && answer(&desk, &ids[0]) && !answer(&desk, &ids[0]));
+        for asked in [first, second] {
+            assert_eq!(asked.now_or_never().unwrap().unwrap().as_str(), r#"{"roots":[]}"#);
+        }
+        assert_eq!(read.lock().len(), 2, "nothing but the questions");
+
+        let (questioner, desk, read) = self::questioner(false);
+        assert!(ask(&questioner).now_or_never().unwrap().is_err());
+        let read = read.lock();
+        assert!(read.len() == 1 && !answer(&desk, &read[0]["id"]), "{read:?}");
+    }
+}

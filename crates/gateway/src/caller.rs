@@ -118,6 +118,21 @@ pub struct Ask {
     pub id: Option<Id>,
 }
 
+impl Ask {
+    /// What its client can be asked by the result, for a request that may come back with a state; none for any other:
+    /// a legacy client is asked while it waits.
+    pub(crate) fn parkable(&self, era: Era) -> Option<Abilities> {
+        if era != Era::Modern || !self.method.may_ask() {
+            return None;
+        }
+        let abilities = match &self.meta.client_capabilities {
+            Some(capabilities) if capabilities.as_str().len() > 2 => Abilities::declared(capabilities),
+            _ => Abilities::NONE,
+        };
+        (abilities.answers_any() || self.params.get("requestState").is_some()).then_some(abilities)
+    }
+}
+
 /// Where progress, log lines and other notifications of one request go, as whole encoded messages, in order.
 ///
 /// Bounded: a client that does not read loses progress, never the answer.
@@ -175,5 +190,39 @@ impl ProgressSink {
             Way::Request(sender) => sender.try_send(notification).is_ok(),
             Way::Park(park) => park.way().is_some_and(|way| way.sink.send(notification)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ERA-1: only what a modern client asks may be parked, only where it may be asked something, and only if it
+    /// declared that it can be or comes back with a state.
+    #[test]
+    fn what_may_be_parked() {
+        #[track_caller]
+        fn check(era: Era, method: &str, params: &'static str, expected: Option<bool>) {
+            let object = Object::parse(&Raw::literal(params)).unwrap();
+            let meta = RequestMeta::read(Some(&object)).unwrap();
+            let ask = Ask { method: method.into(), params: object, meta, id: None };
+            let answers_any = ask.parkable(era).map(|abilities| abilities.answers_any());
+            assert_eq!(answers_any, expected, "{era:?} {method} {params}");
+        }
+        let declared =
+            r#"{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"sampling":{}}}}"#;
+        let nothing = r#"{"_meta":{"io.modelcontextprotocol/clientCapabilities":{}}}"#;
+        let other = r#"{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"extensions":{}}}}"#;
+        for method in ["tools/call", "prompts/get", "resources/read"] {
+            check(Era::Modern, method, declared, Some(true));
+            check(Era::Modern, method, r#"{"requestState":"s"}"#, Some(false));
+            for params in [nothing, other, "{}"] {
+                check(Era::Modern, method, params, None);
+            }
+            check(Era::Legacy, method, declared, None);
+            check(Era::Legacy, method, r#"{"requestState":"s"}"#, None);
+        }
+        check(Era::Modern, "tools/list", declared, None);
+        check(Era::Modern, "tools/list", r#"{"requestState":"s"}"#, None);
     }
 }

@@ -444,4 +444,4 @@ fn turn(before: Option<&Catalog>, name: &str) -> Turn {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -26,8 +26,10 @@ use crate::caller::{Ask, Caller, ProgressSink};
 use crate::error::CallError;
 use crate::park::not_valid;
 use crate::questions::{Questions, in_time, undeclared};
-use crate::queue::{Place, Queue, Wait};
-use crate::relay::{Hop, Input, Reply, Rewrite, declares_tasks, log_for, params_for, progress_for};
+use crate::queue::{Queue, Turn, Wait};
+use crate::relay::{
+    Hop, Input, Reply, Rewrite, declares_tasks, log_for, params_for, progress_for, takes_levels,
+};
 use crate::rounds::{Configured, Next, Rounds, Stop, visit};
 use crate::trace::Trace;
 use crate::uris::result_outward;
@@ -103,7 +105,7 @@ impl Errand<'_> {
                 })?
             }
         };
-        let mut turn = Turn { queue, place: Some(place) };
+        let mut turn = Turn::new(queue, place);
         let own = self.caller.session.uses(upstream, self.caller.era());
         let own = own.map_err(|error| unavailable(upstream, &error))?;
         let upstream = own.as_ref().unwrap_or(upstream);
@@ -132,7 +134,7 @@ impl Errand<'_> {
             None
         };
         let upstream = lease.as_ref().map_or(upstream, Lease::upstream);
-        let mut sends = 0;
+        let mut sends = Sends::default();
         let mut progress = Progress { errand: self, last: None };
         loop {
             let deadline = last.min(Instant::now() + limits.request_timeout);
@@ -141,18 +143,16 @@ impl Errand<'_> {
             let one_shot = one_shot.map_err(|error| unavailable(upstream, &error))?;
             let upstream = one_shot.as_deref().unwrap_or(upstream);
             let ready = pin!(upstream.acquire(deadline)).instrument(debug_span!("acquire")).await;
-            sends += 1;
+            let again = sends.count();
             // One that ended before it served has run nothing; the next may do better.
-            if alone && sends < MOST_SENDS && matches!(&ready, Err(Unavailable::Failed(_))) {
+            if alone && again && matches!(&ready, Err(Unavailable::Failed(_))) {
                 continue;
             }
             let ready = ready.map_err(|error| unavailable(upstream, &error))?;
             let sending = pin!(self.send(upstream, &ready, &mut last, &mut turn, &mut progress));
-            match sending.instrument(debug_span!("send", attempt = sends)).await {
+            match sending.instrument(debug_span!("send", attempt = sends.0)).await {
                 Err(lost)
-                    if lost.code == Code::ProviderCrashed
-                        && sends < MOST_SENDS
-                        && self.may_repeat(upstream, &lost) =>
+                    if lost.code == Code::ProviderCrashed && again && self.may_repeat(upstream, &lost) =>
                 {
                     debug!(correlationId = %self.correlation, name = self.subject.offered, "the server was lost; the request is sent again");
                 }
@@ -302,7 +302,7 @@ impl Errand<'_> {
             return Ok(Outcome::Relayed(not_valid()));
         }
         let level = self.progress.and_then(|_| self.caller.log_level(self.ask));
-        if let Some(level) = level.filter(|_| cell.server == Era::Legacy && ready.tools.features.logging) {
+        if let Some(level) = level.filter(|_| takes_levels(cell.server, ready.tools.features)) {
             // Answered late or not at all it only costs lines.
             let _ = tokio::time::timeout(LEVEL_TIMEOUT, Box::pin(ready.link.want_level(level))).await;
         }
@@ -475,20 +475,15 @@ impl Errand<'_> {
     }
 }
 
-/// A place in a queue. While a client is asked it belongs to others: the server works on nothing then.
-struct Turn<'q> {
-    queue: &'q Queue,
-    place: Option<Place<'q>>,
-}
+/// How often a request has been sent.
+#[derive(Default)]
+struct Sends(usize);
 
-impl Turn<'_> {
-    fn pause(&mut self) {
-        self.place = None;
-    }
-
-    /// Takes a place again, if there is one; a call that has begun waits for nobody.
-    fn go_on(&mut self) {
-        self.place = self.queue.try_enter();
+impl Sends {
+    /// Counts one more; says whether there may be another after it.
+    fn count(&mut self) -> bool {
+        self.0 += 1;
+        self.0 < MOST_SENDS
     }
 }
 
@@ -596,4 +591,17 @@ fn without_answers(params: &Spliced) -> Spliced {
     let mut edit = object.edit();
     edit.remove("inputResponses");
     edit.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BRG-6: a request is sent three times at the most.
+    #[test]
+    fn sends_are_counted() {
+        let mut sends = Sends::default();
+        assert_eq!([sends.count(), sends.count(), sends.count(), sends.count()], [true, true, false, false]);
+        assert_eq!(sends.0, 4);
+    }
 }

@@ -405,12 +405,22 @@ mod tests {
         feeds.logged(None, Level::Error, &line(0));
         assert_eq!(now(&feed), None, "nobody asked");
         feed.set_level(Level::Warning);
-        feeds.logged(None, Level::Info, &line(1));
-        assert_eq!(now(&feed), None);
+        feeds.logged(None, Level::Notice, &line(1));
+        assert_eq!(now(&feed), None, "less grave than was asked for");
+        feeds.logged(Some(2), Level::Error, &line(1));
+        assert_eq!(now(&feed), None, "that was another session's own server");
+        for (session, level) in [(None, Level::Warning), (Some(1), Level::Emergency)] {
+            feeds.logged(session, level, &line(7));
+            assert!(now(&feed).unwrap().contains(r#""data":7"#), "{level:?}");
+        }
         for number in 0..MOST_LINES + 2 {
             feeds.logged(None, Level::Error, &line(number));
         }
-        assert!(now(&feed).unwrap().contains(r#""data":2"#));
+        for number in 2..MOST_LINES + 2 {
+            assert!(now(&feed).unwrap().contains(&format!(r#""data":{number},"#)), "{number}");
+        }
+        assert_eq!(now(&feed), None);
+        feeds.logged(None, Level::Error, &line(0));
         feed.close();
         assert_eq!(now(&feed), None);
     }

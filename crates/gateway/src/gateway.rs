@@ -270,11 +270,8 @@ impl Gateway {
         if let Some(why) = ask.params.ambiguous(ask.method.params()) {
             return Err(Box::pin(self.refuse_ambiguous(caller, ask, why)).await);
         }
-        if caller.era() == Era::Modern && ask.method.may_ask() {
-            let abilities = declared(ask);
-            if abilities.answers_any() || ask.params.get("requestState").is_some() {
-                return Box::pin(self.answer_parkable(caller, ask, progress, abilities)).await;
-            }
+        if let Some(abilities) = ask.parkable(caller.era()) {
+            return Box::pin(self.answer_parkable(caller, ask, progress, abilities)).await;
         }
         self.answer_here(caller, ask, progress).await
     }
@@ -649,13 +646,6 @@ impl Inner {
         self.feeds.watch_again(|uri| self.watch(uri), |place| self.watch_task_again(place));
     }
 }
-/// What a modern client can be asked: it says so with every request.
-fn declared(ask: &Ask) -> Abilities {
-    match &ask.meta.client_capabilities {
-        Some(capabilities) if capabilities.as_str().len() > 2 => Abilities::declared(capabilities),
-        _ => Abilities::NONE,
-    }
-}
 
 fn not_offered(method: &Method) -> RpcError {
     RpcError::new(code::METHOD_NOT_FOUND, &format!("method `{method}` is not offered"))
@@ -667,5 +657,20 @@ fn shape(settings: &GatewaySettings) -> Shape {
         prefix: settings.prefix,
         name_limit: settings.max_name_length,
         uris: settings.resource_uris,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is printed of the options is no secret: neither the environment nor the servers.
+    #[test]
+    fn options_hide_what_may_be_secret() {
+        let environment = BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]);
+        let options = Options { environment, version: "1.2.3".to_owned(), ..Options::default() };
+        assert_eq!(format!("{options:?}"), r#"Options { version: "1.2.3", tools: [], .. }"#);
+        let gateway = Gateway::new(options).unwrap();
+        assert_eq!(format!("{gateway:?}"), r#"Gateway(Gateway { version: "1.2.3", .. })"#);
     }
 }

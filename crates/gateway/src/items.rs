@@ -66,6 +66,13 @@ impl Place {
             features: share.features,
         }
     }
+
+    /// Whether what is asked at both is asked in the same way.
+    fn is(&self, other: &Self) -> bool {
+        self.upstream.is(&other.upstream)
+            && self.features == other.features
+            && Arc::ptr_eq(&self.queue, &other.queue)
+    }
 }
 
 /// One offered prompt, resource or template.
@@ -130,9 +137,7 @@ impl Merged {
             for item in kind.of(&offer.share).iter() {
                 let Some(name) = names.next() else { break };
                 let entry = match before.and_then(|before| before.by_name.get(&name)) {
-                    Some(known)
-                        if Arc::ptr_eq(&known.item, item) && known.place.upstream.is(&place.upstream) =>
-                    {
+                    Some(known) if Arc::ptr_eq(&known.item, item) && known.place.is(&place) => {
                         Arc::clone(known)
                     }
                     _ => Arc::new(Entry {

@@ -83,8 +83,20 @@ fn short(want: &Wanted<'_>, limit: usize, salt: u32) -> String {
 mod tests {
     use super::*;
 
+    /// The names, which are looked for until there are some: whoever never finds any has failed.
+    #[track_caller]
     fn exposed(wanted: &[(&str, &str, bool)], taken: &[&str], limit: usize) -> Vec<Arc<str>> {
-        let taken = taken.iter().copied().collect();
+        let owned = |text: &&str| (*text).to_owned();
+        let taken: Vec<String> = taken.iter().map(owned).collect();
+        let wanted: Vec<(String, String, bool)> =
+            wanted.iter().map(|(server, tool, prefixed)| (owned(server), owned(tool), *prefixed)).collect();
+        let (sender, found) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(exposed_here(&wanted, &taken, limit)));
+        found.recv_timeout(std::time::Duration::from_secs(15)).expect("names that are free")
+    }
+
+    fn exposed_here(wanted: &[(String, String, bool)], taken: &[String], limit: usize) -> Vec<Arc<str>> {
+        let taken = taken.iter().map(String::as_str).collect();
         let plain: Vec<Arc<str>> =
             wanted.iter().map(|(server, tool, prefixed)| plain(server, tool, *prefixed, &taken)).collect();
         let wanted: Vec<Wanted<'_>> = wanted

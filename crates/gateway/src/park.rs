@@ -528,3 +528,6 @@ fn bare(answer: &Raw) -> Raw {
 pub(crate) fn not_valid() -> RpcError {
     RpcError::new(code::INVALID_PARAMS, "invalid or expired requestState")
 }
+
+#[cfg(test)]
+mod tests;

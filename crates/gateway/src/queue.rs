@@ -55,6 +55,28 @@ pub(crate) struct Place<'q> {
     _permit: SemaphorePermit<'q>,
 }
 
+/// The place of one call. While its client is asked it belongs to others: the server works on nothing then.
+#[derive(Debug)]
+pub(crate) struct Turn<'q> {
+    queue: &'q Queue,
+    place: Option<Place<'q>>,
+}
+
+impl<'q> Turn<'q> {
+    pub(crate) const fn new(queue: &'q Queue, place: Place<'q>) -> Self {
+        Self { queue, place: Some(place) }
+    }
+
+    pub(crate) fn pause(&mut self) {
+        self.place = None;
+    }
+
+    /// Takes a place again, if there is one; a call that has begun waits for nobody.
+    pub(crate) fn go_on(&mut self) {
+        self.place = self.queue.try_enter();
+    }
+}
+
 /// Why a call got no turn.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoTurn {
@@ -199,6 +221,25 @@ mod tests {
     fn depth(queue: &Queue) -> (usize, usize) {
         let Depth { running, waiting } = queue.depth();
         (running, waiting)
+    }
+
+    /// POOL-7, PIPE-9: a call whose client is asked leaves its place to others, and goes on without one where it is taken.
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_call_leaves_its_place() {
+        let queue = queue(1, 8);
+        let mut turn = Turn::new(&queue, queue.try_enter().unwrap());
+        assert_eq!(depth(&queue), (1, 0));
+        turn.pause();
+        assert_eq!(depth(&queue), (0, 0));
+        turn.go_on();
+        assert_eq!(depth(&queue), (1, 0));
+        turn.pause();
+        let other = queue.try_enter().unwrap();
+        turn.go_on();
+        drop(turn);
+        assert_eq!(depth(&queue), (1, 0), "the place is the other's");
+        drop(other);
+        assert_eq!(depth(&queue), (0, 0));
     }
 
     /// POOL-7: as many as may run do, the others wait in line, in the order in which they came.

@@ -2,7 +2,7 @@
 //! passes as the bytes that came.
 
 use bridgehead_audit::CorrelationId;
-use bridgehead_upstream::stamp_modern;
+use bridgehead_upstream::{Features, stamp_modern};
 use bridgehead_wire::{
     Edit, Era, Level, Method, Object, Raw, RequestMeta, Revision, Spliced, key, notification,
 };
@@ -138,6 +138,11 @@ pub(crate) fn progress_for(params: &Raw, token: &Raw, revision: Revision) -> Opt
     let mut out = BytesMut::new();
     notification(&mut out, Method::Progress.as_str(), Some(&edit.finish()));
     Some(out.freeze())
+}
+
+/// Whether a server is told which log lines are wanted by a request of its own; a modern one reads it in every call.
+pub(crate) const fn takes_levels(server: Era, features: Features) -> bool {
+    matches!(server, Era::Legacy) && features.logging
 }
 
 /// The level of a log line, and the line for clients; it names the server where there are several.
@@ -290,6 +295,20 @@ mod tests {
     use super::*;
     use crate::caller::{Principal, Transport};
     use crate::session::Session;
+
+    /// ERA-1: a legacy server that has log lines is told which are wanted, and no other is.
+    #[test]
+    fn who_is_told_of_levels() {
+        for (server, logging, expected) in [
+            (Era::Legacy, true, true),
+            (Era::Legacy, false, false),
+            (Era::Modern, true, false),
+            (Era::Modern, false, false),
+        ] {
+            let features = Features { logging, ..Features::default() };
+            assert_eq!(takes_levels(server, features), expected, "{server:?} {logging}");
+        }
+    }
 
     fn object(text: &str) -> Object {
         Object::parse(&Raw::parse(text.to_owned()).unwrap()).unwrap()

@@ -347,3 +347,51 @@ fn read(result: &Object) -> Result<Vec<Question>, Stop> {
     }
     Ok(questions)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ERA-1: a client is asked ten times for one call, and not once more.
+    #[test]
+    fn rounds_are_counted() {
+        let mut rounds = Rounds::default();
+        for round in 1..=MOST_ROUNDS {
+            assert!(rounds.count().is_ok(), "{round}");
+        }
+        assert!(matches!(rounds.count(), Err(Stop::Unusable(reason)) if reason.contains("10 times")));
+    }
+
+    /// ERA-1: a server that puts its call off is waited for twice as long each time, five seconds at the most, and not
+    /// for ever.
+    #[test]
+    fn pauses_grow_and_end() {
+        let mut rounds = Rounds::default();
+        let pauses: Vec<u128> = (0..MOST_PAUSES).map(|_| rounds.pause().unwrap().as_millis()).collect();
+        assert_eq!(pauses[..8], [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+        assert!(pauses[8..].iter().all(|pause| *pause == 5_000), "{pauses:?}");
+        assert!(matches!(rounds.pause(), Err(Stop::Unusable(reason)) if reason.contains("again and again")));
+    }
+
+    /// ERA-1: a server is called again with the params of the call, the answers of this round and its state, byte for
+    /// byte, and with nothing of the round before.
+    #[test]
+    fn the_params_of_the_next_call() {
+        #[track_caller]
+        fn check(params: &'static str, next: (Option<&'static str>, Option<&'static str>), expected: &str) {
+            let [responses, state] = [next.0, next.1].map(|member| member.map(Raw::literal));
+            let next = Next { responses, state, pause: None };
+            assert_eq!(next.params(&Raw::literal(params).into()).to_raw().as_str(), expected);
+        }
+        let (answers, state) = (r#"{"k":1.0}"#, r#""\u0041b\/""#);
+        check(
+            r#"{"name":"t"}"#,
+            (Some(answers), Some(state)),
+            r#"{"inputResponses":{"k":1.0},"requestState":"\u0041b\/","name":"t"}"#,
+        );
+        let again = r#"{"name":"t","inputResponses":{"old":1},"requestState":"old"}"#;
+        check(again, (Some("{}"), None), r#"{"name":"t","inputResponses":{}}"#);
+        check(again, (None, Some(state)), r#"{"name":"t","requestState":"\u0041b\/"}"#);
+        check(again, (None, None), r#"{"name":"t"}"#);
+    }
+}

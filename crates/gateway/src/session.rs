@@ -202,3 +202,87 @@ impl Drop for Inner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_config::{GatewaySettings, Launch, Server};
+    use bridgehead_wire::Raw;
+
+    use super::*;
+    use crate::catalog::tests::start;
+
+    fn server(change: impl FnOnce(&mut Server)) -> Upstream {
+        let launch = Launch::Unusable { reason: "not for real".to_owned() };
+        let mut server = Server::new("s".parse().unwrap(), launch, &GatewaySettings::default());
+        change(&mut server);
+        start(server)
+    }
+
+    fn isolated(server: &mut Server) {
+        server.isolation = Isolation::Session;
+    }
+
+    fn session(capabilities: &'static str) -> Session {
+        let session = Session::new();
+        session.declare(Abilities::declared(&Raw::literal(capabilities)));
+        session
+    }
+
+    /// POOL-1, ERA-3: whoever asked for a process of its own has it; a server that never asked for roots is shared,
+    /// whatever its clients declared.
+    #[tokio::test]
+    async fn who_has_a_process_of_its_own() {
+        #[track_caller]
+        fn check(change: impl FnOnce(&mut Server), expected: bool) {
+            let server = server(change);
+            for era in [Era::Legacy, Era::Modern] {
+                for capabilities in ["{}", r#"{"sampling":{}}"#, r#"{"roots":{}}"#] {
+                    let session = session(capabilities);
+                    let own = session.uses(&server, era).unwrap();
+                    assert_eq!(own.is_some(), expected, "{era:?} {capabilities}");
+                    assert_eq!(session.own(&server).is_some(), expected, "{era:?} {capabilities}");
+                }
+            }
+        }
+        check(|_| (), false);
+        check(isolated, true);
+        check(|server| server.isolation = Isolation::Call, false);
+        check(|server| server.interactive = Interactive::Shared, false);
+        check(|server| server.interactive = Interactive::Exclusive, false);
+        check(|server| server.lazy = true, false);
+    }
+
+    /// POOL-1: a session finds its process again until that has ended; then it has another. What has ended is not kept.
+    #[tokio::test]
+    async fn what_has_ended_is_not_used_again() {
+        let (first, second) = (server(isolated), server(isolated));
+        let session = Session::new();
+        let own = session.uses(&first, Era::Legacy).unwrap().unwrap();
+        assert!(session.uses(&first, Era::Modern).unwrap().unwrap().is(&own));
+        own.release();
+        let next = session.uses(&first, Era::Legacy).unwrap().unwrap();
+        assert!(!next.is(&own) && !next.is_released());
+        assert_eq!(session.0.kept.lock().uses.len(), 1);
+        first.release();
+        assert!(next.is_released());
+        session.uses(&second, Era::Legacy).unwrap().unwrap();
+        let kept = session.0.kept.lock();
+        assert!(kept.uses.len() == 1 && kept.uses[0].server.is(&second), "{kept:?}");
+    }
+
+    /// POOL-1: a session that ends stops what was its own, and gets nothing any more.
+    #[tokio::test]
+    async fn an_ended_session_has_nothing() {
+        let server = server(isolated);
+        let session = Session::new();
+        let own = session.uses(&server, Era::Legacy).unwrap().unwrap();
+        session.end();
+        assert!(own.is_released() && session.is_ended());
+        assert!(matches!(session.uses(&server, Era::Legacy), Err(Unavailable::Stopped)));
+
+        let dropped = Session::new();
+        let own = dropped.uses(&server, Era::Legacy).unwrap().unwrap();
+        drop(dropped);
+        assert!(own.is_released());
+    }
+}

@@ -67,4 +67,27 @@ mod tests {
         check("", &[]);
         check(&"files__read".repeat(20), &[]);
     }
+
+    /// HOUR-11: two slips in a short name, one in three letters of a longer one, and a beginning whatever follows it.
+    #[test]
+    fn how_far_a_name_may_be() {
+        #[track_caller]
+        fn check(name: &str, known: &[&str], expected: &[&str]) {
+            assert_eq!(similar(name, known.iter().copied()), expected, "{name}");
+        }
+        check("xyc", &["abc"], &["abc"]);
+        check("xyz", &["abc"], &[]);
+        check("abcde", &["abc"], &["abc"]);
+        check("abcdef", &["abc"], &[]);
+        check("xxxdefghi", &["abcdefghi"], &["abcdefghi"]);
+        check("xxxxefghi", &["abcdefghi"], &[]);
+        check("abcdefghijkl", &["abcdefghi"], &["abcdefghi"]);
+        check("abcdefghijklm", &["abcdefghi"], &[]);
+        check("ab", &["abcdefghijkl"], &["abcdefghijkl"]);
+        check("read", &["reed", "raed", "reads", "read_all", "read"], &["read", "raed", "reads"]);
+        check("aaaa", &["aaab", "aabb"], &["aaab", "aabb"]);
+        check("aaaaaaaaa", &["aaaaaaaab", "aaaaaabbb"], &["aaaaaaaab"]);
+        check(&"a".repeat(LONGEST), &[&"a".repeat(LONGEST)], &[&"a".repeat(LONGEST)]);
+        check(&"a".repeat(LONGEST + 1), &[&"a".repeat(LONGEST + 1)], &[]);
+    }
 }

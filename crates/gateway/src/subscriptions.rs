@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::feed::{Feed, tagged};
 use crate::gateway::{Gateway, Inner};
-use crate::relay::{declares_tasks, log_for};
+use crate::relay::{declares_tasks, log_for, takes_levels};
 use crate::session::Session;
 use crate::surfaces::{named, resource_not_found};
 use crate::uris::with_uri;
@@ -39,8 +39,7 @@ impl Gateway {
         // Those that come up later, and modern ones, are told with the next request.
         let telling = self.upstreams().into_iter().map(|upstream| async move {
             if let State::Ready(ready) = upstream.state()
-                && ready.tools.features.logging
-                && ready.peer.revision.era() == Era::Legacy
+                && takes_levels(ready.peer.revision.era(), ready.tools.features)
             {
                 ready.link.want_level(level).await;
             }

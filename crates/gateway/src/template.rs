@@ -81,6 +81,12 @@ mod tests {
         check("s://q{?a,b}", "s://q", true);
         check("s://q{?a,b}", "s://q?a=1&b=2", true);
         check("s://{unclosed", "s://x", false);
+        check("{scheme}://x", "a://x", true);
+        check("{scheme}://x", "a/b://x", false);
+        check("s://a,{b}", "s://a,1", true);
+        check("s://a,{b}", "s://a,1/2", false);
+        check("s://{_b}", "s://1/2", false);
+        check("s://{b,c}", "s://1/2", true);
         check("{+a}{+b}{+c}{+d}{+e}!", &"x".repeat(10_000), false);
     }
 }

@@ -16,7 +16,7 @@ fn upstream(name: &str) -> Upstream {
     start(Server::new(name.parse().unwrap(), launch, &GatewaySettings::default()))
 }
 
-fn start(server: Server) -> Upstream {
+pub(crate) fn start(server: Server) -> Upstream {
     Upstream::start(
         server,
         Surroundings {
@@ -243,4 +243,107 @@ async fn turns_are_kept() {
     let after = merge(SHAPE, &offers(&[share(&upstream, &[("t", json!({"new": 1}))])]), Some(&before));
     let turn = |catalog: &Catalog| catalog.route("m__t").unwrap().turn.clone().unwrap();
     assert!(Arc::ptr_eq(&turn(&before), &turn(&after)));
+}
+
+/// The route of the only Rust tool.
+pub(crate) fn of_native(all: &[Arc<Registered>]) -> Arc<Route> {
+    let catalog = Catalog::merge(SHAPE, all, &offers(&[]), &Raw::literal("{}"), None);
+    Arc::clone(catalog.listed().next().unwrap())
+}
+
+fn items(names: &[&str]) -> bridgehead_upstream::Items {
+    let item = |name: &&str| {
+        let definition = Raw::encode(&json!({"name": name, "uri": name, "uriTemplate": name}));
+        Arc::new(bridgehead_upstream::Item { name: (*name).to_owned(), definition, held: None })
+    };
+    names.iter().map(item).collect()
+}
+
+/// A share with these prompts, resources and templates.
+fn share_of_items(
+    upstream: &Upstream,
+    queues: &Queues,
+    [prompts, resources, templates]: [&[&str]; 3],
+) -> Share {
+    let mut share = Share::new(upstream, Vec::new(), None, true, &HashSet::new(), queues);
+    (share.prompts, share.resources, share.templates) = (items(prompts), items(resources), items(templates));
+    share
+}
+
+/// ERA-1, CAT-6: what did not change is taken over from the merge before; what did is told, for the list that it
+/// concerns, and is merged anew.
+#[tokio::test]
+async fn lists_of_items_follow_their_servers() {
+    let (upstreams, queues) = ([upstream("a"), upstream("b")], Queues::default());
+    let three: [&[&str]; 3] = [&["p"], &["x://r"], &["x://{t}"]];
+    let [one, other] =
+        [&upstreams[0], &upstreams[1]].map(|upstream| Arc::new(share_of_items(upstream, &queues, three)));
+    let both = [Arc::clone(&one), Arc::clone(&other)];
+    let before = merge(SHAPE, &offers(&both), None);
+    let taken_over = |after: &Catalog| {
+        [
+            Arc::ptr_eq(&after.prompts, &before.prompts),
+            Arc::ptr_eq(&after.resources, &before.resources),
+            Arc::ptr_eq(&after.templates, &before.templates),
+        ]
+    };
+    let check = |what: &str, offers: &Offers, taken: [bool; 3], changed: Changed| {
+        let after = merge(SHAPE, offers, Some(&before));
+        assert_eq!(taken_over(&after), taken, "{what}");
+        assert_eq!(after.changed(&before), changed, "{what}");
+        after
+    };
+    check("nothing is new", &offers(&both), [true; 3], Changed::NONE);
+    check("one is starting", &Offers { starting: 1, ..offers(&both) }, [false; 3], Changed::NONE);
+    check("one is gone", &offers(&both[..1]), [false; 3], Changed::PROMPTS);
+    let mut unlisted = offers(&both);
+    unlisted.all[1].listed = false;
+    check("one is not listed", &unlisted, [false; 3], Changed::PROMPTS);
+    check(
+        "the order is another",
+        &offers(&[Arc::clone(&other), Arc::clone(&one)]),
+        [false; 3],
+        Changed::PROMPTS,
+    );
+    let new = |change: fn(&mut Share)| {
+        let mut share = share_of_items(&upstreams[1], &queues, three);
+        [&mut share.prompts, &mut share.resources, &mut share.templates]
+            .into_iter()
+            .zip([&other.prompts, &other.resources, &other.templates])
+            .for_each(|(new, known)| *new = Arc::clone(known));
+        change(&mut share);
+        offers(&[Arc::clone(&one), Arc::new(share)])
+    };
+    let with_prompt = check(
+        "another prompt",
+        &new(|share| share.prompts = items(&["p", "q"])),
+        [false, true, true],
+        Changed::PROMPTS,
+    );
+    let listed: Vec<&str> = with_prompt.prompts.listed().map(|entry| &*entry.name).collect();
+    assert_eq!(listed, ["a__p", "b__p", "b__q"]);
+    check(
+        "another resource",
+        &new(|share| share.resources = items(&["y://r"])),
+        [true, false, true],
+        Changed::RESOURCES,
+    );
+    check(
+        "another template",
+        &new(|share| share.templates = items(&["y://{t}"])),
+        [true, true, false],
+        Changed::RESOURCES,
+    );
+    let told = check(
+        "it tells of changes now",
+        &new(|share| share.features.subscribe = true),
+        [false; 3],
+        Changed::NONE,
+    );
+    let entry = |catalog: &Catalog, name: &str| Arc::clone(catalog.prompts.get(name).unwrap());
+    assert!(entry(&told, "b__p").place.features.subscribe, "asked for at what the server is now");
+    assert!(Arc::ptr_eq(&entry(&told, "a__p"), &entry(&before, "a__p")), "who did not change is as before");
+    let elsewhere = share_of_items(&upstream("b"), &Queues::default(), three);
+    let elsewhere = merge(SHAPE, &offers(&[Arc::clone(&one), Arc::new(elsewhere)]), Some(&before));
+    assert!(!entry(&elsewhere, "b__p").place.upstream.is(&upstreams[1]), "another server of that name");
 }

@@ -11,10 +11,15 @@ use crate::error::CallError;
 /// How much of it runs at once, whatever the machine has.
 const MOST: usize = 4;
 
-/// The places for such work; half of the machine is left to those who serve.
+/// The places for such work.
 pub(crate) fn places() -> Arc<Semaphore> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    Arc::new(Semaphore::new((threads / 2).clamp(1, MOST)))
+    Arc::new(Semaphore::new(share(threads)))
+}
+
+/// How many of a machine's threads such work may have; half of them are left to those who serve.
+fn share(threads: usize) -> usize {
+    (threads / 2).clamp(1, MOST)
 }
 
 impl Chain {
@@ -40,5 +45,27 @@ impl Chain {
         });
         done.await
             .map_err(|error| CallError::new(Code::HandlerError, format!("a check did not end: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half of the machine, but one place at the least and four at the most.
+    #[test]
+    fn half_of_the_machine_is_left() {
+        #[track_caller]
+        fn check(threads: usize, expected: usize) {
+            assert_eq!(share(threads), expected, "{threads} threads");
+        }
+        check(1, 1);
+        check(2, 1);
+        check(3, 1);
+        check(4, 2);
+        check(6, 3);
+        check(7, 3);
+        check(8, 4);
+        check(64, 4);
     }
 }

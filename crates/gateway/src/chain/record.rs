@@ -109,7 +109,7 @@ impl Record {
     /// Writes the exit event and hands the outcome on unchanged: a failing exit is ours to note.
     pub(super) fn exit(mut self, outcome: Outcome) -> Outcome {
         let Some(open) = self.open.take() else { return outcome };
-        if !matches!(&outcome, Outcome::Result(_, result) if !result.is_error) {
+        if has_failed(&outcome) {
             open.counters.failed.fetch_add(1, Ordering::Relaxed);
         }
         let retryable = matches!(&outcome, Outcome::Failed(error) if error.code.retryable());
@@ -247,6 +247,14 @@ fn sink_panicked(logger: &Logger, panic: &(dyn Any + Send)) -> AuditError {
     AuditError::Failed("the sink panicked".to_owned())
 }
 
+/// Whether a call counts as failed: what its tool calls an error does, too.
+fn has_failed(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Result(_, result) => result.is_error,
+        Outcome::Relayed(_) | Outcome::Failed(_) => true,
+    }
+}
+
 fn ending(outcome: &Outcome) -> Ending {
     match outcome {
         Outcome::Result(body, result) => {
@@ -261,5 +269,43 @@ fn ending(outcome: &Outcome) -> Ending {
             let message = error.message.clone();
             Ending::Error { code: Cow::Borrowed(error.code.as_str()), message, details }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_wire::{Raw, RpcError};
+
+    use super::*;
+    use crate::error::CallError;
+    use crate::relay::Input;
+
+    /// SRV-7, PIPE-6: what counts as failed, and how the end of each is written down.
+    #[test]
+    fn how_calls_end() {
+        #[track_caller]
+        fn check(outcome: &Outcome, failed: bool, expected: &str) {
+            assert_eq!(has_failed(outcome), failed, "{expected}");
+            let written = match ending(outcome) {
+                Ending::Result { body, is_error } => {
+                    format!("{is_error} {}", String::from_utf8(body.to_vec()).unwrap())
+                }
+                Ending::Error { code, message, details } => {
+                    format!(
+                        "{code} {message} {:?}",
+                        details.map(|it| String::from_utf8(it.to_vec()).unwrap())
+                    )
+                }
+                Ending::Cancelled => "cancelled".to_owned(),
+            };
+            assert_eq!(written, expected);
+        }
+        let result = |text| crate::errand::read(Raw::literal(text), Input::Refused).unwrap();
+        check(&result(r#"{"content":[]}"#), false, r#"false {"content":[]}"#);
+        check(&result(r#"{"content":[],"isError":true}"#), true, r#"true {"content":[],"isError":true}"#);
+        let relayed = RpcError::with_data(-7, "no", &serde_json::json!([1]));
+        check(&Outcome::Relayed(relayed), true, r#"-7 no Some("[1]")"#);
+        let failed = CallError::new(Code::ProviderTimeout, "late");
+        check(&Outcome::Failed(failed), true, "PROVIDER_TIMEOUT late None");
     }
 }

@@ -76,3 +76,38 @@ fn refuse(route: &Route, issues: &Value) -> CallError {
     )
     .with_details(&json!({"issues": issues}))
 }
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_config::Mode;
+
+    use super::*;
+    use crate::native::NativeTool;
+
+    /// PIPE-3: arguments that fit are what the handler gets; those that do not are refused with where and why, and so
+    /// are two of the same name.
+    #[test]
+    fn arguments_by_schema() {
+        #[track_caller]
+        fn check(arguments: &'static str, expected: &Result<Value, (&str, &str)>) {
+            let schema =
+                json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+            let tool = NativeTool::new("t", "", schema, |_, _| std::future::pending());
+            let mut all = Vec::new();
+            Registered::add(&mut all, tool, Mode::Full).unwrap();
+            let route = crate::catalog::tests::of_native(&all);
+            for effort in [Effort::Brief, Effort::Full] {
+                let read = read(&route, &Raw::literal(arguments), effort);
+                let read = read.map_err(|unfit| {
+                    let issues = json!(issues(unfit));
+                    (issues[0]["path"].clone(), issues[0]["schemaPath"].clone())
+                });
+                let expected = expected.clone().map_err(|(path, schema)| (json!(path), json!(schema)));
+                assert_eq!(read, expected, "{arguments}");
+            }
+        }
+        check(r#"{"n":1,"m":[true]}"#, &Ok(json!({"n": 1, "m": [true]})));
+        check("{}", &Err(("", "/required")));
+        check(r#"{"n":"1"}"#, &Err(("/n", "/properties/n/type")));
+    }
+}

@@ -12,6 +12,7 @@ use bridgehead_testkit::{Behaviour, Crash, Mock};
 use serde_json::{Value, json};
 
 use crate::support::Fixture;
+use crate::telemetry::Lines;
 
 fn mock() -> Mock {
     Mock::legacy()
@@ -101,6 +102,45 @@ async fn box_05_a_crash_touches_no_other_call() {
     let hang = hang.unwrap_err();
     assert_eq!(hang["data"]["code"], "PROVIDER_TIMEOUT", "{hang}");
     assert!(lives(std::process::id()) && well.is_ok(), "{well:?}");
+    assert!(fixture.call("pid", json!({})).await.is_ok());
+    fixture.end().await;
+}
+
+/// POOL-11, BOX-4: a call whose process ends before it serves has another, three at the most; then it is told that it
+/// may be made again. The processes that the gateway would have waiting are none of these.
+#[tokio::test]
+async fn a_call_whose_processes_do_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (broken, calls) = (folder.path().join("broken"), folder.path().join("calls"));
+    let fixture = Fixture::start(&[("m", mock())], |options| {
+        alone(options);
+        let server = &mut options.servers[0];
+        // No others wait for a call of a lazy server before its first.
+        (server.lazy, server.era) = (true, bridgehead_config::EraChoice::Legacy);
+        let bridgehead_config::Launch::Stdio(stdio) = &mut server.launch else { unreachable!() };
+        let script = format!(
+            "[ ! -e '{}' ] || {{ echo >> '{}'; exit 7; }}; exec \"$@\"",
+            broken.display(),
+            calls.display()
+        );
+        let program = std::mem::replace(&mut stdio.command, "/bin/sh".to_owned());
+        let args = std::mem::take(&mut stdio.args);
+        stdio.args = ["-c".to_owned(), script, "sh".to_owned(), program].into_iter().chain(args).collect();
+    });
+    fixture.names().await;
+    let lines = Lines::default();
+    let _listening = lines.listen_to_spans();
+    std::fs::write(&broken, "").unwrap();
+    let started = || std::fs::read_to_string(&calls).unwrap_or_default().lines().count();
+    let error = tokio::select! {
+        answer = fixture.call("pid", json!({})) => answer.unwrap_err(),
+        () = until("too many were started", || started() > 30) => panic!("{}", started()),
+    };
+    let told = ["code", "retryable", "mayHaveRun"].map(|key| error["data"][key].clone());
+    assert_eq!(json!(told), json!(["PROVIDER_UNAVAILABLE", true, false]), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("exit status 7"), "{error}");
+    assert_eq!(lines.closed("acquire").len(), 3, "one for each process that was waited for");
+    std::fs::remove_file(&broken).unwrap();
     assert!(fixture.call("pid", json!({})).await.is_ok());
     fixture.end().await;
 }

@@ -583,6 +583,20 @@ async fn a_page_that_has_to_be_visited_first() {
         client.answer(gateway, "locked", &again, json!({key.clone(): {"action": "decline"}})).await.unwrap();
     assert_eq!((&done["isError"], &done["resultType"]), (&json!(true), &json!("complete")), "{done}");
 
+    // Nobody is sent to the same page for ever.
+    let mut outcome = client.ask(gateway, "locked").await;
+    for round in 1..=3 {
+        assert_eq!(outcome["resultType"], "input_required", "{round}: {outcome}");
+        let agreed = json!({keys(&outcome)[0].clone(): {"action": "accept"}});
+        outcome = client.answer(gateway, "locked", &outcome, agreed).await.unwrap();
+    }
+    assert_eq!(
+        (&outcome["isError"], &outcome["resultType"]),
+        (&json!(true), &json!("complete")),
+        "{outcome}"
+    );
+    assert!(outcome["content"][0]["text"].as_str().unwrap().contains("sign in first"), "{outcome}");
+
     let none = Client { capabilities: json!({"elicitation": {}}), ..Client::new() };
     let error = none.call(gateway, "locked", json!({})).await.unwrap_err();
     assert_eq!(error["code"], -32021, "{error}");

@@ -391,8 +391,12 @@ async fn a_call_is_given_up_whoever_runs_it() {
         .tool("wait", Behaviour::HangUntilCancelled)
         .tool("report", Behaviour::ReportCancelled);
     for isolation in [Isolation::Shared, Isolation::Call] {
-        let fixture =
-            Fixture::start(&[("m", mock.clone())], |options| options.servers[0].isolation = isolation);
+        let folder = tempfile::tempdir().unwrap();
+        let said = folder.path().join("said");
+        let pings =
+            || std::fs::read_to_string(&said).unwrap_or_default().matches(r#""method":"ping""#).count();
+        let mock = mock.clone().transcript(&said);
+        let fixture = Fixture::start(&[("m", mock)], |options| options.servers[0].isolation = isolation);
         fixture.gateway.settled().await;
         let [mine, theirs] = [Session::new(), Session::new()];
         let call = |session: &Session, tool: &'static str| {
@@ -410,6 +414,7 @@ async fn a_call_is_given_up_whoever_runs_it() {
         for reason in [CancelReason::Client, CancelReason::Timeout] {
             let given_up = call(&mine, "hang");
             until(|| running() == 3).await;
+            let before = pings();
             assert!(cancel("hang", reason), "{isolation:?}");
             let error = given_up.await.unwrap().unwrap_err();
             let message = error["message"].as_str().unwrap();
@@ -424,6 +429,15 @@ async fn a_call_is_given_up_whoever_runs_it() {
                 }
             }
             until(|| running() == 2).await;
+            match reason {
+                CancelReason::Timeout => until(|| pings() > before).await,
+                // What is sent after a probe is written down after it.
+                CancelReason::Client if isolation == Isolation::Shared => {
+                    fixture.call_as(&theirs, LEGACY, "report").await.unwrap();
+                    assert_eq!(pings(), before, "who was given up for no fault of its own is not probed");
+                }
+                CancelReason::Client => {}
+            }
         }
         assert!(!cancel("hang", CancelReason::Client), "{isolation:?}: it runs no more");
         if isolation == Isolation::Shared {

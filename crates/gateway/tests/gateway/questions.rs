@@ -11,7 +11,7 @@ use bridgehead_wire::{Abilities, Message, Object, Raw, RequestMeta, Revision};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::support::{Fixture, TRANSPORTS, at, everywhere, until};
@@ -38,6 +38,17 @@ pub(crate) struct Client {
     desk: Desk,
     questioner: Questioner,
     pub(crate) told: mpsc::Receiver<Value>,
+    /// How many of its calls have not ended.
+    running: watch::Sender<usize>,
+}
+
+/// A call that runs, counted until all that belongs to it has ended.
+struct Running(watch::Sender<usize>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.send_modify(|running| *running -= 1);
+    }
 }
 
 impl Client {
@@ -52,7 +63,7 @@ impl Client {
         let questioner = Questioner::new(abilities, desk.clone(), Sent(sender));
         let session = Session::new();
         session.declare(abilities);
-        Self { revision, session, questioner, desk, told }
+        Self { revision, session, questioner, desk, told, running: watch::Sender::new(0) }
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -69,7 +80,10 @@ impl Client {
         let params = Object::parse(&Raw::encode(&json!({"name": tool, "arguments": {}}))).unwrap();
         let meta = RequestMeta::read(Some(&params)).unwrap();
         let ask = Ask { method: "tools/call".into(), params, meta, id: None };
+        self.running.send_modify(|running| *running += 1);
+        let running = Running(self.running.clone());
         tokio::spawn(async move {
+            let _running = running;
             let caller = Caller {
                 principal: Principal::local(),
                 revision,
@@ -84,8 +98,18 @@ impl Client {
         })
     }
 
+    /// What it is told next. Nothing more comes once its calls have ended.
     pub(crate) async fn next(&mut self) -> Value {
-        tokio::time::timeout(Duration::from_secs(60), self.told.recv()).await.unwrap().unwrap()
+        let mut running = self.running.subscribe();
+        let told = async {
+            tokio::select! {
+                biased;
+                told = self.told.recv() => told,
+                _ = running.wait_for(|running| *running == 0) => self.told.try_recv().ok(),
+            }
+        };
+        let told = tokio::time::timeout(Duration::from_secs(60), told).await.unwrap();
+        told.unwrap_or_else(|| panic!("the calls have ended, and nothing was told"))
     }
 
     pub(crate) fn answer(&self, message: &Value) -> bool {

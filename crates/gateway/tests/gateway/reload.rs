@@ -143,3 +143,25 @@ async fn a_stop_ends_a_reload() {
     fixture.end().await;
     leaks.assert_clean().await;
 }
+
+/// POOL-11: what went with a removed server says so until a server of that name is back, whatever else is configured
+/// meanwhile; then it is that server's to know.
+#[tokio::test]
+async fn what_is_gone_is_remembered_until_its_server_is_back() {
+    let fixture = Fixture::start(&[("a", mock("a")), ("b", mock("b"))], |_| ());
+    let gateway = &fixture.gateway;
+    gateway.settled().await;
+    let [a, b] = configured(gateway).try_into().unwrap();
+    let leaks = LeakCheck::start();
+    assert_eq!(gateway.reload(vec![a.clone()]).await.removed, names(&["b"]));
+    assert_eq!(call(gateway, "b__pid").await.unwrap_err(), "mcp_restart_failed");
+    let c = server("c", &mock("c"), &leaks);
+    assert_eq!(gateway.reload(vec![a.clone(), c.clone()]).await.added, names(&["c"]));
+    assert_eq!(call(gateway, "b__pid").await.unwrap_err(), "mcp_restart_failed", "still gone");
+    let back = Server { filter: ToolFilter::new(["*"], ["slow"]).unwrap(), ..b };
+    assert_eq!(gateway.reload(vec![a, c, back]).await.added, names(&["b"]));
+    assert!(call(gateway, "b__pid").await.is_ok());
+    assert_eq!(call(gateway, "b__slow").await.unwrap_err(), "PROVIDER_TOOL_UNKNOWN", "it is back");
+    fixture.end().await;
+    leaks.assert_clean().await;
+}

@@ -200,7 +200,10 @@ async fn servers_that_ask_too_much() {
             let asked = client.next().await;
             client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}));
         }
-        let error = call.await.unwrap().unwrap_err();
+        let error = tokio::select! {
+            outcome = call => outcome.unwrap().unwrap_err(),
+            asked = client.told.recv() => panic!("it is asked once more: {asked:?}"),
+        };
         assert!(error["message"].as_str().unwrap().contains("10 times"), "{error}");
         assert!(client.told.try_recv().is_err());
     }

@@ -330,3 +330,49 @@ async fn a_subscription_to_nothing() {
     empty.end().await;
     fixture.end().await;
 }
+
+/// What the client is told next; a client that is told nothing has waited long enough.
+async fn told_soon(feed: &Feed) -> Value {
+    decoded(&tokio::time::timeout(Duration::from_secs(15), feed.next()).await.unwrap())
+}
+
+/// ERA-1: where URIs are told apart by server, a resource that changed is named as its clients know it.
+#[tokio::test]
+async fn a_changed_resource_is_told_apart_by_server() {
+    let servers = [("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))];
+    let fixture = Fixture::start(&servers, |options| {
+        options.settings.resource_uris = bridgehead_config::ResourceUris::Rewrite;
+    });
+    fixture.gateway.settled().await;
+    let client = Client::new(&fixture, LEGACY);
+    let feed = client.feed();
+    for server in ["a", "b"] {
+        let uri = format!("bridgehead+{server}:{server}://r");
+        client.ask("resources/subscribe", json!({"uri": uri}), None).await.unwrap();
+        let update = json!({"name": format!("{server}__update"), "arguments": {}});
+        client.ask("tools/call", update, None).await.unwrap();
+        let message = told_soon(&feed).await;
+        assert_eq!(message["method"], "notifications/resources/updated");
+        assert_eq!(message["params"], json!({"uri": format!("{uri}/part")}));
+    }
+    fixture.end().await;
+}
+
+/// ERA-1: a log line that belongs to no request names its server where there are several, and only there.
+#[tokio::test]
+async fn log_lines_of_no_request_name_their_server() {
+    for (servers, expected) in [(&["a"][..], "l"), (&["a", "b"][..], "a/l")] {
+        let servers: Vec<_> = servers.iter().map(|name| (*name, mock(Mock::legacy(), name))).collect();
+        let fixture = Fixture::start(&servers, |_| ());
+        fixture.gateway.settled().await;
+        let client = Client::new(&fixture, LEGACY);
+        let feed = client.feed();
+        client.ask("logging/setLevel", json!({"level": "error"}), None).await.unwrap();
+        let tool = if servers.len() > 1 { "a__log" } else { "log" };
+        client.ask("tools/call", json!({"name": tool, "arguments": {}}), None).await.unwrap();
+        let message = told_soon(&feed).await;
+        assert_eq!(message["method"], "notifications/message");
+        assert_eq!(message["params"], json!({"level": "error", "logger": expected, "data": 1.0}));
+        fixture.end().await;
+    }
+}

@@ -1,6 +1,7 @@
 //! Prompts, resources, templates and completion of several servers, in both eras.
 
 use bridgehead_config::ResourceUris;
+use bridgehead_gateway::ServerState;
 use bridgehead_testkit::{Behaviour, Mock, RpcError, Verbatim};
 use bridgehead_wire::Revision;
 use serde_json::{Value, json};
@@ -236,5 +237,53 @@ async fn resources_told_apart_by_server() {
     }
     let refused = error(&fixture, LEGACY, "resources/read", json!({"uri": "bridgehead+nobody:x:y"})).await;
     assert_eq!(refused["code"], -32002);
+    fixture.end().await;
+}
+
+/// ERA-1: what nobody lists is asked of all who have resources: the first that has it answers. Where nobody has it and
+/// one has failed, the failure is told: it may have it.
+#[tokio::test]
+async fn an_unlisted_resource_is_looked_for_everywhere() {
+    let unusable = || Ok(Verbatim::from("[]"));
+    let mut one = mock(Mock::legacy(), "a");
+    for uri in ["only://b", "no://where"] {
+        one = one.replies_about("resources/read", uri, missing());
+    }
+    for uri in ["fails://a", "fails://both"] {
+        one = one.replies_about("resources/read", uri, unusable());
+    }
+    let mut other = mock(Mock::modern(), "b");
+    for uri in ["no://where", "fails://both"] {
+        other = other.replies_about("resources/read", uri, missing());
+    }
+    let fixture = Fixture::start(&[("a", one), ("b", other)], |_| ());
+    fixture.gateway.settled().await;
+    for (uri, expected) in [("any://thing", "a"), ("only://b", "b"), ("fails://a", "b")] {
+        let read = result(&fixture, LEGACY, "resources/read", json!({"uri": uri})).await;
+        assert_eq!(read["contents"][0]["text"], expected, "{uri}");
+    }
+    let refused = error(&fixture, LEGACY, "resources/read", json!({"uri": "no://where"})).await;
+    assert_eq!(
+        (&refused["code"], &refused["message"]),
+        (&json!(-32002), &json!("no server has this resource"))
+    );
+    let failed = error(&fixture, LEGACY, "resources/read", json!({"uri": "fails://both"})).await;
+    assert_eq!(failed["data"]["code"], "PROVIDER_INVALID_OUTPUT", "{failed}");
+    fixture.end().await;
+}
+
+/// SRV-3: a resource that several may have is not looked for before those are there that are starting: one of them may
+/// list it.
+#[tokio::test]
+async fn a_resource_waits_for_who_may_list_it() {
+    let late = mock(Mock::legacy(), "c").list_delay_ms(1_500);
+    let servers = [("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b")), ("c", late)];
+    let fixture =
+        Fixture::start(&servers, |options| options.settings.list_wait = std::time::Duration::from_secs(60));
+    let serves = |server: usize| fixture.gateway.status().upstreams[server].state == ServerState::Ready;
+    crate::support::until(|| serves(0) && serves(1)).await;
+    assert!(!serves(2), "the third takes its time");
+    let read = result(&fixture, LEGACY, "resources/read", json!({"uri": "c://one"})).await;
+    assert_eq!(read["contents"][0]["text"], "c");
     fixture.end().await;
 }

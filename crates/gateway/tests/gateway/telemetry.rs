@@ -34,12 +34,12 @@ impl Lines {
         self.listen_with(FmtSpan::NONE)
     }
 
-    fn listen_to_spans(&self) -> tracing::subscriber::DefaultGuard {
+    pub(crate) fn listen_to_spans(&self) -> tracing::subscriber::DefaultGuard {
         self.listen_with(FmtSpan::CLOSE)
     }
 
     /// The lines that tell of the end of a span of this name.
-    fn closed(&self, span: &str) -> Vec<String> {
+    pub(crate) fn closed(&self, span: &str) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         let closes = |line: &&str| {
             let spans = line.split(" bridgehead_").next().unwrap_or_default().trim_end_matches(':');
@@ -190,6 +190,46 @@ async fn what_is_wrong_with_tools_is_logged() {
     assert_eq!(lines.levels("a tool handler panicked"), ["ERROR"]);
     let line = lines.line("a tool handler panicked");
     assert!(line.contains("tool=\"cursed\"") && line.contains("its words"), "{line}");
+    fixture.end().await;
+}
+
+/// CAT-4, HOUR-11: what the configuration says about tools that a server does not have is a warning, with what may have
+/// been meant, and is told again only when it has become another one.
+#[tokio::test]
+async fn what_the_configuration_says_in_vain_is_logged_once() {
+    let lines = Lines::default();
+    let _listening = lines.listen();
+    let grow = |name: &str| Behaviour::AddTool(Box::new(Tool::new(name, Behaviour::Echo)));
+    let mock = Mock::legacy()
+        .capabilities(r#"{"tools":{"listChanged":true}}"#)
+        .tool("read", Behaviour::Echo)
+        .tool("grow", grow("other"))
+        .tool("mend", grow("wirte"));
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        let server = &mut options.servers[0];
+        server.filter = ToolFilter::new(["*"], ["m__Read", "wirte"]).unwrap();
+        server.tools.insert("reed".to_owned(), ToolOverride::default());
+    });
+    fixture.gateway.settled().await;
+    let denied = "`tools_denied`: `m__Read` fits none of its tools, so it does nothing; did you mean `read`?";
+    let other = "`tools_denied`: `wirte` fits none of its tools, so it does nothing";
+    let setting = "`tools.reed` is about none of its tools, so it does nothing; did you mean `read`?";
+    let told = |words: &str| lines.levels(words).len();
+    for words in [denied, other, setting] {
+        assert_eq!(lines.levels(words), ["WARN"], "{words}");
+        assert!(lines.line(words).contains("mcp:m"), "{words}");
+    }
+    let findings = fixture.gateway.status().upstreams[0].findings.clone();
+    assert_eq!(findings, [denied, other, setting]);
+
+    let mut changes = fixture.gateway.catalog_changes();
+    changes.mark_unchanged();
+    fixture.call("grow", json!({})).await.unwrap();
+    changes.changed().await.unwrap();
+    assert_eq!([denied, other, setting].map(told), [1, 1, 1], "it is the same as before");
+    fixture.call("mend", json!({})).await.unwrap();
+    crate::support::until(|| fixture.gateway.status().upstreams[0].findings.len() == 2).await;
+    assert_eq!([denied, other, setting].map(told), [2, 1, 2], "one of them has been mended");
     fixture.end().await;
 }
 

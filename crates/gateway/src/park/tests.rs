@@ -1,0 +1,145 @@
+//! Parked calls on a paused clock; what the server does is a future that is made here.
+
+use futures_util::FutureExt;
+use serde_json::{Value, json};
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn subject() -> Subject {
+    Subject::of("p", "tools/call", &Object::empty())
+}
+
+fn put(park: &Arc<Park>) -> BoxFuture<'static, Answer> {
+    park.put(&Method::RootsList, &Raw::literal("{}").into(), PATIENCE)
+}
+
+fn done() -> Outcome {
+    Ok(Raw::literal(r#"{"done":true}"#).into())
+}
+
+/// A call that asks once, and then does what `then` does.
+async fn begin<F: Future<Output = Outcome> + Send + 'static>(
+    parks: &Arc<Parks>,
+    then: impl FnOnce(Arc<Park>) -> F + Send + 'static,
+) -> Result<Value, RpcError> {
+    let park = Arc::new(Park::new(Abilities::NONE, CorrelationId::mint(), None));
+    let work = {
+        let park = Arc::clone(&park);
+        async move {
+            put(&park).await?;
+            then(park).await
+        }
+    };
+    let outcome = parks.begin(park, work.boxed(), subject, &Raw::literal("{}")).await;
+    outcome.map(|result| result.to_raw().decode().unwrap())
+}
+
+/// Comes back with an answer to the first question.
+async fn resume(parks: &Arc<Parks>, asked: &Value) -> Result<Value, RpcError> {
+    let responses = Some(Raw::literal(r#"{"q1":{"roots":[]}}"#));
+    let state = asked["requestState"].as_str().unwrap();
+    let outcome = parks.resume(state, &subject(), responses, None, &Raw::literal("{}")).await.unwrap();
+    outcome.map(|result| result.to_raw().decode().unwrap())
+}
+
+#[track_caller]
+fn asks(outcome: &Value, keys: &[&str]) {
+    let asked: Vec<&String> = outcome["inputRequests"].as_object().unwrap().keys().collect();
+    assert_eq!(asked, keys, "{outcome}");
+}
+
+/// ERA-1: what a server asks and takes back in the same breath is not asked; the client has the end, or what is asked
+/// after it.
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_back_in_a_later_round_is_not_asked() {
+    let parks = Arc::<Parks>::default();
+    let asked = begin(&parks, |park| async move {
+        let taken_back = put(&park);
+        sleep(TOGETHER / 2).await;
+        drop(taken_back);
+        sleep(TOGETHER * 4).await;
+        done()
+    });
+    let asked = asked.await.unwrap();
+    asks(&asked, &["q1"]);
+    assert_eq!(resume(&parks, &asked).await.unwrap(), json!({"done": true}));
+    assert_eq!(parks.count(), 0);
+
+    let asked = begin(&parks, |park| async move {
+        let taken_back = put(&park);
+        sleep(TOGETHER / 2).await;
+        drop(taken_back);
+        sleep(TOGETHER * 4).await;
+        put(&park).await?;
+        done()
+    });
+    let asked = asked.await.unwrap();
+    asks(&resume(&parks, &asked).await.unwrap(), &["q3"]);
+}
+
+/// ERA-2: a call that has ended asks nothing: its client has the end, also where a question was never taken back.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_has_ended_asks_nothing() {
+    let parks = Arc::<Parks>::default();
+    let asked = begin(&parks, |park| async move {
+        tokio::spawn(put(&park));
+        sleep(TOGETHER / 2).await;
+        done()
+    });
+    let asked = asked.await.unwrap();
+    assert_eq!(resume(&parks, &asked).await.unwrap(), json!({"done": true}));
+}
+
+/// POOL-12: calls are parked again when a gateway is started once more, and none while it is closed.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_starts_again_parks_again() {
+    let parks = Arc::<Parks>::default();
+    let before = begin(&parks, |_| async { done() }).await.unwrap();
+    parks.close().await;
+    assert_eq!(parks.count(), 0);
+    assert_eq!(resume(&parks, &before).await.unwrap_err().message(), not_valid().message());
+    let refused = begin(&parks, |_| async { done() }).await.unwrap_err();
+    assert!(refused.message().contains("too many calls"), "{refused:?}");
+    parks.reopen();
+    let asked = begin(&parks, |_| async { done() }).await.unwrap();
+    assert_eq!(resume(&parks, &asked).await.unwrap(), json!({"done": true}));
+    // Whoever closes it once more waits for what is left of the calls, and for nothing else.
+    begin(&parks, |_| async { done() }).await.unwrap();
+    parks.close().await;
+    assert_eq!(parks.count(), 0);
+}
+
+/// ERA-2: only so many calls are parked at once.
+#[tokio::test(start_paused = true)]
+async fn parked_calls_are_bounded() {
+    let parks = Arc::<Parks>::default();
+    let other = Arc::new(Park::new(Abilities::NONE, CorrelationId::mint(), None));
+    let id = |number: usize| (number as u128).to_le_bytes();
+    parks.table.lock().parked.extend((1..MOST).map(|number| (id(number), Arc::clone(&other))));
+    begin(&parks, |_| async { done() }).await.unwrap();
+    assert_eq!(parks.count(), MOST);
+    assert!(begin(&parks, |_| async { done() }).await.is_err());
+    parks.table.lock().parked.remove(&id(1));
+    begin(&parks, |_| async { done() }).await.unwrap();
+}
+
+/// ERA-2: a client may come back as long as its server is patient, and a moment more; then its call is over.
+#[tokio::test(start_paused = true)]
+async fn a_client_has_its_time_to_come_back() {
+    #[track_caller]
+    fn is_over(outcome: Result<Value, RpcError>, expected: bool) {
+        match outcome {
+            Ok(result) => assert_eq!((result, expected), (json!({"done": true}), false)),
+            Err(error) => assert_eq!((error.message(), expected), (not_valid().message(), true)),
+        }
+    }
+    let (parks, moment) = (Arc::<Parks>::default(), Duration::from_millis(5));
+    for (away, expected) in [(PATIENCE + GRACE - moment, false), (PATIENCE + GRACE + moment, true)] {
+        let asked = begin(&parks, |_| async { done() }).await.unwrap();
+        sleep(away).await;
+        is_over(resume(&parks, &asked).await, expected);
+        assert_eq!(parks.count(), 0, "{away:?}");
+    }
+}
