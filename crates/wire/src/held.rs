@@ -157,7 +157,7 @@ impl Account {
     }
 
     /// A reservation of no bytes, to grow.
-    pub fn nothing(self: &Arc<Self>) -> Reservation {
+    fn nothing(self: &Arc<Self>) -> Reservation {
         Reservation { account: Arc::clone(self), bytes: 0 }
     }
 
@@ -199,13 +199,6 @@ impl Reservation {
         self.account.held.fetch_sub(bytes, Ordering::Relaxed);
         self.account.budget.held.fetch_sub(bytes, Ordering::Relaxed);
     }
-
-    /// Takes what another one of the same peer holds.
-    pub fn absorb(&mut self, mut other: Self) {
-        if Arc::ptr_eq(&self.account, &other.account) {
-            self.bytes += std::mem::take(&mut other.bytes);
-        }
-    }
 }
 
 impl Drop for Reservation {
@@ -241,7 +234,7 @@ mod tests {
         first.grow(10).unwrap();
         assert_eq!((one.held(), budget.held(), first.bytes()), (40, 40, 40));
         first.shrink(10);
-        first.absorb(one.reserve(5).unwrap());
+        first.grow(5).unwrap();
         assert_eq!((one.held(), budget.held(), first.bytes()), (35, 35, 35));
         let comforts: Vec<Arc<Comfort>> = (0..2).map(|_| Arc::new(Comfort(Mutex::default()))).collect();
         for comfort in &comforts {
