@@ -100,8 +100,12 @@ pub(super) struct Tests {
 }
 
 impl Tests {
-    /// Builds all tests and runs those that are wanted once.
-    pub(super) fn record(tree: &Tree, wanted: impl Fn(&Test) -> bool) -> Result<Self> {
+    /// Builds all tests and runs those that are wanted once, until the deadline.
+    pub(super) fn record(
+        tree: &Tree,
+        deadline: Option<Instant>,
+        wanted: impl Fn(&Test) -> bool,
+    ) -> Result<Self> {
         let mut listed = list(tree)?;
         listed.retain(wanted);
         println!("{} tests are run once to see which mutants each comes across", listed.len());
@@ -109,6 +113,9 @@ impl Tests {
         let recorded = Mutex::new(Vec::new());
         let failed = Mutex::new(Vec::new());
         in_parallel(tree, &listed, |place, test| {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
+            }
             place.set("record")?;
             let began = Instant::now();
             let ended = place.run(tree, test, Effort::Thorough.patience())?;
@@ -136,6 +143,9 @@ impl Tests {
             bail!("{} of {} tests fail without a mutant", failed.len(), listed.len());
         }
         let mut all = recorded.into_inner().unwrap_or_default();
+        if all.len() + failed.len() < listed.len() {
+            println!("  the time was enough for {} of them", all.len() + failed.len());
+        }
         all.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(Self::of(all))
     }
@@ -187,6 +197,11 @@ impl Tests {
             }
         }
         Ok(if hung > 0 { Verdict::TimedOut } else { Verdict::Missed(tests.len()) })
+    }
+
+    /// Whether some test comes across a mutant.
+    pub(super) fn reach(&self, id: u32) -> bool {
+        self.by_mutant.contains_key(&id)
     }
 
     /// For the next shard.
