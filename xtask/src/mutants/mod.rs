@@ -158,7 +158,7 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
     let tests =
         Tests::record(&tree, Some(deadline - CI_TIME / 3), |test| packages.contains(&test.package.as_str()))?;
     // Where a few tests were seen only, those that come across a mutant may not be among them.
-    let open = mutants.keys().filter(|id| !tree.left_out.contains(id) && tests.reach(**id));
+    let open = mutants.keys().filter(|id| !tree.left_out.contains(id) && tests.know(**id));
     let open: Vec<(u32, Effort)> = open.map(|id| (*id, Effort::Quick)).collect();
     let mut results = Results::none(&folder, &mutants)?;
     judge(&tree, &tests, &open, deadline, &mut results, &mutants)?;

@@ -97,6 +97,8 @@ pub(super) struct Tests {
     all: Vec<Test>,
     /// The tests that come across a mutant, the best ones first.
     by_mutant: BTreeMap<u32, Vec<usize>>,
+    /// Whether there was time to see them all.
+    complete: bool,
 }
 
 impl Tests {
@@ -143,14 +145,15 @@ impl Tests {
             bail!("{} of {} tests fail without a mutant", failed.len(), listed.len());
         }
         let mut all = recorded.into_inner().unwrap_or_default();
-        if all.len() + failed.len() < listed.len() {
+        let complete = all.len() + failed.len() == listed.len();
+        if !complete {
             println!("  the time was enough for {} of them", all.len() + failed.len());
         }
         all.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(Self::of(all))
+        Ok(Self::of(all, complete))
     }
 
-    fn of(all: Vec<Test>) -> Self {
+    fn of(all: Vec<Test>, complete: bool) -> Self {
         let mut by_mutant: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (index, test) in all.iter().enumerate() {
             for id in &test.reached {
@@ -162,7 +165,7 @@ impl Tests {
                 (all[*index].reached.len() as u128) * (all[*index].took.as_millis() + 30)
             });
         }
-        Self { all, by_mutant }
+        Self { all, by_mutant, complete }
     }
 
     /// Tries mutants, until the deadline, and says what became of each.
@@ -199,9 +202,9 @@ impl Tests {
         Ok(if hung > 0 { Verdict::TimedOut } else { Verdict::Missed(tests.len()) })
     }
 
-    /// Whether some test comes across a mutant.
-    pub(super) fn reach(&self, id: u32) -> bool {
-        self.by_mutant.contains_key(&id)
+    /// Whether it is known which tests come across a mutant, if any does.
+    pub(super) fn know(&self, id: u32) -> bool {
+        self.complete || self.by_mutant.contains_key(&id)
     }
 
     /// For the next shard.
@@ -232,7 +235,7 @@ impl Tests {
                 reached,
             })
         });
-        tests.collect::<Option<Vec<_>>>().map(Self::of)
+        tests.collect::<Option<Vec<_>>>().map(|all| Self::of(all, true))
     }
 }
 
