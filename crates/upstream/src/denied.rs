@@ -145,6 +145,8 @@ mod tests {
             );
         }
         check("it just ended", ", which may be why");
+        check("Error: ENOENT: no such file or directory, open '/srv/elsewhere/x'", ", which may be why");
+        check("listening on a socket, connected to /run/x", ", which may be why");
         check(
             "the server ended; its stderr ends: npm error code EACCES\nnpm error syscall mkdtemp\n\
              npm error path /home/u/.npm/_cacache\nnpm error errno -13",

@@ -574,6 +574,27 @@ mod tests {
         assert_eq!(record.facts().last_error.unwrap().1, "gone, token=[redacted]");
     }
 
+    /// What is wrong with a list of tools has a line each, and is known until the next list.
+    #[test]
+    fn findings_are_kept_until_the_next_list() {
+        let record = Records::default().of("a");
+        record.found(vec!["one".to_owned(), "two".to_owned()]);
+        assert_eq!(record.facts().findings, ["one", "two"]);
+        record.found(Vec::new());
+        assert!(record.facts().findings.is_empty());
+        assert_eq!(texts(&record), ["one", "two"]);
+        assert!(record.tail(2).iter().all(|line| line.source == LineSource::Gateway));
+    }
+
+    /// What is shown of a record names its server and none of its lines.
+    #[test]
+    fn a_record_is_shown_without_its_lines() {
+        let records = Records::default();
+        records.of("a").line(LineSource::Stderr, "said");
+        assert_eq!(format!("{:?}", records.of("a")), r#"Record { server: "a", .. }"#);
+        assert_eq!(format!("{records:?}"), "Records { servers: 1, .. }");
+    }
+
     #[test]
     fn everything_worth_a_line_gets_one() {
         let none = || Vec::<Arc<str>>::new();

@@ -382,6 +382,93 @@ mod tests {
         }
     }
 
+    /// What has been written to the peer since the last look, a message for each line.
+    async fn written(stream: &Stream) -> Vec<String> {
+        let mut out = Vec::new();
+        let writing = stream.write(&mut out);
+        // Nobody closes the outbox, so that it would wait for more.
+        assert!(tokio::time::timeout(Duration::from_millis(10), writing).await.is_err());
+        String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// A request of somebody who can be asked for roots, and was asked under these ids.
+    async fn asked(stream: &Arc<Stream>, ids: &[u64]) -> StreamExchange {
+        let mut exchange = stream.open(Purpose::Ordinary, Abilities::ALL);
+        exchange.send(&Method::ToolsCall, &Spliced::from(bridgehead_wire::Raw::literal("{}"))).await;
+        assert_eq!(written(stream).await.len(), 1);
+        for id in ids {
+            let question = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"roots/list\"}}\n");
+            stream.read(question.as_bytes()).await;
+        }
+        exchange
+    }
+
+    async fn next(exchange: &mut StreamExchange) -> Event {
+        std::future::poll_fn(|context| exchange.poll_next(context)).await
+    }
+
+    /// ERA-1: every question gets exactly one answer: that of its client, else, when its call has ended, a refusal, also
+    /// where nobody has looked at it yet. One that was taken back gets none.
+    #[tokio::test(start_paused = true)]
+    async fn every_question_is_answered_once() {
+        let stream = Arc::new(Stream::new("m", 100));
+        let mut exchange = asked(&stream, &[7, 8, 9]).await;
+        for _ in 0..2 {
+            assert!(matches!(next(&mut exchange).await, Event::Asked(_)));
+        }
+        let answer = Spliced::from(bridgehead_wire::Raw::literal(r#"{"roots":[]}"#));
+        for _ in 0..2 {
+            exchange.reply(&8.into(), Ok(&answer));
+        }
+        exchange.reply(&5.into(), Ok(&answer));
+        assert_eq!(written(&stream).await, [r#"{"jsonrpc":"2.0","id":8,"result":{"roots":[]}}"#]);
+        drop(exchange);
+        let refused = written(&stream).await;
+        assert!(refused[0].starts_with(r#"{"jsonrpc":"2.0","id":7,"error":"#), "{refused:?}");
+        assert!(refused[1].starts_with(r#"{"jsonrpc":"2.0","id":9,"error":"#), "{refused:?}");
+        assert!(refused.len() == 3 && refused[2].contains("notifications/cancelled"), "{refused:?}");
+
+        let mut exchange = asked(&stream, &[7, 8]).await;
+        let taken_back = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#;
+        stream.read(format!("{taken_back}\n").as_bytes()).await;
+        for _ in 0..3 {
+            next(&mut exchange).await;
+        }
+        exchange.reply(&7.into(), Ok(&answer));
+        assert!(written(&stream).await.is_empty(), "it was taken back");
+        drop(exchange);
+        let refused = written(&stream).await;
+        assert!(refused[0].starts_with(r#"{"jsonrpc":"2.0","id":8,"error":"#), "{refused:?}");
+        assert!(refused.len() == 2 && refused[1].contains("notifications/cancelled"), "{refused:?}");
+    }
+
+    /// POOL-10: a request that is given up is cancelled at the peer if it was sent and has no answer, and never while it is
+    /// part of a handshake.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_cancelled() {
+        for (purpose, sent, answered, expected) in [
+            (Purpose::Ordinary, true, false, 1),
+            (Purpose::Standing, true, false, 1),
+            (Purpose::Handshake, true, false, 0),
+            (Purpose::Ordinary, false, false, 0),
+            (Purpose::Ordinary, true, true, 0),
+        ] {
+            let stream = Arc::new(Stream::new("m", 100));
+            let mut exchange = stream.open(purpose, Abilities::NONE);
+            if sent {
+                exchange.send(&Method::Ping, &Spliced::from(bridgehead_wire::Raw::literal("{}"))).await;
+                written(&stream).await;
+            }
+            assert_eq!(exchange.was_sent(), sent);
+            if answered {
+                stream.read(&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n"[..]).await;
+            }
+            drop(exchange);
+            let told = written(&stream).await;
+            assert_eq!(told.len(), expected, "{purpose:?}, sent: {sent}, answered: {answered}: {told:?}");
+        }
+    }
+
     /// BOUND-1: what is owed to a peer that reads nothing, and cannot wait, ends it when there is no room for it.
     #[tokio::test]
     async fn a_peer_that_cannot_be_answered() {

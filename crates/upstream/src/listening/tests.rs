@@ -1,0 +1,131 @@
+//! What a modern server is asked to tell, when, and what is made of its answers.
+
+use bridgehead_wire::Revision;
+use futures_util::FutureExt;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::core::Watch;
+use crate::testing::{self, Far};
+
+const ALL: &str = r#"{"tools":{"listChanged":true},"resources":{"subscribe":true},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+
+struct Listener {
+    far: Far,
+    link: Link,
+    core: std::sync::Arc<Core>,
+    _driven: AbortOnDropHandle<()>,
+}
+
+/// A server of these capabilities that is listened to.
+fn listen(capabilities: &'static str, watched: &[Watched]) -> (Listener, Vec<Watch>) {
+    let core = testing::core(testing::unusable());
+    let watches =
+        watched.iter().map(|watched| core.watch(watched.clone(), CancellationToken::new())).collect();
+    let (link, far) = testing::link();
+    let mut listening = Listening::new(&testing::peer(Revision::MODERN, capabilities));
+    let driven = tokio::spawn({
+        let (link, core) = (link.clone(), std::sync::Arc::clone(&core));
+        async move { listening.go_on(&link, &core).await }
+    });
+    (Listener { far, link, core, _driven: AbortOnDropHandle::new(driven) }, watches)
+}
+
+impl Listener {
+    /// The next listen: its id, and what it is for.
+    async fn next(&mut self) -> (Value, Value) {
+        let asked = self.far.next().await;
+        assert_eq!(asked["method"], "subscriptions/listen", "{asked}");
+        (asked["id"].clone(), asked["params"]["notifications"].clone())
+    }
+
+    async fn acknowledge(&mut self, id: &Value) {
+        let params = json!({"_meta": {"io.modelcontextprotocol/subscriptionId": id}});
+        let method = "notifications/subscriptions/acknowledged";
+        self.far.say(json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
+    }
+
+    async fn end(&mut self, id: &Value) {
+        self.far.say(json!({"jsonrpc": "2.0", "id": id, "result": {}})).await;
+    }
+
+    async fn refuse(&mut self, id: &Value, code: i64) {
+        let error = json!({"code": code, "message": "no"});
+        self.far.say(json!({"jsonrpc": "2.0", "id": id, "error": error})).await;
+    }
+
+    /// Fails if anything is sent within an hour.
+    async fn is_quiet(&mut self) {
+        let sent = tokio::time::timeout(Duration::from_secs(3_600), self.far.lines.next_line()).await;
+        assert!(sent.is_err(), "{sent:?}");
+    }
+}
+
+fn task(id: &str) -> Watched {
+    Watched::Task(id.to_owned())
+}
+
+/// ERA-1: a listen that ended is asked for again after 1, 2, 4 … and at most 60 s, and after 1 s again once one was
+/// acknowledged.
+#[tokio::test(start_paused = true)]
+async fn a_listen_that_ended_is_asked_for_again_ever_later() {
+    let (mut listener, _) = listen(ALL, &[]);
+    let (mut id, wanted) = listener.next().await;
+    assert_eq!(wanted, json!({"toolsListChanged": true}));
+    for acknowledged in [false, true] {
+        if acknowledged {
+            listener.acknowledge(&id).await;
+        }
+        for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
+            listener.end(&id).await;
+            let ended = Instant::now();
+            id = listener.next().await.0;
+            assert_eq!(ended.elapsed().as_secs(), pause, "acknowledged: {acknowledged}");
+        }
+    }
+    listener.refuse(&id, -32601).await;
+    listener.is_quiet().await;
+}
+
+/// ERA-1: only its answer ends a listen; what else comes for it does not.
+#[tokio::test(start_paused = true)]
+async fn only_an_answer_ends_a_listen() {
+    let (mut listener, _) = listen(ALL, &[]);
+    let (id, _) = listener.next().await;
+    for _ in 0..3 {
+        listener.acknowledge(&id).await;
+        let params = json!({"progressToken": id, "progress": 1});
+        let told = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
+        listener.far.say(told).await;
+    }
+    listener.is_quiet().await;
+    assert_eq!(listener.link.lists_changed().now_or_never(), None, "nothing was missed");
+    listener.end(&id).await;
+    let (id, _) = listener.next().await;
+    listener.acknowledge(&id).await;
+    let doubted = tokio::time::timeout(Duration::from_secs(1), listener.link.lists_changed()).await;
+    assert_eq!(doubted, Ok(Lists::TOOLS), "something may have changed in between");
+}
+
+/// ERA-1: tasks that a server refuses a listen with are left out of the next. A listen that ends later, or without an
+/// error, says nothing against them.
+#[tokio::test(start_paused = true)]
+async fn only_a_refusal_makes_tasks_forgotten() {
+    let (mut listener, _watches) = listen(ALL, &[task("t"), Watched::Resource("a://r".to_owned())]);
+    let all = json!({"toolsListChanged": true, "resourceSubscriptions": ["a://r"], "taskIds": ["t"]});
+    let (id, wanted) = listener.next().await;
+    assert_eq!(wanted, all);
+    listener.end(&id).await;
+    let (id, wanted) = listener.next().await;
+    assert_eq!(wanted, all, "it ended without an error");
+    listener.acknowledge(&id).await;
+    listener.core.followed.subscribe().wait_for(|followed| followed.len() == 2).await.unwrap();
+    listener.refuse(&id, -32000).await;
+    let (id, wanted) = listener.next().await;
+    assert_eq!(wanted, all, "it had been acknowledged");
+    listener.refuse(&id, -32000).await;
+    let (_, wanted) = listener.next().await;
+    assert_eq!(wanted, json!({"toolsListChanged": true, "resourceSubscriptions": ["a://r"]}));
+}
