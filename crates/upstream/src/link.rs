@@ -505,46 +505,4 @@ pub(crate) const CLIENT_INFO: &str =
     concat!(r#"{"name":"bridgehead","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing;
-
-    /// A link is open until it has ended; the first reason stays, and is what every request hears.
-    #[tokio::test]
-    async fn a_link_is_open_until_it_ends() {
-        let (link, _far) = testing::link();
-        let mut waits = link.open(Purpose::Ordinary);
-        assert!(link.is_open() && link.ended().is_none());
-        assert_eq!(link.in_flight(), 1);
-        let first = LinkError::Closed("first".into());
-        link.end(first.clone());
-        link.end(LinkError::Closed("second".into()));
-        assert!(!link.is_open());
-        assert_eq!((link.ended(), link.in_flight()), (Some(first.clone()), 0));
-        assert_eq!(waits.answer().await.unwrap_err(), first);
-        assert_eq!(link.open(Purpose::Ordinary).answer().await.unwrap_err(), first, "also a later one");
-    }
-
-    /// ERA-1: log lines are asked for once for each level that brings more.
-    #[tokio::test(start_paused = true)]
-    async fn a_level_is_sent_where_it_brings_more() {
-        let (link, mut far) = testing::link();
-        for (level, sent) in [(Level::Error, true), (Level::Alert, false), (Level::Info, true)] {
-            let wanting = async {
-                link.want_level(level).await;
-                link.notify(&Method::Initialized, None).await;
-            };
-            let hearing = async {
-                let mut heard = far.next().await;
-                if sent {
-                    assert_eq!(heard["method"], "logging/setLevel", "{heard}");
-                    assert_eq!(heard["params"]["level"], level.as_str());
-                    far.say(json!({"jsonrpc": "2.0", "id": heard["id"], "result": {}})).await;
-                    heard = far.next().await;
-                }
-                assert_eq!(heard["method"], "notifications/initialized", "{level:?}: {heard}");
-            };
-            tokio::join!(wanting, hearing);
-        }
-    }
-}
+mod tests;

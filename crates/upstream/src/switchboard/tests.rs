@@ -141,10 +141,7 @@ fn a_question_is_taken_back() {
     let other = board.register(board.next_id(), Purpose::Ordinary);
     assert!(ask(&board, 7).is_none());
     for params in [r#"{"requestId":7}"#, r#"{"reason":"of nothing"}"#] {
-        say(
-            &board,
-            format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#),
-        );
+        say(&board, format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#));
     }
     assert_eq!(waiting(&slot), ["asked 7", "withdrawn 7"]);
     assert!(waiting(&other).is_empty());
