@@ -165,6 +165,10 @@ mod tests {
             "Error: EACCES: permission denied, open '/srv/papers/index.db'",
             " and probably misses `/srv/papers/index.db` in its `files.write`",
         );
+        check(
+            "open /var/x: Permission denied\nmkdir /var/x: Permission denied\nopen /var/x: Permission denied",
+            " and probably misses `/var/x` in its `files.write`",
+        );
         check("mkdir: cannot create directory ‘/srv/drafts/x’: Permission denied", ", which may be why");
         check(
             "npm error code EAI_AGAIN\nnpm error request failed, reason: getaddrinfo EAI_AGAIN host",

@@ -593,6 +593,7 @@ mod tests {
         records.of("a").line(LineSource::Stderr, "said");
         assert_eq!(format!("{:?}", records.of("a")), r#"Record { server: "a", .. }"#);
         assert_eq!(format!("{records:?}"), "Records { servers: 1, .. }");
+        assert_eq!(format!("{:?}", LineSink::new(|_| ())), "LineSink");
     }
 
     #[test]
@@ -614,6 +615,20 @@ mod tests {
         let cancelled =
             Detail::InitFinished { outcome: InitOutcome::Cancelled, tools: 0, duration_ms: 1, error: None };
         check(&cancelled, Some("did not come up: cancelled"));
+        let serves =
+            |tools| Detail::InitFinished { outcome: InitOutcome::Ready, tools, duration_ms: 7, error: None };
+        check(&serves(1), Some("serves 1 tool, after 7 ms"));
+        check(&serves(2), Some("serves 2 tools, after 7 ms"));
+        let probe = |error: Option<&str>| Detail::Probe {
+            kind: bridgehead_events::ProbeKind::Ping,
+            duration_ms: 3,
+            error: error.map(|text| Excerpt::new(&Redactor::default(), text)),
+        };
+        check(&probe(Some("late")), Some("is not well: late"));
+        check(&probe(None), None);
+        let reason = Excerpt::new(&Redactor::default(), "");
+        let exited = Detail::ProcessExited { pid: 5, status: "exit status 3".to_owned(), reason };
+        check(&exited, Some("its process 5 ended with exit status 3"));
     }
 
     #[test]

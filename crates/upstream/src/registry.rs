@@ -149,6 +149,10 @@ mod tests {
         assert_eq!(registry.len(), 1);
         second.release();
         assert!(registry.is_empty() && second.is_released());
+        let alone = registry.attach(testing::unusable(), testing::surroundings());
+        alone.release();
+        assert!(registry.is_empty());
+        tokio::time::timeout(Duration::from_secs(10), alone.stop()).await.expect("nothing is left of it");
     }
 
     /// POOL-1: whoever attaches to a server whose supervisor has panicked gets another one.

@@ -77,6 +77,22 @@ impl From<String> for Refusal {
     }
 }
 
+impl From<&ConnectError> for Refusal {
+    fn from(error: &ConnectError) -> Self {
+        Self {
+            sandbox: error.is_of_sandbox(),
+            ran: !matches!(error, ConnectError::Spawn(_)),
+            lasting: error.is_lasting(),
+            walls: match error {
+                ConnectError::Spawn(SpawnError::NotExecutable { .. }) => true,
+                ConnectError::Spawn(error) => error.is_of_sandbox(),
+                _ => true,
+            },
+            reason: error.to_string(),
+        }
+    }
+}
+
 impl Supervisor {
     pub(crate) fn new(
         core: Arc<Core>,
@@ -372,17 +388,7 @@ impl Supervisor {
             let (mut process, peer) =
                 connect(&self.server, environment, *limit, &self.record, self.core.scope.offer(), warm_up)
                     .await
-                    .map_err(|error| Refusal {
-                        sandbox: error.is_of_sandbox(),
-                        ran: !matches!(error, ConnectError::Spawn(_)),
-                        lasting: error.is_lasting(),
-                        walls: match &error {
-                            ConnectError::Spawn(SpawnError::NotExecutable { .. }) => true,
-                            ConnectError::Spawn(error) => error.is_of_sandbox(),
-                            _ => true,
-                        },
-                        reason: error.to_string(),
-                    })?;
+                    .map_err(|error| Refusal::from(&error))?;
             let link = process.link.clone();
             let core = Arc::downgrade(&self.core);
             link.on_notice(move |notice| {

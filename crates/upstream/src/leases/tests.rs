@@ -75,7 +75,9 @@ async fn the_longest_unused_makes_way() {
 #[tokio::test(start_paused = true)]
 async fn a_process_is_used_again_by_whom_it_may_be() {
     let upstream = upstream(Interactive::Exclusive, 2, false);
+    drop(lease(&upstream, None).await.unwrap());
     let first = lease(&upstream, None).await.unwrap();
+    assert_eq!(upstream.leased(), 1, "there is room for another, and no need of one");
     let second = lease(&upstream, None).await.unwrap();
     assert!(!is_same(&first, &second));
     assert_eq!(lease(&upstream, None).await.map(drop), Err(Unavailable::AllLeased(2)));
@@ -104,5 +106,21 @@ async fn who_needs_none() {
         let upstream = upstream(interactive, 1, true);
         let leased = upstream.lease(abilities, keeper("a"), Instant::now()).await.unwrap();
         assert!(leased.is_none() && upstream.leased() == 0, "{interactive:?}");
+    }
+}
+
+/// HOUR-1: why there are others beside the shared one is told by its reason.
+#[tokio::test(start_paused = true)]
+async fn why_there_are_several() {
+    for (isolation, reason) in [(Isolation::Session, Reason::Isolation), (Isolation::Shared, Reason::Roots)] {
+        let server = Server { isolation, interactive: Interactive::Exclusive, ..testing::unusable() };
+        let upstream = Upstream::start(server, testing::surroundings());
+        assert!(upstream.reasons_beside().is_empty());
+        let own = [upstream.own(1).unwrap(), upstream.own(2).unwrap()];
+        assert_eq!(upstream.reasons_beside(), [(reason, 2)].into());
+        let questions = lease(&upstream, None).await.unwrap();
+        assert_eq!(upstream.reasons_beside(), [(reason, 2), (Reason::Questions, 1)].into());
+        drop((own, questions));
+        assert_eq!(upstream.reasons_beside(), [(Reason::Questions, 1)].into(), "it waits for another call");
     }
 }

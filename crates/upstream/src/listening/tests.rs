@@ -129,3 +129,22 @@ async fn only_a_refusal_makes_tasks_forgotten() {
     let (_, wanted) = listener.next().await;
     assert_eq!(wanted, json!({"toolsListChanged": true, "resourceSubscriptions": ["a://r"]}));
 }
+
+/// ERA-1: a server is asked for what it says that it tells, and not at all where that is nothing.
+#[tokio::test(start_paused = true)]
+async fn only_what_a_server_tells_is_asked_for() {
+    let watched = [task("t"), Watched::Resource("a://r".to_owned())];
+    for (capabilities, expected) in [
+        (r#"{"resources":{"subscribe":true}}"#, json!({"resourceSubscriptions": ["a://r"]})),
+        (r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#, json!({"taskIds": ["t"]})),
+        (
+            r#"{"prompts":{"listChanged":true},"resources":{"listChanged":true}}"#,
+            json!({"promptsListChanged": true, "resourcesListChanged": true}),
+        ),
+    ] {
+        let (mut listener, _watches) = listen(capabilities, &watched);
+        assert_eq!(listener.next().await.1, expected, "{capabilities}");
+    }
+    let (mut listener, _watches) = listen(r#"{"tools":{},"resources":{}}"#, &watched);
+    listener.is_quiet().await;
+}

@@ -155,3 +155,62 @@ fn ids_are_spread() {
     let all = [spread.hash_one(1_u64), spread.hash_one(2_u64), spread.hash_one("a"), spread.hash_one("b")];
     assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), 4, "{all:?}");
 }
+
+/// An error under an id that nobody used is the answer to the only request of a handshake, and to nothing else.
+#[test]
+fn a_foreign_error_ends_a_handshake_only() {
+    #[track_caller]
+    fn check(purposes: &[Purpose], outcome: &str, taken: bool) {
+        let board = Switchboard::new("s");
+        let slots: Vec<_> =
+            purposes.iter().map(|purpose| board.register(board.next_id(), *purpose)).collect();
+        say(&board, format!(r#"{{"jsonrpc":"2.0","id":"odd",{outcome}}}"#));
+        let answered = slots.iter().any(|slot| slot.has_event());
+        assert_eq!(answered, taken, "{purposes:?} {outcome}");
+    }
+    let (error, result) = (r#""error":{"code":-32600,"message":"no"}"#, r#""result":{}"#);
+    check(&[Purpose::Handshake], error, true);
+    check(&[Purpose::Handshake], result, false);
+    check(&[Purpose::Ordinary], error, false);
+    check(&[Purpose::Ordinary], result, false);
+    check(&[Purpose::Handshake, Purpose::Handshake], error, false);
+}
+
+/// ERA-1: what a server says outside of any request is handed on, each thing as what it is.
+#[test]
+fn notices_are_handed_on() {
+    let board = Switchboard::new("s");
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    board.on_notice({
+        let told = Arc::clone(&told);
+        move |notice| {
+            told.lock().push(match notice {
+                Notice::Updated(params) => format!("updated {}", params.as_str()),
+                Notice::Task(params) => format!("task {}", params.as_str()),
+                Notice::Log(params) => format!("log {}", params.as_str()),
+            });
+        }
+    });
+    for method in ["resources/updated", "tasks", "message", "no/such"] {
+        say(&board, format!(r#"{{"jsonrpc":"2.0","method":"notifications/{method}","params":{{"n":1}}}}"#));
+        say(&board, format!(r#"{{"jsonrpc":"2.0","method":"notifications/{method}"}}"#));
+    }
+    assert_eq!(*told.lock(), [r#"updated {"n":1}"#, r#"task {"n":1}"#, r#"log {"n":1}"#]);
+}
+
+/// CAT-2: lists that changed are told once, together, and only when some did.
+#[test]
+fn changed_lists_are_told_once() {
+    use futures_util::FutureExt;
+    let board = Switchboard::new("s");
+    let changed = || board.lists_changed().now_or_never();
+    assert_eq!(changed(), None);
+    for list in ["tools", "resources"] {
+        say(&board, format!(r#"{{"jsonrpc":"2.0","method":"notifications/{list}/list_changed"}}"#));
+    }
+    assert_eq!(changed(), Some(Lists::TOOLS | Lists::RESOURCES));
+    assert_eq!(changed(), None);
+    board.doubt(Lists::PROMPTS | Lists::TOOLS);
+    assert!(board.take_changed(Lists::TOOLS) && !board.take_changed(Lists::TOOLS));
+    assert_eq!(changed(), Some(Lists::PROMPTS));
+}

@@ -105,3 +105,24 @@ async fn processes_of_calls_are_not_told_of() {
         .filter(|delivery| matches!(delivery, Delivery::Event(event) if event.topic() == Topic::InitStarted));
     assert_eq!(started.count(), 1, "that of the server itself");
 }
+
+/// BOX-5: those that end while they wait are replaced, ever later, and not at all once the policy gives up.
+#[tokio::test(start_paused = true)]
+async fn what_ends_while_it_waits_is_replaced() {
+    for (attempts, replaced) in [(Some(0), false), (Some(3), true)] {
+        let around = testing::surroundings();
+        let policy = RestartPolicy { attempts, ..around.policy };
+        let server = Server { restart: false, isolation: Isolation::Call, ..testing::missing() };
+        let upstream = Upstream::start(server, Surroundings { policy, ..around });
+        let starts = || {
+            let lines = upstream.record().tail(usize::MAX);
+            lines.iter().filter(|line| &*line.text == "is being started").count()
+        };
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        let all = starts();
+        // The server itself, and the two that waited first.
+        assert_eq!(all > 3, replaced, "{attempts:?}: {all}");
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        assert_eq!(starts(), all, "it was given up");
+    }
+}
