@@ -1,4 +1,4 @@
-//! What a modern server is asked to tell, when, and what is made of its answers.
+//! What a server is asked to tell, when, and what is made of its answers.
 
 use bridgehead_wire::Revision;
 use futures_util::FutureExt;
@@ -19,13 +19,17 @@ struct Listener {
     _driven: AbortOnDropHandle<()>,
 }
 
-/// A server of these capabilities that is listened to.
+/// A modern server of these capabilities that is listened to.
 fn listen(capabilities: &'static str, watched: &[Watched]) -> (Listener, Vec<Watch>) {
+    listen_to(Revision::MODERN, capabilities, watched)
+}
+
+fn listen_to(revision: Revision, capabilities: &'static str, watched: &[Watched]) -> (Listener, Vec<Watch>) {
     let core = testing::core(testing::unusable());
     let watches =
         watched.iter().map(|watched| core.watch(watched.clone(), CancellationToken::new())).collect();
     let (link, far) = testing::link();
-    let mut listening = Listening::new(&testing::peer(Revision::MODERN, capabilities));
+    let mut listening = Listening::new(&testing::peer(revision, capabilities));
     let driven = tokio::spawn({
         let (link, core) = (link.clone(), std::sync::Arc::clone(&core));
         async move { listening.go_on(&link, &core).await }
@@ -146,5 +150,67 @@ async fn only_what_a_server_tells_is_asked_for() {
         assert_eq!(listener.next().await.1, expected, "{capabilities}");
     }
     let (mut listener, _watches) = listen(r#"{"tools":{},"resources":{}}"#, &watched);
+    listener.is_quiet().await;
+}
+
+/// ERA-1: another listen is asked for when something else is wanted, and takes the place of the old one only once it is
+/// acknowledged; the old one is cancelled then.
+#[tokio::test(start_paused = true)]
+async fn a_listen_is_replaced_by_the_next() {
+    let (mut listener, mut watches) = listen(ALL, &[task("t")]);
+    let (first, _) = listener.next().await;
+    listener.acknowledge(&first).await;
+    tokio::time::timeout(Duration::from_secs(1), watches[0].settled()).await.expect("it is acknowledged");
+    watches.push(listener.core.watch(Watched::Resource("a://r".to_owned()), CancellationToken::new()));
+    let settled = watches[1].settled();
+    tokio::pin!(settled);
+    let (second, wanted) = listener.next().await;
+    assert_eq!(
+        wanted,
+        json!({"toolsListChanged": true, "resourceSubscriptions": ["a://r"], "taskIds": ["t"]})
+    );
+    assert!(settled.as_mut().now_or_never().is_none(), "it is not acknowledged yet");
+    listener.acknowledge(&second).await;
+    tokio::time::timeout(Duration::from_secs(1), settled).await.expect("it is told from now on");
+    let cancelled = listener.far.next().await;
+    assert_eq!(
+        (&cancelled["method"], &cancelled["params"]["requestId"]),
+        (&json!("notifications/cancelled"), &first)
+    );
+    watches.clear();
+    let (third, wanted) = listener.next().await;
+    assert_eq!(wanted, json!({"toolsListChanged": true}));
+    listener.acknowledge(&third).await;
+    assert_eq!(listener.far.next().await["params"]["requestId"], second);
+    assert!(listener.core.followed.borrow().is_empty());
+}
+
+/// ERA-1: a legacy server is asked for each resource once, however many want it, and told when nobody does any more. One
+/// that does not answer is not waited for longer than ten seconds.
+#[tokio::test(start_paused = true)]
+async fn a_legacy_server_is_asked_for_single_resources() {
+    let resource = |uri: &str| Watched::Resource(uri.to_owned());
+    let watched = [resource("a://r"), resource("a://r"), task("t")];
+    let subscribes = r#"{"resources":{"subscribe":true,"listChanged":true}}"#;
+    let (mut listener, mut watches) = listen_to(Revision::V2025_11_25, subscribes, &watched);
+    listener.far.answer("resources/subscribe", json!({})).await;
+    tokio::time::timeout(Duration::from_secs(1), watches[0].settled()).await.expect("it is told from now on");
+    watches.push(listener.core.watch(resource("a://s"), CancellationToken::new()));
+    let asked = listener.far.next().await;
+    assert_eq!(
+        (&asked["method"], &asked["params"]),
+        (&json!("resources/subscribe"), &json!({"uri": "a://s"}))
+    );
+    let began = Instant::now();
+    tokio::time::timeout(Duration::from_secs(60), watches[3].settled()).await.expect("it goes on without");
+    assert_eq!(began.elapsed(), ANSWER);
+    assert_eq!(listener.far.next().await["method"], "notifications/cancelled");
+    drop(watches.remove(0));
+    listener.is_quiet().await;
+    drop(watches.remove(0));
+    listener.far.answer("resources/unsubscribe", json!({})).await;
+    listener.is_quiet().await;
+    assert_eq!(listener.core.followed.borrow().iter().collect::<Vec<_>>(), [&resource("a://s")]);
+    let (mut listener, _watches) = listen_to(Revision::V2025_11_25, r#"{"resources":{}}"#, &watched);
     listener.is_quiet().await;
 }
