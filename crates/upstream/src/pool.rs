@@ -234,7 +234,7 @@ mod tests {
         let taken = pool.take().unwrap();
         assert!(taken.is(&put[0]) && pool.take().is_none());
         let (instance, watch) = waiting();
-        pool.put(13, instance.clone(), watch);
+        pool.put(13, instance, watch);
         assert_eq!(pool.lost(13), Some(1), "the second in a row");
         let (instance, watch) = waiting();
         pool.put(14, instance.clone(), watch);
