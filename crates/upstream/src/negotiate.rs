@@ -347,7 +347,10 @@ mod tests {
             }
         });
         let writer = tokio::spawn(writing);
-        let outcome = negotiate(&link, Opening::Probe, Offer::Questions).await;
+        // A task like the others, so that each of them has its turn.
+        let negotiating =
+            tokio::spawn(async move { negotiate(&link, Opening::Probe, Offer::Questions).await });
+        let outcome = negotiating.await.unwrap();
         // Lets what was sent last arrive before the stream closes.
         tokio::time::sleep(Duration::from_millis(1)).await;
         writer.abort();
