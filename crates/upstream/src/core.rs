@@ -122,9 +122,10 @@ impl Core {
         core
     }
 
-    /// Whether it can still be attached to: not one that is being stopped, or whose runtime is gone.
+    /// Whether it can still be attached to: not one whose supervisor is gone, by a panic or with its runtime. One that is
+    /// being stopped is not found any more.
     pub(crate) fn is_alive(&self) -> bool {
-        !self.stop.is_cancelled() && self.state.has_changed().is_ok()
+        self.state.has_changed().is_ok()
     }
 
     /// Tells everybody who is attached, each under the name it has there.

@@ -145,6 +145,8 @@ mod tests {
             );
         }
         check("it just ended", ", which may be why");
+        check("Error: ENOENT: no such file or directory, open '/srv/elsewhere/x'", ", which may be why");
+        check("listening on a socket, connected to /run/x", ", which may be why");
         check(
             "the server ended; its stderr ends: npm error code EACCES\nnpm error syscall mkdtemp\n\
              npm error path /home/u/.npm/_cacache\nnpm error errno -13",
@@ -162,6 +164,10 @@ mod tests {
         check(
             "Error: EACCES: permission denied, open '/srv/papers/index.db'",
             " and probably misses `/srv/papers/index.db` in its `files.write`",
+        );
+        check(
+            "open /var/x: Permission denied\nmkdir /var/x: Permission denied\nopen /var/x: Permission denied",
+            " and probably misses `/var/x` in its `files.write`",
         );
         check("mkdir: cannot create directory ‘/srv/drafts/x’: Permission denied", ", which may be why");
         check(

@@ -111,6 +111,17 @@ mod tests {
         assert!(other.join().unwrap(), "each thread has its own");
     }
 
+    /// A thread that runs one runtime after the other has a door for each: nobody opens that of one that is gone.
+    #[test]
+    fn each_runtime_has_its_own() {
+        let [first, second] = std::array::from_fn(|_| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async { (Doorbell::here().unwrap(), Handle::current().id()) })
+        });
+        assert!(!Arc::ptr_eq(&first.0, &second.0));
+        assert_eq!(second.0.runtime.id(), second.1);
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_runtime_of_several_threads_has_no_door() {
         assert!(tokio::spawn(async { Doorbell::here().is_none() }).await.unwrap());

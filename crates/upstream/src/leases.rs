@@ -381,3 +381,6 @@ fn leased(server: &Server) -> Server {
     let idle = server.idle_timeout.unwrap_or(IDLE).min(IDLE);
     Server { idle_timeout: Some(idle), lazy: false, ..server.clone() }
 }
+
+#[cfg(test)]
+mod tests;

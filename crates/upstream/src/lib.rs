@@ -27,6 +27,8 @@ mod shelf;
 mod stream;
 mod supervisor;
 mod switchboard;
+#[cfg(test)]
+mod testing;
 mod transport;
 mod upstream;
 

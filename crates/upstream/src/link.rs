@@ -503,3 +503,6 @@ pub(crate) fn call_params(
 /// Who we are to servers.
 pub(crate) const CLIENT_INFO: &str =
     concat!(r#"{"name":"bridgehead","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,7 @@ use crate::catalog::{Features, Lists};
 use crate::core::{Core, Watched};
 use crate::link::{Event, Exchange, Link, Purpose, modern_params_declaring};
 use crate::negotiate::Peer;
+use crate::supervisor::sleep_until;
 
 /// How long after a listen ended the next is opened, at first and at most.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -98,7 +99,7 @@ impl Listening {
                 () = core.orders.watched.notified() => continue,
                 event = next(coming) => (true, event),
                 event = next(current) => (false, event),
-                () = until(again) => continue,
+                () = sleep_until(again) => continue,
             };
             match event {
                 Event::Acknowledged if is_new => {
@@ -234,9 +235,5 @@ async fn next(exchange: &mut Option<Exchange>) -> Event {
     }
 }
 
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => pending().await,
-    }
-}
+#[cfg(test)]
+mod tests;

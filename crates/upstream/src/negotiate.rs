@@ -140,8 +140,8 @@ async fn silent(link: &Link, mut probe: Exchange, offer: Offer) -> Result<Peer, 
             () = grace => break RpcError::new(code::INTERNAL_ERROR, "no answer"),
         }
     };
-    if discovered.is_none() && probe_open && refused.code() != code::INTERNAL_ERROR {
-        // A modern server that is slow answers in order: the probe's answer is due now.
+    if probe_open {
+        // A modern server that is slow may answer out of order: the probe's answer is due now, whatever the refusal says.
         if let Ok(outcome) = tokio::time::timeout(PATIENCE, probe.answer()).await
             && let Verdict::Modern(peer) = judge(outcome?)?
         {
@@ -347,7 +347,10 @@ mod tests {
             }
         });
         let writer = tokio::spawn(writing);
-        let outcome = negotiate(&link, Opening::Probe, Offer::Questions).await;
+        // A task like the others, so that each of them has its turn.
+        let negotiating =
+            tokio::spawn(async move { negotiate(&link, Opening::Probe, Offer::Questions).await });
+        let outcome = negotiating.await.unwrap();
         // Lets what was sent last arrive before the stream closes.
         tokio::time::sleep(Duration::from_millis(1)).await;
         writer.abort();
@@ -507,6 +510,43 @@ mod tests {
             _ => Some(vec![]),
         });
         assert_eq!(silent_on_initialize.await.0.unwrap().revision, Revision::MODERN);
+    }
+
+    /// A modern server that refuses the handshake first, with whatever code, is heard on the probe too. Where the probe has
+    /// its answer, nobody waits for another.
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_before_the_answer_to_the_probe() {
+        macro_rules! with_code {
+            ($($code:literal),*) => {$({
+                let (peer, _) = against(|message| match message["method"].as_str() {
+                    Some("initialize") => Some(vec![
+                        error(message, $code, &json!(null)),
+                        modern(&json!({"id": 1}), &["2026-07-28"]),
+                    ]),
+                    _ => Some(vec![]),
+                })
+                .await;
+                assert_eq!(peer.unwrap().revision, Revision::MODERN, "{}", $code);
+            })*};
+        }
+        with_code!(-32601, -32603, -32000);
+        let began = tokio::time::Instant::now();
+        let (neither, _) = against(|message| match message["method"].as_str() {
+            Some("initialize") => Some(vec![
+                error(&json!({"id": 1}), -32601, &json!(null)),
+                json!({"jsonrpc": "2.0", "id": "p", "method": "ping"}),
+            ]),
+            // The answer to its `ping`: what it said before has been heard.
+            None => Some(vec![error(&json!({"id": 2}), -32000, &json!(null))]),
+            _ => Some(vec![]),
+        })
+        .await;
+        assert!(matches!(neither, Err(NegotiateError::Refused { code: -32000, .. })), "{neither:?}");
+        assert_eq!(
+            began.elapsed().as_secs(),
+            PATIENCE.as_secs(),
+            "as long as the probe has the server to itself"
+        );
     }
 
     #[tokio::test(start_paused = true)]

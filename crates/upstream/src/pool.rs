@@ -206,9 +206,41 @@ mod tests {
     use bridgehead_config::{GatewaySettings, Launch, Stdio, ToolOverride};
 
     use super::*;
+    use crate::testing;
 
     fn seconds(count: u64) -> Limits {
         Limits { execution: Some(Duration::from_secs(count)), ..Limits::default() }
+    }
+
+    fn waiting() -> (Upstream, AbortOnDropHandle<()>) {
+        let instance = Upstream::start(testing::unusable(), testing::surroundings());
+        (instance, AbortOnDropHandle::new(tokio::spawn(std::future::pending())))
+    }
+
+    /// BOX-5: two wait, no more. The one that waits for longest is taken first, and one that has ended is let go of.
+    #[tokio::test]
+    async fn two_wait_for_their_calls() {
+        let pool = Pool::new(Limits::default());
+        let mut put = Vec::new();
+        for number in [10, 11] {
+            assert!(pool.wants(), "{number}");
+            let (instance, watch) = waiting();
+            put.push(instance.clone());
+            pool.put(number, instance, watch);
+        }
+        assert!(!pool.wants());
+        assert_eq!((pool.lost(12), pool.lost(11), pool.lost(11)), (None, Some(0), None));
+        assert!(put[1].is_released() && pool.wants());
+        let taken = pool.take().unwrap();
+        assert!(taken.is(&put[0]) && pool.take().is_none());
+        let (instance, watch) = waiting();
+        pool.put(13, instance, watch);
+        assert_eq!(pool.lost(13), Some(1), "the second in a row");
+        let (instance, watch) = waiting();
+        pool.put(14, instance.clone(), watch);
+        pool.empty();
+        assert!(instance.is_released() && pool.wants());
+        assert!(!taken.is_released(), "a call has it");
     }
 
     /// BOX-1: tools that differ only in how long they may run share processes, each of which may run as long as the most

@@ -124,3 +124,54 @@ impl Registry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use bridgehead_audit::SystemClock;
+
+    use super::*;
+    use crate::record::{LineSink, Records};
+    use crate::testing;
+    use crate::upstream::State;
+
+    /// POOL-1: a process stops when the last has left, and not before.
+    #[tokio::test]
+    async fn the_last_to_leave_stops_it() {
+        let registry = Registry::new();
+        let [first, second] =
+            std::array::from_fn(|_| registry.attach(testing::unusable(), testing::surroundings()));
+        assert!(first.is_same_process(&second) && registry.len() == 1);
+        first.release();
+        assert!(first.is_released() && !second.is_released());
+        assert_eq!(registry.len(), 1);
+        second.release();
+        assert!(registry.is_empty() && second.is_released());
+        let alone = registry.attach(testing::unusable(), testing::surroundings());
+        alone.release();
+        assert!(registry.is_empty());
+        tokio::time::timeout(Duration::from_secs(10), alone.stop()).await.expect("nothing is left of it");
+    }
+
+    /// POOL-1: whoever attaches to a server whose supervisor has panicked gets another one.
+    #[tokio::test]
+    async fn a_dead_supervisor_is_not_joined() {
+        let first = AtomicBool::new(true);
+        let sink = LineSink::new(move |_| assert!(!first.swap(false, Ordering::SeqCst), "a sink that fails"));
+        let records = Records::new(Arc::new(SystemClock::default()), Some(sink));
+        let surroundings = Surroundings { records, ..testing::surroundings() };
+        let registry = Registry::new();
+        let attach = || registry.attach(testing::missing(), surroundings.clone());
+        let dead = attach();
+        let mut states = dead.watch();
+        let gone = tokio::time::timeout(Duration::from_secs(10), states.wait_for(|_| false)).await;
+        assert!(gone.is_ok_and(|gone| gone.is_err()), "its supervisor is gone");
+        let next = attach();
+        assert!(!next.is_same_process(&dead));
+        next.settled().await;
+        assert!(matches!(next.state(), State::Restarting(_)), "{:?}", next.state());
+        assert!(attach().is_same_process(&next));
+    }
+}

@@ -36,17 +36,22 @@ struct Written<T> {
 /// What is kept of the server of this identity.
 pub(crate) async fn read(folder: &Path, identity: &Identity, server: &ServerName) -> Option<Listing> {
     let path = path(folder, identity);
-    let read = tokio::task::spawn_blocking(move || match std::fs::read_to_string(&path) {
-        Ok(text) => parse(&text).map(Some).map_err(io::Error::other),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    });
+    let read = tokio::task::spawn_blocking(move || kept(&path));
     match read.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
         Ok(listing) => listing,
         Err(error) => {
             debug!(server = %format_args!("mcp:{server}"), %error, "the kept list of tools is not usable");
             None
         }
+    }
+}
+
+/// What a file says; nothing if there is none, which is no fault.
+fn kept(path: &Path) -> io::Result<Option<Listing>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text).map(Some).map_err(io::Error::other),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -123,26 +128,18 @@ fn replace(folder: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     renamed
 }
 
-#[cfg(unix)]
 fn private_folder(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
 }
 
-#[cfg(not(unix))]
-fn private_folder(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).create(folder)
-}
-
-#[cfg(unix)]
 fn private_file(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
-#[cfg(not(unix))]
-fn private_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).open(path)
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.write(true).create_new(true).open(path)
 }
 
 #[cfg(test)]
@@ -194,6 +191,19 @@ mod tests {
         };
         check(&kept(r#"{"title":"no name"}"#, ""), "a tool that is none");
         check(&kept("", r#"{"title":"no name"}"#), "an entry that is none");
+    }
+
+    /// A file that is not there is no fault; one that cannot be read, or says nothing of use, is one for the log.
+    #[test]
+    fn only_what_is_there_can_be_at_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.json");
+        assert!(kept(&path).unwrap().is_none());
+        std::fs::write(&path, "{}").unwrap();
+        assert!(kept(&path).is_err());
+        std::fs::write(&path, render(&listing()).unwrap()).unwrap();
+        assert_eq!(kept(&path).unwrap().unwrap().len(), 2);
+        assert_ne!(kept(folder.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     /// The folder and the file are for the owner only, and nothing else stays behind.

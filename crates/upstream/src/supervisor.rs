@@ -77,6 +77,22 @@ impl From<String> for Refusal {
     }
 }
 
+impl From<&ConnectError> for Refusal {
+    fn from(error: &ConnectError) -> Self {
+        Self {
+            sandbox: error.is_of_sandbox(),
+            ran: !matches!(error, ConnectError::Spawn(_)),
+            lasting: error.is_lasting(),
+            walls: match error {
+                ConnectError::Spawn(SpawnError::NotExecutable { .. }) => true,
+                ConnectError::Spawn(error) => error.is_of_sandbox(),
+                _ => true,
+            },
+            reason: error.to_string(),
+        }
+    }
+}
+
 impl Supervisor {
     pub(crate) fn new(
         core: Arc<Core>,
@@ -94,8 +110,7 @@ impl Supervisor {
     pub(crate) async fn run(self) {
         let stop = self.core.stop.clone();
         // Kept over restarts, so that each finds it.
-        let starts_now = matches!(self.server.launch, Launch::Stdio(_)) && !self.core.lazy;
-        let _prepared = starts_now.then(bridgehead_process::prepare);
+        let _prepared = self.starts_now().then(bridgehead_process::prepare);
         let mut known = None;
         loop {
             let mut current = None;
@@ -129,6 +144,11 @@ impl Supervisor {
             self.become_state(State::Starting { since: Instant::now(), known: None });
         }
         self.become_state(State::Stopped);
+    }
+
+    /// Whether it begins with a process of ours.
+    fn starts_now(&self) -> bool {
+        matches!(self.server.launch, Launch::Stdio(_)) && !self.core.lazy
     }
 
     /// Brings the server up and keeps it up; returns when it will not be tried again. `known` is what it
@@ -368,17 +388,7 @@ impl Supervisor {
             let (mut process, peer) =
                 connect(&self.server, environment, *limit, &self.record, self.core.scope.offer(), warm_up)
                     .await
-                    .map_err(|error| Refusal {
-                        sandbox: error.is_of_sandbox(),
-                        ran: !matches!(error, ConnectError::Spawn(_)),
-                        lasting: error.is_lasting(),
-                        walls: match &error {
-                            ConnectError::Spawn(SpawnError::NotExecutable { .. }) => true,
-                            ConnectError::Spawn(error) => error.is_of_sandbox(),
-                            _ => true,
-                        },
-                        reason: error.to_string(),
-                    })?;
+                    .map_err(|error| Refusal::from(&error))?;
             let link = process.link.clone();
             let core = Arc::downgrade(&self.core);
             link.on_notice(move |notice| {
@@ -700,8 +710,8 @@ fn unenforceable(server: &Server) -> Option<String> {
     })
 }
 
-/// For ever, if there is no such time.
-async fn sleep_until(time: Option<Instant>) {
+/// Waits until then; for ever, if there is no such time.
+pub(crate) async fn sleep_until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
         None => std::future::pending().await,
@@ -717,3 +727,6 @@ fn random() -> f64 {
     f64::from(u32::from_ne_bytes(*uuid::Uuid::new_v4().as_bytes().first_chunk().unwrap_or(&[0; 4])))
         / f64::from(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -593,3 +593,6 @@ impl Upstream {
         owned.iter().filter_map(|own| own.attachment.upgrade()).map(Self).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,12 @@ use std::time::Duration;
 use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, Server, Stdio};
 use bridgehead_events::{Bus, Delivery, InitOutcome, Subscription, Topic};
 use bridgehead_testkit::{Behaviour, Initialize, LeakCheck, Mock, Probe};
-use bridgehead_upstream::{Registry, RestartPolicy, State, Surroundings, Unavailable, Upstream};
+use bridgehead_upstream::{
+    Event, Exchange, Lease, ProcessView, Purpose, Registry, RestartPolicy, State, Surroundings, Unavailable,
+    Upstream,
+};
+use bridgehead_wire::{Abilities, Method, Raw, Spliced};
+use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
@@ -392,6 +397,11 @@ async fn a_session_has_its_own() {
     drop(same);
     mine.stop().await;
     assert!(is_gone(pids[1]) && !is_gone(pids[0]) && !is_gone(pids[2]));
+    let mut known: Vec<u32> = shared.record().processes().iter().map(ProcessView::pid).collect();
+    known.sort_unstable();
+    let mut left = [pids[0], pids[2]];
+    left.sort_unstable();
+    assert_eq!(known, left, "what has ended is no process of it");
     shared.stop().await;
     assert!(is_gone(pids[0]) && is_gone(pids[2]), "nothing outlives the server it belongs to");
     assert!(matches!(theirs.acquire(soon()).await, Err(Unavailable::Stopped)));
@@ -456,5 +466,56 @@ async fn a_suspected_server_is_probed_out_of_turn() {
     let reason = is_replaced(&upstream, pid).await;
     assert!(reason.contains("health probe failed"), "{reason}");
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    world.end().await;
+}
+
+/// A call of a client that can be asked anything, on this very process.
+async fn open(upstream: &Upstream, tool: &str) -> Exchange {
+    let ready = upstream.acquire(soon()).await.unwrap();
+    let mut exchange = ready.link.open_for(Purpose::Ordinary, Abilities::ALL);
+    let params = json!({"name": tool, "arguments": {}});
+    exchange.send(&Method::ToolsCall, &Spliced::from(Raw::encode(&params))).await;
+    exchange
+}
+
+/// What a call of such a client uses instead of the shared process, if it need not wait for it.
+async fn lease(upstream: &Upstream) -> Result<Option<Lease>, Unavailable> {
+    upstream.lease(Abilities::ALL, None, Instant::now()).await
+}
+
+/// ERA-3: calls of clients that can be asked share a process until it was seen to ask; then one keeps clear of another, if
+/// there is room, and once a question was in doubt it waits for that.
+#[tokio::test]
+async fn a_call_keeps_clear_of_another_where_it_must() {
+    let world = World::new();
+    let form = json!({"message": "who?", "requestedSchema": {"type": "object", "properties": {}}});
+    let mock = mock()
+        .tool("ask", Behaviour::ask("elicitation/create", form))
+        .tool("hang", Behaviour::HangUntilCancelled);
+    let server = Server { max_leases: 1, ..world.server("s", &mock) };
+    let upstream = world.attach(&server);
+    let waits = open(&upstream, "hang").await;
+    assert!(lease(&upstream).await.unwrap().is_none(), "it never asked");
+    drop(waits);
+    let mut asked = open(&upstream, "ask").await;
+    let event = tokio::time::timeout(Duration::from_secs(15), asked.next()).await.unwrap();
+    assert!(matches!(event, Event::Asked(_)), "{event:?}");
+
+    let beside = lease(&upstream).await.unwrap().expect("another call is there to be asked");
+    assert!(!beside.upstream().is_same_process(&upstream));
+    assert!(lease(&upstream).await.unwrap().is_none(), "there is no room, and nothing was in doubt");
+    drop(beside);
+    drop(asked);
+    assert!(lease(&upstream).await.unwrap().is_none(), "nobody is there to be asked");
+
+    let waits = open(&upstream, "hang").await;
+    let mut refused = open(&upstream, "ask").await;
+    let answer = tokio::time::timeout(Duration::from_secs(15), refused.answer()).await.unwrap();
+    assert!(answer.unwrap().unwrap().as_str().contains("-32603"), "it could be for either");
+    drop((waits, refused));
+    let own = lease(&upstream).await.unwrap().expect("from now on each has its own");
+    assert!(matches!(lease(&upstream).await, Err(Unavailable::AllLeased(1))));
+    drop(own);
+    assert!(lease(&upstream).await.unwrap().is_some());
     world.end().await;
 }

@@ -70,3 +70,147 @@ fn what_waits_is_bounded() {
     assert!(waiting(&slot).len() <= QUEUED_EVENTS, "{}", waiting(&slot).len());
     assert_eq!(slot.unseen().len(), asked);
 }
+
+/// ERA-1: a legacy server is asked for log lines the first time, and again only for those of a lesser level.
+#[test]
+fn a_level_is_asked_for_where_it_brings_more() {
+    let board = Switchboard::new("s");
+    for (level, asks) in [
+        (Level::Error, true),
+        (Level::Error, false),
+        (Level::Emergency, false),
+        (Level::Warning, true),
+        (Level::Error, false),
+        (Level::Debug, true),
+        (Level::Debug, false),
+        (Level::Info, false),
+    ] {
+        assert_eq!(board.wants_level(level), asks, "{level:?}");
+    }
+    let board = Switchboard::new("s");
+    assert!(board.wants_level(Level::Debug), "also if it is the least of all");
+    assert!(!board.wants_level(Level::Debug));
+}
+
+fn asked(method: &str) -> Request {
+    let text = format!(r#"{{"jsonrpc":"2.0","id":"q","method":"{method}"}}"#);
+    match Message::parse(&text.into()) {
+        Ok(Message::Request(asked)) => asked,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// ERA-1, HOUR-1: what is answered without a client: a `ping`, and roots where they are configured. All else is refused, by
+/// what those know who might have been meant.
+#[test]
+fn what_is_answered_for_nobody() {
+    #[track_caller]
+    fn check(roots: Option<&Roots>, known: Abilities, method: &str, expected: &str) {
+        let board = Switchboard::new("s");
+        board.answer_roots(roots);
+        let answer = board.answer_alone(&asked(method), known);
+        let answer = String::from_utf8(answer.to_vec()).unwrap();
+        assert!(answer.contains(r#""id":"q""#) && answer.contains(expected), "{method}: {answer}");
+        assert_eq!(board.knows_answer(&asked(method).method), roots.is_some() && method == "roots/list");
+    }
+    let fixed = Roots::of(["file:///fixed".to_owned()]);
+    let roots = Abilities::declared(&Raw::literal(r#"{"roots":{}}"#));
+    check(None, Abilities::NONE, "ping", r#""result":{}"#);
+    check(Some(&fixed), Abilities::NONE, "ping", r#""result":{}"#);
+    check(Some(&fixed), Abilities::NONE, "roots/list", r#""result":{"roots":[{"uri":"file:///fixed"}]}"#);
+    check(None, Abilities::NONE, "roots/list", r#""code":-32601"#);
+    check(None, roots, "roots/list", r#""code":-32602"#);
+    check(None, roots, "sampling/createMessage", r#""code":-32601"#);
+    check(Some(&fixed), Abilities::NONE, "sampling/createMessage", r#""code":-32601"#);
+    check(None, Abilities::NONE, "no/such", r#""code":-32601"#);
+}
+
+/// HOUR-1: a question for configured roots is answered at once, and nobody is asked.
+#[test]
+fn configured_roots_reach_no_call() {
+    let (board, slot) = board();
+    board.answer_roots(Some(&Roots::of(["file:///fixed".to_owned()])));
+    assert!(ask(&board, 7).is_some());
+    assert!(waiting(&slot).is_empty() && !board.has_asked_roots());
+}
+
+/// ERA-1: a question that the server takes back is taken back at whoever could have been asked, and nowhere else.
+#[test]
+fn a_question_is_taken_back() {
+    let (board, slot) = board();
+    let other = board.register(board.next_id(), Purpose::Ordinary);
+    assert!(ask(&board, 7).is_none());
+    for params in [r#"{"requestId":7}"#, r#"{"reason":"of nothing"}"#] {
+        say(&board, format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#));
+    }
+    assert_eq!(waiting(&slot), ["asked 7", "withdrawn 7"]);
+    assert!(waiting(&other).is_empty());
+}
+
+/// Bytes are spread like ids, though no key of ours is made of any.
+#[test]
+fn ids_are_spread() {
+    use std::hash::BuildHasher;
+    let spread = BuildHasherDefault::<OwnIds>::default();
+    let all = [spread.hash_one(1_u64), spread.hash_one(2_u64), spread.hash_one("a"), spread.hash_one("b")];
+    assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), 4, "{all:?}");
+}
+
+/// An error under an id that nobody used is the answer to the only request of a handshake, and to nothing else.
+#[test]
+fn a_foreign_error_ends_a_handshake_only() {
+    #[track_caller]
+    fn check(purposes: &[Purpose], outcome: &str, taken: bool) {
+        let board = Switchboard::new("s");
+        let slots: Vec<_> =
+            purposes.iter().map(|purpose| board.register(board.next_id(), *purpose)).collect();
+        say(&board, format!(r#"{{"jsonrpc":"2.0","id":"odd",{outcome}}}"#));
+        let answered = slots.iter().any(|slot| slot.has_event());
+        assert_eq!(answered, taken, "{purposes:?} {outcome}");
+    }
+    let (error, result) = (r#""error":{"code":-32600,"message":"no"}"#, r#""result":{}"#);
+    check(&[Purpose::Handshake], error, true);
+    check(&[Purpose::Handshake], result, false);
+    check(&[Purpose::Ordinary], error, false);
+    check(&[Purpose::Ordinary], result, false);
+    check(&[Purpose::Handshake, Purpose::Handshake], error, false);
+}
+
+/// ERA-1: what a server says outside of any request is handed on, each thing as what it is.
+#[test]
+fn notices_are_handed_on() {
+    let board = Switchboard::new("s");
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    board.on_notice({
+        let told = Arc::clone(&told);
+        move |notice| {
+            told.lock().push(match notice {
+                Notice::Updated(params) => format!("updated {}", params.as_str()),
+                Notice::Task(params) => format!("task {}", params.as_str()),
+                Notice::Log(params) => format!("log {}", params.as_str()),
+            });
+        }
+    });
+    for method in ["resources/updated", "tasks", "message", "no/such"] {
+        say(&board, format!(r#"{{"jsonrpc":"2.0","method":"notifications/{method}","params":{{"n":1}}}}"#));
+        say(&board, format!(r#"{{"jsonrpc":"2.0","method":"notifications/{method}"}}"#));
+    }
+    assert_eq!(*told.lock(), [r#"updated {"n":1}"#, r#"task {"n":1}"#, r#"log {"n":1}"#]);
+}
+
+/// CAT-2: lists that changed are told once, together, and only when some did.
+#[test]
+fn changed_lists_are_told_once() {
+    use futures_util::FutureExt;
+    let board = Switchboard::new("s");
+    let changed = || board.lists_changed().now_or_never();
+    assert_eq!(changed(), None);
+    for list in ["tools", "resources"] {
+        say(&board, format!(r#"{{"jsonrpc":"2.0","method":"notifications/{list}/list_changed"}}"#));
+    }
+    assert_eq!(changed(), Some(Lists::TOOLS | Lists::RESOURCES));
+    assert_eq!(changed(), None);
+    board.doubt(Lists::PROMPTS | Lists::TOOLS);
+    assert!(board.take_changed(Lists::TOOLS) && !board.take_changed(Lists::TOOLS));
+    assert_eq!(changed(), Some(Lists::PROMPTS));
+}

@@ -1,0 +1,128 @@
+//! What an attachment says of its server, and which processes it has wait.
+
+use bridgehead_config::{GatewaySettings, Remote};
+use bridgehead_events::{Delivery, Topic};
+
+use super::*;
+use crate::testing;
+
+/// POOL-2: an attempt may bring what is in no list now, unless it is known to fail or all of it is still listed.
+#[tokio::test(start_paused = true)]
+async fn what_the_next_attempt_may_bring() {
+    #[track_caller]
+    fn check(known: bool, listed: bool, lasting: bool, expected: bool) {
+        let last = known.then(Arc::<Listing>::default);
+        let reason = "it broke".to_owned();
+        let outage = Outage { since: Instant::now(), attempts: 1, reason, last, listed, lasting };
+        assert_eq!(outage.may_bring(), expected, "{outage:?}");
+    }
+    check(false, true, false, true);
+    check(false, false, false, true);
+    check(true, false, false, true);
+    check(true, true, false, false);
+    for (known, listed) in [(false, false), (false, true), (true, false), (true, true)] {
+        check(known, listed, true, false);
+    }
+}
+
+/// POOL-10: what is reached and not run is no process of ours, which could be restarted.
+#[tokio::test]
+async fn only_what_is_run_is_a_process() {
+    let far = Launch::Remote(Remote::new("http://127.0.0.1:9/".parse().unwrap()));
+    let far = Server::new("far".parse().unwrap(), far, &GatewaySettings::default());
+    for (server, expected) in [(testing::missing(), true), (far, false), (testing::unusable(), false)] {
+        assert_eq!(Upstream::start(server, testing::surroundings()).is_process(), expected);
+    }
+}
+
+/// POOL-1: only the use of a server that may sleep is counted.
+#[tokio::test]
+async fn only_what_sleeps_is_held() {
+    for (idle_timeout, lazy) in [(None, false), (Some(Duration::from_secs(1)), false), (None, true)] {
+        let server = Server { idle_timeout, lazy, ..testing::unusable() };
+        let upstream = Upstream::start(server, testing::surroundings());
+        let held = [upstream.hold(), upstream.hold()];
+        let sleeps = idle_timeout.is_some() || lazy;
+        assert!(held.iter().all(|hold| hold.is_some() == sleeps), "{idle_timeout:?} {lazy}");
+        let holds = || upstream.0.core.usage.lock().holds;
+        assert_eq!(holds(), if sleeps { 2 } else { 0 });
+        drop(held);
+        assert_eq!(holds(), 0);
+        assert_eq!(upstream.0.core.usage.lock().ever, sleeps);
+    }
+}
+
+/// ERA-1: what was watched by an attachment is watched no more once that has ended.
+#[tokio::test]
+async fn a_watch_is_over_with_its_attachment() {
+    let registry = Registry::new();
+    let attach = || registry.attach(testing::unusable(), testing::surroundings());
+    let (here, there) = (attach(), attach());
+    let watches = [here.watch_resource("a://r"), here.watch_task("t"), there.watch_resource("a://r")];
+    assert!(!watches.iter().any(Watch::is_over));
+    here.release();
+    assert_eq!(watches.each_ref().map(Watch::is_over), [true, true, false]);
+}
+
+/// Whether the pool of tools without limits of their own is full.
+fn is_full(upstream: &Upstream) -> bool {
+    let own = upstream.0.pools.numbers().next().unwrap();
+    !upstream.0.pools.get(own).wants()
+}
+
+/// BOX-5: where calls have processes of their own, some wait from the beginning; those of a lazy server from the first
+/// call on. Elsewhere none does.
+#[tokio::test]
+async fn some_wait_before_they_are_called() {
+    for (isolation, lazy, at_first, later) in [
+        (Isolation::Call, false, true, true),
+        (Isolation::Call, true, false, true),
+        (Isolation::Shared, false, false, false),
+        (Isolation::Session, true, false, false),
+    ] {
+        let server = Server { isolation, lazy, ..testing::unusable() };
+        let upstream = Upstream::start(server, testing::surroundings());
+        assert_eq!(is_full(&upstream), at_first, "{isolation:?}, lazy: {lazy}");
+        let call = upstream.one_shot("tool").unwrap();
+        assert_eq!(upstream.pool().1, u64::from(!at_first), "misses of {isolation:?}, lazy: {lazy}");
+        drop(call);
+        assert_eq!(is_full(&upstream), later, "{isolation:?}, lazy: {lazy}, after a call");
+    }
+}
+
+/// BUS-1: what happens to a process that is there for one call is not told as what happens to its server.
+#[tokio::test(start_paused = true)]
+async fn processes_of_calls_are_not_told_of() {
+    let around = testing::surroundings();
+    let mut told = around.bus.subscribe(64);
+    let server = Server { restart: false, isolation: Isolation::Call, lazy: true, ..testing::missing() };
+    let upstream = Upstream::start(server, around);
+    upstream.settled().await;
+    let call = upstream.one_shot("tool").unwrap();
+    call.settled().await;
+    assert!(matches!(call.state(), State::Failed(_)), "{:?}", call.state());
+    let started = std::iter::from_fn(|| told.try_next())
+        .filter(|delivery| matches!(delivery, Delivery::Event(event) if event.topic() == Topic::InitStarted));
+    assert_eq!(started.count(), 1, "that of the server itself");
+}
+
+/// BOX-5: those that end while they wait are replaced, ever later, and not at all once the policy gives up.
+#[tokio::test(start_paused = true)]
+async fn what_ends_while_it_waits_is_replaced() {
+    for (attempts, replaced) in [(Some(0), false), (Some(3), true)] {
+        let around = testing::surroundings();
+        let policy = RestartPolicy { attempts, ..around.policy };
+        let server = Server { restart: false, isolation: Isolation::Call, ..testing::missing() };
+        let upstream = Upstream::start(server, Surroundings { policy, ..around });
+        let starts = || {
+            let lines = upstream.record().tail(usize::MAX);
+            lines.iter().filter(|line| &*line.text == "is being started").count()
+        };
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        let all = starts();
+        // The server itself, and the two that waited first.
+        assert_eq!(all > 3, replaced, "{attempts:?}: {all}");
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        assert_eq!(starts(), all, "it was given up");
+    }
+}
