@@ -108,13 +108,7 @@ impl<'a> Keeper<'a> {
     /// Waits for work; says whether the store closes.
     fn sleep(&mut self) -> bool {
         let counter = &self.shared.counter;
-        let failing = self.trouble.is_some() || self.shared.failing.load(Ordering::Relaxed);
-        let behind = self.is_behind();
-        let pause = match (failing, behind && self.has_time()) {
-            (true, _) => AFTER_FAILURE,
-            (false, true) => Duration::ZERO,
-            (false, false) => COME_BY,
-        };
+        let (behind, pause) = (self.is_behind(), self.pause());
         let mut line = counter.line.lock();
         // What is left from before: rows that could not be written, the journal. Whoever brings a large payload calls.
         if behind || !line.waiting.is_empty() {
@@ -134,6 +128,16 @@ impl<'a> Keeper<'a> {
         }
         line.armed = false;
         line.closing
+    }
+
+    /// How long others have time to bring more before the next round.
+    fn pause(&mut self) -> Duration {
+        let failing = self.trouble.is_some() || self.shared.failing.load(Ordering::Relaxed);
+        match (failing, self.is_behind() && self.has_time()) {
+            (true, _) => AFTER_FAILURE,
+            (false, true) => Duration::ZERO,
+            (false, false) => COME_BY,
+        }
     }
 
     fn is_behind(&self) -> bool {

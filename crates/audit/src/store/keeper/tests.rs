@@ -8,7 +8,7 @@ use super::super::line::Slot;
 use super::super::tests::event;
 use super::super::{CHECKPOINT_FILE, journal_of, segment_files};
 use super::*;
-use crate::{Clock, SystemClock, read_checkpoints};
+use crate::{Clock, Exit, Outcome, SystemClock, read_checkpoints};
 
 const LONG: Duration = Duration::from_secs(60 * 60);
 
@@ -164,6 +164,58 @@ fn the_journal_is_brought_in() {
     let numbers: Vec<u64> = (1..=255).collect();
     assert_eq!(database::texts(&file, &numbers).unwrap().len(), 254);
     assert!(recover::is_sealed(&file).unwrap());
+}
+
+/// AUD-2: a row that came in while the journal was brought in is not lost with it.
+#[test]
+fn a_journal_with_a_new_row_is_not_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shared, mut database) = begun(folder.path(), |_| {});
+    append(&shared, 250);
+    while database.take_in().unwrap() {}
+    assert!(database.wants_journal());
+    let mut keeper = Keeper::new(&shared, database);
+    append(&shared, 1);
+    keeper.renew_journal();
+    assert!(keeper.is_behind());
+    keeper.bring_in();
+    let file = segment_files(folder.path()).remove(0);
+    assert_eq!(database::texts(&file, &[250, 251]).unwrap().len(), 2);
+}
+
+/// AUD-2: large payloads become rows that wait, in the order they came.
+#[test]
+fn large_payloads_become_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shared, database) = begun(folder.path(), |_| {});
+    let enter = event();
+    let exit = Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Cancelled);
+    shared.counter.line.lock().push_heavy(Heavy::Enter(Box::new(enter), Arc::default()));
+    shared.counter.line.lock().push_heavy(Heavy::Exit(Box::new(exit), None));
+    Keeper::new(&shared, database).prepare_heavy();
+    let line = shared.counter.line.lock();
+    let rows: Vec<_> =
+        line.waiting.iter().map(|row| (row.draft.kind == Kind::Enter, row.slot.is_some())).collect();
+    assert_eq!((rows, line.heavy.len()), (vec![(true, true), (false, false)], 0));
+}
+
+/// AUD-2: what can be brought in is brought in at once, and what failed is tried again after a while.
+#[test]
+fn a_keeper_pauses_longest_after_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shared, database) = begun(folder.path(), |_| {});
+    let mut keeper = Keeper::new(&shared, database);
+    assert_eq!(keeper.pause(), COME_BY);
+    keeper.files.push_front(another(folder.path(), 1));
+    assert_eq!(keeper.pause(), Duration::ZERO, "a segment is to be finished");
+    keeper.trouble = Some(Trouble { since: Instant::now(), told: false });
+    assert_eq!(keeper.pause(), AFTER_FAILURE, "a database takes nothing");
+    keeper.trouble = None;
+    shared.failing.store(true, Ordering::Relaxed);
+    assert_eq!(keeper.pause(), AFTER_FAILURE, "the journal takes nothing");
+    shared.failing.store(false, Ordering::Relaxed);
+    keeper.pace = Pace { since: Instant::now() + LONG, written: 0, rush: true };
+    assert_eq!(keeper.pause(), COME_BY, "in a rush");
 }
 
 /// Whether a keeper that nobody calls wakes up by itself within this time.
