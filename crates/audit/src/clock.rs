@@ -56,3 +56,17 @@ impl Clock for SystemClock {
         self.origin.elapsed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// AUD-1: the machine's monotonic time goes on from the clock's origin, so that durations are taken from it.
+    #[test]
+    fn monotonic_time_counts_from_the_origin() {
+        let clock = SystemClock { origin: Instant::now().checked_sub(Duration::from_secs(5)).unwrap() };
+        let (first, now) = (clock.monotonic(), clock.now());
+        assert!((5..60).contains(&first.as_secs()), "{first:?}");
+        assert!(now.monotonic >= first);
+    }
+}

@@ -72,14 +72,13 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
 
 /// Up to the quote that ends it, as it is written.
 fn string(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut at = 0;
-    loop {
-        match text.get(at)? {
-            b'"' => return Some((&text[..at], &text[at + 1..])),
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
+    let mut escaped = false;
+    let end = text.iter().position(|byte| {
+        let ends = *byte == b'"' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+        ends
+    })?;
+    Some((&text[..end], &text[end + 1..]))
 }
 
 /// The calls of one instance, as far as its rows were read.
@@ -181,5 +180,38 @@ mod tests {
         let other = Half::read(other).unwrap();
         assert!((ours.id, ours.tool) == (other.id, other.tool) && other.exit.is_none());
         assert!(Half::read(br#"{"seq":1,"kind":"enter","time":"t","#).is_none());
+    }
+
+    /// WIRE-2: what the store writes is read as far as the tool's name and no further; anything else is left to the slow way.
+    #[test]
+    fn a_row_of_the_store_is_read_up_to_the_name_of_its_tool() {
+        #[track_caller]
+        fn check(front: &str, tool: &str, expected: Option<(Option<u64>, Option<u32>)>) {
+            let text =
+                format!(r#"{{"seq":{front},"time":"t","correlationId":"a","tool":"{tool}", no more JSON"#);
+            let half = plain(text.as_bytes()).unwrap();
+            assert_eq!(half.exit.map(|named| (named.number, named.segment)), expected, "{text}");
+            assert_eq!(
+                (half.id, half.tool),
+                (KEY.hash_one("a".as_bytes()), KEY.hash_one(tool.as_bytes())),
+                "{text}"
+            );
+        }
+        check(r#"7,"kind":"enter""#, "read", None);
+        check(r#"12,"kind":"enter""#, r#"re\"ad\\"#, None);
+        check(r#"7,"kind":"exit""#, "", Some((None, None)));
+        check(r#"7,"enter":3,"kind":"exit""#, "read", Some((Some(3), None)));
+        check(r#"7,"enter":3,"enterSegment":20,"kind":"exit""#, "read", Some((Some(3), Some(20))));
+        check(r#"7,"enter":3,"enterSegment":4294967296,"kind":"exit""#, "read", Some((Some(3), None)));
+        for other in [
+            r#"{"seq":"#,
+            r#"{"seq":x,"kind":"enter","time":"t","correlationId":"a","tool":"read"}"#,
+            r#"{"seq":1, "kind":"enter","time":"t","correlationId":"a","tool":"read"}"#,
+            r#"{"seq":1,"enter":"3","kind":"exit","time":"t","correlationId":"a","tool":"read"}"#,
+            r#"{"seq":1,"kind":"enter","time":"t","correlationId":"a","tool":"read"#,
+            r#"{"seq":1,"kind":"enter","time":"t","correlationId":"a","tool":"read\""#,
+        ] {
+            assert!(plain(other.as_bytes()).is_none(), "{other}");
+        }
     }
 }

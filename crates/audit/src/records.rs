@@ -436,4 +436,15 @@ mod tests {
         .unwrap();
         assert_eq!(seen, [(1, b"one\n".to_vec()), (2, b"tw".to_vec())]);
     }
+
+    /// AUD-3: a segment without a journal is finished; one whose journal cannot be opened is not read as if it were.
+    #[test]
+    fn a_journal_that_cannot_be_opened_is_not_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let segment = folder.path().join("a.sqlite");
+        assert!(Journal::open(&segment).unwrap().is_none());
+        std::os::unix::fs::symlink(folder.path(), journal_of(&segment)).unwrap();
+        let error = Journal::open(&segment).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("a.rows"), "{error}");
+    }
 }

@@ -422,11 +422,8 @@ impl Verifier {
         loop {
             let Some(now) = &mut self.now else { return };
             let count = now.tree.count();
-            let due = |it: &Expected| it.count == count || (ended && it.count > count) || it.count == 0;
-            if !now.expected.last().is_some_and(due) {
-                return;
-            }
-            let Some(expected) = now.expected.pop() else { return };
+            // The fewest rows stand last.
+            let Some(expected) = now.expected.pop_if(|it| ended || it.count <= count) else { return };
             let fits = expected.head == now.head && expected.root.is_none_or(|root| root == now.tree.root());
             let sound = now.problems == 0;
             if expected.count > count {
@@ -503,3 +500,6 @@ impl Current {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -422,3 +422,34 @@ fn migrate(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::push_row;
+
+    /// AUD-2: rows that are here already are passed over with their lines, and a line that is no row ends what is taken.
+    #[test]
+    fn only_new_rows_are_taken_from_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let blank = Blank::create(&folder.path().join("a.sqlite")).unwrap();
+        let mut database = blank.begin("{}", Hash::default()).unwrap();
+        let mut lines = Vec::new();
+        for seq in 1..=3 {
+            push_row(&mut lines, &Hash::default(), format!(r#"{{"seq":{seq}}}"#).as_bytes());
+        }
+        let whole = lines.len();
+        lines.extend_from_slice(b"no row\n");
+        for (last, numbers) in [(0, vec![1, 2, 3]), (1, vec![2, 3]), (2, vec![3]), (3, vec![])] {
+            database.last = last;
+            let (rows, length) = database.new_rows(&lines).unwrap();
+            assert_eq!(
+                (rows.iter().map(|row| row.seq).collect::<Vec<_>>(), length),
+                (numbers, whole),
+                "{last}"
+            );
+        }
+        let error = database.new_rows(b"no row\n").err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("a line is no row"), "{error}");
+    }
+}

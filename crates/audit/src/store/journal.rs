@@ -168,4 +168,17 @@ mod tests {
         assert_eq!(left.next().unwrap(), b"two\n");
         assert!(Backlog::left(&folder.path().join("b.sqlite")).unwrap().is_none());
     }
+
+    /// AUD-6: a journal that is gone already is no fault; one that cannot be removed is.
+    #[test]
+    fn a_journal_that_cannot_be_removed_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let segment = folder.path().join("a.sqlite");
+        let _ = Journal::begin(&segment).unwrap();
+        remove(&segment).unwrap();
+        assert!(!path_of(&segment).exists());
+        remove(&segment).unwrap();
+        std::fs::create_dir(path_of(&segment)).unwrap();
+        assert!(remove(&segment).is_err());
+    }
 }

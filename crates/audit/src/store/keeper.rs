@@ -33,15 +33,7 @@ const RUSH: u64 = 8 << 20;
 const MOST_WAITING: usize = 4;
 
 pub(super) fn run(shared: &Shared, database: Database) {
-    let mut keeper = Keeper {
-        shared,
-        files: VecDeque::from([database]),
-        begun: Instant::now(),
-        uncovered_since: None,
-        pace: Pace { since: Instant::now(), written: 0, rush: false },
-        trouble: None,
-        unfinished: false,
-    };
+    let mut keeper = Keeper::new(shared, database);
     recover::all(&shared.options, &shared.instance, |checkpoint| keeper.publish(checkpoint));
     keeper.retain();
     loop {
@@ -100,20 +92,26 @@ impl Pace {
     }
 }
 
-impl Keeper<'_> {
+impl<'a> Keeper<'a> {
+    fn new(shared: &'a Shared, database: Database) -> Self {
+        Self {
+            shared,
+            files: VecDeque::from([database]),
+            begun: Instant::now(),
+            uncovered_since: None,
+            pace: Pace { since: Instant::now(), written: 0, rush: false },
+            trouble: None,
+            unfinished: false,
+        }
+    }
+
     /// Waits for work; says whether the store closes.
     fn sleep(&mut self) -> bool {
         let counter = &self.shared.counter;
-        let failing = self.trouble.is_some() || self.shared.failing.load(Ordering::Relaxed);
-        let behind = self.is_behind();
-        let pause = match (failing, behind && self.has_time()) {
-            (true, _) => AFTER_FAILURE,
-            (false, true) => Duration::ZERO,
-            (false, false) => COME_BY,
-        };
+        let (behind, pause) = (self.is_behind(), self.pause());
         let mut line = counter.line.lock();
-        // What is left from before: rows that could not be written, large payloads, the journal.
-        if behind || !line.waiting.is_empty() || !line.heavy.is_empty() {
+        // What is left from before: rows that could not be written, the journal. Whoever brings a large payload calls.
+        if behind || !line.waiting.is_empty() {
             line.armed = true;
         }
         if !line.armed && !line.closing {
@@ -130,6 +128,16 @@ impl Keeper<'_> {
         }
         line.armed = false;
         line.closing
+    }
+
+    /// How long others have time to bring more before the next round.
+    fn pause(&mut self) -> Duration {
+        let failing = self.trouble.is_some() || self.shared.failing.load(Ordering::Relaxed);
+        match (failing, self.is_behind() && self.has_time()) {
+            (true, _) => AFTER_FAILURE,
+            (false, true) => Duration::ZERO,
+            (false, false) => COME_BY,
+        }
     }
 
     fn is_behind(&self) -> bool {
@@ -360,7 +368,7 @@ impl Keeper<'_> {
             self.prepare_heavy();
             shared.counter.write(shared, None);
             let mut line = shared.counter.line.lock();
-            let done = line.waiting.is_empty() && line.heavy.is_empty() && !line.busy;
+            let done = line.is_settled();
             if done || Instant::now() >= until {
                 line.closed = true;
                 if !done {
@@ -462,18 +470,4 @@ pub(super) fn append_line(options: &StoreOptions, line: &str) -> std::io::Result
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// AUD-2: the journal waits only while rows come fast, by what came since a look that was not just now.
-    #[test]
-    fn a_rush_is_told_by_what_was_written() {
-        let mut pace = Pace { since: Instant::now(), written: 0, rush: false };
-        assert!(!pace.is_rush(10 * RUSH), "too short to tell");
-        pace.since = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
-        assert!(pace.is_rush(10 * RUSH));
-        assert!(pace.is_rush(10 * RUSH), "too short to tell");
-        pace.since = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
-        assert!(!pace.is_rush(10 * RUSH + RUSH / 2));
-    }
-}
+mod tests;

@@ -106,12 +106,13 @@ impl Slot {
     }
 
     /// The result, or a promise to be woken when there is one.
-    fn poll(&self, context: &Context<'_>) -> Option<Result<Ticket, Arc<str>>> {
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Option<Result<Ticket, Arc<str>>> {
         let mut state = self.0.lock();
-        if state.result.is_none()
-            && !state.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker()))
-        {
-            state.waker = Some(context.waker().clone());
+        if state.result.is_none() {
+            match &mut state.waker {
+                Some(waker) => waker.clone_from(context.waker()),
+                none => *none = Some(context.waker().clone()),
+            }
         }
         state.result.clone()
     }
@@ -166,6 +167,11 @@ impl Line {
     fn is_few(&self) -> bool {
         let ended = self.waiting.len() - self.awaited;
         2 * self.awaited < self.under_way.saturating_sub(ended)
+    }
+
+    /// Whether nothing waits and nobody writes.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.waiting.is_empty() && self.heavy.is_empty() && !self.busy
     }
 
     /// Has the keeper come by; says whether it must be called.
@@ -411,7 +417,38 @@ impl Drop for Entering {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use bytes::Bytes;
+
     use super::*;
+    use crate::Outcome;
+    use crate::store::tests::event_with;
+
+    /// Counts how often it was woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    impl Woken {
+        fn times(&self) -> usize {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    /// Looks into a slot, as a call that is to be woken.
+    fn look(slot: &Slot) -> (Arc<Woken>, bool) {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let settled = slot.poll(&Context::from_waker(&waker)).is_some();
+        (woken, settled)
+    }
 
     fn line(enters: usize, exits: usize, under_way: usize) -> Line {
         let mut line = Line { under_way, ..Line::default() };
@@ -440,5 +477,83 @@ mod tests {
             line.put_back(taken);
             assert_eq!(line.is_few(), few, "put back, {enters} {exits} {under_way}");
         }
+    }
+
+    /// AUD-2: whoever looked last learns of the result, once; whoever comes behind it has it at once.
+    #[test]
+    fn a_slot_wakes_whoever_looked_last() {
+        let slot = Slot::default();
+        let (first, early) = look(&slot);
+        let (second, still_early) = look(&slot);
+        slot.nudge();
+        assert_eq!((early, still_early, first.times(), second.times()), (false, false, 0, 1));
+        slot.refuse("full".into());
+        assert_eq!((first.times(), second.times()), (0, 2));
+        let (late, settled) = look(&slot);
+        slot.nudge();
+        assert_eq!((settled, late.times(), second.times()), (true, 0, 2));
+    }
+
+    /// AUD-2: the turn to write goes to the first call that waits, unless somebody writes.
+    #[test]
+    fn the_turn_is_passed_on_to_the_first_that_waits() {
+        let (counter, slots) = (Counter::default(), [(); 2].map(|()| Arc::<Slot>::default()));
+        let woken = slots.each_ref().map(|slot| look(slot).0);
+        let times = || woken.each_ref().map(|woken| woken.times());
+        counter.pass_on();
+        counter.line.lock().push(Draft::empty(Kind::Exit), None);
+        slots.into_iter().for_each(|slot| counter.line.lock().push(Draft::empty(Kind::Enter), Some(slot)));
+        counter.line.lock().busy = true;
+        counter.pass_on();
+        assert_eq!(times(), [0, 0]);
+        counter.line.lock().busy = false;
+        counter.pass_on();
+        assert_eq!(times(), [1, 0]);
+    }
+
+    /// AUD-2: the keeper is called once, until it has come by.
+    #[test]
+    fn the_keeper_is_called_once() {
+        let mut line = Line::default();
+        assert_eq!([line.arm(), line.arm()], [true, false]);
+        line.armed = false;
+        assert!(line.arm());
+    }
+
+    /// AUD-2: a store that closes waits for rows, for large payloads and for whoever writes.
+    #[test]
+    fn a_line_is_settled_when_nothing_waits_and_nobody_writes() {
+        let heavy = || Heavy::Enter(Box::new(event_with(Bytes::from_static(b"{}"))), Arc::default());
+        assert!(Line::default().is_settled());
+        assert!(!line(0, 1, 0).is_settled());
+        assert!(!Line { busy: true, ..Line::default() }.is_settled());
+        let mut line = Line::default();
+        line.push_heavy(heavy());
+        assert!(!line.is_settled());
+        line.pop_heavy();
+        assert!(line.is_settled());
+    }
+
+    /// AUD-2: each thing that waits has a bound, and what is taken makes room again.
+    #[test]
+    fn what_waits_is_bounded_by_number_and_size() {
+        assert!(!line(0, MOST_ROWS - 1, 0).full());
+        assert!(line(0, MOST_ROWS, 0).full());
+        assert!(!Line { bytes: MOST_BYTES - 1, ..Line::default() }.full());
+        assert!(Line { bytes: MOST_BYTES, ..Line::default() }.full());
+
+        let one = event_with(Bytes::from_static(b"1"));
+        let body = Bytes::from(vec![0; MOST_HEAVY_BYTES - 1]);
+        let large =
+            Exit::new(one.call(), one.moment(), one.moment(), Outcome::Result { body, is_error: false });
+        let mut line = Line::default();
+        line.push_heavy(Heavy::Exit(Box::new(large), None));
+        assert!(!line.full());
+        line.push_heavy(Heavy::Enter(Box::new(one), Arc::default()));
+        assert!(line.full());
+        line.pop_heavy();
+        assert_eq!((line.full(), line.heavy_bytes), (false, 1));
+        line.pop_heavy();
+        assert_eq!(line.heavy_bytes, 0);
     }
 }

@@ -30,6 +30,7 @@ use bridgehead_wire::Redactor;
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
+use self::database::Database;
 pub(crate) use self::database::{Access, connect};
 pub(crate) use self::files::private;
 pub(crate) use self::journal::path_of as journal_of;
@@ -220,30 +221,9 @@ impl SqliteSink {
     ///
     /// # Errors
     /// When the folder cannot be written to, or others can.
-    pub fn open(mut options: StoreOptions) -> Result<Self, StoreError> {
-        options.folder = files::folder(&options.folder)?;
-        let instance = uuid::Uuid::now_v7().hyphenated().to_string();
-        let lock = files::lock(&options.folder, &instance)
-            .map_err(|error| StoreError::Folder { path: options.folder.clone(), error })?;
-        let begun = Segment::first(&options.folder, &instance, options.clock.wall());
-        let (segment, database) = begun.inspect_err(|_| {
-            recover::remove_new(&options.folder, &instance);
-            let _ = std::fs::remove_file(lock_path(&options.folder, &instance));
-        })?;
-        let desk =
-            Desk { segment: Some(segment), open: OpenCalls::default(), fresh: Vec::new(), _lock: lock };
-        let shared = Arc::new(Shared {
-            counter: Counter::default(),
-            desk: Mutex::new(desk),
-            keeping: Keeping { payloads: options.payloads, redactor: options.redactor.clone() },
-            options,
-            instance,
-            unrecorded: AtomicU64::new(0),
-            uncovered: AtomicU64::new(0),
-            written: AtomicU64::new(0),
-            full: AtomicBool::new(false),
-            failing: AtomicBool::new(false),
-        });
+    pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
+        let (shared, database) = Shared::begin(options)?;
+        let shared = Arc::new(shared);
         let thread = std::thread::Builder::new().name("audit".to_owned()).stack_size(512 * 1024);
         let keeper = {
             let shared = Arc::clone(&shared);
@@ -309,6 +289,34 @@ impl AuditSink for SqliteSink {
 }
 
 impl Shared {
+    /// Begins a segment, which nobody keeps yet.
+    fn begin(mut options: StoreOptions) -> Result<(Self, Database), StoreError> {
+        options.folder = files::folder(&options.folder)?;
+        let instance = uuid::Uuid::now_v7().hyphenated().to_string();
+        let lock = files::lock(&options.folder, &instance)
+            .map_err(|error| StoreError::Folder { path: options.folder.clone(), error })?;
+        let begun = Segment::first(&options.folder, &instance, options.clock.wall());
+        let (segment, database) = begun.inspect_err(|_| {
+            recover::remove_new(&options.folder, &instance);
+            let _ = std::fs::remove_file(lock_path(&options.folder, &instance));
+        })?;
+        let desk =
+            Desk { segment: Some(segment), open: OpenCalls::default(), fresh: Vec::new(), _lock: lock };
+        let shared = Self {
+            counter: Counter::default(),
+            desk: Mutex::new(desk),
+            keeping: Keeping { payloads: options.payloads, redactor: options.redactor.clone() },
+            options,
+            instance,
+            unrecorded: AtomicU64::new(0),
+            uncovered: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+        };
+        Ok((shared, database))
+    }
+
     /// Writes rows, and says where and how many calls are under way now; only for whoever has set `busy`.
     fn append(&self, rows: &mut [Waiting]) -> io::Result<(Written, usize)> {
         let mut desk = self.desk.lock();
@@ -362,7 +370,11 @@ mod tests {
     use super::*;
     use crate::{Call, CorrelationId, Outcome, RecordKind, Verifier, read_segment};
 
-    fn event() -> Enter {
+    pub(super) fn event() -> Enter {
+        event_with(Bytes::from(format!("\"{}\"", "x".repeat(5_000))))
+    }
+
+    pub(super) fn event_with(arguments: Bytes) -> Enter {
         let call = Call {
             tool: "files__read".into(),
             server: None,
@@ -372,16 +384,11 @@ mod tests {
             transport: "http",
             about: crate::About::default(),
         };
-        Enter::new(
-            call,
-            Bytes::from(format!("\"{}\"", "x".repeat(5_000))),
-            true,
-            SystemClock::default().now(),
-        )
+        Enter::new(call, arguments, true, SystemClock::default().now())
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
     }
 
     fn fill(sink: &SqliteSink, full: bool) {
@@ -524,25 +531,47 @@ mod tests {
         fill(&sink, false);
     }
 
-    /// Calls that wait behind a write that does not come back are refused; the exit that waits stays.
+    /// PIPE-4: calls that wait behind a write that does not come back are refused, also where nothing else calls the keeper;
+    /// the exit that waits stays.
     #[test]
     fn a_disk_that_does_not_answer_refuses() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut options = StoreOptions::new(folder.path());
-        options.patience = Duration::from_millis(100);
-        let sink = SqliteSink::open(options).unwrap();
-        {
-            let mut line = sink.shared.counter.line.lock();
-            line.busy = true;
-            line.writing = Some(std::time::Instant::now());
+        for exits in [0, 1] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut options = StoreOptions::new(folder.path());
+            options.patience = Duration::from_millis(100);
+            let sink = SqliteSink::open(options).unwrap();
+            {
+                let mut line = sink.shared.counter.line.lock();
+                line.busy = true;
+                line.writing = Some(std::time::Instant::now());
+            }
+            let enter = event();
+            (0..exits).for_each(|_| sink.exit(None, exit(&enter)).unwrap());
+            let waited =
+                block_on(async { tokio::time::timeout(Duration::from_secs(60), sink.enter(&enter)).await });
+            // Before anything can fail: the store cannot close while somebody writes.
+            let waiting = {
+                let mut line = sink.shared.counter.line.lock();
+                line.busy = false;
+                line.writing = None;
+                line.waiting.len()
+            };
+            let error = waited.unwrap().unwrap_err().to_string();
+            assert!(error.contains("does not answer"), "{error}");
+            assert_eq!(waiting, exits);
         }
-        let enter = event();
-        sink.exit(None, exit(&enter)).unwrap();
-        let error = block_on(sink.enter(&enter)).unwrap_err().to_string();
-        assert!(error.contains("does not answer"), "{error}");
-        let mut line = sink.shared.counter.line.lock();
-        line.busy = false;
-        line.writing = None;
-        assert_eq!(line.waiting.len(), 1);
+    }
+
+    /// AUD-2: what was written, by which a rush is told, is the rows and each of them once.
+    #[test]
+    fn what_was_written_is_counted_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
+        for _ in 0..3 {
+            block_on(sink.enter(&event())).unwrap();
+        }
+        let bytes = sink.shared.desk.lock().segment.as_ref().unwrap().bytes();
+        assert!(bytes > 3 * 5_000);
+        assert_eq!(sink.shared.written.load(Ordering::Relaxed), bytes);
     }
 }

@@ -285,6 +285,8 @@ fn checkpoints_are_published_and_signed() {
 
     for seq in 1..=40 {
         let proof = Proof::of(&file, seq).unwrap();
+        let first = checkpoints.iter().find(|it| it.count >= seq).unwrap();
+        assert_eq!(&proof.checkpoint, first, "the first that covers row {seq}");
         let text = serde_json::to_string(&proof).unwrap();
         let read: Proof = serde_json::from_str(&text).unwrap();
         assert_eq!(read.check(None, Some(proof.checkpoint.root)).unwrap().seq, seq);

@@ -1,0 +1,262 @@
+//! The keeper's rounds, one step at a time and without its thread.
+
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Waker};
+
+use super::super::line::Slot;
+use super::super::tests::event;
+use super::super::{CHECKPOINT_FILE, journal_of, segment_files};
+use super::*;
+use crate::{Clock, Exit, Outcome, SystemClock, read_checkpoints};
+
+const LONG: Duration = Duration::from_secs(60 * 60);
+
+/// A store that nobody keeps.
+fn begun(folder: &Path, change: impl FnOnce(&mut StoreOptions)) -> (Shared, Database) {
+    let mut options = StoreOptions::new(folder);
+    change(&mut options);
+    Shared::begin(options).unwrap()
+}
+
+/// The database of another segment.
+fn another(folder: &Path, number: usize) -> Database {
+    Segment::first(folder, &format!("another-{number}"), SystemClock::default().wall()).unwrap().1
+}
+
+fn append(shared: &Shared, rows: usize) {
+    let enter = || Waiting { draft: shared.keeping.enter(&event()), slot: None };
+    let mut rows: Vec<_> = (0..rows).map(|_| enter()).collect();
+    shared.append(&mut rows).unwrap();
+}
+
+fn value(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// AUD-2: the journal waits only while rows come fast, by what came since a look that was not just now.
+#[test]
+fn a_rush_is_told_by_what_was_written() {
+    let mut pace = Pace { since: Instant::now(), written: 0, rush: false };
+    assert!(!pace.is_rush(10 * RUSH), "too short to tell");
+    pace.since = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+    assert!(pace.is_rush(10 * RUSH));
+    assert!(pace.is_rush(10 * RUSH), "too short to tell");
+    pace.since = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+    assert!(!pace.is_rush(10 * RUSH + RUSH / 2));
+}
+
+/// AUD-2: the journal waits for the end of a rush, but not when many segments do.
+#[test]
+fn many_segments_do_not_wait_for_the_end_of_a_rush() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shared, database) = begun(folder.path(), |_| {});
+    let mut keeper = Keeper::new(&shared, database);
+    assert!(keeper.has_time());
+    // A look that is yet to come is too short to tell.
+    keeper.pace = Pace { since: Instant::now() + LONG, written: 0, rush: true };
+    for number in 1..=MOST_WAITING {
+        assert!(!keeper.has_time(), "{number}");
+        keeper.files.push_front(another(folder.path(), number));
+    }
+    assert!(keeper.has_time());
+}
+
+/// AUD-2: a database that takes nothing is waited for with patience; then those behind it have their turn.
+#[test]
+fn a_database_that_takes_nothing_is_waited_for() {
+    #[track_caller]
+    fn check(patience: Duration, files: usize, left: usize, told: Option<bool>) {
+        let folder = tempfile::tempdir().unwrap();
+        let (shared, database) = begun(folder.path(), |options| options.patience = patience);
+        let mut keeper = Keeper::new(&shared, database);
+        (1..files).for_each(|number| keeper.files.push_front(another(folder.path(), number)));
+        let error = StoreError::Damaged { path: folder.path().to_owned(), what: "locked".to_owned() };
+        keeper.cannot_bring_in(&error);
+        let trouble = keeper.trouble.as_ref().map(|trouble| trouble.told);
+        assert_eq!((keeper.files.len(), trouble, keeper.unfinished), (left, told, left < files));
+    }
+    check(LONG, 1, 1, Some(false));
+    check(LONG, 2, 2, Some(false));
+    check(Duration::ZERO, 1, 1, Some(true));
+    check(Duration::ZERO, 2, 1, None);
+    check(Duration::ZERO, 3, 2, None);
+}
+
+/// PIPE-4: calls behind a write that does not come back are refused, and exits stay; a write that takes its time is looked
+/// at again.
+#[test]
+fn calls_behind_a_write_that_does_not_come_back_are_refused() {
+    #[track_caller]
+    fn check(patience: Duration, busy: bool, armed: bool, refused: bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let (shared, database) = begun(folder.path(), |options| options.patience = patience);
+        let slot = Arc::<Slot>::default();
+        {
+            let mut line = shared.counter.line.lock();
+            line.busy = busy;
+            line.writing = busy.then(Instant::now);
+            line.push(Draft::empty(Kind::Enter), Some(Arc::clone(&slot)));
+            line.push(Draft::empty(Kind::Exit), None);
+        }
+        Keeper::new(&shared, database).watch_disk();
+        let line = shared.counter.line.lock();
+        let left: Vec<bool> = line.waiting.iter().map(|row| row.draft.kind == Kind::Enter).collect();
+        assert_eq!(left, if refused { vec![false] } else { vec![true, false] });
+        let answer = slot.poll(&Context::from_waker(Waker::noop()));
+        assert_eq!((answer.is_some_and(|it| it.is_err()), line.armed), (refused, armed));
+    }
+    check(LONG, false, false, false);
+    check(LONG, true, true, false);
+    check(Duration::ZERO, false, false, false);
+    check(Duration::ZERO, true, true, true);
+}
+
+/// AUD-3: rows come under a checkpoint when they are many or have waited long enough, and not before.
+#[test]
+fn rows_are_covered_when_they_are_many_or_old() {
+    #[track_caller]
+    fn check(rows: usize, after: Duration, counts: &[u64]) {
+        let folder = tempfile::tempdir().unwrap();
+        let (shared, database) = begun(folder.path(), |options| {
+            (options.checkpoint_rows, options.checkpoint_after) = (3, after);
+        });
+        let mut keeper = Keeper::new(&shared, database);
+        if rows > 0 {
+            append(&shared, rows);
+        }
+        keeper.cover();
+        let waits = rows > 0 && counts.is_empty();
+        assert_eq!((keeper.uncovered_since.is_some(), value(&shared.uncovered) > 0), (waits, waits));
+        keeper.bring_in();
+        assert!(!keeper.is_behind());
+        let file = read_checkpoints(&folder.path().join(CHECKPOINT_FILE)).unwrap();
+        assert_eq!(file.checkpoints.iter().map(|it| it.count).collect::<Vec<_>>(), counts);
+    }
+    check(0, Duration::ZERO, &[]);
+    check(2, LONG, &[]);
+    check(2, Duration::ZERO, &[2]);
+    check(3, LONG, &[3]);
+}
+
+/// AUD-2, AUD-6: the journal goes into the database, is begun anew when it is long, and goes with its segment's end.
+#[test]
+fn the_journal_is_brought_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shared, database) = begun(folder.path(), |_| {});
+    let file = segment_files(folder.path()).remove(0);
+    let length = || std::fs::metadata(journal_of(&file)).map(|it| it.len()).ok();
+    let mut keeper = Keeper::new(&shared, database);
+    append(&shared, 3);
+    assert!(keeper.is_behind());
+    keeper.bring_in();
+    assert!(!keeper.is_behind() && length() > Some(0), "a short one goes on");
+    append(&shared, 250);
+    keeper.bring_in();
+    assert_eq!((keeper.is_behind(), length()), (false, Some(0)));
+
+    append(&shared, 1);
+    shared.full.store(true, Ordering::Relaxed);
+    keeper.rotate();
+    assert_eq!(keeper.files.len(), 2);
+    keeper.bring_in();
+    assert_eq!((keeper.files.len(), keeper.is_behind(), length()), (1, false, None));
+    let numbers: Vec<u64> = (1..=255).collect();
+    assert_eq!(database::texts(&file, &numbers).unwrap().len(), 254);
+    assert!(recover::is_sealed(&file).unwrap());
+}
+
+/// AUD-2: a row that came in while the journal was brought in is not lost with it.
+#[test]
+fn a_journal_with_a_new_row_is_not_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shared, mut database) = begun(folder.path(), |_| {});
+    append(&shared, 250);
+    while database.take_in().unwrap() {}
+    assert!(database.wants_journal());
+    let mut keeper = Keeper::new(&shared, database);
+    append(&shared, 1);
+    keeper.renew_journal();
+    assert!(keeper.is_behind());
+    keeper.bring_in();
+    let file = segment_files(folder.path()).remove(0);
+    assert_eq!(database::texts(&file, &[250, 251]).unwrap().len(), 2);
+}
+
+/// AUD-2: large payloads become rows that wait, in the order they came.
+#[test]
+fn large_payloads_become_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shared, database) = begun(folder.path(), |_| {});
+    let enter = event();
+    let exit = Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Cancelled);
+    shared.counter.line.lock().push_heavy(Heavy::Enter(Box::new(enter), Arc::default()));
+    shared.counter.line.lock().push_heavy(Heavy::Exit(Box::new(exit), None));
+    Keeper::new(&shared, database).prepare_heavy();
+    let line = shared.counter.line.lock();
+    let rows: Vec<_> =
+        line.waiting.iter().map(|row| (row.draft.kind == Kind::Enter, row.slot.is_some())).collect();
+    assert_eq!((rows, line.heavy.len()), (vec![(true, true), (false, false)], 0));
+}
+
+/// AUD-2: what can be brought in is brought in at once, and what failed is tried again after a while.
+#[test]
+fn a_keeper_pauses_longest_after_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shared, database) = begun(folder.path(), |_| {});
+    let mut keeper = Keeper::new(&shared, database);
+    assert_eq!(keeper.pause(), COME_BY);
+    keeper.files.push_front(another(folder.path(), 1));
+    assert_eq!(keeper.pause(), Duration::ZERO, "a segment is to be finished");
+    keeper.trouble = Some(Trouble { since: Instant::now(), told: false });
+    assert_eq!(keeper.pause(), AFTER_FAILURE, "a database takes nothing");
+    keeper.trouble = None;
+    shared.failing.store(true, Ordering::Relaxed);
+    assert_eq!(keeper.pause(), AFTER_FAILURE, "the journal takes nothing");
+    shared.failing.store(false, Ordering::Relaxed);
+    keeper.pace = Pace { since: Instant::now() + LONG, written: 0, rush: true };
+    assert_eq!(keeper.pause(), COME_BY, "in a rush");
+}
+
+/// Whether a keeper that nobody calls wakes up by itself within this time.
+fn wakes(keeper: &mut Keeper<'_>, within: Duration) -> bool {
+    let counter = &keeper.shared.counter;
+    counter.line.lock().armed = false;
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| keeper.sleep());
+        let until = Instant::now() + within;
+        while !sleeper.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let awake = sleeper.is_finished();
+        counter.line.lock().arm();
+        counter.bell.notify_one();
+        assert!(!sleeper.join().unwrap(), "nobody closes the store");
+        awake
+    })
+}
+
+/// AUD-2: a keeper with nothing to do sleeps until it is called; what is left to do, and a checkpoint that is due, wake it.
+#[test]
+fn a_keeper_sleeps_while_there_is_nothing_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shared, database) =
+        begun(folder.path(), |options| options.checkpoint_after = Duration::from_millis(5));
+    let mut keeper = Keeper::new(&shared, database);
+    let (a_while, minute) = (5 * COME_BY, Duration::from_secs(60));
+    assert!(!wakes(&mut keeper, a_while), "nothing to do");
+    keeper.uncovered_since = Some(Instant::now() + LONG);
+    assert!(!wakes(&mut keeper, a_while), "no checkpoint is due");
+    keeper.uncovered_since = Some(Instant::now());
+    assert!(wakes(&mut keeper, minute), "a checkpoint is due");
+    keeper.uncovered_since = None;
+    shared.counter.line.lock().push(Draft::empty(Kind::Exit), None);
+    assert!(wakes(&mut keeper, minute), "a row waits");
+    drop(shared.counter.line.lock().take());
+    append(&shared, 1);
+    assert!(wakes(&mut keeper, minute), "the journal has a row");
+    keeper.bring_in();
+    assert!(!wakes(&mut keeper, a_while), "nothing is left");
+    shared.counter.line.lock().closing = true;
+    assert!(keeper.sleep(), "the store closes");
+}

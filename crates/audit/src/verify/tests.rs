@@ -1,0 +1,120 @@
+//! What is judged without any file: headers that follow each other, heads that were kept, the number in a row's text.
+
+use super::*;
+
+const INSTANCE: &str = "0199d0a5-6f2b-7c3e-8d4f-0123456789ab";
+
+fn header(index: u32, first: u64, previous: Option<Hash>) -> Record {
+    let header = Header {
+        format: crate::store::FORMAT,
+        segment: segment_name(INSTANCE, index),
+        instance: INSTANCE.to_owned(),
+        index,
+        first,
+        previous,
+        started: "2026-01-02T03:04:05.678Z".to_owned(),
+        version: "1.0.0".to_owned(),
+    };
+    let text = serde_json::to_vec(&header).unwrap();
+    Record { kind: RecordKind::Header, seq: None, hash: Some(Hash::header(&text)), text }
+}
+
+/// An enter behind `head`.
+fn enter(seq: u64, head: &Hash) -> Record {
+    let text = format!(r#"{{"seq":{seq},"kind":"enter","time":"t","correlationId":"a","tool":"read"}}"#);
+    let hash = Hash::link(head, &Hash::leaf(text.as_bytes()));
+    Record { kind: RecordKind::Row, seq: Some(seq), text: text.into_bytes(), hash: Some(hash) }
+}
+
+fn removal(index: u32) -> Removal {
+    let note = format!(r#"{{"removed":"{}","time":"t"}}"#, segment_name(INSTANCE, index));
+    serde_json::from_str(&note).unwrap()
+}
+
+/// AUD-3, AUD-6: a segment continues the one before it; only those that retention noted may be missing between the two.
+#[test]
+fn a_segment_continues_the_one_before_it() {
+    #[track_caller]
+    fn check(removed: &[u32], index: u32, first: u64, continues: bool, wrong: Option<&str>) {
+        let mut verifier = Verifier::default();
+        removed.iter().for_each(|index| verifier.explain(removal(*index)));
+        let begun = header(1, 1, None);
+        let row = enter(1, &begun.hash.unwrap());
+        let previous = if continues { row.hash } else { Some(Hash::default()) };
+        for record in [&begun, &row, &header(index, first, previous)] {
+            verifier.take(record);
+        }
+        let (verified, problems, _) = verifier.finish();
+        let said: Vec<_> = problems.iter().map(|it| it.what.as_str()).collect();
+        assert_eq!((verified.len(), said), (2, wrong.into_iter().collect()));
+    }
+    let broken = Some("it does not continue the segment before it");
+    check(&[], 2, 2, true, None);
+    check(&[], 2, 2, false, broken);
+    check(&[], 2, 3, true, broken);
+    check(&[2], 2, 2, false, broken);
+    check(&[2], 3, 9, false, None);
+    check(&[2, 3], 4, 9, false, None);
+    check(&[], 3, 9, false, Some("segment 1 of the instance is followed by 3"));
+    check(&[3], 4, 9, false, Some("segment 1 of the instance is followed by 4"));
+    check(&[2], 4, 9, false, Some("segment 1 of the instance is followed by 4"));
+    check(&[], 1, 2, true, Some("segment 1 of the instance is followed by 1"));
+}
+
+/// AUD-3: a kept head is compared where the segment had so many rows, and missed where it has fewer.
+#[test]
+fn kept_heads_are_compared_at_their_counts() {
+    #[track_caller]
+    fn check(kept: &[(u64, bool)], wrong: &[&str]) {
+        let begun = header(1, 1, None);
+        let one = enter(1, &begun.hash.unwrap());
+        let two = enter(2, &one.hash.unwrap());
+        let records = [begun, one, two];
+        let mut verifier = Verifier::default();
+        for (count, fits) in kept {
+            let there = records.get(usize::try_from(*count).unwrap()).filter(|_| *fits);
+            let head = there.map_or_else(Hash::default, |record| record.hash.unwrap());
+            verifier.expect(Expected { segment: segment_name(INSTANCE, 1), count: *count, head, root: None });
+        }
+        records.iter().for_each(|record| verifier.take(record));
+        let (_, problems, left) = verifier.finish();
+        assert_eq!((problems.len(), left), (wrong.len(), vec![]), "{problems:?}");
+        for (problem, wrong) in problems.iter().zip(wrong) {
+            assert!(problem.what.contains(wrong), "{problem}");
+        }
+    }
+    check(&[(0, true), (1, true), (2, true)], &[]);
+    check(&[(2, true), (1, true), (1, true)], &[]);
+    check(&[(1, false)], &["after 1 row its head was"]);
+    check(&[(2, false), (1, true)], &["after 2 rows its head was"]);
+    check(&[(3, false)], &["it had 3 rows when its head was"]);
+    check(&[(4, false), (2, true), (3, false)], &["it had 3 rows", "it had 4 rows"]);
+}
+
+/// AUD-3: the number in a row's text is that of JSON, however it is read.
+#[test]
+fn the_number_in_a_text_is_that_of_json() {
+    #[track_caller]
+    fn check(text: &str, expected: Option<u64>) {
+        assert_eq!(number(text.as_bytes()), expected, "{text}");
+    }
+    check(r#"{"seq":5,"a":"b"}"#, Some(5));
+    check(r#"{"seq":1234567890,"a":"b"}"#, Some(1_234_567_890));
+    check(r#"{"seq":5,"a":1}"#, Some(5));
+    check(r#"{ "a": "b", "seq": 5 }"#, Some(5));
+    check(r#"{"seq":0,"a":"b"}"#, Some(0));
+    check(r#"{"seq":9999999999999999999,"a":"b"}"#, Some(9_999_999_999_999_999_999));
+    check(r#"{"seq":18446744073709551615,"a":"b"}"#, Some(u64::MAX));
+    for no_number in [
+        r#"{"seq":18446744073709551616,"a":"b"}"#,
+        r#"{"seq":+5,"a":"b"}"#,
+        r#"{"seq":05,"a":"b"}"#,
+        r#"{"seq":,"a":"b"}"#,
+        r#"{"seq":5x,"a":"b"}"#,
+        r#"{"seq":5,"a":"#,
+        r#"{"a":"b"}"#,
+        "",
+    ] {
+        check(no_number, None);
+    }
+}
