@@ -21,6 +21,8 @@ pub(crate) enum Aim {
     Count,
     /// Arrange the code by [`PROFILE`], which lies beside it.
     Guide,
+    /// Keep apart what it makes of a copy of the workspace, and say nothing of that.
+    Copy,
 }
 
 /// Where programs that were built to count leave their counts.
@@ -29,13 +31,14 @@ pub(crate) const COUNTS: &str = "counts";
 pub(crate) const PROFILE: &str = "profile";
 
 impl Aim {
-    const ALL: [Self; 3] = [Self::Lines, Self::Count, Self::Guide];
+    const ALL: [Self; 4] = [Self::Lines, Self::Count, Self::Guide, Self::Copy];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Lines => "line-counting-rustc",
             Self::Count => "counting-rustc",
             Self::Guide => "guided-rustc",
+            Self::Copy => "copying-rustc",
         }
     }
 
@@ -62,6 +65,7 @@ impl Aim {
             Self::Count if of_program => vec![beside("-Cprofile-generate=", COUNTS)],
             Self::Guide if of_program => vec![beside("-Cprofile-use=", PROFILE)],
             Self::Count | Self::Guide => Vec::new(),
+            Self::Copy => vec!["--cap-lints=allow".into()],
         }
     }
 }
@@ -106,5 +110,6 @@ mod tests {
             assert!(aim.more(folder, &of_program[..2]).is_empty());
         }
         assert_eq!(Aim::Lines.more(folder, &[]).len(), 2);
+        assert_eq!(Aim::Copy.more(folder, &[]), ["--cap-lints=allow"]);
     }
 }

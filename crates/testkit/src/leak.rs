@@ -23,6 +23,9 @@ const MARK: &str = "BRIDGEHEAD_TEST_MARK";
 /// How long leftovers may take to go away.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a process may take from one program to the next, on a busy machine.
+const EXECUTING: Duration = Duration::from_secs(5);
+
 /// A process, told apart from a later one with the same number by when it started.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct ProcessKey {
@@ -207,9 +210,23 @@ impl Process {
     }
 
     fn carries(&self, variable: &str) -> bool {
-        // Not ours to read, or a zombie: then it cannot be told.
-        std::fs::read(format!("/proc/{}/environ", self.key.pid))
-            .is_ok_and(|text| text.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes()))
+        let limit = Instant::now() + EXECUTING;
+        loop {
+            // Not ours to read, or a zombie: then it cannot be told.
+            let Ok(text) = std::fs::read(format!("/proc/{}/environ", self.key.pid)) else { return false };
+            if !text.is_empty() || !self.is_executing() || Instant::now() > limit {
+                return text.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether it is about to become another program: for a moment it has neither arguments nor an environment. A thread of
+    /// the system never has any.
+    fn is_executing(&self) -> bool {
+        const OF_THE_SYSTEM: u32 = 2;
+        let is_of_the_system = self.key.pid == OF_THE_SYSTEM || self.parent == OF_THE_SYSTEM;
+        !is_of_the_system && self.state != 'Z' && self.command().is_empty()
     }
 
     fn command(&self) -> String {

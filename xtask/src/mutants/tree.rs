@@ -3,6 +3,7 @@
 //! A mutant that does not compile is taken out and the rest is tried again, until the compiler has nothing more to say.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,19 +12,19 @@ use serde_json::Value;
 
 use super::list::{Mutant, PACKAGES, digest};
 use super::weave::{Woven, weave};
+use crate::compiler::Aim;
 use crate::steps;
 
 /// How often the compiler is asked at the most: it checks types before borrows, and a crate only when those below it compile.
 const MOST_ROUNDS: usize = 60;
-
-/// Begins every crate of the copy: what the compiler thinks of mutated code helps nobody.
-const QUIET: &str = "#![allow(warnings)] ";
 
 /// The copy.
 pub(super) struct Tree {
     pub(super) root: PathBuf,
     /// Where a process of it looks for the mutant that is on, and notes those it came across.
     pub(super) switch: PathBuf,
+    /// What compiles it. Under the compiler's own name its crates would take the places of ours in the target folder.
+    compiler: PathBuf,
     /// The mutants that could not be woven in or do not compile.
     pub(super) left_out: BTreeSet<u32>,
 }
@@ -36,7 +37,8 @@ impl Tree {
         mutants: &BTreeMap<u32, Mutant>,
         left_out: BTreeSet<u32>,
     ) -> Result<Self> {
-        let tree = Self { root: folder.join("tree"), switch: folder.join("switch"), left_out };
+        let compiler = Aim::Copy.install(folder)?;
+        let tree = Self { root: folder.join("tree"), switch: folder.join("switch"), compiler, left_out };
         fs::create_dir_all(&tree.switch)?;
         tree.copy(root)?;
         let roots = tree.roots(root)?;
@@ -105,7 +107,6 @@ impl Tree {
                 let mut woven = weave(&text, &wanted).with_context(|| format!("{path} cannot be woven"))?;
                 self.left_out.extend(woven.left_out.drain(..));
                 if roots.contains(Path::new(path)) {
-                    woven.open_with(QUIET);
                     woven.text.push_str(&self.switch_module());
                 }
                 write(&self.root.join(path), woven.text.as_bytes())?;
@@ -142,6 +143,7 @@ impl Tree {
             ])
             .arg("--target-dir")
             .arg(target)
+            .envs(self.variables())
             .stderr(std::process::Stdio::null())
             .output()?;
         let messages = String::from_utf8_lossy(&output.stdout);
@@ -189,6 +191,11 @@ impl Tree {
         // It may show the code that it is about.
         let shown = error["rendered"].as_str().unwrap_or_default().split("mutant_switch::on(").skip(1);
         self.left_out.extend(shown.filter_map(|text| text.split_once(')')?.0.parse::<u32>().ok()));
+    }
+
+    /// What cargo is told besides, to compile it.
+    pub(super) fn variables(&self) -> [(&'static str, &OsStr); 1] {
+        [("RUSTC_WORKSPACE_WRAPPER", self.compiler.as_os_str())]
     }
 
     /// Of everything in it.

@@ -243,7 +243,7 @@ impl Tests {
 fn list(tree: &Tree) -> Result<Vec<Test>> {
     let target = format!("--target-dir={}", steps::target_folder()?.display());
     let arguments = ["nextest", "list", "--workspace", "--message-format=json", "--cargo-quiet", &target];
-    let listed = steps::cargo_output(&tree.root, &arguments, &[])?;
+    let listed = steps::cargo_output(&tree.root, &arguments, &tree.variables())?;
     let listed: Value = serde_json::from_slice(&listed).context("the list of tests is not JSON")?;
     let suites = listed["rust-suites"].as_object().context("nextest lists no tests")?;
     let tests = suites.values().flat_map(|suite| {

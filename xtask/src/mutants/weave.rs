@@ -26,16 +26,6 @@ pub(super) struct Woven {
     pub(super) left_out: Vec<u32>,
 }
 
-impl Woven {
-    /// Puts something in front of everything.
-    pub(super) fn open_with(&mut self, text: &str) {
-        self.text.insert_str(0, text);
-        for (region, _) in &mut self.regions {
-            *region = region.start + text.len()..region.end + text.len();
-        }
-    }
-}
-
 /// Weaves mutants of one file into its text.
 pub(super) fn weave(source: &str, mutants: &[(u32, &Mutant)]) -> Result<Woven> {
     let file = syn::parse_file(source).context("it is no Rust source")?;
