@@ -20,6 +20,8 @@ job = json.loads(sys.argv[1])
 MODES = {"legacy": "legacy", "modern": "2026-07-28"}
 PATIENCE = 10.0
 URL_REQUIRED = -32042
+# How many processes of a server its clients have at the most, unless it is configured.
+PROCESSES = 8
 
 failed = False
 asked: list[Any] = []
@@ -125,6 +127,15 @@ class Everything(Server):
         assert "User completed the URL elicitation flow" in answer, answer
         assert (str(asked[0].url), asked[0].message) == (url, "go there")
 
+    async def visiting(self, tool: str, given: dict, left: int = PROCESSES):
+        """A server remembers the visit in the process that it was asked in; the next call may have another one."""
+        try:
+            return await self.call(tool, given)
+        except MCPError as error:
+            if error.error.code != URL_REQUIRED or left == 0:
+                raise
+        return await self.visiting(tool, given, left - 1)
+
     async def url_error(self) -> None:
         given = {"url": f"https://example.invalid/{job['client']}", "errorPath": True}
         before: list[str] = ["https://modelcontextprotocol.io"]
@@ -134,7 +145,7 @@ class Everything(Server):
             except MCPError as error:
                 assert error.error.code == URL_REQUIRED, error.error
             before = []
-        answer = text(await self.call("trigger-url-elicitation", given))
+        answer = text(await self.visiting("trigger-url-elicitation", given))
         assert "User completed the URL elicitation flow" in answer, answer
         assert [str(params.url).rstrip("/") for params in asked] == [*before, given["url"]], asked
 
