@@ -102,13 +102,14 @@ pub(super) struct Tests {
 }
 
 impl Tests {
-    /// Builds all tests and runs those that are wanted once, until the deadline.
+    /// Builds all tests, then runs those that are wanted once, for so long at the most.
     pub(super) fn record(
         tree: &Tree,
-        deadline: Option<Instant>,
+        limit: Option<Duration>,
         wanted: impl Fn(&Test) -> bool,
     ) -> Result<Self> {
         let mut listed = list(tree)?;
+        let deadline = limit.map(|limit| Instant::now() + limit);
         listed.retain(wanted);
         println!("{} tests are run once to see which mutants each comes across", listed.len());
         let done = AtomicUsize::new(0);
