@@ -83,12 +83,8 @@ async fn run_upstream(
             return Poll::Ready(given_up(upstream, &tool.name, reason));
         }
         let outcome = running.as_mut().poll(context);
-        if outcome.is_pending()
-            && let Some(reason) = watched.wait(context)
-        {
-            return Poll::Ready(given_up(upstream, &tool.name, reason));
-        }
-        outcome
+        let late = if outcome.is_pending() { watched.wait(context) } else { None };
+        late.map_or(outcome, |reason| Poll::Ready(given_up(upstream, &tool.name, reason)))
     });
     let outcome = outcome.await?;
     let outcome = addressed(chain.uris, upstream.name().as_ref(), outcome)?;
