@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// ERA-1: a question that is dropped is taken back at the client, by its id, and its answer is nobody's.
+    /// ERA-1: a question that is dropped is taken back at the client, by its id, and a late answer is dropped.
     #[test]
     fn a_dropped_question_is_taken_back() {
         let (questioner, desk, read) = questioner(true);

@@ -264,7 +264,7 @@ impl AsyncRead for CursedWriter {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.0.is_empty() {
-            // The waker is nobody's: only the writer's end can end this.
+            // Nothing wakes this reader: only the end of the writer ends it.
             return Poll::Pending;
         }
         Pin::new(&mut self.0).poll_read(context, buffer)

@@ -116,7 +116,7 @@ pub async fn serve<B: Backend>(
 }
 
 /// Accepts until `shutdown`, and comes back when every connection has ended. A connection is a member of `admission` for as
-/// long as it lives. `failed` hears of those that panicked, which closed them: what can be answered was.
+/// long as it lives. `failed` is told of a connection whose task panicked.
 pub(crate) async fn accept_all<S>(
     front: &str,
     admission: &Arc<Admission>,

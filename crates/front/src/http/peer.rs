@@ -326,7 +326,7 @@ mod tests {
         check(|answer| answer[84..88].fill(0), None);
     }
 
-    /// WALL-6: users whom the namespace does not know share one number, which is nobody's.
+    /// WALL-6: users whom the namespace does not know share one number, which belongs to no user.
     #[test]
     fn a_user_that_the_namespace_does_not_know_is_nobody() {
         #[track_caller]

@@ -22,7 +22,7 @@ pub(crate) enum Turn {
     Fail(i64),
     /// Data that does not fit what the tool promises.
     Structured,
-    /// A result that is none.
+    /// A malformed result.
     Scalar,
     Silence,
     Close,
