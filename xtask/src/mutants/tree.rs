@@ -21,6 +21,8 @@ const MOST_ROUNDS: usize = 60;
 /// The copy.
 pub(super) struct Tree {
     pub(super) root: PathBuf,
+    /// What it is a copy of; its `target` holds the copy and what is built of it.
+    pub(super) repository: PathBuf,
     /// Where a process of it looks for the mutant that is on, and notes those it came across.
     pub(super) switch: PathBuf,
     /// What compiles it. Under the compiler's own name its crates would take the places of ours in the target folder.
@@ -38,7 +40,13 @@ impl Tree {
         left_out: BTreeSet<u32>,
     ) -> Result<Self> {
         let compiler = Aim::Copy.install(folder)?;
-        let tree = Self { root: folder.join("tree"), switch: folder.join("switch"), compiler, left_out };
+        let tree = Self {
+            root: folder.join("tree"),
+            repository: root.to_owned(),
+            switch: folder.join("switch"),
+            compiler,
+            left_out,
+        };
         fs::create_dir_all(&tree.switch)?;
         tree.copy(root)?;
         let roots = tree.roots(root)?;

@@ -53,12 +53,21 @@ impl Effort {
 }
 
 /// Enters the namespaces' files, then runs what follows. It stays the first process there and waits for all others.
+/// A repository below `/tmp` is shown there again, by a descriptor that was opened before.
 const ENTER: &str = r#"set -e
 mount --bind "$1" "$2"
+exec 9<"$3"
 mount -t tmpfs tmpfs /tmp
+if ! [ -d "$3" ]; then
+  mkdir -p "$3"
+  mount --no-canonicalize --rbind /proc/self/fd/9 "$3"
+  mount -o remount,bind,ro "$3"
+  cd "$PWD"
+fi
+exec 9<&-
 mount -o remount,bind,ro /
 ulimit -v 16000000
-shift 2
+shift 3
 set +e
 "$@"
 exit $?"#;
@@ -297,7 +306,7 @@ impl Place {
     fn run(&self, tree: &Tree, test: &Test, patience: Duration) -> Result<Ended> {
         let mut child = steps::program_at(&test.folder, "unshare")
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", ENTER, "sh"])
-            .args([&self.folder, &tree.switch, &test.binary])
+            .args([&self.folder, &tree.switch, &tree.repository, &test.binary])
             .args(["--exact", &test.name])
             .env("CARGO_MANIFEST_DIR", &test.folder)
             .stdin(Stdio::null())
