@@ -131,7 +131,7 @@ fn number(text: &[u8]) -> Option<u64> {
     // As the store writes it; anything else that is JSON has a number too.
     let rest = text.strip_prefix(br#"{"seq":"#).unwrap_or_default();
     let digits = rest.iter().position(|byte| *byte == b',').map(|end| &rest[..end]);
-    let plain = digits.filter(|digits| !digits.is_empty() && digits[0] != b'0' && digits.len() < 20);
+    let plain = digits.filter(|digits| !digits.is_empty() && digits[0] != b'0');
     plain
         .filter(|digits| digits.iter().all(u8::is_ascii_digit) && text.ends_with(b"\"}"))
         .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok())
@@ -343,7 +343,7 @@ impl Verifier {
         let seq = row.seq.or(row.number).unwrap_or(expected);
         now.next = seq.saturating_add(1);
         let what = match row.number {
-            _ if seq > expected && seq == expected + 1 => Some((expected, "it is missing".to_owned())),
+            _ if seq.checked_sub(expected) == Some(1) => Some((expected, "it is missing".to_owned())),
             _ if seq > expected => Some((expected, format!("it and those up to {} are missing", seq - 1))),
             _ if seq < expected => Some((seq, format!("it stands where row {expected} should"))),
             Some(number) if number != seq => {

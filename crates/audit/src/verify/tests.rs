@@ -61,6 +61,82 @@ fn a_segment_continues_the_one_before_it() {
     check(&[], 1, 2, true, Some("segment 1 of the instance is followed by 1"));
 }
 
+/// AUD-3: a row that is not the next one is told, with what stands in its place.
+#[test]
+fn rows_follow_each_other() {
+    #[track_caller]
+    fn check(numbers: &[u64], wrong: Option<(u64, &str)>) {
+        let mut verifier = Verifier::default();
+        let begun = header(1, 1, None);
+        verifier.take(&begun);
+        let mut head = begun.hash.unwrap();
+        for seq in numbers {
+            let row = enter(*seq, &head);
+            head = row.hash.unwrap();
+            verifier.take(&row);
+        }
+        let (_, problems, _) = verifier.finish();
+        let said: Vec<_> = problems.iter().map(|it| (it.row.unwrap(), it.what.as_str())).collect();
+        assert_eq!(said, wrong.into_iter().collect::<Vec<_>>(), "{numbers:?}");
+    }
+    check(&[1, 2, 3], None);
+    check(&[1, 3], Some((2, "it is missing")));
+    check(&[1, 4], Some((2, "it and those up to 3 are missing")));
+    check(&[1, 2, 2], Some((2, "it stands where row 3 should")));
+}
+
+/// AUD-3: nothing is added behind the seal of a segment.
+#[test]
+fn a_row_behind_a_seal_is_told() {
+    let begun = header(1, 1, None);
+    let one = enter(1, &begun.hash.unwrap());
+    let mut tree = Frontier::default();
+    tree.push(Hash::leaf(&one.text));
+    let seal = Checkpoint {
+        segment: segment_name(INSTANCE, 1),
+        count: 1,
+        root: tree.root(),
+        head: one.hash.unwrap(),
+        time: "2026-01-02T03:04:05.678Z".to_owned(),
+        sealed: true,
+        key: None,
+        signature: None,
+    };
+    let text = seal.text().into_bytes();
+    let hash = Some(Hash::checkpoint(&text));
+    let sealed = Record { kind: RecordKind::Checkpoint, seq: None, text, hash };
+    let late = enter(2, &one.hash.unwrap());
+    let mut verifier = Verifier::default();
+    [&begun, &one, &sealed].into_iter().for_each(|record| verifier.take(record));
+    verifier.take(&late);
+    let (_, problems, _) = verifier.finish();
+    let said: Vec<_> = problems.iter().map(|it| (it.row, it.what.as_str())).collect();
+    assert_eq!(said, [(Some(2), "it was added after the segment was sealed")]);
+}
+
+/// AUD-3: the end of a call may stand in the next segment, and is compared with its beginning there too.
+#[test]
+fn a_call_may_end_in_the_next_segment() {
+    #[track_caller]
+    fn check(id: &str, wrong: Option<&str>) {
+        let begun = header(1, 1, None);
+        let one = enter(1, &begun.hash.unwrap());
+        let next = header(2, 2, one.hash);
+        let text = format!(
+            r#"{{"seq":2,"enter":1,"enterSegment":1,"kind":"exit","time":"t","correlationId":"{id}","tool":"read"}}"#
+        );
+        let hash = Some(Hash::link(&next.hash.unwrap(), &Hash::leaf(text.as_bytes())));
+        let exit = Record { kind: RecordKind::Row, seq: Some(2), text: text.into_bytes(), hash };
+        let mut verifier = Verifier::default();
+        [&begun, &one, &next, &exit].into_iter().for_each(|record| verifier.take(record));
+        let (_, problems, _) = verifier.finish();
+        let said: Vec<_> = problems.iter().map(|it| it.what.as_str()).collect();
+        assert_eq!(said, wrong.into_iter().collect::<Vec<_>>());
+    }
+    check("a", None);
+    check("b", Some("it is the end of row 1, which has another correlation id"));
+}
+
 /// AUD-3: a kept head is compared where the segment had so many rows, and missed where it has fewer.
 #[test]
 fn kept_heads_are_compared_at_their_counts() {

@@ -9,5 +9,6 @@ mod keeping;
 mod killed;
 mod pairs;
 mod removal;
+mod shown;
 mod support;
 mod tamper;
