@@ -7,9 +7,9 @@ use bridgehead_wire::{Abilities, Era, Id, Level, Method, Object, Raw, RequestMet
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::asking::Questioner;
-use crate::park::Park;
-use crate::session::Session;
+use crate::dialogue::questioner::Questioner;
+use crate::dialogue::park::Park;
+use crate::life::session::Session;
 
 /// Who calls: `local` without authentication, else the name of the token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -24,25 +24,25 @@ use tokio_util::sync::CancellationToken;
 use tracing::field::Empty;
 use tracing::{Dispatch, Instrument};
 
-use crate::asking::Questioner;
-use crate::builtin::{server_health, server_ping};
+use crate::dialogue::questioner::Questioner;
+use crate::catalog::builtin::{server_health, server_ping};
 use crate::caller::{Ask, Caller, ProgressSink};
 use crate::catalog::{Catalog, Registered, Shape};
-use crate::chain::{Call, Cancels, Chain, Counters, places};
-use crate::errand::{Outcome, sandbox_setup};
+use crate::gate::{Call, Cancels, Chain, Counters, places};
+use crate::relay::request::{Outcome, sandbox_setup};
 use crate::error::CallError;
-use crate::feed::Feeds;
+use crate::feeds::Feeds;
 use crate::life::Run;
 use crate::logger::Logger;
-use crate::names::is_under;
-use crate::native::{NativeTool, RegisterError};
-use crate::offers::{Offers, is_prefixed};
-use crate::park::{Park, ParkWay, Parks};
-use crate::queue::Queues;
-use crate::seal::{Seal, Subject};
-use crate::status::About;
-use crate::surfaces::{capabilities, correlation, foreign_cursor, is_served};
-use crate::trace::Trace;
+use crate::catalog::names::is_under;
+use crate::catalog::native::{NativeTool, RegisterError};
+use crate::catalog::offers::{Offers, is_prefixed};
+use crate::dialogue::park::{Park, ParkWay, Parks};
+use crate::relay::queue::Queues;
+use crate::dialogue::seal::{Seal, Subject};
+use crate::life::status::About;
+use crate::surface::{capabilities, correlation, foreign_cursor, is_served};
+use crate::relay::trace::Trace;
 
 /// All that servers can have.
 const EVERYTHING: Features = Features {

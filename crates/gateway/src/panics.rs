@@ -16,7 +16,7 @@ use futures_util::FutureExt;
 use crate::caller::Ask;
 use crate::error::CallError;
 use crate::gateway::Gateway;
-use crate::surfaces::correlation;
+use crate::surface::correlation;
 
 thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };

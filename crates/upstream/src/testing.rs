@@ -15,13 +15,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::core::Core;
-use crate::key::{Key, Scope};
+use crate::server::core::Core;
+use crate::sharing::key::{Key, Scope};
 use crate::link::Link;
-use crate::negotiate::Peer;
-use crate::policy::RestartPolicy;
-use crate::record::Records;
-use crate::upstream::Surroundings;
+use crate::link::negotiate::Peer;
+use crate::server::policy::RestartPolicy;
+use crate::server::record::Records;
+use crate::server::Surroundings;
 
 pub(crate) fn surroundings() -> Surroundings {
     Surroundings {

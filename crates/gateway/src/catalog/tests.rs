@@ -5,8 +5,8 @@ use bridgehead_upstream::{RestartPolicy, Surroundings};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::offers::Offer;
-use crate::pages::PAGE;
+use crate::catalog::offers::Offer;
+use crate::catalog::pages::PAGE;
 
 const SHAPE: Shape =
     Shape { mode: Mode::Full, prefix: Prefix::Auto, name_limit: 64, uris: ResourceUris::Keep };

@@ -6,7 +6,7 @@ use bridgehead_wire::{RpcError, code};
 
 use super::timeout::InvalidTimeout;
 use crate::link::LinkError;
-use crate::negotiate::NegotiateError;
+use crate::link::negotiate::NegotiateError;
 use crate::transport::ConnectError;
 
 /// A failed connect or call.

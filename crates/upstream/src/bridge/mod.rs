@@ -34,8 +34,8 @@ pub use timeout::{DEFAULT_TIMEOUT_MS, InvalidTimeout, TIMEOUT_VARIABLE, resolve_
 
 use crate::catalog::{ListError, Lists, Tool, list_tools};
 use crate::link::{Link, LinkError, Mirror, Purpose, call_params};
-use crate::negotiate::{Offer, Opening, Peer, negotiate};
-use crate::record::Records;
+use crate::link::negotiate::{Offer, Opening, Peer, negotiate};
+use crate::server::record::Records;
 use crate::transport::{self, ConnectError};
 
 /// The largest answer that is taken, unless the options say otherwise.

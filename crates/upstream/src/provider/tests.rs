@@ -1,7 +1,7 @@
 //! What a call without a process is, and when its time is over.
 
 use super::*;
-use crate::upstream::Failure;
+use crate::server::Failure;
 
 /// ERR-1, PROV-3, BOX-1: a call without a process is unavailable and may be repeated; not so where its process cannot be
 /// limited as it must.

@@ -1,5 +1,7 @@
 //! The ways to reach a server, one module each, and what they have in common: a [`Connection`].
 
+pub mod relay;
+
 mod dial;
 pub(crate) mod http;
 mod proxy;
@@ -16,8 +18,8 @@ use self::http::HttpConnection;
 use self::stdio::Process;
 use self::websocket::WebSocket;
 use crate::link::Link;
-use crate::negotiate::{NegotiateError, Offer, Opening, Peer};
-use crate::record::Record;
+use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer};
+use crate::server::record::Record;
 
 /// A server that was reached, and the link to it. Dropping it lets go of the server at once.
 #[derive(Debug)]

@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use crate::crash::{Crash, Fault};
-use crate::given;
+use crate::server::crash::{Crash, Fault};
+use crate::server::given;
 use crate::link::{Link, LinkError};
-use crate::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
-use crate::record::{Counted, LineSource, Record};
+use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
+use crate::server::record::{Counted, LineSource, Record};
 use crate::transport::{ConnectError, opening};
 
 /// How long a server that was asked to end by closing its stdin has before it is killed.

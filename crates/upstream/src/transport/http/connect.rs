@@ -18,7 +18,7 @@ use tracing::debug;
 use super::events::Feed;
 use super::{Dialect, HttpExchange, Remote};
 use crate::link::{Event, Link, LinkError, Mirror, Purpose, modern_params};
-use crate::negotiate::{
+use crate::link::negotiate::{
     NegotiateError, Offer, Opening, Peer, Verdict, initialize_params, is_modern, judge, negotiate, peer_of,
     supported_revisions,
 };

@@ -27,7 +27,7 @@ use super::wire::{Head as Answered, Request, Wire};
 use super::{Dialect, Failure, Remote, SESSION, Speech};
 use crate::catalog::Lists;
 use crate::link::{Event, LinkError, Mirror, Purpose, call_is_over, cancelled_params};
-use crate::switchboard::{Slot, reached, withdrawn_id};
+use crate::link::switchboard::{Slot, reached, withdrawn_id};
 
 /// How often a request that the server put off is sent again.
 const MOST_PAUSES: u32 = 3;

@@ -33,7 +33,7 @@ use self::pool::Pool;
 use self::replies::Replies;
 use self::wire::{Head, Request, Wire};
 use crate::link::LinkError;
-use crate::switchboard::Switchboard;
+use crate::link::switchboard::Switchboard;
 use crate::transport::dial::{DialError, dial};
 use crate::transport::proxy;
 

@@ -1,0 +1,68 @@
+//! The tools that every gateway has about itself.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::gateway::Inner;
+use crate::catalog::native::NativeTool;
+
+/// `server_ping`: version, mode, uptime. No I/O.
+pub(crate) fn server_ping(gateway: Weak<Inner>) -> NativeTool {
+    let schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let data = json!({
+        "type": "object",
+        "properties": {
+            "version": {"type": "string"},
+            "mode": {"type": "string"},
+            "uptime_ms": {"type": "integer", "minimum": 0},
+        },
+        "required": ["version", "mode", "uptime_ms"],
+    });
+    NativeTool::new(
+        "server_ping",
+        "Whether the gateway answers: its version, mode and uptime.",
+        schema,
+        move |_, _| {
+            let gateway = gateway.upgrade();
+            async move {
+                let gateway = gateway.ok_or("the gateway is shutting down")?;
+                Ok(json!({
+                    "version": gateway.version,
+                    "mode": gateway.settings.mode.to_string(),
+                    "uptime_ms": whole_milliseconds(gateway.uptime()),
+                }))
+            }
+        },
+    )
+    .data_schema(data)
+    .read_only()
+}
+
+/// `server_health`: every upstream's state, what waits, what was counted, what is offered.
+pub(crate) fn server_health(gateway: Weak<Inner>) -> NativeTool {
+    let schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let data = json!({
+        "type": "object",
+        "properties": {
+            "upstreams": {"type": "array", "items": {"type": "object"}},
+            "queues": {"type": "array", "items": {"type": "object"}},
+            "counters": {"type": "object"},
+            "capabilities": {"type": "object"},
+        },
+        "required": ["upstreams", "counters", "capabilities"],
+    });
+    let description =
+        "How the gateway's servers are: the state of each, calls in flight, counters, capabilities.";
+    NativeTool::new("server_health", description, schema, move |_, _| {
+        let gateway = gateway.upgrade();
+        async move { Ok::<Value, _>(json!(gateway.ok_or("the gateway is shutting down")?.status())) }
+    })
+    .data_schema(data)
+    .read_only()
+}
+
+fn whole_milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,243 @@
+//! Prompts, resources and templates of all servers, merged: one shape for whatever is listed, found by a name, and
+//! asked for at the server it came from.
+//!
+//! Prompts are named like tools. A URI is an identity that stands in many places, so it passes unchanged; where two
+//! servers have the same, the one that comes first in the configuration has it, unless URIs are told apart by server. What did not change is taken over
+//! from the merge before.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::sync::Arc;
+
+use bridgehead_config::ResourceUris;
+use bridgehead_upstream::{Features, Item, Items, Upstream};
+use bridgehead_wire::{Object, Raw, Revision, Spliced};
+use tracing::debug;
+
+use crate::catalog::fnv::Fnv;
+use crate::catalog::names::{Wanted, expose, plain};
+use crate::catalog::offers::{Offer, Offers, Share};
+use crate::catalog::pages::{Lists, Pages};
+use crate::relay::queue::Queue;
+use crate::relay::uris::outward;
+
+/// What is merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Prompts,
+    Resources,
+    Templates,
+}
+
+impl Kind {
+    /// The member of a list that holds the entries.
+    const fn member(self) -> &'static str {
+        match self {
+            Self::Prompts => "prompts",
+            Self::Resources => "resources",
+            Self::Templates => "resourceTemplates",
+        }
+    }
+
+    fn of(self, share: &Share) -> &Items {
+        match self {
+            Self::Prompts => &share.prompts,
+            Self::Resources => &share.resources,
+            Self::Templates => &share.templates,
+        }
+    }
+}
+
+/// A server that can be asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) upstream: Upstream,
+    pub(crate) server: Arc<str>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) features: Features,
+}
+
+impl Place {
+    pub(crate) fn of(share: &Share) -> Self {
+        Self {
+            upstream: share.upstream.clone(),
+            server: Arc::clone(&share.server),
+            queue: Arc::clone(share.queue("")),
+            features: share.features,
+        }
+    }
+
+    /// Whether what is asked at both is asked in the same way.
+    fn is(&self, other: &Self) -> bool {
+        self.upstream.is(&other.upstream)
+            && self.features == other.features
+            && Arc::ptr_eq(&self.queue, &other.queue)
+    }
+}
+
+/// One offered prompt, resource or template.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// What clients ask for it by.
+    pub(crate) name: Arc<str>,
+    pub(crate) place: Place,
+    pub(crate) item: Arc<Item>,
+    /// As it stands in lists: under the offered name, every other byte the server's.
+    definition: Raw,
+}
+
+/// All of one kind.
+#[derive(Debug)]
+pub(crate) struct Merged {
+    /// Those that stand in lists, in order.
+    listed: Vec<Arc<Entry>>,
+    by_name: HashMap<Arc<str>, Arc<Entry>>,
+    lists: Lists,
+    sources: Vec<Source>,
+}
+
+/// Where a part of it was read from.
+#[derive(Debug)]
+struct Source {
+    share: Arc<Share>,
+    items: Items,
+    listed: bool,
+}
+
+impl Source {
+    fn is_of(&self, kind: Kind, offer: &Offer) -> bool {
+        Arc::ptr_eq(&self.items, kind.of(&offer.share))
+            && self.listed == offer.listed
+            && self.share.places_like(&offer.share)
+    }
+}
+
+impl Merged {
+    pub(crate) fn merge(
+        kind: Kind,
+        offers: &Offers,
+        (name_limit, uris): (usize, ResourceUris),
+        server_info: &Raw,
+        before: Option<&Arc<Self>>,
+    ) -> Arc<Self> {
+        let complete = offers.starting == 0;
+        let of_kind = || offers.all.iter().filter(|offer| !kind.of(&offer.share).is_empty());
+        if let Some(before) = before
+            && before.lists.is_complete() == complete
+            && before.sources.len() == of_kind().count()
+            && before.sources.iter().zip(of_kind()).all(|(source, offer)| source.is_of(kind, offer))
+        {
+            return Arc::clone(before);
+        }
+        let mut names = names(kind, of_kind(), name_limit, uris).into_iter();
+        let mut listed = Vec::new();
+        let mut by_name = HashMap::new();
+        for offer in of_kind() {
+            let place = Place::of(&offer.share);
+            for item in kind.of(&offer.share).iter() {
+                let Some(name) = names.next() else { break };
+                let entry = match before.and_then(|before| before.by_name.get(&name)) {
+                    Some(known) if Arc::ptr_eq(&known.item, item) && known.place.is(&place) => {
+                        Arc::clone(known)
+                    }
+                    _ => Arc::new(Entry {
+                        definition: definition(kind, &name, item),
+                        name,
+                        place: place.clone(),
+                        item: Arc::clone(item),
+                    }),
+                };
+                match by_name.entry(Arc::clone(&entry.name)) {
+                    Slot::Vacant(slot) => {
+                        slot.insert(Arc::clone(&entry));
+                        if offer.listed {
+                            listed.push(entry);
+                        }
+                    }
+                    Slot::Occupied(first) => {
+                        let first: &Arc<Entry> = first.get();
+                        debug!(name = %entry.name, server = %place.server, of = %first.place.server, "two servers offer the same; the first has it");
+                    }
+                }
+            }
+        }
+        let mut generation = Fnv::new();
+        for entry in &listed {
+            generation.add(entry.definition.bytes());
+            generation.add(&[0]);
+        }
+        let pages = Arc::new(Pages::new(generation.whole(), listed.len()));
+        let sources = of_kind().map(|offer| Source {
+            share: Arc::clone(&offer.share),
+            items: Arc::clone(kind.of(&offer.share)),
+            listed: offer.listed,
+        });
+        Arc::new(Self {
+            lists: Lists::new(kind.member(), pages, complete, server_info.clone()),
+            sources: sources.collect(),
+            listed,
+            by_name,
+        })
+    }
+
+    /// The entry of that name.
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.by_name.get(name)
+    }
+
+    /// Those that clients see, in order.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.listed.iter()
+    }
+
+    /// The page of the list that `cursor` leads to; nothing for a cursor that is not one of this list.
+    pub(crate) fn list(&self, revision: Revision, cursor: Option<&str>) -> Option<Spliced> {
+        self.lists.page(revision, cursor, || self.listed.iter().map(|entry| &entry.definition))
+    }
+
+    /// Whether a client sees the same list in both.
+    pub(crate) fn lists_the_same(&self, other: &Self) -> bool {
+        self.lists.pages.is_like(&other.lists.pages)
+    }
+}
+
+fn names<'a>(
+    kind: Kind,
+    offers: impl Iterator<Item = &'a Offer>,
+    limit: usize,
+    uris: ResourceUris,
+) -> Vec<Arc<str>> {
+    let shares: Vec<&Share> = offers.map(|offer| &*offer.share).collect();
+    let items = || shares.iter().flat_map(|share| kind.of(share).iter().map(move |item| (share, item)));
+    if kind != Kind::Prompts {
+        return items()
+            .map(|(share, item)| match uris {
+                ResourceUris::Keep => item.name.as_str().into(),
+                ResourceUris::Rewrite => outward(&share.server, &item.name).into(),
+            })
+            .collect();
+    }
+    let none = std::collections::HashSet::new();
+    let plain: Vec<Arc<str>> =
+        items().map(|(share, item)| plain(&share.server, &item.name, share.prefixed, &none)).collect();
+    let wanted: Vec<Wanted<'_>> = items()
+        .zip(&plain)
+        .map(|((share, item), plain)| Wanted { server: &share.server, tool: &item.name, plain })
+        .collect();
+    expose(&wanted, &none, limit)
+}
+
+fn definition(kind: Kind, name: &str, item: &Item) -> Raw {
+    if item.name == name {
+        return item.definition.clone();
+    }
+    let member = match kind {
+        Kind::Prompts => "name",
+        Kind::Resources => "uri",
+        Kind::Templates => "uriTemplate",
+    };
+    let Ok(object) = Object::parse(&item.definition) else { return item.definition.clone() };
+    let mut edit = object.edit();
+    edit.set(member, Raw::string(name));
+    edit.finish().to_raw()
+}

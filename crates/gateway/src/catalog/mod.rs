@@ -1,0 +1,458 @@
+//! Everything the gateway offers, merged and named once per change.
+//!
+//! A catalog never changes: when an upstream does, a new one takes its place and takes over all that is the
+//! same, so a change costs what changed and a few pointers for the rest. Calls look names up in a map; lists
+//! and instructions are prepared bytes.
+
+pub(crate) mod builtin;
+pub(crate) mod fnv;
+pub(crate) mod instructions;
+pub(crate) mod items;
+pub(crate) mod names;
+pub(crate) mod native;
+pub(crate) mod offers;
+pub(crate) mod pages;
+pub(crate) mod similar;
+pub(crate) mod template;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+
+use bridgehead_config::{Mode, Prefix, ResourceUris};
+use bridgehead_schema::{HeaderParameter, Validator};
+use bridgehead_upstream::{Features, Lists as Changed, Tool, Upstream};
+use bridgehead_wire::{Object, Raw, Revision, Spliced, key};
+use tracing::debug;
+
+use crate::catalog::fnv::Fnv;
+use crate::catalog::instructions::section;
+use crate::catalog::items::{Kind, Merged, Place};
+use crate::catalog::names::{Wanted, expose};
+use crate::catalog::native::NativeTool;
+use crate::catalog::offers::{Offers, Share};
+use crate::catalog::pages::{Lists, Pages};
+use crate::relay::queue::{Queue, Queues};
+use crate::catalog::template::matches;
+use crate::relay::uris::inward;
+
+/// A fair turn: whoever asks first goes first.
+pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
+
+/// A Rust tool with its schema compiled.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub(crate) tool: NativeTool,
+    pub(crate) validator: Validator,
+    pub(crate) definition: Raw,
+}
+
+/// Who runs a tool.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    Native(Arc<Registered>),
+    Upstream { upstream: Upstream, tool: Arc<Tool>, queue: Arc<Queue> },
+}
+
+/// One offered name.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) name: Arc<str>,
+    pub(crate) server: Option<Arc<str>>,
+    pub(crate) target: Target,
+    /// Set where calls take turns.
+    pub(crate) turn: Option<Turn>,
+    /// Set where the mode does not admit the tool: it is not listed, and a call names the mode.
+    pub(crate) excluded_by: Option<Mode>,
+    /// As it stands in lists: under the offered name, every other byte the server's.
+    pub(crate) definition: Raw,
+}
+
+impl Route {
+    pub(crate) fn headers(&self) -> Option<&Arc<[HeaderParameter]>> {
+        match &self.target {
+            Target::Native(_) => None,
+            Target::Upstream { tool, .. } => Some(&tool.headers),
+        }
+    }
+}
+
+/// The routes of one server, or of our own tools.
+#[derive(Debug)]
+struct Group {
+    /// Absent for our own.
+    share: Option<Arc<Share>>,
+    /// In the order of the share.
+    routes: Vec<Arc<Route>>,
+    /// Whether a client sees them; the rest is known all the same.
+    listed: bool,
+    summary: Arc<Summary>,
+}
+
+/// What is worked out once for routes that stay the same.
+#[derive(Debug)]
+struct Summary {
+    /// Tells the list of these routes from any other.
+    fingerprint: u64,
+    /// How many the mode hides.
+    hidden: usize,
+}
+
+/// The settings that shape names and lists.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) mode: Mode,
+    pub(crate) prefix: Prefix,
+    pub(crate) name_limit: usize,
+    pub(crate) uris: ResourceUris,
+}
+
+/// What is offered at one time.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    routes: HashMap<Arc<str>, Arc<Route>>,
+    /// In the order of the lists.
+    groups: Vec<Group>,
+    lists: Lists,
+    pub(crate) prompts: Arc<Merged>,
+    pub(crate) resources: Arc<Merged>,
+    pub(crate) templates: Arc<Merged>,
+    uris: ResourceUris,
+    /// What the servers have, taken together.
+    pub(crate) features: Features,
+    /// What the only server tries out; where there are several nobody could tell whose it is.
+    pub(crate) experimental: Option<Raw>,
+    instructions: OnceLock<Option<Raw>>,
+    /// How many servers are still starting.
+    pub(crate) starting: usize,
+    /// How many tools the mode hides.
+    pub(crate) hidden: usize,
+}
+
+impl Catalog {
+    /// The upstreams as they are now, merged with the Rust tools.
+    pub(crate) fn of(
+        shape: Shape,
+        natives: &[Arc<Registered>],
+        upstreams: &[Upstream],
+        queues: &Queues,
+        server_info: &Raw,
+        before: &Self,
+    ) -> Self {
+        let known = before.by_server();
+        let shares = |server: &str| known.get(server).and_then(|group| group.share.as_ref());
+        let offers = Offers::gather(upstreams, shape.prefix, &names_of(natives), queues, shares);
+        Self::merge(shape, natives, &offers, server_info, Some(before))
+    }
+
+    /// Merges the Rust tools and the offers, the offers first. `before` lends all that is still the same, the
+    /// turns that calls may be waiting for among it.
+    pub(crate) fn merge(
+        shape: Shape,
+        natives: &[Arc<Registered>],
+        offers: &Offers,
+        server_info: &Raw,
+        before: Option<&Self>,
+    ) -> Self {
+        let wanted: Vec<Wanted<'_>> = offers.all.iter().flat_map(|offer| offer.share.wanted()).collect();
+        let mut names = expose(&wanted, &names_of(natives), shape.name_limit).into_iter();
+        let known = before.map(Self::by_server).unwrap_or_default();
+        let mut groups: Vec<Group> = Vec::with_capacity(offers.all.len() + 1);
+        for offer in &offers.all {
+            let names: Vec<Arc<str>> = names.by_ref().take(offer.share.tools.len()).collect();
+            let known = known.get(&*offer.share.server).copied().filter(|group| group.is_of(&offer.share));
+            groups.push(Group::of_share(&offer.share, names, offer.listed, shape.mode, known, before));
+        }
+        groups.push(Group::of_natives(natives, before));
+        let total = groups.iter().map(|group| group.routes.len()).sum();
+        let mut routes = HashMap::with_capacity(total);
+        for route in groups.iter().flat_map(|group| &group.routes) {
+            routes.insert(Arc::clone(&route.name), Arc::clone(route));
+        }
+        let pages = match before {
+            Some(before) if same_list(&before.groups, &groups) => Arc::clone(&before.lists.pages),
+            _ => Arc::new(Pages::new(generation(&groups), listed(&groups).count())),
+        };
+        let merged = |kind: Kind, known: fn(&Self) -> &Arc<Merged>| {
+            Merged::merge(kind, offers, (shape.name_limit, shape.uris), server_info, before.map(known))
+        };
+        let only = offers.all.first().filter(|offer| offer.listed && offers.servers == 1);
+        let experimental = only.and_then(|offer| offer.share.experimental.clone());
+        let listed_shares = offers.all.iter().filter(|offer| offer.listed).map(|offer| &offer.share);
+        let catalog = Self {
+            routes,
+            prompts: merged(Kind::Prompts, |before| &before.prompts),
+            resources: merged(Kind::Resources, |before| &before.resources),
+            templates: merged(Kind::Templates, |before| &before.templates),
+            uris: shape.uris,
+            features: listed_shares.fold(Features::default(), |all, share| all.or(share.features)),
+            experimental,
+            lists: Lists::new("tools", pages, offers.starting == 0, server_info.clone()),
+            instructions: OnceLock::new(),
+            starting: offers.starting,
+            hidden: groups.iter().map(|group| group.summary.hidden).sum(),
+            groups,
+        };
+        debug!(tools = total, starting = catalog.starting, hidden = catalog.hidden, "catalog merged");
+        catalog
+    }
+
+    /// The tool of that name.
+    pub(crate) fn route(&self, name: &str) -> Option<&Arc<Route>> {
+        self.routes.get(name)
+    }
+
+    /// Every tool that is known, in no order.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.values()
+    }
+
+    /// The tools that clients see, in order.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = &Arc<Route>> {
+        listed(&self.groups)
+    }
+
+    /// The `tools/list` result for clients of a revision, from `cursor` on; nothing for a cursor that is not one
+    /// of this list.
+    pub(crate) fn list(&self, revision: Revision, cursor: Option<&str>) -> Option<Spliced> {
+        self.lists.page(revision, cursor, || self.listed().map(|route| &route.definition))
+    }
+
+    /// Which lists a client sees otherwise than in `other`.
+    pub(crate) fn changed(&self, other: &Self) -> Changed {
+        let mut changed = Changed::NONE;
+        if !Arc::ptr_eq(&self.lists.pages, &other.lists.pages) {
+            changed = changed | Changed::TOOLS;
+        }
+        if !self.prompts.lists_the_same(&other.prompts) {
+            changed = changed | Changed::PROMPTS;
+        }
+        if !(self.resources.lists_the_same(&other.resources)
+            && self.templates.lists_the_same(&other.templates))
+        {
+            changed = changed | Changed::RESOURCES;
+        }
+        changed
+    }
+
+    /// A URI of a client as its server knows it.
+    pub(crate) fn own_uri<'u>(&self, uri: &'u str) -> &'u str {
+        match self.uris {
+            ResourceUris::Keep => uri,
+            ResourceUris::Rewrite => inward(uri).map_or(uri, |(_, own)| own),
+        }
+    }
+
+    /// Whom to ask for a resource, in this order: the one that lists it, alone; else the first whose template it
+    /// fits, alone; else all who have resources, those first that list others under the same scheme.
+    pub(crate) fn owners(&self, uri: &str) -> Vec<Place> {
+        let exact = self.resources.get(uri);
+        let owner = exact.or_else(|| self.templates.listed().find(|entry| matches(&entry.name, uri)));
+        if let Some(owner) = owner {
+            return vec![owner.place.clone()];
+        }
+        if let Some((server, _)) = inward(uri).filter(|_| self.uris == ResourceUris::Rewrite) {
+            return self.place(server).into_iter().collect();
+        }
+        let scheme = uri.split(':').next().unwrap_or_default();
+        let is_of_scheme = |share: &Share| {
+            let all = share.resources.iter().chain(share.templates.iter());
+            all.map(|item| item.name.split(':').next().unwrap_or_default()).any(|other| other == scheme)
+        };
+        let shares = self.groups.iter().filter(|group| group.listed).filter_map(|group| group.share.as_ref());
+        let (first, then): (Vec<_>, Vec<_>) =
+            shares.filter(|share| share.features.resources).partition(|share| is_of_scheme(share));
+        first.into_iter().chain(then).map(|share| Place::of(share)).collect()
+    }
+
+    /// The server of that name, if it is known.
+    pub(crate) fn place(&self, server: &str) -> Option<Place> {
+        self.by_server().get(server).and_then(|group| group.share.as_ref()).map(|share| Place::of(share))
+    }
+
+    /// What servers and tools tell the model, as one JSON string; nothing if none of them says anything.
+    pub(crate) fn instructions(&self) -> Option<&Raw> {
+        let said = self.instructions.get_or_init(|| {
+            let mut prompts: HashMap<&str, Vec<&str>> = HashMap::new();
+            for entry in self.prompts.listed() {
+                prompts.entry(&entry.place.server).or_default().push(&entry.name);
+            }
+            let shown = self.groups.iter().filter(|group| group.listed);
+            let sections: Vec<String> = shown
+                .filter_map(|group| {
+                    let share = group.share.as_ref()?;
+                    let prompts = prompts.get(&*share.server).map_or(&[][..], Vec::as_slice);
+                    section(&share.server, share.instructions.as_deref(), prompts, group.said())
+                })
+                .collect();
+            (!sections.is_empty()).then(|| Raw::string(&sections.join("\n\n")))
+        });
+        said.as_ref()
+    }
+
+    /// Names that are not the plain ones: server, tool, name.
+    pub(crate) fn renamed(&self) -> Vec<(String, String, String)> {
+        let shares = self.groups.iter().filter_map(|group| Some((group.share.as_ref()?, &group.routes)));
+        shares
+            .flat_map(|(share, routes)| share.wanted().zip(routes))
+            .filter(|(want, route)| *want.plain != route.name)
+            .map(|(want, route)| (want.server.to_owned(), want.tool.to_owned(), route.name.to_string()))
+            .collect()
+    }
+
+    fn by_server(&self) -> HashMap<&str, &Group> {
+        self.groups.iter().filter_map(|group| Some((&*group.share.as_ref()?.server, group))).collect()
+    }
+}
+
+impl Group {
+    /// The routes of a share under `names`. `known` is the group that the same share had before.
+    fn of_share(
+        share: &Arc<Share>,
+        names: Vec<Arc<str>>,
+        listed: bool,
+        mode: Mode,
+        known: Option<&Self>,
+        before: Option<&Catalog>,
+    ) -> Self {
+        let mut all_known = known.is_some();
+        let routes: Vec<Arc<Route>> = names
+            .into_iter()
+            .zip(&share.tools)
+            .enumerate()
+            .map(|(position, (name, tool))| {
+                match known.and_then(|known| known.routes.get(position)).filter(|route| route.name == name) {
+                    Some(route) => Arc::clone(route),
+                    None => {
+                        all_known = false;
+                        Arc::new(Route::upstream(share, name, tool, mode, before))
+                    }
+                }
+            })
+            .collect();
+        let summary = match known.filter(|_| all_known) {
+            Some(known) => Arc::clone(&known.summary),
+            None => Arc::new(Summary::new(&routes)),
+        };
+        Self { share: Some(Arc::clone(share)), routes, listed, summary }
+    }
+
+    fn of_natives(natives: &[Arc<Registered>], before: Option<&Catalog>) -> Self {
+        let routes: Vec<Arc<Route>> = natives
+            .iter()
+            .map(|native| {
+                Arc::new(Route {
+                    name: native.tool.name().into(),
+                    server: None,
+                    target: Target::Native(Arc::clone(native)),
+                    turn: native.tool.locked().then(|| turn(before, native.tool.name())),
+                    excluded_by: None,
+                    definition: native.definition.clone(),
+                })
+            })
+            .collect();
+        let summary = Arc::new(Summary::new(&routes));
+        Self { share: None, routes, listed: true, summary }
+    }
+
+    /// What its tools tell the model, by the names they are offered under.
+    fn said(&self) -> impl Iterator<Item = (&str, &str)> {
+        let shown = self.routes.iter().filter(|route| route.excluded_by.is_none());
+        shown.filter_map(|route| match &route.target {
+            Target::Native(_) => None,
+            Target::Upstream { tool, .. } => Some((&*route.name, tool.instructions.as_deref()?)),
+        })
+    }
+
+    fn is_of(&self, share: &Arc<Share>) -> bool {
+        self.share.as_ref().is_some_and(|own| Arc::ptr_eq(own, share))
+    }
+}
+
+impl Route {
+    fn upstream(
+        share: &Share,
+        name: Arc<str>,
+        tool: &Arc<Tool>,
+        mode: Mode,
+        before: Option<&Catalog>,
+    ) -> Self {
+        let admitted = mode != Mode::Readonly || tool.read_only;
+        let tools = &share.upstream.config().tools;
+        let locked = tools.get(&tool.name).and_then(|tool| tool.lock).unwrap_or(false);
+        Self {
+            turn: locked.then(|| turn(before, &name)),
+            server: Some(Arc::clone(&share.server)),
+            target: Target::Upstream {
+                upstream: share.upstream.clone(),
+                tool: Arc::clone(tool),
+                queue: Arc::clone(share.queue(&tool.name)),
+            },
+            excluded_by: (!admitted).then_some(mode),
+            definition: definition(&name, tool, share.cached),
+            name,
+        }
+    }
+}
+
+impl Summary {
+    fn new(routes: &[Arc<Route>]) -> Self {
+        let shown = || routes.iter().filter(|route| route.excluded_by.is_none());
+        let mut fingerprint = Fnv::new();
+        for route in shown() {
+            fingerprint.add(route.definition.bytes());
+            fingerprint.add(&[0]);
+        }
+        Self { fingerprint: fingerprint.whole(), hidden: routes.len() - shown().count() }
+    }
+}
+
+fn listed(groups: &[Group]) -> impl Iterator<Item = &Arc<Route>> {
+    let routes = groups.iter().filter(|group| group.listed).flat_map(|group| &group.routes);
+    routes.filter(|route| route.excluded_by.is_none())
+}
+
+/// Address first: almost all of it is what it was.
+fn same_list(before: &[Group], after: &[Group]) -> bool {
+    let same = |(one, other): (&Arc<Route>, &Arc<Route>)| {
+        Arc::ptr_eq(one, other) || one.definition == other.definition
+    };
+    listed(before).count() == listed(after).count() && listed(before).zip(listed(after)).all(same)
+}
+
+fn generation(groups: &[Group]) -> u64 {
+    let mut generation = Fnv::new();
+    for group in groups.iter().filter(|group| group.listed) {
+        generation.add(&group.summary.fingerprint.to_le_bytes());
+    }
+    generation.whole()
+}
+
+/// A definition under the offered name, marked where it is an old one; every other byte is the server's.
+fn definition(name: &str, tool: &Tool, cached: bool) -> Raw {
+    if tool.name == name && !cached {
+        return tool.definition.clone();
+    }
+    let Ok(object) = Object::parse(&tool.definition) else { return tool.definition.clone() };
+    let meta = object.get(key::META).and_then(|meta| Object::parse(&meta).ok()).unwrap_or_else(Object::empty);
+    let mut edit = object.edit();
+    if tool.name != name {
+        edit.set("name", Raw::string(name));
+    }
+    if cached {
+        let mut meta = meta.edit();
+        meta.set(key::CACHED, Raw::literal("true"));
+        edit.set(key::META, meta.finish());
+    }
+    edit.finish().to_raw()
+}
+
+fn names_of(natives: &[Arc<Registered>]) -> HashSet<&str> {
+    natives.iter().map(|native| native.tool.name()).collect()
+}
+
+fn turn(before: Option<&Catalog>, name: &str) -> Turn {
+    before.and_then(|before| before.route(name)).and_then(|route| route.turn.clone()).unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,297 @@
+//! What the upstreams bring to a merge: the tools that their filters admit, with the plain name of each, and their
+//! prompts, resources and templates.
+//!
+//! A share is made once for each list that a server gave and is passed on from catalog to catalog, so that
+//! whoever did not change is recognised by its address.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+
+use bridgehead_config::{GatewaySettings, Prefix, Server};
+use bridgehead_upstream::{Features, Items, Listing, State, Tool, Upstream};
+use bridgehead_wire::Raw;
+use tracing::{debug, warn};
+
+use crate::catalog::names::{Wanted, is_under, may_be_short, plain};
+use crate::relay::queue::{Queue, Queues};
+use crate::catalog::similar::similar;
+
+/// The tools of one server as it last listed them.
+#[derive(Debug)]
+pub(crate) struct Share {
+    pub(crate) upstream: Upstream,
+    pub(crate) server: Arc<str>,
+    pub(crate) tools: Vec<Arc<Tool>>,
+    /// The name of each tool, if nobody else wants it.
+    pub(crate) plain: Vec<Arc<str>>,
+    pub(crate) prompts: Items,
+    pub(crate) resources: Items,
+    pub(crate) templates: Items,
+    pub(crate) features: Features,
+    pub(crate) experimental: Option<Raw>,
+    queue: Arc<Queue>,
+    /// Those of tools that have another.
+    tool_queues: HashMap<String, Arc<Queue>>,
+    /// What the server tells the model about itself.
+    pub(crate) instructions: Option<String>,
+    /// Whether the server has not been asked yet: this is what it said the last time it ran.
+    pub(crate) cached: bool,
+    pub(crate) prefixed: bool,
+    /// What the configuration says about its tools without effect, in words.
+    idle: Vec<String>,
+    /// Where it was read from; weak, for only its address matters.
+    source: Weak<Listing>,
+}
+
+/// A share, and whether it stands in the lists; the tools of a server that is gone do not, but are known.
+#[derive(Debug, Clone)]
+pub(crate) struct Offer {
+    pub(crate) share: Arc<Share>,
+    pub(crate) listed: bool,
+}
+
+/// What all upstreams offer, in the order of the configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Offers {
+    pub(crate) all: Vec<Offer>,
+    /// How many servers are still starting.
+    pub(crate) starting: usize,
+    /// How many there are.
+    pub(crate) servers: usize,
+}
+
+impl Share {
+    pub(crate) fn new(
+        upstream: &Upstream,
+        tools: Vec<Arc<Tool>>,
+        instructions: Option<String>,
+        prefixed: bool,
+        taken: &HashSet<&str>,
+        queues: &Queues,
+    ) -> Self {
+        let config = upstream.config();
+        let named = config.tools.iter().filter_map(|(tool, own)| Some((tool, own.queue.as_ref()?)));
+        let server: Arc<str> = upstream.name().as_ref().into();
+        Self {
+            plain: tools.iter().map(|tool| plain(&server, &tool.name, prefixed, taken)).collect(),
+            queue: queues.of(&config.name, &config.queue),
+            tool_queues: named.map(|(tool, own)| (tool.clone(), queues.of(&config.name, own))).collect(),
+            upstream: upstream.clone(),
+            server,
+            tools,
+            prompts: Items::default(),
+            resources: Items::default(),
+            templates: Items::default(),
+            features: Features::default(),
+            experimental: None,
+            instructions,
+            cached: false,
+            prefixed,
+            idle: Vec::new(),
+            source: Weak::new(),
+        }
+    }
+
+    fn read(
+        upstream: &Upstream,
+        listing: &Arc<Listing>,
+        prefixed: bool,
+        taken: &HashSet<&str>,
+        queues: &Queues,
+        before: Option<&Arc<Self>>,
+    ) -> Self {
+        let idle = without_effect(upstream.config(), listing);
+        // Told again only when it has become another one: a server may list its tools often.
+        if before.is_none_or(|before| before.idle != idle) {
+            for words in &idle {
+                warn!(server = %format_args!("mcp:{}", upstream.name()), "{words}");
+            }
+        }
+        let filter = &upstream.config().filter;
+        let (tools, filtered): (Vec<_>, Vec<_>) =
+            listing.iter().cloned().partition(|tool| filter.admits(&tool.name));
+        if !filtered.is_empty() {
+            let names: Vec<&str> = filtered.iter().map(|tool| tool.name.as_str()).collect();
+            debug!(server = %format_args!("mcp:{}", upstream.name()), ?names, "tools that the filters leave out");
+        }
+        let instructions = listing.instructions.clone();
+        let (source, cached) = (Arc::downgrade(listing), listing.cached);
+        Self {
+            idle,
+            source,
+            cached,
+            prompts: Arc::clone(&listing.prompts),
+            resources: Arc::clone(&listing.resources),
+            templates: Arc::clone(&listing.templates),
+            features: listing.features,
+            experimental: listing.experimental.clone(),
+            ..Self::new(upstream, tools, instructions, prefixed, taken, queues)
+        }
+    }
+
+    /// What bounds the calls of a tool.
+    pub(crate) fn queue(&self, tool: &str) -> &Arc<Queue> {
+        self.tool_queues.get(tool).unwrap_or(&self.queue)
+    }
+
+    /// Whether what both list is asked for at the same place, under the same names.
+    pub(crate) fn places_like(&self, other: &Self) -> bool {
+        self.upstream.is(&other.upstream)
+            && self.prefixed == other.prefixed
+            && self.features == other.features
+            && Arc::ptr_eq(&self.queue, &other.queue)
+    }
+
+    /// Handles to one server share its configuration, and no two servers do.
+    fn is_of(&self, upstream: &Upstream) -> bool {
+        std::ptr::eq(self.upstream.config(), upstream.config())
+    }
+
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = Wanted<'_>> {
+        let named = self.tools.iter().zip(&self.plain);
+        named.map(|(tool, plain)| Wanted { server: &self.server, tool: &tool.name, plain })
+    }
+}
+
+impl Offers {
+    /// Reads the upstreams as they are now. `before` finds the share that a server had until now; `taken`
+    /// are the names of our own tools.
+    pub(crate) fn gather<'a>(
+        upstreams: &[Upstream],
+        prefix: Prefix,
+        taken: &HashSet<&str>,
+        queues: &Queues,
+        before: impl Fn(&str) -> Option<&'a Arc<Share>>,
+    ) -> Self {
+        let mut offers = Self { servers: upstreams.len(), ..Self::default() };
+        for upstream in upstreams {
+            let prefixed = is_prefixed(prefix, upstream.config().prefix, upstreams.len());
+            let known = before(upstream.name().as_ref()).filter(|share| share.is_of(upstream));
+            let read = |listing: &Arc<Listing>| match known {
+                Some(share)
+                    if share.prefixed == prefixed
+                        && std::ptr::eq(share.source.as_ptr(), Arc::as_ptr(listing)) =>
+                {
+                    Arc::clone(share)
+                }
+                _ => Arc::new(Share::read(upstream, listing, prefixed, taken, queues, known)),
+            };
+            let (share, listed) = match upstream.state() {
+                State::Ready(ready) => (Some(read(&ready.tools)), true),
+                State::Asleep(listing) | State::Starting { known: Some(listing), .. } => {
+                    (Some(read(&listing)), true)
+                }
+                State::Restarting(outage) => (outage.last.as_ref().map(read), outage.listed),
+                // So that a call to one of its tools can say that the server is gone.
+                State::Failed(_) => (known.cloned(), false),
+                State::Starting { known: None, .. } => {
+                    offers.starting += 1;
+                    (None, false)
+                }
+                State::Stopped => (None, false),
+            };
+            offers.all.extend(share.map(|share| Offer { share, listed }));
+        }
+        offers
+    }
+}
+
+/// What the configuration of a server says about tools that it does not have, in words: a filter, a lock or a limit that
+/// somebody relies on and that does nothing.
+pub(crate) fn without_effect(server: &Server, listing: &Listing) -> Vec<String> {
+    let names: Vec<&str> = listing.iter().map(|tool| tool.name.as_str()).collect();
+    let meant = |written: &str| {
+        // Patterns go by the name at the server; the name that clients see is the usual mistake.
+        let own = written.strip_prefix(server.name.as_str()).and_then(|rest| rest.strip_prefix("__"));
+        let plain = own.unwrap_or(written).replace(['*', '?'], "");
+        let found = names.iter().copied().find(|name| own.is_some() && name.eq_ignore_ascii_case(&plain));
+        match found.or_else(|| similar(&plain, names.iter().copied()).first().copied()) {
+            Some(near) => format!("; did you mean `{}`?", shown(near)),
+            None => String::new(),
+        }
+    };
+    let patterns = server.filter.without_match(&names);
+    let patterns = patterns.into_iter().map(|(key, pattern)| {
+        format!("`{key}`: `{}` fits none of its tools, so it does nothing{}", shown(pattern), meant(pattern))
+    });
+    let settings = server.tools.keys().filter(|name| !names.contains(&name.as_str()));
+    let settings = settings.map(|name| {
+        format!("`tools.{}` is about none of its tools, so it does nothing{}", shown(name), meant(name))
+    });
+    patterns.chain(settings).collect()
+}
+
+/// A name of a server's choice, as it may stand in a line.
+fn shown(name: &str) -> String {
+    name.chars().filter(|character| !character.is_control()).take(128).collect()
+}
+
+/// The servers among `servers` that may offer a tool called `tool`, for whoever wants to start no others. They name
+/// their tools as all of them together would.
+pub fn may_offer(settings: &GatewaySettings, servers: &[Server], tool: &str) -> Vec<Server> {
+    let named = servers.iter().map(|server| {
+        let prefixed = is_prefixed(settings.prefix, server.prefix, servers.len());
+        Server { prefix: Some(prefixed), ..server.clone() }
+    });
+    let may = |server: &Server| {
+        // A short form tells only the beginning of the server's name, and not even that where it is long.
+        may_be_short(tool) || server.prefix == Some(false) || is_under(tool, server.name.as_ref())
+    };
+    named.filter(may).collect()
+}
+
+/// `auto` leaves the prefix out if and only if exactly one server is configured.
+pub(crate) fn is_prefixed(prefix: Prefix, server: Option<bool>, servers: usize) -> bool {
+    server.unwrap_or(match prefix {
+        Prefix::Auto => servers != 1,
+        Prefix::Always => true,
+        Prefix::Never => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_config::Launch;
+
+    use super::*;
+
+    /// HOUR-3: only servers whose tools can have that name are needed for a call, and they keep their names.
+    #[test]
+    fn who_may_offer_a_tool() {
+        #[track_caller]
+        fn check(servers: &[(&str, Option<bool>)], tool: &str, expected: &[(&str, bool)]) {
+            let settings = GatewaySettings::default();
+            let servers: Vec<Server> = servers
+                .iter()
+                .map(|(name, prefix)| {
+                    let launch = Launch::Unusable { reason: String::new() };
+                    let server = Server::new(name.parse().unwrap(), launch, &settings);
+                    Server { prefix: *prefix, ..server }
+                })
+                .collect();
+            let found = may_offer(&settings, &servers, tool);
+            let found: Vec<(&str, bool)> =
+                found.iter().map(|server| (server.name.as_str(), server.prefix.unwrap())).collect();
+            assert_eq!(found, expected, "{tool}");
+        }
+        let two = [("a", None), ("b", None)];
+        check(&two, "a__read", &[("a", true)]);
+        check(&two, "read", &[]);
+        check(&two, "server_ping", &[]);
+        check(&two, "x_e1f4230d", &[("a", true), ("b", true)]);
+        check(&[("a", None)], "read", &[("a", false)]);
+        check(&[("a", None), ("b", Some(false))], "a__read", &[("a", true), ("b", false)]);
+        check(&[("a", None), ("a__b", None)], "a__b__c", &[("a", true), ("a__b", true)]);
+    }
+
+    /// CAT-3: `auto`, `true`, `false`, and the server's own word over them.
+    #[test]
+    fn the_prefix_by_setting() {
+        assert!(!is_prefixed(Prefix::Auto, None, 1));
+        assert!(is_prefixed(Prefix::Auto, None, 2));
+        assert!(is_prefixed(Prefix::Always, None, 1));
+        assert!(!is_prefixed(Prefix::Never, None, 9));
+        assert!(is_prefixed(Prefix::Never, Some(true), 9));
+        assert!(!is_prefixed(Prefix::Always, Some(false), 9));
+    }
+}

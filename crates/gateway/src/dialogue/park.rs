@@ -1,0 +1,533 @@
+//! Calls that stay open while their clients are away.
+//!
+//! A legacy server asks in the middle of a call and waits; a modern client is asked by the result of its request and
+//! comes back with another one. In between the call is parked here: it goes on as a task, with everything it holds,
+//! and is never sent a second time. The client carries a sealed state that names the call and the round; it opens
+//! for the same principal and the same request only, and each round is taken up once.
+//!
+//! What the server does meanwhile is not lost: what it takes back is not asked, and how the call ends is kept for
+//! the client. A client that does not come back in time has its questions answered with "cancelled", and then its call.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_audit::CorrelationId;
+use bridgehead_wire::{Abilities, Method, Object, Raw, RpcError, Spliced, code, key};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::task::TaskTracker;
+use tracing::debug;
+
+use crate::dialogue::questioner::{Answer, unreachable_client};
+use crate::caller::ProgressSink;
+use crate::dialogue::seal::{Seal, Subject};
+
+/// How long further questions of a server are waited for, so that they are asked together.
+const TOGETHER: Duration = Duration::from_millis(25);
+/// What a server has to end its call once its client has not come back and it has been told so.
+const GRACE: Duration = Duration::from_secs(2);
+/// How many calls may be parked at once.
+const MOST: usize = 16_384;
+
+/// How a request ended.
+pub(crate) type Outcome = Result<Spliced, RpcError>;
+
+/// The parked calls of a gateway.
+#[derive(Debug, Default)]
+pub(crate) struct Parks {
+    seal: Seal,
+    table: Mutex<Table>,
+    tasks: TaskTracker,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    parked: HashMap<[u8; 16], Arc<Park>>,
+    closed: bool,
+}
+
+/// One call whose client can be asked.
+#[derive(Debug)]
+pub(crate) struct Park {
+    id: [u8; 16],
+    abilities: Abilities,
+    correlation: CorrelationId,
+    state: Mutex<State>,
+    /// Wakes the request that waits for what comes.
+    news: Notify,
+    /// Wakes the call's task when its deadline is another.
+    moved: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    round: u32,
+    last_key: u64,
+    /// How long the client has to come back: as long as the server that asks gives it.
+    patience: Duration,
+    open: Vec<Question>,
+    outcome: Option<Outcome>,
+    /// Where progress and log lines go; nowhere while the client is away.
+    way: Option<ParkWay>,
+    /// Until when the client may come back; none while a request of it is here.
+    deadline: Option<Instant>,
+    /// Whether it is too late to come back.
+    over: bool,
+    task: Option<AbortHandle>,
+}
+
+/// The way to the request of a parked call that is there.
+#[derive(Debug, Clone)]
+pub(crate) struct ParkWay {
+    pub(crate) sink: ProgressSink,
+    /// The token that the request knows progress by, if it wants any.
+    pub(crate) token: Option<Raw>,
+}
+
+#[derive(Debug)]
+struct Question {
+    key: String,
+    method: Method,
+    params: Raw,
+    /// Whether the client has been asked in the round at hand.
+    shown: bool,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Parks {
+    /// Answers the first request of a call. `work` is the whole call, whose client is asked by `park`; as long as
+    /// nothing is asked it runs here and ends with the request.
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        park: Arc<Park>,
+        mut work: BoxFuture<'static, Outcome>,
+        subject: impl Fn() -> Subject,
+        server_info: &Raw,
+    ) -> Outcome {
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut work => return outcome,
+                () = park.asks() => {}
+            }
+            tokio::select! {
+                biased;
+                outcome = &mut work => return outcome,
+                () = sleep(TOGETHER) => {}
+            }
+            // It may have been taken back meanwhile.
+            if park.is_asking() {
+                break;
+            }
+        }
+        {
+            let mut table = self.table.lock();
+            if table.closed || table.parked.len() >= MOST {
+                // Dropping the work cancels the call.
+                let reason = "too many calls wait for their clients to come back; try again later";
+                return Err(RpcError::new(code::INTERNAL_ERROR, reason));
+            }
+            table.parked.insert(park.id, Arc::clone(&park));
+            park.state.lock().expect_client();
+            let task = self.tasks.spawn(Arc::clone(self).keep(Arc::clone(&park), work));
+            park.state.lock().task = Some(task.abort_handle());
+        }
+        debug!(correlationId = %park.correlation, "the call is parked until its client comes back");
+        self.ask(&park, &subject(), server_info)
+    }
+
+    /// The parked call, for as long as somebody may want its end.
+    async fn keep(self: Arc<Self>, park: Arc<Park>, mut work: BoxFuture<'static, Outcome>) {
+        let _end = End { parks: &self, park: &park };
+        let outcome = tokio::select! {
+            biased;
+            outcome = &mut work => Some(outcome),
+            () = park.abandoned() => None,
+        };
+        // Nobody holds what the call held any longer.
+        drop(work);
+        match outcome {
+            Some(outcome) => {
+                debug!(correlationId = %park.correlation, "a parked call has ended; its end is kept");
+                park.state.lock().outcome = Some(outcome);
+                park.news.notify_one();
+                park.abandoned().await;
+            }
+            None => {
+                debug!(correlationId = %park.correlation, "the client did not come back; its call is cancelled");
+            }
+        }
+    }
+
+    /// Answers a request that brings a state: takes up the call that it names. None for a state that is not one of
+    /// ours, or not about this request.
+    pub(crate) async fn resume(
+        self: &Arc<Self>,
+        sealed: &str,
+        subject: &Subject,
+        responses: Option<Raw>,
+        way: Option<ParkWay>,
+        server_info: &Raw,
+    ) -> Option<Outcome> {
+        let content = self.seal.open(sealed, subject)?;
+        let (id, round) = content.split_first_chunk::<16>()?;
+        let round = u32::from_le_bytes(round.try_into().ok()?);
+        let park = self.table.lock().parked.get(id).cloned();
+        let Some(park) = park else { return Some(Err(not_valid())) };
+        if let Err(error) = park.take_up(round, responses.as_ref(), way) {
+            return Some(Err(error));
+        }
+        let here = Here { parks: self, park: Some(&park) };
+        let asked = loop {
+            if let Some(outcome) = park.next().await {
+                break Some(outcome);
+            }
+            sleep(TOGETHER).await;
+            if park.is_asking() && !park.has_ended() {
+                break None;
+            }
+        };
+        here.leave();
+        Some(match asked {
+            Some(outcome) => {
+                self.end(&park);
+                outcome
+            }
+            None => self.ask(&park, subject, server_info),
+        })
+    }
+
+    /// The result that asks the client all that is open, under a state for the round that it answers in.
+    fn ask(&self, park: &Park, subject: &Subject, server_info: &Raw) -> Outcome {
+        let mut state = park.state.lock();
+        state.round += 1;
+        state.way = None;
+        state.expect_client();
+        let round = state.round;
+        let mut requests = String::new();
+        for question in &mut state.open {
+            question.shown = true;
+            let separator = if requests.is_empty() { "" } else { "," };
+            requests += &format!(
+                r#"{separator}"{}":{{"method":"{}","params":{}}}"#,
+                question.key,
+                question.method,
+                question.params.as_str()
+            );
+        }
+        drop(state);
+        park.moved.notify_one();
+        let mut content = park.id.to_vec();
+        content.extend_from_slice(&round.to_le_bytes());
+        let Some(sealed) = self.seal.close(&content, subject) else {
+            self.end(park);
+            return Err(RpcError::new(
+                code::INTERNAL_ERROR,
+                "the system has no randomness to seal a state with",
+            ));
+        };
+        let text = format!(
+            r#"{{"resultType":"input_required","inputRequests":{{{requests}}},"requestState":"{sealed}","_meta":{{"{}":{},"{}":"{}"}}}}"#,
+            key::SERVER_INFO,
+            server_info.as_str(),
+            key::CORRELATION_ID,
+            park.correlation,
+        );
+        Raw::parse(text)
+            .map(Spliced::from)
+            .map_err(|_| RpcError::new(code::INTERNAL_ERROR, "the server's question is not usable"))
+    }
+
+    /// Lets go of a call, whatever it is doing.
+    fn end(&self, park: &Park) {
+        self.forget(park);
+        if let Some(task) = park.state.lock().task.take() {
+            task.abort();
+        }
+    }
+
+    fn forget(&self, park: &Park) {
+        self.table.lock().parked.remove(&park.id);
+    }
+
+    /// Ends every parked call, parks no other, and returns when nothing is left of them: each has left its record.
+    pub(crate) async fn close(&self) {
+        let parked = {
+            let mut table = self.table.lock();
+            table.closed = true;
+            std::mem::take(&mut table.parked)
+        };
+        for park in parked.values() {
+            self.end(park);
+        }
+        drop(parked);
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Parks again.
+    pub(crate) fn reopen(&self) {
+        self.tasks.reopen();
+        self.table.lock().closed = false;
+    }
+
+    /// What seals all that clients carry for us.
+    pub(crate) const fn seal(&self) -> &Seal {
+        &self.seal
+    }
+
+    /// How many calls are parked.
+    pub(crate) fn count(&self) -> usize {
+        self.table.lock().parked.len()
+    }
+}
+
+/// The end of a parked call's task, however it comes: whoever waits there hears of it.
+struct End<'a> {
+    parks: &'a Parks,
+    park: &'a Park,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.parks.forget(self.park);
+        let mut state = self.park.state.lock();
+        state.over = true;
+        let ended = || Err(RpcError::new(code::INTERNAL_ERROR, "the call was ended by the gateway"));
+        state.outcome.get_or_insert_with(ended);
+        drop(state);
+        self.park.news.notify_one();
+    }
+}
+
+/// A request that waits at a parked call. Dropped before it has its answer it is cancelled, and the call with it.
+struct Here<'a> {
+    parks: &'a Parks,
+    park: Option<&'a Park>,
+}
+
+impl Here<'_> {
+    fn leave(mut self) {
+        self.park = None;
+    }
+}
+
+impl Drop for Here<'_> {
+    fn drop(&mut self) {
+        if let Some(park) = self.park {
+            debug!(correlationId = %park.correlation, "the client has gone; its parked call is cancelled");
+            self.parks.end(park);
+        }
+    }
+}
+
+impl State {
+    /// The client has its time to come back from now on.
+    fn expect_client(&mut self) {
+        self.deadline = Some(Instant::now() + self.patience + GRACE);
+    }
+}
+
+impl Park {
+    pub(crate) fn new(abilities: Abilities, correlation: CorrelationId, way: Option<ParkWay>) -> Self {
+        let state = State {
+            round: 0,
+            last_key: 0,
+            patience: Duration::ZERO,
+            open: Vec::new(),
+            outcome: None,
+            way,
+            deadline: None,
+            over: false,
+            task: None,
+        };
+        Self {
+            id: *uuid::Uuid::new_v4().as_bytes(),
+            abilities,
+            correlation,
+            state: Mutex::new(state),
+            news: Notify::new(),
+            moved: Notify::new(),
+        }
+    }
+
+    pub(crate) fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
+    /// Puts a question to the client, who has `patience` to come back; it is asked with the next answer. Dropping the
+    /// future takes it back.
+    pub(crate) fn put(
+        self: &Arc<Self>,
+        method: &Method,
+        params: &Spliced,
+        patience: Duration,
+    ) -> BoxFuture<'static, Answer> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.state.lock();
+        state.patience = patience;
+        state.last_key += 1;
+        let key = format!("q{}", state.last_key);
+        state.open.push(Question {
+            key: key.clone(),
+            method: method.clone(),
+            params: params.to_raw(),
+            shown: false,
+            answer: sender,
+        });
+        drop(state);
+        self.news.notify_one();
+        let open = Open { park: Arc::clone(self), key };
+        Box::pin(async move {
+            let answer = receiver.await;
+            drop(open);
+            answer.unwrap_or_else(|_| Err(unreachable_client()))
+        })
+    }
+
+    /// Where progress and log lines go now.
+    pub(crate) fn way(&self) -> Option<ParkWay> {
+        self.state.lock().way.clone()
+    }
+
+    /// Takes a client's answers to the round that it was asked in, once.
+    fn take_up(&self, round: u32, responses: Option<&Raw>, way: Option<ParkWay>) -> Result<(), RpcError> {
+        let refused = |reason: String| RpcError::new(code::INVALID_PARAMS, &reason);
+        let responses = match responses.filter(|responses| !responses.is_null()) {
+            Some(responses) => Object::parse(responses)
+                .map_err(|_| refused("`params.inputResponses` must be an object".to_owned()))?,
+            None => Object::empty(),
+        };
+        let mut state = self.state.lock();
+        // A request that is here has taken the round up already.
+        if state.round != round || state.deadline.is_none() || state.over {
+            return Err(not_valid());
+        }
+        for question in &state.open {
+            if let Some(answer) = responses.get(&question.key)
+                && !answers(&question.method, &answer)
+            {
+                let reason = format!("`params.inputResponses.{}` does not answer its question", question.key);
+                return Err(refused(reason));
+            }
+        }
+        state.deadline = None;
+        state.way = way;
+        for mut question in std::mem::take(&mut state.open) {
+            match responses.get(&question.key) {
+                // Whoever asked may have gone; then nobody needs the answer.
+                Some(answer) => drop(question.answer.send(Ok(bare(&answer)))),
+                None => {
+                    question.shown = false;
+                    state.open.push(question);
+                }
+            }
+        }
+        drop(state);
+        self.moved.notify_one();
+        Ok(())
+    }
+
+    /// Whether something is to be asked that the client was not asked in this round.
+    fn is_asking(&self) -> bool {
+        self.state.lock().open.iter().any(|question| !question.shown)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.state.lock().outcome.is_some()
+    }
+
+    async fn asks(&self) {
+        while !self.is_asking() {
+            self.news.notified().await;
+        }
+    }
+
+    /// The end of the call; none if the client is to be asked first.
+    async fn next(&self) -> Option<Outcome> {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if let Some(outcome) = state.outcome.take() {
+                    return Some(outcome);
+                }
+                if state.open.iter().any(|question| !question.shown) {
+                    return None;
+                }
+            }
+            self.news.notified().await;
+        }
+    }
+
+    /// Resolves when the client may no longer come back.
+    async fn abandoned(&self) {
+        loop {
+            let deadline = self.state.lock().deadline;
+            let over = async {
+                match deadline {
+                    Some(deadline) => sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.moved.notified() => {}
+                () = over => {
+                    let mut state = self.state.lock();
+                    // Unless it came back at the last moment.
+                    if state.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                        state.over = true;
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A question that waits for its answer; dropped, it is not asked any more.
+struct Open {
+    park: Arc<Park>,
+    key: String,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.park.state.lock().open.retain(|question| question.key != self.key);
+    }
+}
+
+/// Whether a result has what makes it an answer to a question of that kind.
+pub(crate) fn answers(method: &Method, result: &Raw) -> bool {
+    let Ok(result) = Object::parse(result) else { return false };
+    match method {
+        Method::Elicit => result.get("action").and_then(|action| action.to_text()).is_some(),
+        Method::CreateMessage => result.get("content").is_some(),
+        _ => result.get("roots").is_some_and(|roots| roots.as_str().starts_with('[')),
+    }
+}
+
+/// An answer without what a legacy server does not know.
+fn bare(answer: &Raw) -> Raw {
+    match Object::parse(answer) {
+        Ok(object) if object.get("resultType").is_some() => {
+            let mut edit = object.edit();
+            edit.remove("resultType");
+            edit.finish().to_raw()
+        }
+        // Detached from the request that brought it, which is large and soon over.
+        _ => answer.detached(),
+    }
+}
+
+/// The one thing that is said of a state that cannot be used, whatever is wrong with it.
+pub(crate) fn not_valid() -> RpcError {
+    RpcError::new(code::INVALID_PARAMS, "invalid or expired requestState")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! Asks a client something during its call, for a server.
+//!
+//! The front gives a [`Questioner`] with the calls of clients that declared what they can answer, and hands every
+//! response of such a client to its [`Desk`]. Ids towards a client are of our making, one space per desk. A
+//! question that is dropped before its answer is taken back at the client; one whose client is gone has failed.
+//!
+//! A modern client cannot be asked while it waits: what is put to it stands at its parked call ([`crate::dialogue::park`]).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_wire::{Abilities, Method, Raw, Response, RpcError, Spliced, code, notification, request};
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tracing::debug;
+
+use crate::dialogue::park::Park;
+
+/// Where messages to a client go.
+pub trait Outlet: Send + Sync + 'static {
+    /// Sends one message, whole and encoded; says whether it was taken.
+    fn put(&self, message: Bytes) -> bool;
+
+    /// Resolves when nothing can be sent any more.
+    fn gone(&self) -> BoxFuture<'_, ()>;
+}
+
+/// What a client answers.
+pub(crate) type Answer = Result<Raw, RpcError>;
+
+/// The questions to one client that wait for an answer. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Desk(Arc<Mutex<Open>>);
+
+#[derive(Debug, Default)]
+struct Open {
+    next: u64,
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+}
+
+impl Desk {
+    /// Takes a response of the client; says whether anybody waited for it.
+    pub fn answered(&self, response: Response) -> bool {
+        let id = response.id.as_ref().and_then(|id| id.as_u64());
+        let waiting = id.and_then(|id| self.0.lock().waiting.remove(&id));
+        let wanted = waiting.is_some_and(|waiting| waiting.send(response.outcome).is_ok());
+        if !wanted {
+            debug!("ignored a response: nothing was asked of this client under that id");
+        }
+        wanted
+    }
+
+    fn open(&self) -> (u64, oneshot::Receiver<Answer>) {
+        let (sender, receiver) = oneshot::channel();
+        let mut open = self.0.lock();
+        open.next += 1;
+        let id = open.next;
+        open.waiting.insert(id, sender);
+        (id, receiver)
+    }
+}
+
+/// The way to a client that can be asked. Clones are the same.
+#[derive(Clone)]
+pub struct Questioner(Way);
+
+#[derive(Clone)]
+enum Way {
+    /// The client answers while its call is open.
+    Open(Arc<Inner>),
+    /// The client is asked by the result of its request, and answers with the next.
+    Parked(Arc<Park>),
+}
+
+struct Inner {
+    abilities: Abilities,
+    desk: Desk,
+    outlet: Box<dyn Outlet>,
+}
+
+impl fmt::Debug for Questioner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Questioner").field("abilities", &self.abilities()).finish_non_exhaustive()
+    }
+}
+
+impl Questioner {
+    /// Asks by `outlet`; the answers come to `desk`.
+    pub fn new(abilities: Abilities, desk: Desk, outlet: impl Outlet) -> Self {
+        Self(Way::Open(Arc::new(Inner { abilities, desk, outlet: Box::new(outlet) })))
+    }
+
+    /// Asks the client of a call that may be parked.
+    pub(crate) const fn parked(park: Arc<Park>) -> Self {
+        Self(Way::Parked(park))
+    }
+
+    /// What the client can be asked.
+    pub fn abilities(&self) -> Abilities {
+        match &self.0 {
+            Way::Open(inner) => inner.abilities,
+            Way::Parked(park) => park.abilities(),
+        }
+    }
+
+    /// Tells the client something during its call; it may have gone.
+    pub(crate) fn tell(&self, method: &Method, params: &Spliced) {
+        if let Way::Open(inner) = &self.0 {
+            let mut message = BytesMut::new();
+            notification(&mut message, method.as_str(), Some(params));
+            inner.outlet.put(message.freeze());
+        }
+    }
+
+    /// Asks, and gives the client's answer, which is waited for as long as `patience`, but not here. Dropping the future
+    /// takes the question back.
+    pub(crate) fn ask(
+        &self,
+        method: &Method,
+        params: &Spliced,
+        patience: Duration,
+    ) -> BoxFuture<'static, Answer> {
+        match &self.0 {
+            Way::Open(inner) => Inner::ask(inner, method, params),
+            Way::Parked(park) => park.put(method, params, patience),
+        }
+    }
+}
+
+impl Inner {
+    fn ask(self: &Arc<Self>, method: &Method, params: &Spliced) -> BoxFuture<'static, Answer> {
+        let (id, answer) = self.desk.open();
+        let mut message = BytesMut::new();
+        request(&mut message, id, method.as_str(), params);
+        let sent = self.outlet.put(message.freeze());
+        let question = Question { way: Arc::clone(self), id, open: sent };
+        Box::pin(async move {
+            if !sent {
+                return Err(unreachable_client());
+            }
+            let answer = tokio::select! {
+                biased;
+                answer = answer => answer.ok(),
+                () = question.way.outlet.gone() => None,
+            };
+            match answer {
+                Some(answer) => {
+                    question.close();
+                    answer
+                }
+                None => Err(unreachable_client()),
+            }
+        })
+    }
+}
+
+pub(crate) fn unreachable_client() -> RpcError {
+    RpcError::new(code::INTERNAL_ERROR, "the client can no longer be asked: it does not read")
+}
+
+/// One question that was put.
+struct Question {
+    way: Arc<Inner>,
+    id: u64,
+    /// Whether the client still has it.
+    open: bool,
+}
+
+impl Question {
+    /// It was answered.
+    fn close(mut self) {
+        self.open = false;
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        let inner = &self.way;
+        inner.desk.0.lock().waiting.remove(&self.id);
+        if self.open {
+            let params = Raw::encode(&serde_json::json!({
+                "requestId": self.id,
+                "reason": "the call that this was asked for has ended",
+            }));
+            let mut message = BytesMut::new();
+            notification(&mut message, Method::Cancelled.as_str(), Some(&params.into()));
+            inner.outlet.put(message.freeze());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// A client that reads, or does not, and is there for ever.
+    struct Reader {
+        read: Arc<Mutex<Vec<serde_json::Value>>>,
+        reads: bool,
+    }
+
+    impl Outlet for Reader {
+        fn put(&self, message: Bytes) -> bool {
+            self.read.lock().push(serde_json::from_slice(&message).unwrap());
+            self.reads
+        }
+
+        fn gone(&self) -> BoxFuture<'_, ()> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn questioner(reads: bool) -> (Questioner, Desk, Arc<Mutex<Vec<serde_json::Value>>>) {
+        let (desk, read) = (Desk::default(), Arc::default());
+        let reader = Reader { read: Arc::clone(&read), reads };
+        (Questioner::new(Abilities::NONE, desk.clone(), reader), desk, read)
+    }
+
+    fn ask(questioner: &Questioner) -> BoxFuture<'static, Answer> {
+        questioner.ask(&Method::RootsList, &Raw::literal("{}").into(), Duration::ZERO)
+    }
+
+    fn answer(desk: &Desk, id: &serde_json::Value) -> bool {
+        let message = serde_json::json!({"jsonrpc": "2.0", "id": id, "result": {"roots": []}});
+        match bridgehead_wire::Message::parse(&Bytes::from(message.to_string())) {
+            Ok(bridgehead_wire::Message::Response(response)) => desk.answered(response),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// ERA-1: a question that is dropped is taken back at the client, by its id, and a late answer is dropped.
+    #[test]
+    fn a_dropped_question_is_taken_back() {
+        let (questioner, desk, read) = questioner(true);
+        let mut asked = ask(&questioner);
+        assert!((&mut asked).now_or_never().is_none());
+        drop(asked);
+        let told = std::mem::take(&mut *read.lock());
+        let [question, back] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(question["method"], "roots/list");
+        assert_eq!(back["method"], "notifications/cancelled");
+        assert_eq!(back["params"]["requestId"], question["id"]);
+        assert!(!answer(&desk, &question["id"]), "nobody waits any more");
+    }
+
+    /// ERA-1: one that was answered, or that nobody read, is not taken back, and no two have the same id.
+    #[test]
+    fn an_answered_question_is_not_taken_back() {
+        let (questioner, desk, read) = questioner(true);
+        let (first, second) = (ask(&questioner), ask(&questioner));
+        let ids: Vec<_> = read.lock().iter().map(|question| question["id"].clone()).collect();
+        assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
+        assert!(answer(&desk, &ids[1]) && answer(&desk, &ids[0]) && !answer(&desk, &ids[0]));
+        for asked in [first, second] {
+            assert_eq!(asked.now_or_never().unwrap().unwrap().as_str(), r#"{"roots":[]}"#);
+        }
+        assert_eq!(read.lock().len(), 2, "nothing but the questions");
+
+        let (questioner, desk, read) = self::questioner(false);
+        assert!(ask(&questioner).now_or_never().unwrap().is_err());
+        let read = read.lock();
+        assert!(read.len() == 1 && !answer(&desk, &read[0]["id"]), "{read:?}");
+    }
+}

@@ -1,0 +1,238 @@
+//! What a client asks to be told later: log lines, changes of resources, a `subscriptions/listen`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_config::ResourceUris;
+use bridgehead_upstream::{Lists, Notice, NoticeSink, State, Watch};
+use bridgehead_wire::{Era, Level, Method, Object, Raw, RpcError, Spliced, code, key, notification};
+use bytes::BytesMut;
+use serde_json::json;
+
+use crate::caller::{Ask, Caller, ProgressSink};
+use crate::feeds::{Feed, tagged};
+use crate::gateway::{Gateway, Inner};
+use crate::relay::rewrite::{declares_tasks, log_for, takes_levels};
+use crate::life::session::Session;
+use crate::surface::{named, resource_not_found};
+use crate::relay::uris::with_uri;
+
+/// How long servers may take to be told of a level before the client has its answer.
+const LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long they may take to be asked for changes of resources.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Gateway {
+    /// What a legacy session is told of its own accord. The same feed whenever it is asked for.
+    pub fn feed(&self, session: &Session) -> Feed {
+        session.feed_or(|number| self.inner().feeds.open_session(number))
+    }
+
+    /// Legacy: log lines of this level and above from now on.
+    pub(crate) async fn set_level(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
+        let level = ask.params.get("level").and_then(|level| level.to_text());
+        let Some(level) = level.as_deref().and_then(Level::named) else {
+            let names = Level::ALL.map(Level::as_str).join(", ");
+            return Err(RpcError::new(code::INVALID_PARAMS, &format!("`level` must be one of {names}")));
+        };
+        self.feed(&caller.session).set_level(level);
+        // Those that come up later, and modern ones, are told with the next request.
+        let telling = self.upstreams().into_iter().map(|upstream| async move {
+            if let State::Ready(ready) = upstream.state()
+                && takes_levels(ready.peer.revision.era(), ready.tools.features)
+            {
+                ready.link.want_level(level).await;
+            }
+        });
+        let _ = tokio::time::timeout(LEVEL_TIMEOUT, futures_util::future::join_all(telling)).await;
+        Ok(Raw::literal("{}").into())
+    }
+
+    /// Legacy: changes of a resource are to be told.
+    pub(crate) async fn subscribe(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
+        let uri = named(&ask.params, "uri", "resource")?;
+        let mut owners = self.inner().catalog.load().owners(&uri);
+        if owners.is_empty() {
+            self.wait_for_servers().await;
+            owners = self.inner().catalog.load().owners(&uri);
+        }
+        if owners.is_empty() {
+            return Err(resource_not_found(Era::Legacy, "no server has this resource", None, &uri));
+        }
+        let Some(place) = owners.into_iter().find(|place| place.features.subscribe) else {
+            let message = "the server that has this resource does not tell of changes";
+            return Err(RpcError::with_data(code::INVALID_PARAMS, message, &json!({"uri": uri})));
+        };
+        let own = caller.session.uses(&place.upstream, Era::Legacy).ok().flatten();
+        let watch =
+            own.as_ref().unwrap_or(&place.upstream).watch_resource(self.inner().catalog.load().own_uri(&uri));
+        let settled = watch.settled();
+        match self.feed(&caller.session).follow(&uri, Some(watch)) {
+            true => {
+                // What happens after the answer is told. A server that takes longer tells of what comes later.
+                let _ = tokio::time::timeout(WATCH_TIMEOUT, settled).await;
+                Ok(Raw::literal("{}").into())
+            }
+            false => {
+                Err(RpcError::new(code::INVALID_PARAMS, "this session follows too many resources already"))
+            }
+        }
+    }
+
+    /// Legacy: and no longer. What was not asked for is not missed.
+    pub(crate) fn unsubscribe(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
+        let uri = named(&ask.params, "uri", "resource")?;
+        self.feed(&caller.session).leave(&uri);
+        Ok(Raw::literal("{}").into())
+    }
+
+    /// Modern: tells of changes until nobody reads any more, and gives the result then.
+    pub(crate) async fn listen(
+        &self,
+        caller: &Caller,
+        ask: &Ask,
+        sink: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        #[derive(serde::Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Filter {
+            tools_list_changed: bool,
+            prompts_list_changed: bool,
+            resources_list_changed: bool,
+            resource_subscriptions: Vec<String>,
+            task_ids: Vec<String>,
+        }
+        let (Some(id), Some(sink)) = (&ask.id, sink) else {
+            return Err(RpcError::new(code::INVALID_REQUEST, "there is no stream to tell of changes on"));
+        };
+        let filter: Option<Filter> = ask.params.get("notifications").and_then(|filter| filter.decode().ok());
+        let Some(filter) = filter else {
+            let message = "`notifications` must be an object that says what is to be told";
+            return Err(RpcError::new(code::INVALID_PARAMS, message));
+        };
+        self.wait_for_servers().await;
+        let mut lists = Lists::NONE;
+        let mut honoured = json!({});
+        for (wanted, list, name) in [
+            (filter.tools_list_changed, Lists::TOOLS, "toolsListChanged"),
+            (filter.prompts_list_changed, Lists::PROMPTS, "promptsListChanged"),
+            (filter.resources_list_changed, Lists::RESOURCES, "resourcesListChanged"),
+        ] {
+            if wanted {
+                lists = lists | list;
+                honoured[name] = json!(true);
+            }
+        }
+        let id = id.raw().clone();
+        let feed = self.inner().feeds.open_listen(id.clone(), lists);
+        let (mut followed, mut settled) = (Vec::new(), Vec::new());
+        for uri in filter.resource_subscriptions {
+            if let Some(watch) = self.inner().watch(&uri) {
+                settled.push(watch.settled());
+                if feed.follow(&uri, Some(watch)) {
+                    followed.push(uri);
+                }
+            }
+        }
+        let mut tasks = Vec::new();
+        // Who did not declare that it can follow tasks is told of none.
+        if ask.meta.client_capabilities.as_ref().is_some_and(declares_tasks) {
+            for offered in filter.task_ids {
+                let Some((place, watch)) = self.watch_task(caller, &offered) else { continue };
+                settled.push(watch.settled());
+                if feed.follow_task(place, &offered, watch) {
+                    tasks.push(offered);
+                }
+            }
+        }
+        if !settled.is_empty() {
+            let _ = tokio::time::timeout(WATCH_TIMEOUT, futures_util::future::join_all(settled)).await;
+        }
+        for (names, name) in [(followed, "resourceSubscriptions"), (tasks, "taskIds")] {
+            if !names.is_empty() {
+                honoured[name] = json!(names);
+            }
+        }
+        let mut acknowledged = BytesMut::new();
+        let params = tagged(Some(&Raw::encode(&json!({"notifications": honoured}))), &id);
+        notification(&mut acknowledged, Method::Acknowledged.as_str(), Some(&params));
+        let mut message = acknowledged.freeze();
+        while sink.deliver(message).await {
+            message = tokio::select! {
+                message = feed.next() => message,
+                () = sink.closed() => break,
+            };
+        }
+        let marks = json!({
+            "resultType": "complete",
+            "_meta": {key::SERVER_INFO: {"name": "bridgehead", "version": self.inner().version}},
+        });
+        let Ok(result) = Object::parse(&Raw::encode(&marks)) else { return Ok(Raw::literal("{}").into()) };
+        let meta = result.get(key::META).and_then(|meta| Object::parse(&meta).ok());
+        let meta = meta.unwrap_or_else(Object::empty);
+        let mut meta = meta.edit();
+        meta.set(key::SUBSCRIPTION_ID, id);
+        let mut edit = result.edit();
+        edit.set(key::META, meta.finish());
+        Ok(edit.finish())
+    }
+}
+
+impl Inner {
+    /// Has the server that owns a resource tell of its changes; none if there is none that does.
+    pub(crate) fn watch(&self, uri: &str) -> Option<Watch> {
+        let catalog = self.catalog.load();
+        let owner = catalog.owners(uri).into_iter().find(|place| place.features.subscribe)?;
+        Some(owner.upstream.watch_resource(catalog.own_uri(uri)))
+    }
+
+    /// Takes what servers say outside of any request.
+    pub(crate) fn notices(self: &Arc<Self>) -> NoticeSink {
+        let gateway = Arc::downgrade(self);
+        NoticeSink::new(move |origin, notice| {
+            let Some(gateway) = gateway.upgrade() else { return };
+            match notice {
+                Notice::Updated(params) if gateway.settings.resource_uris == ResourceUris::Rewrite => {
+                    gateway.feeds.updated(origin.session, &with_uri(origin.server, params));
+                }
+                Notice::Updated(params) => gateway.feeds.updated(origin.session, params),
+                Notice::Task(params) => gateway.task_changed(origin, params),
+                Notice::Log(params) => {
+                    let several = gateway.upstreams.try_read().is_none_or(|all| all.len() > 1);
+                    if let Some((level, params)) = log_for(params, several.then_some(origin.server)) {
+                        gateway.feeds.logged(origin.session, level, &params);
+                    }
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line says which server wrote it, where there are several.
+    #[test]
+    fn lines_name_their_server() {
+        #[track_caller]
+        fn check(params: &'static str, server: Option<&str>, expected: Option<(Level, &str)>) {
+            let told = log_for(&Raw::literal(params), server);
+            let told = told.as_ref().map(|(level, params)| (*level, params.as_str()));
+            assert_eq!(told, expected);
+        }
+        check(r#"{"level":"info","data":1.0}"#, None, Some((Level::Info, r#"{"level":"info","data":1.0}"#)));
+        check(
+            r#"{"level":"info","data":1}"#,
+            Some("a"),
+            Some((Level::Info, r#"{"logger":"a","level":"info","data":1}"#)),
+        );
+        check(
+            r#"{"level":"alert","logger":"x"}"#,
+            Some("a"),
+            Some((Level::Alert, r#"{"level":"alert","logger":"a/x"}"#)),
+        );
+        check(r#"{"level":"loud"}"#, None, None);
+        check("[]", None, None);
+    }
+}

@@ -1,0 +1,115 @@
+//! Stage four: the tool runs, here or on its server.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bridgehead_config::Output;
+use bridgehead_upstream::{Tool, Upstream};
+use bridgehead_wire::{Code, RpcError, code};
+use serde_json::{Value, json};
+use tracing::debug;
+
+use super::output::broken_promise;
+use super::record::Record;
+use super::validate::Checked;
+use super::{Call, Chain, Outcome, envelope_result};
+use crate::catalog::Registered;
+use crate::relay::request::{Errand, Subject, addressed, read};
+use crate::error::CallError;
+use crate::life::CancelReason;
+use crate::catalog::native::ToolContext;
+use crate::relay::queue::Queue;
+use crate::relay::rewrite::{Input, Rewrite};
+
+pub(super) async fn run(
+    chain: &Chain,
+    call: &Call<'_>,
+    checked: Checked<'_>,
+    record: &mut Record,
+) -> Outcome {
+    let outcome = match checked {
+        Checked::Native(native, arguments) => run_native(chain, call, native, arguments).await,
+        Checked::Upstream(upstream, tool, queue) => {
+            run_upstream(chain, call, (upstream, tool, queue), record).await
+        }
+    };
+    outcome.unwrap_or_else(|error| {
+        debug!(correlationId = %call.correlation, tool = %call.tool, code = %error.code, %error, "call failed");
+        Outcome::Failed(error)
+    })
+}
+
+async fn run_native(
+    chain: &Chain,
+    call: &Call<'_>,
+    native: &Registered,
+    arguments: Value,
+) -> Result<Outcome, CallError> {
+    let context = ToolContext { correlation: call.correlation, principal: call.caller.principal.clone() };
+    let data = native.tool.run(arguments, context, chain.debug_errors).await?;
+    read(envelope_result(&json!({"ok": true, "data": data}), false, true), Input::Refused)
+}
+
+async fn run_upstream(
+    chain: &Chain,
+    call: &Call<'_>,
+    (upstream, tool, queue): (&Upstream, &Arc<Tool>, &Queue),
+    record: &mut Record,
+) -> Result<Outcome, CallError> {
+    let errand = Errand {
+        caller: call.caller,
+        ask: call.ask,
+        subject: Subject {
+            kind: "tool",
+            offered: &call.tool,
+            own: &tool.name,
+            rewrite: (*tool.name != *call.tool).then(|| Rewrite::name(&tool.name)),
+            headers: &tool.headers,
+            repeatable: tool.read_only || tool.idempotent,
+        },
+        began: call.began,
+        correlation: call.correlation,
+        trace: call.trace,
+        progress: call.progress.as_ref(),
+    };
+    let mut watched = chain.cancels.watch(call.caller.session.number(), &call.tool, call.correlation);
+    let mut running = pin!(errand.run(upstream, queue, |queued| record.waited(queued)));
+    // Leaving drops the errand, which reaches whoever runs the call. By hand, because an outcome is large: `select!` moves
+    // it twice more.
+    let outcome = poll_fn(|context| {
+        if let Some(reason) = watched.cancelled() {
+            return Poll::Ready(given_up(upstream, &tool.name, reason));
+        }
+        let outcome = running.as_mut().poll(context);
+        let late = if outcome.is_pending() { watched.wait(context) } else { None };
+        late.map_or(outcome, |reason| Poll::Ready(given_up(upstream, &tool.name, reason)))
+    });
+    let outcome = outcome.await?;
+    let outcome = addressed(chain.uris, upstream.name().as_ref(), outcome)?;
+    match upstream.config().output {
+        Output::Off => Ok(outcome),
+        Output::Report => {
+            let _told = broken_promise(chain, call, tool, &outcome).await;
+            Ok(outcome)
+        }
+        Output::Enforce => broken_promise(chain, call, tool, &outcome).await.map_or(Ok(outcome), Err),
+    }
+}
+
+/// How a call ends that somebody other than its client gave up.
+fn given_up(upstream: &Upstream, tool: &str, reason: CancelReason) -> Result<Outcome, CallError> {
+    let server = upstream.name();
+    match reason {
+        CancelReason::Timeout => {
+            let message =
+                format!("server `{server}` did not answer tool `{tool}` in time (tool failed: timeout)");
+            Err(CallError::new(Code::ProviderTimeout, message).after_sending())
+        }
+        CancelReason::Client => {
+            let message = format!("the call of tool `{tool}` of server `{server}` was cancelled");
+            Ok(Outcome::Relayed(RpcError::new(code::INTERNAL_ERROR, &message)))
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Stage two: the arguments against the tool's schema, compiled when the catalog was merged.
+//!
+//! What takes more than a few milliseconds runs on a thread of its own, and few of these at once: the threads that serve
+//! have others to serve. How much work it is, is counted beforehand by the schema.
+
+use std::sync::Arc;
+
+use bridgehead_schema::{Effort, Issue, Unfit, without_schema};
+use bridgehead_upstream::{Tool, Upstream};
+use bridgehead_wire::{Code, Raw};
+use serde_json::{Value, json};
+
+use super::{Call, Chain};
+use crate::catalog::{Registered, Route, Target};
+use crate::error::CallError;
+use crate::relay::queue::Queue;
+
+/// A call that may go on: who runs it, and the arguments where somebody takes them decoded.
+pub(super) enum Checked<'c> {
+    Native(&'c Registered, Value),
+    Upstream(&'c Upstream, &'c Arc<Tool>, &'c Queue),
+}
+
+/// Whether the call may go on. A tool that goes nowhere is a refusal like any other, so that it is audited
+/// like any other.
+pub(super) async fn check<'c>(chain: &Chain, call: &'c Call<'_>) -> Result<Checked<'c>, CallError> {
+    let route = call.route.as_ref().map_err(Clone::clone)?;
+    if let Some(mode) = route.excluded_by {
+        let message = format!("tool `{}` is not available in mode `{mode}`", call.tool);
+        return Err(CallError::new(Code::ProviderToolUnknown, message));
+    }
+    if !call.arguments.is_object() {
+        return Err(refuse(
+            route,
+            &json!([{"path": "", "schemaPath": "/type", "message": "the arguments must be an object"}]),
+        ));
+    }
+    let arguments = match read(route, &call.arguments, Effort::Brief) {
+        Ok(arguments) => arguments,
+        Err(Unfit::Issues(issues)) => return Err(refuse(route, &json!(issues))),
+        Err(Unfit::NotBriefly) => Box::pin(read_apart(chain, call, route)).await?,
+    };
+    Ok(match &route.target {
+        Target::Native(native) => Checked::Native(native, arguments),
+        Target::Upstream { upstream, tool, queue } => Checked::Upstream(upstream, tool, queue),
+    })
+}
+
+/// The arguments, if they fit.
+fn read(route: &Route, arguments: &Raw, effort: Effort) -> Result<Value, Unfit> {
+    let validator = match &route.target {
+        Target::Native(native) => Some(&native.validator),
+        Target::Upstream { tool, .. } => tool.validator.as_ref(),
+    };
+    match validator {
+        Some(validator) => validator.read(arguments.as_str(), effort),
+        None => without_schema(arguments.as_str(), effort).map(|()| Value::Null),
+    }
+}
+
+async fn read_apart(chain: &Chain, call: &Call<'_>, route: &Arc<Route>) -> Result<Value, CallError> {
+    let (checked, arguments) = (Arc::clone(route), call.arguments.clone());
+    let outcome = chain.apart(call, move || read(&checked, &arguments, Effort::Full)).await?;
+    outcome.map_err(|unfit| refuse(route, &json!(issues(unfit))))
+}
+
+/// There is nothing that a full effort leaves open.
+fn issues(unfit: Unfit) -> Vec<Issue> {
+    if let Unfit::Issues(issues) = unfit { issues } else { Vec::new() }
+}
+
+fn refuse(route: &Route, issues: &Value) -> CallError {
+    CallError::new(
+        Code::InvalidParams,
+        format!("the arguments do not fit the schema of tool `{}`", route.name),
+    )
+    .with_details(&json!({"issues": issues}))
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_config::Mode;
+
+    use super::*;
+    use crate::catalog::native::NativeTool;
+
+    /// PIPE-3: arguments that fit are what the handler gets; those that do not are refused with where and why, and so
+    /// are two of the same name.
+    #[test]
+    fn arguments_by_schema() {
+        #[track_caller]
+        fn check(arguments: &'static str, expected: &Result<Value, (&str, &str)>) {
+            let schema =
+                json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+            let tool = NativeTool::new("t", "", schema, |_, _| std::future::pending());
+            let mut all = Vec::new();
+            Registered::add(&mut all, tool, Mode::Full).unwrap();
+            let route = crate::catalog::tests::of_native(&all);
+            for effort in [Effort::Brief, Effort::Full] {
+                let read = read(&route, &Raw::literal(arguments), effort);
+                let read = read.map_err(|unfit| {
+                    let issues = json!(issues(unfit));
+                    (issues[0]["path"].clone(), issues[0]["schemaPath"].clone())
+                });
+                let expected = expected.clone().map_err(|(path, schema)| (json!(path), json!(schema)));
+                assert_eq!(read, expected, "{arguments}");
+            }
+        }
+        check(r#"{"n":1,"m":[true]}"#, &Ok(json!({"n": 1, "m": [true]})));
+        check("{}", &Err(("", "/required")));
+        check(r#"{"n":"1"}"#, &Err(("/n", "/properties/n/type")));
+    }
+}

@@ -1,0 +1,288 @@
+//! Who a client is from one request to the next, as far as servers are kept for it.
+//!
+//! The front makes one session for each connection on lines, each session of a legacy client over HTTP, and
+//! each principal of the modern ones there. Ending it, or dropping the last clone, ends the servers that were
+//! its own; a request costs a clone of a pointer.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bridgehead_config::{Interactive, Isolation};
+use bridgehead_upstream::{Hold, Keeper, Reason, Unavailable, Upstream};
+use bridgehead_wire::{Abilities, Era, Level, Method};
+use parking_lot::Mutex;
+use tracing::info;
+
+use crate::feeds::Feed;
+
+/// One client, from its first request to its last. Clones are the same session.
+#[derive(Debug, Clone)]
+pub struct Session(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    number: u64,
+    /// The bits of what a legacy client declared that it can be asked.
+    abilities: AtomicU8,
+    kept: Mutex<Kept>,
+    /// What a legacy client is told of its own accord.
+    feed: OnceLock<Feed>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    ended: bool,
+    uses: Vec<Use>,
+}
+
+/// What a session has of one server.
+#[derive(Debug)]
+struct Use {
+    server: Upstream,
+    /// Its own process, where the server is not shared.
+    own: Option<Upstream>,
+    /// Set once a legacy client used it: it then stays awake.
+    hold: Option<Hold>,
+    /// Whether its own process was not yet told that the client's roots are others now.
+    roots_changed: bool,
+}
+
+impl Use {
+    fn lives(&self) -> bool {
+        !self.own.as_ref().unwrap_or(&self.server).is_released()
+    }
+}
+
+impl Session {
+    /// A new one, of which nobody else knows.
+    pub fn new() -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (abilities, kept) = (AtomicU8::new(0), Mutex::default());
+        Self(Arc::new(Inner { number, abilities, kept, feed: OnceLock::new() }))
+    }
+
+    /// Notes what its client said at its handshake that it can be asked.
+    pub fn declare(&self, abilities: Abilities) {
+        self.0.abilities.store(abilities.bits(), Ordering::Release);
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::from_bits(self.0.abilities.load(Ordering::Acquire))
+    }
+
+    /// Ends it: the servers that were its own stop at once, and it gets no others.
+    pub fn end(&self) {
+        if let Some(feed) = self.0.feed.get() {
+            feed.close();
+        }
+        let kept = {
+            let mut kept = self.0.kept.lock();
+            kept.ended = true;
+            std::mem::take(&mut kept.uses)
+        };
+        for used in kept {
+            if let Some(own) = used.own {
+                own.release();
+            }
+        }
+    }
+
+    /// The least grave log lines that its client asked for.
+    pub fn log_level(&self) -> Option<Level> {
+        self.0.feed.get().and_then(Feed::level)
+    }
+
+    /// Its feed; opened, by the session's number, the first time it is asked for.
+    pub fn feed_or(&self, open: impl FnOnce(u64) -> Feed) -> Feed {
+        self.0.feed.get_or_init(|| open(self.0.number)).clone()
+    }
+
+    /// Whether it has ended.
+    pub fn is_ended(&self) -> bool {
+        self.0.kept.lock().ended
+    }
+
+    /// Its number, which no other has.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// The upstream that serves this session: `server` itself, or a process of the session's own. None means
+    /// the former, which is the ordinary case and costs nothing.
+    ///
+    /// A server that asks for roots may keep them, so that a client that has some has it for itself; where too many
+    /// have, calls take turns.
+    pub(crate) fn uses(&self, server: &Upstream, era: Era) -> Result<Option<Upstream>, Unavailable> {
+        let config = server.config();
+        let rooted = era == Era::Legacy
+            && self.abilities().knows(&Method::RootsList)
+            && config.isolation == Isolation::Shared
+            && config.interactive == Interactive::Auto
+            && server.keeps_roots();
+        let owns = config.isolation == Isolation::Session || rooted;
+        // A legacy session holds what it uses, so that what a server knows of it outlives its pauses.
+        let holds = era == Era::Legacy && (config.lazy || config.idle_timeout.is_some());
+        if !owns && !holds {
+            return Ok(None);
+        }
+        let mut kept = self.0.kept.lock();
+        if kept.ended {
+            return Err(Unavailable::Stopped);
+        }
+        let fits = |known: &Use| known.server.is(server) && known.lives() && known.own.is_some() == owns;
+        let at = match kept.uses.iter().position(fits) {
+            Some(at) => at,
+            None if rooted && server.beside_count() >= config.max_leases => return Ok(None),
+            None => {
+                // What was stopped or replaced since then is of no use.
+                kept.uses.retain(Use::lives);
+                let own = if owns { Some(server.own(self.0.number)?) } else { None };
+                if rooted {
+                    info!(server = %server.name(), why = Reason::Roots.as_str(), "a session has one of its own beside the shared one");
+                }
+                kept.uses.push(Use { server: server.clone(), own, hold: None, roots_changed: false });
+                kept.uses.len() - 1
+            }
+        };
+        let used = &mut kept.uses[at];
+        if holds && used.hold.is_none() {
+            used.hold = used.own.as_ref().unwrap_or(server).hold();
+        }
+        Ok(used.own.clone())
+    }
+
+    /// Its client says that its roots are others now. The servers that are its own are told with its next request to
+    /// them: what they ask then, its client is there to answer.
+    pub fn roots_changed(&self) {
+        for used in &mut self.0.kept.lock().uses {
+            used.roots_changed = used.own.is_some();
+        }
+    }
+
+    /// Whether `own`, a process of this session's own, is to be told so now.
+    pub(crate) fn take_roots_changed(&self, own: &Upstream) -> bool {
+        let mut kept = self.0.kept.lock();
+        let used = kept.uses.iter_mut().find(|known| known.own.as_ref().is_some_and(|it| it.is(own)));
+        used.is_some_and(|used| std::mem::take(&mut used.roots_changed))
+    }
+
+    /// The number under which servers may remember it: only a legacy client is the same from call to call.
+    pub(crate) fn remembered_by(&self, era: Era) -> Option<Keeper> {
+        (era == Era::Legacy).then_some(Keeper::Session(self.0.number))
+    }
+
+    /// The process of this server that is the session's own, if there is one.
+    pub(crate) fn own(&self, server: &Upstream) -> Option<Upstream> {
+        let kept = self.0.kept.lock();
+        kept.uses.iter().filter(|known| known.server.is(server)).find_map(|known| known.own.clone())
+    }
+}
+
+impl PartialEq for Session {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Session {}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for used in &self.kept.get_mut().uses {
+            if let Some(own) = &used.own {
+                own.release();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_config::{GatewaySettings, Launch, Server};
+    use bridgehead_wire::Raw;
+
+    use super::*;
+    use crate::catalog::tests::start;
+
+    fn server(change: impl FnOnce(&mut Server)) -> Upstream {
+        let launch = Launch::Unusable { reason: "not for real".to_owned() };
+        let mut server = Server::new("s".parse().unwrap(), launch, &GatewaySettings::default());
+        change(&mut server);
+        start(server)
+    }
+
+    fn isolated(server: &mut Server) {
+        server.isolation = Isolation::Session;
+    }
+
+    fn session(capabilities: &'static str) -> Session {
+        let session = Session::new();
+        session.declare(Abilities::declared(&Raw::literal(capabilities)));
+        session
+    }
+
+    /// POOL-1, ERA-3: whoever asked for a process of its own has it; a server that never asked for roots is shared,
+    /// whatever its clients declared.
+    #[tokio::test]
+    async fn who_has_a_process_of_its_own() {
+        #[track_caller]
+        fn check(change: impl FnOnce(&mut Server), expected: bool) {
+            let server = server(change);
+            for era in [Era::Legacy, Era::Modern] {
+                for capabilities in ["{}", r#"{"sampling":{}}"#, r#"{"roots":{}}"#] {
+                    let session = session(capabilities);
+                    let own = session.uses(&server, era).unwrap();
+                    assert_eq!(own.is_some(), expected, "{era:?} {capabilities}");
+                    assert_eq!(session.own(&server).is_some(), expected, "{era:?} {capabilities}");
+                }
+            }
+        }
+        check(|_| (), false);
+        check(isolated, true);
+        check(|server| server.isolation = Isolation::Call, false);
+        check(|server| server.interactive = Interactive::Shared, false);
+        check(|server| server.interactive = Interactive::Exclusive, false);
+        check(|server| server.lazy = true, false);
+    }
+
+    /// POOL-1: a session finds its process again until that has ended; then it has another. What has ended is not kept.
+    #[tokio::test]
+    async fn what_has_ended_is_not_used_again() {
+        let (first, second) = (server(isolated), server(isolated));
+        let session = Session::new();
+        let own = session.uses(&first, Era::Legacy).unwrap().unwrap();
+        assert!(session.uses(&first, Era::Modern).unwrap().unwrap().is(&own));
+        own.release();
+        let next = session.uses(&first, Era::Legacy).unwrap().unwrap();
+        assert!(!next.is(&own) && !next.is_released());
+        assert_eq!(session.0.kept.lock().uses.len(), 1);
+        first.release();
+        assert!(next.is_released());
+        session.uses(&second, Era::Legacy).unwrap().unwrap();
+        let kept = session.0.kept.lock();
+        assert!(kept.uses.len() == 1 && kept.uses[0].server.is(&second), "{kept:?}");
+    }
+
+    /// POOL-1: a session that ends stops what was its own, and gets nothing any more.
+    #[tokio::test]
+    async fn an_ended_session_has_nothing() {
+        let server = server(isolated);
+        let session = Session::new();
+        let own = session.uses(&server, Era::Legacy).unwrap().unwrap();
+        session.end();
+        assert!(own.is_released() && session.is_ended());
+        assert!(matches!(session.uses(&server, Era::Legacy), Err(Unavailable::Stopped)));
+
+        let dropped = Session::new();
+        let own = dropped.uses(&server, Era::Legacy).unwrap().unwrap();
+        drop(dropped);
+        assert!(own.is_released());
+    }
+}

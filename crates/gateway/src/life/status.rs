@@ -1,0 +1,553 @@
+//! How the gateway and its servers are, in one value that tools, the API and the command line all show.
+//!
+//! Built from memory, and from what the system tells about the servers' processes; no server is asked. Holds no
+//! secrets: reasons and lines were cleaned where they came in.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bridgehead_config::{Confinement, Isolation, Launch, Limits, Network, Requirement, Server, Transport};
+use bridgehead_upstream::{
+    Containment, Enforced, FailureStage, Initialisation, Listing, ProcessView, Record, State, Upstream,
+};
+use bridgehead_wire::Era;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::gateway::{Gateway, Inner};
+use crate::catalog::offers::without_effect;
+use crate::relay::queue::Queues;
+use crate::catalog::similar::similar;
+
+/// After so many failed attempts in a row a server is said to loop.
+const LOOPS_FROM: u32 = 3;
+
+/// A start that takes longer is told with what may be wrong.
+const SLOW_START: Duration = Duration::from_secs(3);
+
+/// How the gateway is.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// The version it shows.
+    pub version: String,
+    /// What it offers.
+    pub mode: String,
+    /// The id of this run of it.
+    pub instance: String,
+    /// Its process.
+    pub pid: u32,
+    /// For how long it has been running, in milliseconds.
+    pub uptime_ms: u64,
+    /// Where clients reach it; none if only over stdio.
+    pub addresses: Vec<String>,
+    /// How the last change of its configuration went, if there was one.
+    pub reload: Option<Reload>,
+    /// Its servers, in the order of the configuration.
+    pub upstreams: Vec<ServerStatus>,
+    /// The queues that have a name: how many calls run and wait in each.
+    pub queues: Vec<Value>,
+    /// What was counted since the start.
+    pub counters: Value,
+    /// What clients are offered.
+    pub capabilities: Value,
+}
+
+/// How a change of the configuration went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reload {
+    /// When, in UTC.
+    pub time: String,
+    /// Whether the new configuration is in effect.
+    pub ok: bool,
+    /// What changed, or why the old one stays.
+    pub message: String,
+    /// Settings that changed and take a restart of the gateway to become effective.
+    pub needs_restart: Vec<String>,
+}
+
+/// Where a server is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ServerState {
+    /// Being started for the first time.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Down, and being brought back.
+    Restarting,
+    /// Down, and every attempt to bring it back has failed so far.
+    CrashLooping,
+    /// Not running because nobody needs it; it starts with the next call.
+    Asleep,
+    /// Down for good.
+    Failed,
+    /// Ended by us.
+    Stopped,
+}
+
+impl ServerState {
+    /// As people and programs read it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Restarting => "restarting",
+            Self::CrashLooping => "crash-looping",
+            Self::Asleep => "asleep",
+            Self::Failed => "failed",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// How one server is. What does not apply to its state is left out.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it is in its life.
+    pub state: ServerState,
+    /// How it is reached.
+    pub transport: &'static str,
+    /// Why it does not serve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<String>,
+    /// How many attempts have failed since it went down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// For how long it has been down, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down_ms: Option<u64>,
+    /// For how long it has served, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uptime_ms: Option<u64>,
+    /// The revision it speaks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// The era of that revision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub era: Option<&'static str>,
+    /// How many tools it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<usize>,
+    /// Where they are from: `live`, or `cached` if it was not asked since the gateway's start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub catalog: Option<&'static str>,
+    /// Its process; the one that all share, where sessions have others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// All its processes, those of sessions and descendants included.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pids: Vec<u32>,
+    /// The memory of all of them, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// What of its processes ends with it: the whole `tree`, or its process `group` (best effort).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub containment: Option<&'static str>,
+    /// Its limits: what is allowed, and how it is kept (`hard` or `sampled`) once it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Value>,
+    /// Who shares a process of it: `shared`, `session` or `call`.
+    pub isolation: &'static str,
+    /// Processes or sessions that clients have beside the shared one: how many, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Value>,
+    /// What its processes may reach, where that is not everything, and whether it is kept once it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<Value>,
+    /// Whether it was not started because it cannot be limited or confined as asked.
+    #[serde(skip)]
+    pub sandbox_unavailable: bool,
+    /// Where every call has a process of its own: how many wait for one, and how many calls found none waiting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Value>,
+    /// Its queue: how many calls run and wait.
+    pub queue: Value,
+    /// How many requests wait for its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<usize>,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// How the last start went.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_init: Option<Value>,
+    /// How its process ended last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_exit: Option<Value>,
+    /// What went wrong last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<Value>,
+    /// The end of its standard error, where it does not serve.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stderr: Vec<String>,
+    /// What is wrong with its tools without keeping it from serving.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<String>,
+}
+
+impl ServerStatus {
+    fn offers(&mut self, server: &Server, listing: Option<&Listing>) {
+        if let Some(listing) = listing {
+            self.findings.extend(without_effect(server, listing));
+        }
+        self.tools = listing.map(|listing| listing.len());
+        self.catalog = listing.map(|listing| if listing.cached { "cached" } else { "live" });
+    }
+}
+
+/// What others tell the gateway about itself.
+pub(crate) struct About {
+    instance: String,
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    addresses: Vec<String>,
+    reload: Option<Reload>,
+    configuration: Option<String>,
+}
+
+impl About {
+    /// A gateway is called like the end of `recorded`, the id that its record has, if there is one. Either is
+    /// random from its first character on, so that a few of them name it.
+    pub(crate) fn new(recorded: Option<&str>) -> Self {
+        let end = |id: &str| id.get(id.len().checked_sub(12)?..).map(str::to_owned);
+        let instance = recorded
+            .and_then(end)
+            .unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string()[..12].to_owned());
+        Self { instance, told: Mutex::default() }
+    }
+}
+
+impl Gateway {
+    /// How it and its servers are.
+    pub fn status(&self) -> Status {
+        self.inner().status()
+    }
+
+    /// What `server_health` answers.
+    pub fn health(&self) -> Value {
+        json!(self.status())
+    }
+
+    /// The id of this run: twelve hexadecimal digits.
+    pub fn instance(&self) -> &str {
+        &self.inner().about.instance
+    }
+
+    /// Says where clients reach it.
+    pub fn set_addresses(&self, addresses: Vec<String>) {
+        self.inner().about.told.lock().addresses = addresses;
+    }
+
+    /// Says how a change of the configuration went.
+    pub fn set_reload(&self, reload: Reload) {
+        self.inner().about.told.lock().reload = Some(reload);
+    }
+
+    /// Says which configuration is in effect, by an id that is the same for the same configuration; none if what
+    /// is in effect is no longer what was read.
+    pub fn set_configuration_id(&self, id: Option<String>) {
+        self.inner().about.told.lock().configuration = id;
+    }
+
+    /// The id of the configuration in effect, if somebody said it. It covers secrets, so it is for operators only.
+    pub fn configuration_id(&self) -> Option<String> {
+        self.inner().about.told.lock().configuration.clone()
+    }
+
+    /// The lines and facts that are kept of a server; none for a name that is not configured.
+    pub fn record(&self, server: &str) -> Option<Record> {
+        self.named(server).map(|upstream| upstream.record().clone())
+    }
+
+    /// Ends a server and starts it anew. Says whether there is one of that name.
+    pub fn restart(&self, server: &str) -> bool {
+        let found = self.named(server);
+        if let Some(upstream) = &found {
+            upstream.restart();
+        }
+        found.is_some()
+    }
+
+    /// Names of servers that `name` may be a misspelling of, the nearest first.
+    pub fn similar_servers(&self, name: &str) -> Vec<String> {
+        let upstreams = self.inner().upstreams.read();
+        let names = upstreams.iter().map(|upstream| upstream.name().as_ref());
+        similar(name, names).into_iter().map(str::to_owned).collect()
+    }
+
+    fn named(&self, server: &str) -> Option<Upstream> {
+        self.inner().upstreams.read().iter().find(|upstream| upstream.name().as_ref() == server).cloned()
+    }
+}
+
+impl Inner {
+    pub(crate) fn status(&self) -> Status {
+        let upstreams = self.upstreams.read().clone();
+        let (addresses, reload) = {
+            let told = self.about.told.lock();
+            (told.addresses.clone(), told.reload.clone())
+        };
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.chain.counters;
+        Status {
+            version: self.version.clone(),
+            mode: self.settings.mode.to_string(),
+            instance: self.about.instance.clone(),
+            pid: std::process::id(),
+            uptime_ms: milliseconds(self.uptime()),
+            addresses,
+            reload,
+            upstreams: upstreams.iter().map(|upstream| describe(upstream, &self.queues)).collect(),
+            queues: self.queues.named().iter().map(|queue| queue.describe()).collect(),
+            counters: json!({
+                "calls": count(&counters.calls),
+                "failed": count(&counters.failed),
+                "cancelled": count(&counters.cancelled),
+                "auditExitFailures": count(&counters.audit_exit_failures),
+                "invalidOutputs": count(&counters.invalid_outputs),
+                "toolsHiddenByMode": self.catalog.load().hidden,
+            }),
+            capabilities: json!({"tools": {"listChanged": true}}),
+        }
+    }
+}
+
+fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
+    let record = upstream.record();
+    let facts = record.facts();
+    let processes = record.processes();
+    let pids: Vec<u32> = processes.iter().flat_map(|process| process.tree()).collect();
+    let transport = match &upstream.config().launch {
+        Launch::Stdio(_) => "stdio",
+        // What is spoken there is known once it serves.
+        Launch::Remote(remote) => match remote.transport {
+            Transport::Probe | Transport::Http => "http",
+            Transport::Sse => "sse",
+            Transport::WebSocket => "websocket",
+        },
+        Launch::Unusable { .. } => "none",
+    };
+    let when = |(time, words): &(jiff::Timestamp, String), key: &str| json!({"time": format!("{time:.3}"), key: words});
+    let mut status = ServerStatus {
+        name: upstream.name().to_string(),
+        state: ServerState::Stopped,
+        transport,
+        reason: None,
+        next_step: None,
+        attempts: None,
+        down_ms: None,
+        uptime_ms: None,
+        revision: None,
+        era: None,
+        tools: None,
+        catalog: None,
+        pid: processes.first().map(ProcessView::pid),
+        memory_bytes: processes.iter().filter_map(ProcessView::memory_bytes).reduce(|sum, bytes| sum + bytes),
+        containment: processes.first().map(|process| match process.containment() {
+            Containment::Tree => "tree",
+            Containment::Group => "group",
+        }),
+        limits: limits(&upstream.config().limits, processes.first()),
+        isolation: match upstream.config().isolation {
+            Isolation::Shared => "shared",
+            Isolation::Session => "session",
+            Isolation::Call => "call",
+        },
+        beside: upstream
+            .reasons_beside()
+            .into_iter()
+            .map(|(reason, count)| json!({"count": count, "reason": reason.as_str()}))
+            .collect(),
+        confinement: upstream
+            .config()
+            .confinement
+            .as_ref()
+            .map(|asked| confinement(asked, &upstream.config().require, processes.first())),
+        sandbox_unavailable: false,
+        pool: (upstream.config().isolation == Isolation::Call).then(|| {
+            let (idle, misses) = upstream.pool();
+            json!({"idle": idle, "misses": misses})
+        }),
+        pids,
+        queue: queues.of(upstream.name(), &upstream.config().queue).describe(),
+        in_flight: None,
+        restarts: facts.restarts,
+        last_init: facts.last_init.as_ref().map(initialisation),
+        last_exit: facts.last_exit.as_ref().map(|exit| when(exit, "status")),
+        last_error: facts.last_error.as_ref().map(|error| when(error, "message")),
+        stderr: Vec::new(),
+        findings: facts.findings,
+    };
+    match upstream.state() {
+        State::Starting { since, known, .. } => {
+            status.state = ServerState::Starting;
+            if since.elapsed() >= SLOW_START {
+                let seconds = since.elapsed().as_secs();
+                status.reason = Some(format!("it has given no usable answer for {seconds} s"));
+            }
+            status.offers(upstream.config(), known.as_deref());
+        }
+        State::Asleep(listing) => {
+            status.state = ServerState::Asleep;
+            status.offers(upstream.config(), Some(&listing));
+        }
+        State::Stopped => {}
+        State::Restarting(outage) => {
+            status.state = match outage.attempts {
+                LOOPS_FROM.. => ServerState::CrashLooping,
+                _ => ServerState::Restarting,
+            };
+            status.reason = Some(outage.reason.clone());
+            status.attempts = Some(outage.attempts);
+            status.down_ms = Some(milliseconds(outage.since.elapsed()));
+        }
+        State::Failed(failure) => {
+            status.state = ServerState::Failed;
+            status.sandbox_unavailable = failure.stage == FailureStage::Sandbox;
+            status.reason = Some(failure.reason.clone());
+        }
+        State::Ready(ready) => {
+            status.state = ServerState::Ready;
+            status.transport = ready.transport;
+            status.uptime_ms = Some(milliseconds(ready.since.elapsed()));
+            status.revision = Some(ready.peer.revision.to_string());
+            status.era = Some(match ready.peer.revision.era() {
+                Era::Modern => "modern",
+                Era::Legacy => "legacy",
+            });
+            status.offers(upstream.config(), Some(&ready.tools));
+            status.pid = ready.pid;
+            status.in_flight = Some(upstream.in_flight());
+        }
+    }
+    if status.reason.is_some() {
+        status.stderr = record.last_words();
+        status.next_step = Some(next_step(&status, record, upstream.config().start_timeout));
+    }
+    status
+}
+
+fn initialisation(init: &Initialisation) -> Value {
+    json!({
+        "time": format!("{:.3}", init.time),
+        "outcome": init.outcome.as_str(),
+        "tools": init.tools,
+        "durationMs": init.duration_ms,
+        "error": init.error,
+    })
+}
+
+/// What the operator may do about a server that does not serve. `patience` is how long a start of it may take.
+fn next_step(status: &ServerStatus, record: &Record, patience: Duration) -> String {
+    let name = &status.name;
+    if status.transport == "none" {
+        return format!("correct `{name}` in the configuration; `bridgehead check` shows where");
+    }
+    if status.sandbox_unavailable {
+        return format!("see what works here with `bridgehead doctor`, and change what `{name}` asks for");
+    }
+    if status.state == ServerState::Starting && record.noise().is_none() {
+        return format!(
+            "wait: a start may take {} s (`start_timeout_ms`), as the first one does of a program that is downloaded; \
+             `bridgehead logs {name}` shows what it says meanwhile",
+            patience.as_secs()
+        );
+    }
+    if status.transport != "stdio" {
+        return format!(
+            "the reason names the cure; check `url`, `type` and `headers` of `{name}` in the configuration"
+        );
+    }
+    if !record.facts().ran {
+        return format!("check `command`, `cwd` and `env` of `{name}` in the configuration");
+    }
+    if let Some(noise) = record.noise() {
+        let shown: String = noise.chars().take(60).collect();
+        return format!(
+            "its standard output must carry MCP messages only, but begins `{shown}`: check that `command` starts an \
+             MCP server that speaks over stdio, and that it logs to standard error"
+        );
+    }
+    // It speaks MCP, and says something that nobody can use.
+    let protocol = ["`tools/list`", "`initialize`", "protocol revision"];
+    if status.reason.as_ref().is_some_and(|reason| protocol.iter().any(|words| reason.contains(words))) {
+        return format!(
+            "this is a fault of the server: tell its author, or take `{name}` out of the configuration"
+        );
+    }
+    if status.stderr.is_empty() {
+        return format!(
+            "run the command of `{name}` by hand: it must wait for MCP messages on standard input"
+        );
+    }
+    format!("read its own words with `bridgehead logs {name}`")
+}
+
+/// The limits of a server that has any, and how each is kept by the process that runs.
+fn limits(limits: &Limits, process: Option<&ProcessView>) -> Option<Value> {
+    let effective = process.map(ProcessView::effective).unwrap_or_default();
+    let kept = |name: &str, most: Option<u64>, enforced: Option<Enforced>| {
+        let how = enforced.map(|enforced| enforced.to_string());
+        most.map(|most| (name.to_owned(), json!({"most": most, "enforced": how})))
+    };
+    let of_a_call = |name: &str, most: Option<u64>| most.map(|most| (name.to_owned(), json!({"most": most})));
+    let each = [
+        kept("memoryBytes", limits.memory, effective.memory),
+        kept("processes", limits.processes.map(u64::from), effective.processes),
+        kept("openFiles", limits.open_files.map(u64::from), effective.open_files),
+        kept("fileBytes", limits.file_size, effective.file_size),
+        of_a_call("executionMs", limits.execution.map(milliseconds)),
+        of_a_call("outputBytes", limits.output.map(|bytes| bytes as u64)),
+        of_a_call("logBytes", limits.log.map(|bytes| bytes as u64)),
+    ];
+    let set: serde_json::Map<String, Value> = each.into_iter().flatten().collect();
+    (!set.is_empty()).then_some(Value::Object(set))
+}
+
+/// What a server may reach, and whether the process that runs is kept from the rest; null while none runs.
+fn confinement(asked: &Confinement, require: &[Requirement], process: Option<&ProcessView>) -> Value {
+    let kept = process.map(|process| process.effective().confined.unwrap_or_default());
+    let (mut missing, mut gaps) = (Vec::new(), Vec::new());
+    if let Some(kept) = &kept {
+        let wanted = bridgehead_upstream::AskedConfinement {
+            files: asked.files.as_ref().map(|_| Default::default()),
+            network: asked.network == Network::Full,
+            signals: require.contains(&Requirement::Signals),
+            degrade: false,
+        };
+        (missing, gaps) = (kept.missing(&wanted), kept.gaps(&wanted));
+    }
+    let files = asked.files.as_ref().map(|files| {
+        let (read, write) = (&files.read, &files.write);
+        json!({"read": read, "write": write, "enforced": kept.map(|kept| kept.files)})
+    });
+    let (allowed, shut) = match asked.network {
+        Network::Full => ("full", None),
+        Network::None => ("none", kept.map(|kept| kept.network)),
+    };
+    json!({
+        "profile": asked.profile.map(bridgehead_config::Profile::as_str),
+        "files": files,
+        "network": {"allowed": allowed, "enforced": shut},
+        "signals": kept.map(|kept| kept.signals),
+        "landlock": kept.map(|kept| kept.landlock),
+        "missing": missing,
+        "gaps": gaps,
+    })
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,78 @@
+//! How long lists and calls wait for servers that are starting.
+//!
+//! Lists wait together, once, for `list_wait_ms`. A call that names what a starting server may bring waits for that server
+//! on its own clock, because its client would have to call again otherwise.
+
+use bridgehead_upstream::{INIT_TIMEOUT, State, Upstream};
+use tokio::time::Instant;
+
+use crate::catalog::Catalog;
+use crate::gateway::{Gateway, Inner};
+use crate::catalog::names::is_under;
+use crate::catalog::offers::is_prefixed;
+
+impl Gateway {
+    /// SRV-3: the first list waits for servers that are starting, for a while.
+    pub(crate) async fn wait_for_servers(&self) {
+        let mut starting = self.inner().starting.subscribe();
+        if *starting.borrow() == 0 {
+            return;
+        }
+        let wait = self.inner().settings.list_wait;
+        let deadline = *self.inner().list_deadline.lock().get_or_insert_with(|| Instant::now() + wait);
+        let _ = tokio::time::timeout_at(deadline, starting.wait_for(|starting| *starting == 0)).await;
+    }
+
+    /// Waits until `find` finds in the catalog what a server that is starting may bring: the one whose name stands in
+    /// `name`, or any where that cannot tell them apart. A call waits no longer than for its own silence, and for a
+    /// server's first minute (POOL-2). Where no such server is starting, it waits as lists do.
+    pub(crate) async fn wait_for<T>(
+        &self,
+        name: Option<&str>,
+        find: impl Fn(&Catalog) -> Option<T>,
+    ) -> Option<T> {
+        let began = Instant::now();
+        let mut merged = self.inner().starting.subscribe();
+        loop {
+            merged.mark_unchanged();
+            if let Some(found) = find(&self.inner().catalog.load()) {
+                return Some(found);
+            }
+            let Some(until) = self.inner().starts_until(name, began) else { break };
+            if tokio::time::timeout_at(until, merged.changed()).await.is_err() {
+                return find(&self.inner().catalog.load());
+            }
+        }
+        self.wait_for_servers().await;
+        find(&self.inner().catalog.load())
+    }
+}
+
+impl Inner {
+    /// Until when a call that began then waits for the servers that are starting, be it again, and may have what it names.
+    fn starts_until(&self, name: Option<&str>, began: Instant) -> Option<Instant> {
+        let upstreams = self.upstreams.read();
+        let may_have = |upstream: &&Upstream| {
+            let config = upstream.config();
+            name.is_none_or(|name| {
+                !is_prefixed(self.settings.prefix, config.prefix, upstreams.len())
+                    || is_under(name, config.name.as_ref())
+            })
+        };
+        let catalog = self.catalog.load();
+        let until = upstreams.iter().filter(may_have).filter_map(|upstream| {
+            let patience = match upstream.state() {
+                State::Starting { since, known: None } => since + INIT_TIMEOUT,
+                // Its tools are not listed, or not any more, and the next attempt may bring them.
+                State::Restarting(outage) if outage.may_bring() => outage.since + INIT_TIMEOUT,
+                // It serves, and its list is being merged.
+                State::Ready(_) if catalog.place(upstream.name().as_ref()).is_none() => {
+                    Instant::now() + self.settings.list_wait
+                }
+                _ => return None,
+            };
+            Some(patience.min(began + upstream.config().request_timeout))
+        });
+        until.max()
+    }
+}

@@ -1,0 +1,147 @@
+//! Tasks, an extension of the modern era: a call may be answered by a task that goes on, which its client asks for by an
+//! id.
+//!
+//! The id that a client gets is the server's own, sealed together with the server's name for the client's principal. It
+//! says where a later request goes, and is of no use to anybody else; nothing is kept here. What the server says of the
+//! task passes as it came, but for the id; also what it says of its own accord, to the listens of whom it was given to.
+
+use bridgehead_config::ResourceUris;
+use bridgehead_upstream::{Origin, Watch};
+use bridgehead_wire::{Code, Era, Object, Raw, RpcError, Spliced, code};
+use tokio::time::Instant;
+
+use crate::caller::{Ask, Caller, ProgressSink};
+use crate::gate::Call;
+use crate::relay::request::{Errand, Outcome, Subject, read};
+use crate::error::CallError;
+use crate::feeds::TaskPlace;
+use crate::gateway::{Gateway, Inner};
+use crate::dialogue::park::Parks;
+use crate::relay::rewrite::{Input, Rewrite};
+use crate::dialogue::seal;
+use crate::surface::{Keep, correlation, named};
+use crate::relay::uris::result_outward;
+
+/// The member that names a task.
+const ID: &str = "taskId";
+
+impl Gateway {
+    /// Asks a task's server for it, answers it, or cancels it.
+    pub(crate) async fn ask_task(
+        &self,
+        caller: &Caller,
+        ask: &Ask,
+        progress: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        let offered = named(&ask.params, ID, "task")?;
+        let opened = self.inner().parks.open_task(caller.principal.as_str(), &offered);
+        let found = opened.and_then(|(server, own)| {
+            let place = self.inner().catalog.load().place(&server)?;
+            Some((place, own))
+        });
+        let Some((place, own)) = found else {
+            return Err(RpcError::new(code::INVALID_PARAMS, "no such task"));
+        };
+        let errand = Errand {
+            caller,
+            ask,
+            subject: Subject {
+                kind: "task",
+                offered: &offered,
+                own: &own,
+                rewrite: Some(Rewrite { member: ID, value: Raw::string(&own).into() }),
+                headers: &[],
+                repeatable: true,
+            },
+            began: Instant::now(),
+            correlation: correlation(ask),
+            progress: progress.as_ref(),
+            trace: None,
+        };
+        let outcome = match self.carry(&errand, &place).await {
+            Outcome::Result(result, _) => {
+                let uris = self.inner().settings.resource_uris;
+                let told = outward(&result, &offered, uris, &place.server);
+                read(told, Input::Refused).unwrap_or_else(Outcome::Failed)
+            }
+            outcome => outcome,
+        };
+        self.tell(&errand, &place, outcome, Keep::Never)
+    }
+}
+
+impl Gateway {
+    /// Has the server of a task tell how it is doing; none if it is no task of this client's, or nobody tells.
+    pub(crate) fn watch_task(&self, caller: &Caller, offered: &str) -> Option<(TaskPlace, Watch)> {
+        let (server, own) = self.inner().parks.open_task(caller.principal.as_str(), offered)?;
+        let place = self.inner().catalog.load().place(&server).filter(|place| place.features.tasks)?;
+        let process = caller.session.uses(&place.upstream, Era::Modern).ok()?;
+        let session = process.is_some().then(|| caller.session.number());
+        let watch = process.as_ref().unwrap_or(&place.upstream).watch_task(&own);
+        Some((TaskPlace { server, session, own }, watch))
+    }
+}
+
+impl Inner {
+    /// The same for one that was told of before its server was replaced.
+    pub(crate) fn watch_task_again(&self, place: &TaskPlace) -> Option<Watch> {
+        if place.session.is_some() {
+            // Its process went with the server that was replaced.
+            return None;
+        }
+        let found = self.catalog.load().place(&place.server).filter(|place| place.features.tasks)?;
+        Some(found.upstream.watch_task(&place.own))
+    }
+
+    /// Tells whoever follows a task how it is doing.
+    pub(crate) fn task_changed(&self, origin: Origin<'_>, params: &Raw) {
+        let own = Object::parse(params).ok().and_then(|task| task.get(ID)?.to_text());
+        let Some(own) = own else { return };
+        let place = TaskPlace { server: origin.server.to_owned(), session: origin.session, own };
+        let uris = self.settings.resource_uris;
+        self.feeds.task_changed(&place, |offered| outward(params, offered, uris, origin.server).detached());
+    }
+
+    /// The outcome of a call that became a task, under an id that leads back to it.
+    pub(crate) fn offer_task(&self, call: &Call<'_>, result: &Raw) -> Outcome {
+        let own = Object::parse(result).ok().and_then(|task| task.get(ID)?.to_text());
+        let sealed = own
+            .zip(call.server())
+            .and_then(|(own, server)| self.parks.seal_task(call.caller.principal.as_str(), server, &own));
+        let Some(sealed) = sealed else {
+            let message = "the server answered with a task that has no id";
+            return Outcome::Failed(CallError::new(Code::ProviderInvalidOutput, message).after_sending());
+        };
+        let told = outward(result, &sealed, ResourceUris::Keep, "");
+        read(told, Input::Task).unwrap_or_else(Outcome::Failed)
+    }
+}
+
+impl Parks {
+    fn seal_task(&self, principal: &str, server: &str, own: &str) -> Option<String> {
+        self.seal().close(format!("{server}\n{own}").as_bytes(), &about(principal))
+    }
+
+    fn open_task(&self, principal: &str, offered: &str) -> Option<(String, String)> {
+        let content = String::from_utf8(self.seal().open(offered, &about(principal))?).ok()?;
+        let (server, own) = content.split_once('\n')?;
+        Some((server.to_owned(), own.to_owned()))
+    }
+}
+
+fn about(principal: &str) -> seal::Subject {
+    seal::Subject::of(principal, "tasks", &Object::empty())
+}
+
+/// What a server says of a task, under the id that its client knows; the result of its call as clients address it.
+fn outward(task: &Raw, offered: &str, uris: ResourceUris, server: &str) -> Raw {
+    let Ok(object) = Object::parse(task) else { return task.clone() };
+    let mut edit = object.edit();
+    if object.get(ID).is_some() {
+        edit.set(ID, Raw::string(offered));
+    }
+    if let Some(result) = object.get("result").filter(|_| uris == ResourceUris::Rewrite) {
+        edit.set("result", result_outward(server, &result));
+    }
+    edit.finish().to_raw()
+}

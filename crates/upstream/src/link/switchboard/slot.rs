@@ -1,0 +1,143 @@
+//! Where the messages of one request wait for it, in order and bounded.
+//!
+//! What must stay true: nothing is displaced but progress, by newer progress. A question that was let in is looked at or
+//! answered, and an answer always finds room.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use bridgehead_wire::{Abilities, Id, Raw};
+use parking_lot::Mutex;
+
+use crate::link::doorbell::Doorbell;
+use crate::link::{Event, Purpose};
+
+/// Progress that may wait for one slow receiver; beyond it the newest replaces the one before, and nothing else.
+pub(super) const QUEUED_PROGRESS: usize = 256;
+/// What may wait for one receiver altogether. Questions beyond that are refused, other messages go; an answer is let in.
+pub(super) const QUEUED_EVENTS: usize = 2 * QUEUED_PROGRESS;
+
+/// Where one request's messages wait for it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) purpose: Purpose,
+    /// The bits of what can be asked of whom the request is for, once it is sent.
+    abilities: AtomicU8,
+    /// Whether log lines of the request are wanted.
+    logs: AtomicBool,
+    pub(super) state: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    pub(super) queue: VecDeque<Event>,
+    waker: Option<Waker>,
+    /// Of the thread that the waiting task runs on.
+    bell: Option<Arc<Doorbell>>,
+    last_progress: Option<f64>,
+}
+
+impl Slot {
+    pub(super) fn new(purpose: Purpose) -> Self {
+        Self { purpose, abilities: AtomicU8::new(0), logs: AtomicBool::new(false), state: Mutex::default() }
+    }
+
+    /// Whether log lines of the request are wanted.
+    pub(super) fn wants_logs(&self) -> bool {
+        self.logs.load(Ordering::Acquire)
+    }
+
+    /// Takes a progress notification that says `progress`.
+    pub(super) fn progressed(&self, params: Raw, progress: f64) {
+        let mut waiting = self.state.lock();
+        // The protocol wants progress to increase; what does not is noise to the client.
+        if waiting.last_progress.is_some_and(|last| progress <= last) {
+            return;
+        }
+        waiting.last_progress = Some(progress);
+        if waiting.queue.len() >= QUEUED_PROGRESS {
+            match waiting.queue.back() {
+                Some(Event::Progress(_)) => drop(waiting.queue.pop_back()),
+                // What else waits there is never displaced: a question would stay without its answer.
+                _ if waiting.is_full() => return,
+                _ => {}
+            }
+        }
+        waiting.push(Event::Progress(params));
+    }
+
+    /// For what comes once: the answer, or the end.
+    pub(super) fn push(&self, event: Event) {
+        self.state.lock().push(event);
+    }
+
+    /// For what the peer may send as often as it likes, and may be lost.
+    pub(super) fn push_if_room(&self, event: Event) {
+        let mut waiting = self.state.lock();
+        if !waiting.is_full() {
+            waiting.push(event);
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        !self.state.lock().is_full()
+    }
+
+    /// Lets the peer's questions in, as far as they can be answered.
+    pub(crate) fn can_answer(&self, abilities: Abilities) {
+        self.abilities.store(abilities.bits(), Ordering::Release);
+    }
+
+    /// Lets log lines in.
+    pub(crate) fn want_logs(&self) {
+        self.logs.store(true, Ordering::Release);
+    }
+
+    pub(super) fn abilities(&self) -> Abilities {
+        Abilities::from_bits(self.abilities.load(Ordering::Acquire))
+    }
+
+    /// The ids of the questions that nobody has looked at. None come once the slot is released.
+    pub(crate) fn unseen(&self) -> Vec<Id> {
+        let asked = |event| match event {
+            Event::Asked(asked) => Some(asked.id),
+            _ => None,
+        };
+        self.state.lock().queue.drain(..).filter_map(asked).collect()
+    }
+
+    /// Whether something has come already.
+    pub(crate) fn has_event(&self) -> bool {
+        !self.state.lock().queue.is_empty()
+    }
+
+    /// What has come next, or wakes the task of `context` when it does.
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Event> {
+        let mut waiting = self.state.lock();
+        if let Some(event) = waiting.queue.pop_front() {
+            return Poll::Ready(event);
+        }
+        if !waiting.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            waiting.waker = Some(context.waker().clone());
+            waiting.bell = Doorbell::here();
+        }
+        Poll::Pending
+    }
+}
+
+impl Waiting {
+    fn is_full(&self) -> bool {
+        self.queue.len() >= QUEUED_EVENTS
+    }
+
+    fn push(&mut self, event: Event) {
+        self.queue.push_back(event);
+        match (self.waker.take(), &self.bell) {
+            (Some(waker), Some(bell)) => bell.wake(waker),
+            (Some(waker), None) => waker.wake(),
+            (None, _) => {}
+        }
+    }
+}

@@ -1,0 +1,732 @@
+//! The one task that owns a server's process: brings it up, watches it, and brings it back.
+//!
+//! Everybody else only reads the state. A server is `Ready` again only after its tool list was read anew and
+//! a probe succeeded, so "ready" never means "ready, but without tools".
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_audit::CorrelationId;
+use bridgehead_config::{Launch, Requirement, Server};
+use bridgehead_events::{Detail, Excerpt, InitOutcome};
+use bridgehead_process::SpawnError;
+use bridgehead_wire::{Era, Object, Raw, Redactor};
+use futures_util::FutureExt;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{debug, error, info, trace, warn};
+
+use crate::catalog::{Features, ItemList, Items, ListError, Listing, Lists, list_items, list_tools};
+use crate::server::core::Core;
+use crate::server::denied;
+use crate::server::given;
+use crate::server::health::probe;
+use crate::link::{Link, LinkError};
+use crate::link::listening::Listening;
+use crate::link::negotiate::Peer;
+use crate::server::policy::RestartPolicy;
+use crate::server::record::Record;
+use crate::catalog::cache;
+use crate::transport::{ConnectError, Connection, connect};
+use crate::server::{Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, State, Surroundings};
+
+/// Changes of the tool list within this time are read as one.
+const CHANGE_DEBOUNCE: Duration = Duration::from_millis(50);
+/// How long a list of prompts or resources may take.
+const ITEMS_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long the tools of a server that went down stay in the lists.
+pub(crate) const LISTED_FOR: Duration = Duration::from_secs(30);
+
+pub(crate) struct Supervisor {
+    core: Arc<Core>,
+    server: Arc<Server>,
+    state: watch::Sender<State>,
+    surroundings: Surroundings,
+    policy: RestartPolicy,
+    redactor: Redactor,
+    record: Record,
+}
+
+/// Why a server that served does not any more.
+enum End {
+    /// It ended by itself, or was ended because it was not well.
+    Lost(String),
+    /// Somebody asked for a restart.
+    Asked,
+    /// Nobody used it for long enough; it is said to be asleep already.
+    Unused,
+}
+
+/// Why a server did not come up.
+struct Refusal {
+    reason: String,
+    /// It would have run, but not as limited and confined as was asked: trying again is of no use.
+    sandbox: bool,
+    /// Whether its program was run.
+    ran: bool,
+    /// Whether its confinement may have to do with it.
+    walls: bool,
+    /// Whether it will be the same at the next attempt.
+    lasting: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self { reason, sandbox: false, ran: true, walls: true, lasting: false }
+    }
+}
+
+impl From<&ConnectError> for Refusal {
+    fn from(error: &ConnectError) -> Self {
+        Self {
+            sandbox: error.is_of_sandbox(),
+            ran: !matches!(error, ConnectError::Spawn(_)),
+            lasting: error.is_lasting(),
+            walls: match error {
+                ConnectError::Spawn(SpawnError::NotExecutable { .. }) => true,
+                ConnectError::Spawn(error) => error.is_of_sandbox(),
+                _ => true,
+            },
+            reason: error.to_string(),
+        }
+    }
+}
+
+impl Supervisor {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        server: Arc<Server>,
+        state: watch::Sender<State>,
+        surroundings: Surroundings,
+    ) -> Self {
+        let policy =
+            RestartPolicy { jitter: server.jitter, stable_after: server.stable_after, ..surroundings.policy };
+        let record = core.record.clone();
+        Self { core, server, state, surroundings, policy, redactor: Redactor::default(), record }
+    }
+
+    /// Until stopped. Dropping what is under way ends its process with it.
+    pub(crate) async fn run(self) {
+        let stop = self.core.stop.clone();
+        // Kept over restarts, so that each finds it.
+        let _prepared = self.starts_now().then(bridgehead_process::prepare);
+        let mut known = None;
+        loop {
+            let mut current = None;
+            let given_up = tokio::select! {
+                biased;
+                () = stop.cancelled() => None,
+                failure = self.keep(&mut current, &mut known) => Some(failure),
+            };
+            if let Some(process) = current.take() {
+                match self.core.one_shot {
+                    true => process.kill().await,
+                    false => drop(process.stop().await),
+                }
+            }
+            let Some(failure) = given_up else { break };
+            if self.core.one_shot {
+                // Whoever takes it sees that, and takes another.
+                debug!(server = %self.label(), reason = failure.reason, "one that was to serve a call does not");
+                self.become_state(State::Failed(Arc::new(failure)));
+                stop.cancelled().await;
+                break;
+            }
+            warn!(server = %self.label(), reason = failure.reason, "does not serve, and will not be started again");
+            self.become_state(State::Failed(Arc::new(failure)));
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = self.core.orders.restart.notified() => {}
+            }
+            warn!(server = %self.label(), "is started again as asked");
+            self.become_state(State::Starting { since: Instant::now(), known: None });
+        }
+        self.become_state(State::Stopped);
+    }
+
+    /// Whether it begins with a process of ours.
+    fn starts_now(&self) -> bool {
+        matches!(self.server.launch, Launch::Stdio(_)) && !self.core.lazy
+    }
+
+    /// Brings the server up and keeps it up; returns when it will not be tried again. `known` is what it
+    /// last offered.
+    async fn keep(&self, current: &mut Option<Connection>, known: &mut Option<Arc<Listing>>) -> Failure {
+        if let Some(failure) = unusable(&self.server) {
+            return failure;
+        }
+        if self.core.lazy && known.is_none() {
+            *known = self.remembered().await;
+            if let Some(listing) = known {
+                self.become_state(State::Asleep(Arc::clone(listing)));
+                self.sleep(listing).await;
+            }
+        }
+        let mut since = Instant::now();
+        // Since it was last stable, which the delays go by.
+        let mut attempts = 0;
+        // Since it last served, after so many of which it is given up.
+        let mut vain = 0;
+        let mut restarts = 0;
+        let mut served = false;
+        loop {
+            // One id for an attempt and all that follows from it.
+            let cause = CorrelationId::mint();
+            let listed_until = since + LISTED_FOR;
+            let (reason, lasting) = match self.unlisting(listed_until, self.come_up(restarts, cause)).await {
+                Err(Refusal { reason, sandbox: true, .. }) => {
+                    error!(server = %self.label(), reason, "was not started");
+                    return Failure { stage: FailureStage::Sandbox, reason };
+                }
+                Ok((process, ready)) => {
+                    self.tell_tools(cause, known.as_deref(), &ready.tools);
+                    self.remember(known.as_deref(), &ready.tools).await;
+                    if served {
+                        self.tell(cause, || Detail::Reconnected);
+                    }
+                    (served, vain) = (true, 0);
+                    let process = current.insert(process);
+                    let ready = Arc::new(ready);
+                    let mut last = Some(Arc::clone(&ready));
+                    self.become_state(State::Ready(Arc::clone(&ready)));
+                    let end = self.serve(process, &mut last, cause).await;
+                    self.tell(cause, || Detail::Disconnected);
+                    *known = last.map(|last| Arc::clone(&last.tools));
+                    since = Instant::now();
+                    if since - ready.since >= self.policy.stable_after {
+                        attempts = 0;
+                    }
+                    let reason = match end {
+                        End::Lost(reason) => {
+                            warn!(server = %self.label(), reason, "lost");
+                            self.record.lost(&reason);
+                            reason
+                        }
+                        End::Asked => {
+                            warn!(server = %self.label(), "restarts as asked");
+                            attempts = 0;
+                            "it was asked to restart".to_owned()
+                        }
+                        End::Unused => {
+                            info!(server = %self.label(), "is not used and goes to sleep");
+                            if let Some(process) = current.take() {
+                                self.end(process, cause).await;
+                            }
+                            if let Some(listing) = known {
+                                self.sleep(listing).await;
+                            }
+                            (since, attempts, served) = (Instant::now(), 0, false);
+                            continue;
+                        }
+                    };
+                    // Down before its process is ended, so that nobody calls on a link that is about to go.
+                    self.down(since, attempts, (&reason, false), known.as_ref());
+                    if let Some(process) = current.take() {
+                        self.end(process, cause).await;
+                    }
+                    (reason, false)
+                }
+                Err(Refusal { reason, lasting, .. }) => {
+                    error!(server = %self.label(), attempt = attempts, reason, "did not come up");
+                    (reason, lasting)
+                }
+            };
+            let stage = if served { FailureStage::Crashed } else { FailureStage::Init };
+            if !self.server.restart || self.policy.gives_up(vain) {
+                self.tell(cause, || Detail::ReconnectExhausted);
+                return Failure { stage, reason };
+            }
+            let delay = self.policy.delay(attempts, random());
+            attempts += 1;
+            vain += 1;
+            restarts += 1;
+            self.tell(cause, || Detail::Restart {
+                attempt: attempts,
+                delay_ms: milliseconds(delay),
+                reason: Excerpt::new(&self.redactor, &reason),
+            });
+            self.down(since, attempts, (&reason, lasting), known.as_ref());
+            warn!(server = %self.label(), attempt = attempts, ?delay, "restart scheduled");
+            let waiting = async {
+                tokio::select! {
+                    () = tokio::time::sleep(delay) => {}
+                    () = self.core.orders.restart.notified() => {}
+                }
+            };
+            self.unlisting(listed_until.max(since + LISTED_FOR), waiting).await;
+        }
+    }
+
+    /// What this server offered the last time, from disk.
+    async fn remembered(&self) -> Option<Arc<Listing>> {
+        let folder = self.core.shelf.as_deref()?;
+        shelf::read(folder, self.core.key.identity(), &self.server.name).await.map(Arc::new)
+    }
+
+    /// Keeps what it offers now on disk, unless it was kept before.
+    async fn remember(&self, before: Option<&Listing>, now: &Arc<Listing>) {
+        let Some(folder) = &self.core.shelf else { return };
+        if !before.is_some_and(|before| before.offers_the_same(now)) {
+            shelf::write(folder, self.core.key.identity(), &self.server.name, now).await;
+        }
+    }
+
+    /// Until somebody uses it, or asks for a restart. It is said to be asleep already.
+    async fn sleep(&self, listing: &Arc<Listing>) {
+        while self.core.usage.lock().holds == 0 {
+            tokio::select! {
+                () = self.core.orders.usage.notified() => {}
+                () = self.core.orders.restart.notified() => break,
+            }
+        }
+        debug!(server = %self.label(), "is woken");
+        let known = Some(Arc::clone(listing));
+        self.become_state(State::Starting { since: Instant::now(), known });
+    }
+
+    /// Resolves when nobody has used it for long enough, and has then put it to sleep: whoever takes hold of it
+    /// later finds it so. A lazy server that nobody has used yet came up to tell its tools only.
+    async fn unused(&self, listing: Option<&Arc<Listing>>) {
+        let Some(listing) = listing.filter(|_| self.core.sleeps) else { return std::future::pending().await };
+        loop {
+            let until = {
+                let usage = self.core.usage.lock();
+                let idle = match self.core.lazy && !usage.ever {
+                    true => Some(Duration::ZERO),
+                    false => self.server.idle_timeout,
+                };
+                let until = idle.filter(|_| usage.holds == 0).map(|idle| usage.since + idle);
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    return self.become_state(State::Asleep(Arc::clone(listing)));
+                }
+                until
+            };
+            tokio::select! {
+                () = self.core.orders.usage.notified() => {}
+                () = sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// Runs `work`, and takes the tools of a server that is down out of the lists when their time is over.
+    async fn unlisting<T>(&self, listed_until: Instant, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        tokio::select! {
+            biased;
+            outcome = &mut work => return outcome,
+            () = tokio::time::sleep_until(listed_until) => {}
+        }
+        let outage = match &*self.state.borrow() {
+            State::Restarting(outage) if outage.listed => {
+                Some(Outage { listed: false, ..Outage::clone(outage) })
+            }
+            _ => None,
+        };
+        if let Some(outage) = outage {
+            warn!(server = %self.label(), "still down; its tools leave the lists");
+            self.become_state(State::Restarting(Arc::new(outage)));
+        }
+        work.await
+    }
+
+    /// Says that it is down, for a reason that may be a lasting one.
+    fn down(
+        &self,
+        since: Instant,
+        attempts: u32,
+        (reason, lasting): (&str, bool),
+        last: Option<&Arc<Listing>>,
+    ) {
+        let listed = since.elapsed() < LISTED_FOR;
+        let outage =
+            Outage { since, attempts, reason: reason.to_owned(), last: last.cloned(), listed, lasting };
+        self.become_state(State::Restarting(Arc::new(outage)));
+    }
+
+    /// One attempt, told of at its beginning and end.
+    async fn come_up(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), Refusal> {
+        let began = Instant::now();
+        self.tell(cause, || Detail::InitStarted);
+        let outcome = self.attempt(restarts, cause).await.map_err(|refusal| self.with_missed(refusal));
+        self.tell(cause, || {
+            let (end, tools, error) = match &outcome {
+                Ok((_, ready)) => (InitOutcome::Ready, ready.tools.len(), None),
+                Err(refusal) => (InitOutcome::Failed, 0, Some(Excerpt::new(&self.redactor, &refusal.reason))),
+            };
+            Detail::InitFinished { outcome: end, tools, duration_ms: milliseconds(began.elapsed()), error }
+        });
+        outcome
+    }
+
+    /// Says which variables of the gateway's own a program that did not come up may have missed, and what it was refused
+    /// by its confinement.
+    fn with_missed(&self, mut refusal: Refusal) -> Refusal {
+        if let (Some(asked), true) = (&self.server.confinement, refusal.walls) {
+            let words = format!("{}\n{}", self.record.last_words().join("\n"), refusal.reason);
+            let denied = match refusal.sandbox {
+                true => format!("what it asks for is {}", denied::describe(asked)),
+                false => self.redactor.text(&denied::by_confinement(asked, &words)).into_owned(),
+            };
+            refusal.reason = format!("{}; {denied}", refusal.reason);
+        }
+        if let (Launch::Stdio(stdio), true) = (&self.server.launch, refusal.ran) {
+            let words = format!("{}\n{}", refusal.reason, self.record.last_words().join("\n"));
+            if let Some(missed) = given::missed(stdio, &self.surroundings.environment, &words) {
+                refusal.reason = format!("{}; {missed}", refusal.reason);
+            }
+        }
+        refusal
+    }
+
+    /// One attempt: process, protocol, tools, probe.
+    async fn attempt(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), Refusal> {
+        let Surroundings { environment, limit, warm_up, .. } = &self.surroundings;
+        let began = Instant::now();
+        let starting = async {
+            let (mut process, peer) =
+                connect(&self.server, environment, *limit, &self.record, self.core.scope.offer(), warm_up)
+                    .await
+                    .map_err(|error| Refusal::from(&error))?;
+            let link = process.link.clone();
+            let core = Arc::downgrade(&self.core);
+            link.on_notice(move |notice| {
+                if let Some(core) = core.upgrade() {
+                    core.told(notice);
+                }
+            });
+            let checked = {
+                let checking = async {
+                    let listing = self.list(&link, &peer, Lists::ALL, &Listing::default()).await?;
+                    self.look(&link, &peer, cause).await?;
+                    Ok::<_, String>(listing)
+                };
+                tokio::pin!(checking);
+                tokio::select! {
+                    checked = &mut checking => checked,
+                    () = process.ended() => checking.await,
+                }
+            };
+            match checked {
+                Ok(tools) => Ok((process, peer, tools)),
+                Err(reason) => {
+                    process.stop().await;
+                    Err(Refusal::from(reason))
+                }
+            }
+        };
+        let patience = self.server.start_timeout;
+        let started = tokio::time::timeout(patience, starting).await.unwrap_or_else(|_| {
+            let late = format!("the server gave no usable answer within {patience:?} (`start_timeout_ms`)");
+            Err(Refusal::from(match self.record.noise() {
+                Some(noise) => {
+                    format!("{late}, but wrote on standard output what is no message: `{noise}`")
+                }
+                None => late,
+            }))
+        });
+        let (process, peer, tools) = started?;
+        process.link.begin_to_serve();
+        let tools = Arc::new(tools);
+        let pid = process.pid();
+        let transport = process.kind().as_str();
+        if self.core.one_shot {
+            process.link.be_strict();
+            debug!(server = %self.label(), pid, took = ?began.elapsed(), "one is ready to serve a call");
+        } else {
+            info!(server = %self.label(), transport, pid, revision = %peer.revision, tools = tools.len(), restarts, took = ?began.elapsed(), "serves");
+        }
+        let names = || tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>();
+        trace!(server = %self.label(), names = ?names(), "its tools");
+        let ready = Ready {
+            link: process.link.clone(),
+            peer,
+            tools,
+            transport,
+            pid,
+            restarts,
+            since: Instant::now(),
+        };
+        Ok((process, ready))
+    }
+
+    /// Until the server is lost or asked to restart: probes it now and then, and reads its tool list again
+    /// whenever it says that it changed.
+    async fn serve(
+        &self,
+        process: &mut Connection,
+        last: &mut Option<Arc<Ready>>,
+        cause: CorrelationId,
+    ) -> End {
+        let link = process.link.clone();
+        let mut listening = last.as_ref().map(|last| Listening::new(&last.peer));
+        let mut next_probe = Instant::now() + self.server.probe_interval;
+        loop {
+            tokio::select! {
+                biased;
+                () = process.ended() => {
+                    return End::Lost(match link.ended() {
+                        Some(error @ (LinkError::Closed(_) | LinkError::Crashed(_))) => error.to_string(),
+                        _ => "the connection ended".to_owned(),
+                    });
+                }
+                () = self.core.orders.restart.notified() => return End::Asked,
+                () = self.unused(last.as_ref().map(|last| &last.tools)) => return End::Unused,
+                changed = link.lists_changed() => {
+                    let reading = async {
+                        tokio::time::sleep(CHANGE_DEBOUNCE).await;
+                        // What was said meanwhile is read now, not once more.
+                        let more = link.lists_changed().now_or_never().unwrap_or(Lists::NONE);
+                        self.refresh(&link, last, changed | more, cause).await;
+                    };
+                    tokio::select! {
+                        // One that does not list its tools any more is looked at like any other that hangs.
+                        read = tokio::time::timeout(INIT_TIMEOUT, reading) => if read.is_err() {
+                            self.core.orders.suspect.notify_one();
+                        },
+                        // Nobody else hears of the end, and nothing is answered after it; it is seen at the top.
+                        () = process.ended() => {}
+                    }
+                }
+                () = async {
+                    match &mut listening {
+                        Some(listening) => listening.go_on(&link, &self.core).await,
+                        None => std::future::pending().await,
+                    }
+                } => {}
+                () = async {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(next_probe) => {}
+                        () = self.core.orders.suspect.notified() => {}
+                    }
+                } => {
+                    next_probe = Instant::now() + self.server.probe_interval;
+                    let Some(ready) = last.clone() else { continue };
+                    let looked = tokio::select! {
+                        looked = self.look(&link, &ready.peer, cause) => looked,
+                        // The end is seen at the top of the loop.
+                        () = process.ended() => continue,
+                    };
+                    if let Err(reason) = looked {
+                        process.hangs();
+                        return End::Lost(reason);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A health probe, told of; one that fails is logged. Fails with words.
+    async fn look(&self, link: &Link, peer: &Peer, cause: CorrelationId) -> Result<(), String> {
+        let began = Instant::now();
+        let probed = probe(link, peer, self.server.health_probe).await;
+        let looked = probed.outcome.map_err(|reason| format!("its health probe failed: {reason}"));
+        self.tell(cause, || Detail::Probe {
+            kind: probed.kind,
+            duration_ms: milliseconds(began.elapsed()),
+            error: looked.as_ref().err().map(|reason| Excerpt::new(&self.redactor, reason)),
+        });
+        if let Err(reason) = &looked {
+            error!(server = %self.label(), reason, "health probe failed");
+        }
+        looked
+    }
+
+    /// Ends a process, and tells how it ended.
+    async fn end(&self, process: Connection, cause: CorrelationId) {
+        let (pid, link) = (process.pid(), process.link.clone());
+        let exit = process.stop().await;
+        let Some((pid, exit)) = pid.zip(exit) else { return };
+        self.tell(cause, || Detail::ProcessExited {
+            pid,
+            status: exit.to_string(),
+            reason: Excerpt::new(
+                &self.redactor,
+                &link.ended().map(|end| end.to_string()).unwrap_or_default(),
+            ),
+        });
+    }
+
+    /// What is offered now, compared with before.
+    fn tell_tools(&self, cause: CorrelationId, before: Option<&Listing>, now: &Listing) {
+        self.tell(cause, || {
+            let names = |listing: &Listing| {
+                listing.iter().map(|tool| Arc::<str>::from(tool.name.as_str())).collect::<Vec<_>>()
+            };
+            let Some(before) = before else { return Detail::ToolsDiscovered { names: names(now) } };
+            let (old, new) = (names(before), names(now));
+            let (old_set, new_set): (HashSet<_>, HashSet<_>) = (old.iter().collect(), new.iter().collect());
+            Detail::ToolsRefreshed {
+                added: new.iter().filter(|name| !old_set.contains(name)).cloned().collect(),
+                removed: old.iter().filter(|name| !new_set.contains(name)).cloned().collect(),
+                unchanged: new.iter().filter(|name| old_set.contains(name)).count(),
+            }
+        });
+    }
+
+    fn tell(&self, cause: CorrelationId, detail: impl FnOnce() -> Detail) {
+        let detail = detail();
+        self.record.note(&detail);
+        self.core.tell(cause, &detail);
+    }
+
+    /// What it offers: `wanted` is read, the rest is as `before`. What is wrong with some of its tools is told.
+    async fn list(
+        &self,
+        link: &Link,
+        peer: &Peer,
+        wanted: Lists,
+        before: &Listing,
+    ) -> Result<Listing, String> {
+        let declared = Features::declared(&peer.capabilities);
+        // Those of the legacy era are others, and not relayed.
+        let tasks = declared.tasks && peer.revision.era() == Era::Modern;
+        let features = Features { tasks, ..declared };
+        let experimental = Object::parse(&peer.capabilities).ok().and_then(|all| all.get("experimental"));
+        let mut listing = Listing {
+            features,
+            experimental: experimental.filter(Raw::is_object).map(|raw| raw.detached()),
+            instructions: peer.instructions.clone(),
+            cached: false,
+            ..before.clone()
+        };
+        if wanted.has(Lists::TOOLS) {
+            let (tools, findings) = list_tools(link, peer).await.map_err(|error| error.to_string())?;
+            for finding in &findings {
+                warn!(server = %self.label(), "{finding}");
+            }
+            self.record.found(findings);
+            listing.tools = tools;
+        }
+        if wanted.has(Lists::PROMPTS) && features.prompts {
+            self.replace(&mut listing.prompts, list_items(link, peer, ItemList::Prompts)).await?;
+        }
+        if wanted.has(Lists::RESOURCES) && features.resources {
+            let templates = list_items(link, peer, ItemList::Templates);
+            self.replace(&mut listing.resources, list_items(link, peer, ItemList::Resources)).await?;
+            self.replace(&mut listing.templates, templates).await?;
+        }
+        Ok(listing)
+    }
+
+    /// Takes a list of items. One that cannot be had leaves what was there: a server is here for its tools first.
+    async fn replace(
+        &self,
+        items: &mut Items,
+        read: impl Future<Output = Result<Items, ListError>>,
+    ) -> Result<(), String> {
+        match tokio::time::timeout(ITEMS_TIMEOUT, read).await {
+            Ok(Ok(read)) => *items = read,
+            Ok(Err(ListError::Link(lost))) => return Err(lost.to_string()),
+            Ok(Err(error)) => warn!(server = %self.label(), %error, "a list could not be read"),
+            Err(_) => {
+                warn!(server = %self.label(), "a list of prompts or resources did not come in time");
+            }
+        }
+        Ok(())
+    }
+
+    async fn refresh(
+        &self,
+        link: &Link,
+        last: &mut Option<Arc<Ready>>,
+        changed: Lists,
+        cause: CorrelationId,
+    ) {
+        let Some(now) = last.clone() else { return };
+        match self.list(link, &now.peer, changed, &now.tools).await {
+            Ok(listing) => {
+                let tools = Arc::new(listing);
+                if changed.has(Lists::TOOLS) {
+                    self.tell_tools(cause, Some(&now.tools), &tools);
+                }
+                self.remember(Some(&now.tools), &tools).await;
+                let ready = Arc::new(Ready {
+                    link: link.clone(),
+                    peer: now.peer.clone(),
+                    tools,
+                    transport: now.transport,
+                    pid: now.pid,
+                    restarts: now.restarts,
+                    since: now.since,
+                });
+                *last = Some(Arc::clone(&ready));
+                self.become_state(State::Ready(ready));
+            }
+            Err(error) => {
+                warn!(server = %self.label(), %error, "a changed list could not be read; the old one stays");
+            }
+        }
+    }
+
+    fn become_state(&self, state: State) {
+        self.state.send_replace(state);
+        self.core.changed();
+    }
+
+    fn label(&self) -> String {
+        format!("mcp:{}", self.server.name)
+    }
+}
+
+/// Why such a server is not even tried.
+fn unusable(server: &Server) -> Option<Failure> {
+    if let Launch::Unusable { reason } = &server.launch {
+        return Some(Failure { stage: FailureStage::Init, reason: reason.clone() });
+    }
+    unenforceable(server).map(|reason| Failure { stage: FailureStage::Sandbox, reason })
+}
+
+/// What is required of its limits and cannot be kept by anybody: that of a limit which is not set, or of processes that
+/// are not here. Whether the rest is kept is known when a process was started.
+fn unenforceable(server: &Server) -> Option<String> {
+    server.require.iter().find_map(|required| {
+        let (set, key) = match required {
+            Requirement::MemoryHard => (server.limits.memory.is_some(), "max_memory_mb"),
+            Requirement::ProcessesHard => (server.limits.processes.is_some(), "max_processes"),
+            Requirement::Signals => {
+                let unconfined = server.confinement.is_none().then_some(
+                    "`require` names `signals`, but the server is not confined; write `files` or `network = \"none\"`, \
+                     or take it out of `require`",
+                );
+                return unconfined.map(str::to_owned);
+            }
+        };
+        let required = required.as_str();
+        if !matches!(server.launch, Launch::Stdio(_)) {
+            Some(format!(
+                "`require` names `{required}`, but the server runs elsewhere, where nothing can be limited; take it out of \
+                 `require`, or write `isolation = \"call\"` to have the limits of the process that reaches it"
+            ))
+        } else if !set {
+            Some(format!(
+                "`require` names `{required}`, but no such limit is set; write `{key}` into its `limits`, or take it out of \
+                 `require`"
+            ))
+        } else {
+            None
+        }
+    })
+}
+
+/// Waits until then; for ever, if there is no such time.
+pub(crate) async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A number in 0..1, to spread restarts.
+fn random() -> f64 {
+    f64::from(u32::from_ne_bytes(*uuid::Uuid::new_v4().as_bytes().first_chunk().unwrap_or(&[0; 4])))
+        / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

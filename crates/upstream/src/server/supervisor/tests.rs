@@ -1,0 +1,214 @@
+//! The steps of a supervisor, each by itself: what is read of a server, when it is listed, and when it is given up.
+
+use bridgehead_config::{GatewaySettings, Remote};
+use bridgehead_events::{Delivery, Topic};
+use bridgehead_wire::Revision;
+use serde_json::json;
+
+use super::*;
+use crate::link::negotiate::NegotiateError;
+use crate::testing;
+use crate::server::Upstream;
+
+/// The supervisor of a server that it does not run, and what it says of its state.
+fn supervisor(server: Server) -> (Supervisor, watch::Receiver<State>) {
+    let core = testing::core(Server { launch: testing::unusable().launch, ..server.clone() });
+    let (state, states) = watch::channel(State::Stopped);
+    (Supervisor::new(core, Arc::new(server), state, testing::surroundings()), states)
+}
+
+/// CAT-2: the tools of a server that is down stay in the lists for 30 s, and not a moment longer.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_down_is_listed_for_a_while() {
+    let (supervisor, states) = supervisor(testing::unusable());
+    let since = Instant::now();
+    for (after, listed) in [(0, true), (29_999, true), (30_000, false), (30_001, false)] {
+        tokio::time::advance(since + Duration::from_millis(after) - Instant::now()).await;
+        supervisor.down(since, 3, ("it broke", true), None);
+        let State::Restarting(outage) = states.borrow().clone() else { panic!("it is down") };
+        assert_eq!(outage.listed, listed, "after {after} ms");
+        assert_eq!((outage.attempts, outage.reason.as_str(), outage.lasting), (3, "it broke", true));
+    }
+}
+
+/// CAT-2: when the time of a server that is down is over, its tools leave the lists; whatever is under way goes on. One that
+/// is not down, or not listed, stays as it is.
+#[tokio::test(start_paused = true)]
+async fn tools_leave_the_lists_in_time() {
+    let (supervisor, states) = supervisor(testing::unusable());
+    let listed = || match &*states.borrow() {
+        State::Restarting(outage) => Some(outage.listed),
+        _ => None,
+    };
+    supervisor.down(Instant::now(), 1, ("it broke", false), Some(&Arc::default()));
+    let until = Instant::now() + Duration::from_secs(5);
+    let took = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+    supervisor.unlisting(until, took(4)).await;
+    assert_eq!(listed(), Some(true), "it came back in time");
+    let work = async {
+        took(2).await;
+        let seen = listed();
+        took(1).await;
+        seen
+    };
+    assert_eq!(supervisor.unlisting(until, work).await, Some(false));
+    let State::Restarting(outage) = states.borrow().clone() else { panic!("it is down") };
+    assert!(outage.last.is_some() && outage.reason == "it broke" && outage.attempts == 1);
+    supervisor.become_state(State::Stopped);
+    supervisor.unlisting(until, took(1)).await;
+    assert_eq!(listed(), None);
+}
+
+/// HOUR-6: which failures may have to do with walls, which will be the same the next time, and whether a program ran.
+#[test]
+fn what_a_failed_start_says() {
+    #[track_caller]
+    fn check(error: &ConnectError, [sandbox, ran, walls, lasting]: [bool; 4]) {
+        let refusal = Refusal::from(error);
+        let found = [refusal.sandbox, refusal.ran, refusal.walls, refusal.lasting];
+        assert_eq!(found, [sandbox, ran, walls, lasting], "{error}");
+        assert_eq!(refusal.reason, error.to_string());
+    }
+    let program = || "p".to_owned();
+    check(&SpawnError::NotFound { program: program() }.into(), [false, false, false, true]);
+    check(&SpawnError::NotExecutable { path: "/p".into() }.into(), [false, false, true, true]);
+    let limits = SpawnError::Limits { program: program(), reason: "x".to_owned() };
+    check(&limits.into(), [true, false, true, true]);
+    let ended = LinkError::Closed("it ended".into());
+    check(&NegotiateError::Link(ended).into(), [false, true, true, false]);
+    let refused = NegotiateError::NotModern { code: -32000, message: "no".to_owned() };
+    check(&refused.into(), [false, true, true, true]);
+    check(&ConnectError::Unusable("x".to_owned()), [false, true, true, true]);
+}
+
+/// A process is prepared for only where one is about to be started.
+#[tokio::test]
+async fn what_starts_now() {
+    #[track_caller]
+    fn check(server: Server, expected: bool) {
+        assert_eq!(supervisor(server).0.starts_now(), expected);
+    }
+    let far = Launch::Remote(Remote::new("http://127.0.0.1:9/".parse().unwrap()));
+    check(testing::missing(), true);
+    check(Server { lazy: true, ..testing::missing() }, false);
+    check(Server::new("far".parse().unwrap(), far, &GatewaySettings::default()), false);
+}
+
+/// POOL-4: after as many vain attempts of one outage as the policy says a server is given up, which is told once.
+#[tokio::test(start_paused = true)]
+async fn a_server_is_given_up_after_its_attempts() {
+    let around = testing::surroundings();
+    let policy = RestartPolicy { attempts: Some(3), ..around.policy };
+    let mut told = around.bus.subscribe(64);
+    let upstream = Upstream::start(testing::missing(), Surroundings { policy, ..around });
+    let mut states = upstream.watch();
+    let given_up = states.wait_for(|state| matches!(state, State::Failed(_)));
+    let given_up = tokio::time::timeout(Duration::from_secs(3_600), given_up).await.expect("it is given up");
+    let State::Failed(failure) = given_up.unwrap().clone() else { unreachable!() };
+    assert_eq!(failure.stage, FailureStage::Init);
+    let events: Vec<_> = std::iter::from_fn(|| told.try_next())
+        .map(|delivery| match delivery {
+            Delivery::Event(event) => event,
+            Delivery::Missed(count) => panic!("{count} events were missed"),
+        })
+        .collect();
+    let count = |topic: Topic| events.iter().filter(|told| told.topic() == topic).count();
+    let counts = [Topic::InitStarted, Topic::Restart, Topic::ReconnectExhausted].map(count);
+    assert_eq!(counts, [4, 3, 1], "{events:?}");
+    let restarts = events.iter().filter(|told| told.topic() == Topic::Restart);
+    let attempts: Vec<_> = restarts.map(|told| json!(**told)["attempt"].clone()).collect();
+    assert_eq!(attempts, [1, 2, 3]);
+}
+
+/// Without a time it waits for ever; with one, exactly until then.
+#[tokio::test(start_paused = true)]
+async fn sleeping_until_a_time_or_for_ever() {
+    let began = Instant::now();
+    sleep_until(Some(began + Duration::from_millis(700))).await;
+    assert_eq!(began.elapsed(), Duration::from_millis(700));
+    let ever = tokio::time::timeout(Duration::from_secs(100_000), sleep_until(None)).await;
+    assert!(ever.is_err());
+}
+
+/// ERA-1: tasks are offered by a modern server that declares them; those of the legacy era are others.
+#[tokio::test(start_paused = true)]
+async fn tasks_are_those_of_the_modern_era() {
+    const TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+    for (revision, capabilities, expected) in [
+        (Revision::MODERN, TASKS, true),
+        (Revision::MODERN, "{}", false),
+        (Revision::V2025_11_25, TASKS, false),
+        (Revision::V2025_11_25, "{}", false),
+    ] {
+        let (supervisor, _states) = supervisor(testing::unusable());
+        let (link, mut far) = testing::link();
+        let peer = testing::peer(revision, capabilities);
+        let before = Listing::default();
+        let (listing, ()) = tokio::join!(
+            supervisor.list(&link, &peer, Lists::ALL, &before),
+            far.answer("tools/list", json!({"tools": [{"name": "a"}]}))
+        );
+        assert_eq!(listing.unwrap().features.tasks, expected, "{revision} {capabilities}");
+    }
+}
+
+/// CAT-1: what a server says of itself is read at each list; what is not asked for is as it was before.
+#[tokio::test(start_paused = true)]
+async fn a_listing_is_read_in_part() {
+    let (supervisor, _states) = supervisor(testing::unusable());
+    let (link, mut far) = testing::link();
+    let mut peer = testing::peer(Revision::MODERN, r#"{"experimental":{"x":1.0},"prompts":{}}"#);
+    peer.instructions = Some("say".to_owned());
+    let items: Items = vec![Arc::new(ItemList::Prompts.read(r#"{"name":"old"}"#).unwrap())].into();
+    let before = Listing { prompts: items, cached: true, ..Listing::default() };
+    let tools = json!({"tools": [{"name": "a"}]});
+    let (listing, ()) =
+        tokio::join!(supervisor.list(&link, &peer, Lists::TOOLS, &before), far.answer("tools/list", tools));
+    let listing = listing.unwrap();
+    assert!(!listing.cached && listing.features.prompts);
+    assert_eq!(listing.experimental.as_ref().map(Raw::as_str), Some(r#"{"x":1.0}"#));
+    assert_eq!(listing.instructions.as_deref(), Some("say"));
+    assert_eq!((listing.tools.len(), listing.prompts[0].name.as_str()), (1, "old"));
+    let prompts = json!({"prompts": [{"name": "new"}]});
+    let (again, ()) = tokio::join!(
+        supervisor.list(&link, &peer, Lists::PROMPTS, &listing),
+        far.answer("prompts/list", prompts)
+    );
+    let again = again.unwrap();
+    assert_eq!((again.tools.len(), again.prompts[0].name.as_str()), (1, "new"));
+    let odd = testing::peer(Revision::MODERN, r#"{"experimental":5}"#);
+    let unread = supervisor.list(&link, &odd, Lists::NONE, &again).await.unwrap();
+    assert!(unread.experimental.is_none() && unread.instructions.is_none());
+}
+
+/// CAT-2: a list that changed is read anew and takes the place of the old one; what is wrong with it is kept for whoever
+/// looks. One that cannot be read leaves the old one.
+#[tokio::test(start_paused = true)]
+async fn a_changed_list_takes_the_place_of_the_old_one() {
+    let (supervisor, states) = supervisor(testing::unusable());
+    let (link, mut far) = testing::link();
+    let mut last = Some(Arc::new(Ready {
+        link: link.clone(),
+        peer: testing::peer(Revision::V2025_11_25, "{}"),
+        tools: Arc::default(),
+        transport: "stdio",
+        pid: Some(7),
+        restarts: 2,
+        since: Instant::now(),
+    }));
+    let cause = CorrelationId::mint();
+    let two = json!({"tools": [{"name": "a"}, {"name": "b"}, {"name": "a"}]});
+    for (answer, expected) in [(two, ["a", "b"]), (json!({"tools": 5}), ["a", "b"])] {
+        tokio::join!(
+            supervisor.refresh(&link, &mut last, Lists::TOOLS, cause),
+            far.answer("tools/list", answer)
+        );
+        let State::Ready(ready) = states.borrow().clone() else { panic!("it serves") };
+        let names: Vec<&str> = ready.tools.iter().map(|tool| tool.name.as_str()).collect();
+        assert_eq!(names, expected);
+        assert_eq!((ready.pid, ready.restarts), (Some(7), 2));
+        assert!(Arc::ptr_eq(&ready, last.as_ref().unwrap()));
+        let twice = "tool `a` stands twice in the server's list; the first is used";
+        assert_eq!(supervisor.record.facts().findings, [twice]);
+    }
+}

@@ -1,0 +1,174 @@
+//! What a server *is*: two that agree in this may be one process, two that differ in any of it never are.
+//!
+//! Its name is no part of it. Every field of the configuration is named here, so that a new one cannot be
+//! forgotten.
+
+use std::fmt;
+
+use bridgehead_config::{Launch, Proxy, Remote, Server, Stdio};
+use bridgehead_wire::Abilities;
+use sha2::{Digest, Sha256};
+use tokio::runtime::{Handle, Id};
+
+use crate::server::given;
+use crate::link::negotiate::Offer;
+use crate::server::Surroundings;
+
+/// For whom a process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Scope {
+    /// Whoever has the same configuration.
+    Shared,
+    /// One client session, by its number.
+    Session(u64),
+    /// One call, by a number that no other has.
+    Call(u64),
+    /// One call at a time of clients that declared this, by a number of its own.
+    Lease(u64, Abilities),
+    /// All clients that declared this.
+    Class(Abilities),
+}
+
+impl Scope {
+    /// What a legacy server is told that it may ask.
+    pub(crate) const fn offer(self) -> Offer {
+        match self {
+            Self::Shared | Self::Call(_) => Offer::Questions,
+            Self::Session(_) => Offer::Session,
+            Self::Lease(_, abilities) | Self::Class(abilities) => Offer::Only(abilities),
+        }
+    }
+}
+
+/// The sharing key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    identity: Identity,
+    kept: [u8; 32],
+    scope: Scope,
+    /// A process is driven by tasks, which end with their runtime.
+    runtime: Id,
+}
+
+/// What is run and what it is given. A digest, for it covers secrets.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Identity([u8; 32]);
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({self})")
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Key {
+    pub(crate) fn of(server: &Server, surroundings: &Surroundings, scope: Scope, runtime: &Handle) -> Self {
+        let Server {
+            launch,
+            restart,
+            jitter,
+            start_timeout,
+            stable_after,
+            probe_interval,
+            health_probe,
+            isolation: _, // is the scope
+            idle_timeout,
+            lazy,
+            era,
+            limits,
+            require,
+            confinement,
+            // How calls are treated on their way is each gateway's own.
+            name: _,
+            prefix: _,
+            request_timeout: _,
+            max_total: _,
+            tools: _,
+            filter: _,
+            retry: _,
+            output: _,
+            queue: _,
+            interactive: _,
+            max_leases: _,
+            question_timeout: _,
+            roots,
+        } = server;
+        let mut kept = Fields::default();
+        for flag in [*restart, *jitter, *lazy] {
+            kept.add(&[u8::from(flag)]);
+        }
+        for time in [*start_timeout, *stable_after, *probe_interval, idle_timeout.unwrap_or_default()] {
+            kept.add(&time.as_nanos().to_le_bytes());
+        }
+        kept.add(format!("{era:?}").as_bytes());
+        kept.add(format!("{health_probe:?}").as_bytes());
+        kept.add(roots.as_ref().map_or(&b""[..], |roots| roots.as_str().as_bytes()));
+        // How long a call may run is the gateway's to see to, but two who differ in it are rare.
+        kept.add(format!("{limits:?}{require:?}{confinement:?}").as_bytes());
+        kept.add(format!("{:?}", surroundings.policy).as_bytes());
+        let identity = Identity::of(launch, surroundings);
+        Self { identity, kept: kept.finish(), scope, runtime: runtime.id() }
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+}
+
+impl Identity {
+    fn of(launch: &Launch, surroundings: &Surroundings) -> Self {
+        let mut fields = Fields::default();
+        fields.add(&surroundings.limit.to_le_bytes());
+        match launch {
+            Launch::Stdio(stdio @ Stdio { command, args, env: _, inherit_env: _, cwd }) => {
+                fields.add(b"stdio");
+                fields.add(command.as_bytes());
+                fields.list(args.iter().map(String::as_bytes));
+                fields.add(cwd.as_ref().map_or(&b""[..], |cwd| cwd.as_os_str().as_encoded_bytes()));
+                let given = given::environment(stdio, &surroundings.environment);
+                fields.list(given.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]));
+            }
+            Launch::Remote(Remote { url, transport, headers, proxy, follow_redirects }) => {
+                fields.add(b"remote");
+                fields.add(url.expose().as_bytes());
+                fields.add(format!("{transport:?}").as_bytes());
+                fields.list(
+                    headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.expose().as_bytes()]),
+                );
+                fields.add(proxy.as_ref().map(Proxy::expose).unwrap_or_default().as_bytes());
+                fields.add(&[u8::from(*follow_redirects)]);
+            }
+            Launch::Unusable { reason } => {
+                fields.add(b"unusable");
+                fields.add(reason.as_bytes());
+            }
+        }
+        Self(fields.finish())
+    }
+}
+
+/// Fields one after the other, each with its length, so that no two lists of fields read the same.
+#[derive(Default)]
+struct Fields(Sha256);
+
+impl Fields {
+    fn add(&mut self, field: &[u8]) {
+        self.0.update(field.len().to_le_bytes());
+        self.0.update(field);
+    }
+
+    fn list<'a>(&mut self, items: impl Iterator<Item = &'a [u8]>) {
+        let items: Vec<_> = items.collect();
+        self.0.update(items.len().to_le_bytes());
+        items.into_iter().for_each(|item| self.add(item));
+    }
+
+    fn finish(self) -> [u8; 32] {
+        self.0.finalize().into()
+    }
+}
