@@ -33,7 +33,7 @@ const CRATES: &[(&str, f64)] = &[
 
 /// What every test run must have seen whole (QA-1): the chain, and the bootstrap of the server.
 const WHOLE: &[&str] = &[
-    "crates/gateway/src/chain/",
+    "crates/gateway/src/gate/",
     "crates/bridgehead/src/server.rs",
     "crates/bridgehead/src/running.rs",
     "crates/bridgehead/src/transport.rs",
@@ -276,7 +276,7 @@ end_of_record
 SF:/elsewhere/b.rs
 DA:1,0
 end_of_record
-SF:/r/crates/gateway/src/chain/mod.rs
+SF:/r/crates/gateway/src/gate/mod.rs
 DA:4,1
 DA:5,0
 end_of_record
@@ -297,10 +297,10 @@ end_of_record
     #[test]
     fn too_little_is_named() {
         let verdict = judge(&files());
-        assert!(verdict.table.contains("crates/gateway/src/chain/mod.rs never runs: 5"), "{}", verdict.table);
+        assert!(verdict.table.contains("crates/gateway/src/gate/mod.rs never runs: 5"), "{}", verdict.table);
         assert!(verdict.missed.contains(&"crates/wire".to_owned()), "{:?}", verdict.missed);
         assert!(
-            verdict.missed.contains(&"crates/gateway/src/chain/mod.rs".to_owned()),
+            verdict.missed.contains(&"crates/gateway/src/gate/mod.rs".to_owned()),
             "{:?}",
             verdict.missed
         );
@@ -314,7 +314,7 @@ end_of_record
             let least = CRATES.iter().find(|(judged, _)| *judged == name).map(|(_, least)| *least);
             assert!(least.is_some_and(|least| least >= 85.0), "{name}: {least:?}");
         }
-        for place in ["gateway/src/chain/", "bridgehead/src/server.rs", "bridgehead/src/running.rs"] {
+        for place in ["gateway/src/gate/", "bridgehead/src/server.rs", "bridgehead/src/running.rs"] {
             assert!(WHOLE.contains(&&*format!("crates/{place}")), "{place}");
         }
     }

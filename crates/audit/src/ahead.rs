@@ -35,7 +35,7 @@ enum Part {
 }
 
 /// What is judged at a time, in the order of the parts.
-enum Turn {
+enum NextPart {
     Begin(Result<Frame, ReadError>),
     Records(Receiver<Found>),
 }
@@ -61,19 +61,21 @@ impl Verifier {
         });
     }
 
-    fn judge_turns(&mut self, due: Receiver<(&Path, Turn)>) {
+    fn judge_turns(&mut self, due: Receiver<(&Path, NextPart)>) {
         // Of the file whose turn it is; none once it proved to be unreadable.
         let mut frame: Option<Frame> = None;
         for (file, turn) in due {
             let outcome = match turn {
-                Turn::Begin(begun) => {
+                NextPart::Begin(begun) => {
                     self.judge_rest(frame.take());
                     begun.map(|begun| {
                         begun.headers.iter().for_each(|header| self.take(header));
                         frame = Some(begun);
                     })
                 }
-                Turn::Records(found) => frame.as_mut().map_or(Ok(()), |frame| self.judge_part(found, frame)),
+                NextPart::Records(found) => {
+                    frame.as_mut().map_or(Ok(()), |frame| self.judge_part(found, frame))
+                }
             };
             if let Err(error) = outcome {
                 frame = None;
@@ -132,7 +134,7 @@ fn split(numbers: RangeInclusive<i64>) -> impl Iterator<Item = RangeInclusive<i6
 /// Reads part after part, until none is left or nobody judges them any more.
 fn read_parts<'a>(
     parts: &Mutex<impl Iterator<Item = (&'a Path, Part)>>,
-    turns: &SyncSender<(&'a Path, Turn)>,
+    turns: &SyncSender<(&'a Path, NextPart)>,
 ) {
     let mut segment: Option<(&Path, Segment<'_>)> = None;
     loop {
@@ -142,8 +144,8 @@ fn read_parts<'a>(
             let mut parts = parts.lock();
             let Some((file, part)) = parts.next() else { return };
             let (turn, part) = match part {
-                Part::Begin(frame) => (Turn::Begin(frame), None),
-                Part::Rows(_) | Part::Journal(..) | Part::Export => (Turn::Records(records), Some(part)),
+                Part::Begin(frame) => (NextPart::Begin(frame), None),
+                Part::Rows(_) | Part::Journal(..) | Part::Export => (NextPart::Records(records), Some(part)),
             };
             if turns.send((file, turn)).is_err() {
                 return;

@@ -111,7 +111,7 @@ pub struct Row {
 
 /// A row of which only the numbers are missing.
 pub(crate) struct Draft {
-    pub(crate) kind: Kind,
+    pub(crate) kind: RowKind,
     /// For an exit, where its enter is.
     pub(crate) ticket: Option<Ticket>,
     /// [`ROOM`] for the numbers, then the text behind them, up to and with the closing brace.
@@ -123,7 +123,7 @@ const ROOM: usize = 96;
 
 /// Which of the two events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RowKind {
     Enter,
     Exit,
 }
@@ -168,7 +168,7 @@ impl Keeping {
         text.string("transport", call.transport);
         text.plain(if event.validated() { r#","validated":true"# } else { r#","validated":false"# });
         self.keep(&call.tool, event.arguments(), &mut text);
-        Draft { kind: Kind::Enter, ticket: None, bytes: text.end() }
+        Draft { kind: RowKind::Enter, ticket: None, bytes: text.end() }
     }
 
     pub(crate) fn exit(&self, ticket: Option<Ticket>, event: &Exit) -> Draft {
@@ -202,7 +202,7 @@ impl Keeping {
         if let Some(body) = payload {
             self.keep(tool, body, &mut text);
         }
-        Draft { kind: Kind::Exit, ticket, bytes: text.end() }
+        Draft { kind: RowKind::Exit, ticket, bytes: text.end() }
     }
 
     /// Writes what is kept of a payload.
@@ -321,11 +321,11 @@ impl Draft {
         // Nobody knows how long it took.
         text.plain(r#","durationMs":null,"queuedMs":null"#);
         let ticket = Some(Ticket::new(segment, enter.seq));
-        Some(Self { kind: Kind::Exit, ticket, bytes: text.end() })
+        Some(Self { kind: RowKind::Exit, ticket, bytes: text.end() })
     }
 
     #[cfg(test)]
-    pub(crate) fn empty(kind: Kind) -> Self {
+    pub(crate) fn empty(kind: RowKind) -> Self {
         Self { kind, ticket: None, bytes: vec![0; ROOM] }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use bridgehead_config::{Config, Launch, Prefix, Server as Upstream};
-use bridgehead_upstream::{State, relay};
+use bridgehead_upstream::{UpstreamState, relay};
 
 use crate::{Ending, Server, Transport};
 
@@ -70,7 +70,7 @@ async fn relay_by(config: &Config) -> Result<(), String> {
     let unreachable = async {
         server.gateway().settled().await;
         match server.gateway().upstreams().first().map(bridgehead_upstream::Upstream::state) {
-            Some(State::Failed(failure)) => failure.reason.clone(),
+            Some(UpstreamState::Failed(failure)) => failure.reason.clone(),
             _ => std::future::pending().await,
         }
     };

@@ -21,7 +21,7 @@ use std::time::Duration;
 use self::covered::Besides;
 use self::reach::Placed;
 use crate::environment::{Environment, is_bearer_token};
-use crate::keys::Place;
+use crate::keys::KeyTable;
 use crate::mask::is_variable_name;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
@@ -44,15 +44,15 @@ pub(crate) struct World<'w> {
 /// Checks a native file.
 pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> Config {
     let Value::Table(entries) = &root.value else { return Config::demo() };
-    let root = Section::read(Place::Root, entries, findings);
-    let mut gateway = gateway(&Section::read(Place::Gateway, root.table("gateway"), findings), findings);
-    let mut http = http(&Section::read(Place::Http, root.table("http"), findings), world, findings);
-    let bounds = Section::read(Place::Bounds, root.table("limits"), findings);
+    let root = Section::read(KeyTable::Root, entries, findings);
+    let mut gateway = gateway(&Section::read(KeyTable::Gateway, root.table("gateway"), findings), findings);
+    let mut http = http(&Section::read(KeyTable::Http, root.table("http"), findings), world, findings);
+    let bounds = Section::read(KeyTable::Bounds, root.table("limits"), findings);
     http.head_within = duration(&bounds, "head_ms", http.head_within);
     gateway.held_bytes = bytes(&bounds, "held_mb", gateway.held_bytes);
     gateway.held_per_peer_bytes = bytes(&bounds, "held_per_peer_mb", gateway.held_per_peer_bytes);
     http.body_within = duration(&bounds, "body_ms", http.body_within);
-    let audit = audit::read(&Section::read(Place::Audit, root.table("audit"), findings), world, findings);
+    let audit = audit::read(&Section::read(KeyTable::Audit, root.table("audit"), findings), world, findings);
 
     let queues = queues(&root, findings);
     let mut placed = Vec::new();
@@ -193,7 +193,7 @@ fn queues(root: &Section<'_>, findings: &mut Findings) -> Vec<Queue> {
     let mut queues: Vec<Queue> = Vec::new();
     for entry in root.table("queues") {
         let Value::Table(entries) = &entry.node.value else { continue };
-        let section = Section::read(Place::Queue, entries, findings);
+        let section = Section::read(KeyTable::Queue, entries, findings);
         let default = Queue::default();
         queues.push(Queue {
             name: Some(entry.key.as_str().into()),

@@ -10,7 +10,7 @@ pub use all::KEYS;
 /// A table of the configuration in which keys live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Place {
+pub enum KeyTable {
     /// The top of the file.
     Root,
     /// `[gateway]`
@@ -33,34 +33,34 @@ pub enum Place {
     Tool,
 }
 
-impl Place {
+impl KeyTable {
     /// All places in the order of the reference page.
-    pub const ALL: [Place; 10] = [
-        Place::Root,
-        Place::Gateway,
-        Place::Http,
-        Place::Bounds,
-        Place::Audit,
-        Place::Server,
-        Place::Tool,
-        Place::Limits,
-        Place::Files,
-        Place::Queue,
+    pub const ALL: [KeyTable; 10] = [
+        KeyTable::Root,
+        KeyTable::Gateway,
+        KeyTable::Http,
+        KeyTable::Bounds,
+        KeyTable::Audit,
+        KeyTable::Server,
+        KeyTable::Tool,
+        KeyTable::Limits,
+        KeyTable::Files,
+        KeyTable::Queue,
     ];
 
     /// The place as it is written in the file.
     pub fn heading(self) -> &'static str {
         match self {
-            Place::Root => "the top of the file",
-            Place::Gateway => "[gateway]",
-            Place::Http => "[http]",
-            Place::Bounds => "[limits]",
-            Place::Audit => "[audit]",
-            Place::Queue => "[queues.NAME]",
-            Place::Server => "[servers.NAME]",
-            Place::Limits => "[servers.NAME.limits]",
-            Place::Files => "[servers.NAME.files]",
-            Place::Tool => "[servers.NAME.tools.TOOL]",
+            KeyTable::Root => "the top of the file",
+            KeyTable::Gateway => "[gateway]",
+            KeyTable::Http => "[http]",
+            KeyTable::Bounds => "[limits]",
+            KeyTable::Audit => "[audit]",
+            KeyTable::Queue => "[queues.NAME]",
+            KeyTable::Server => "[servers.NAME]",
+            KeyTable::Limits => "[servers.NAME.limits]",
+            KeyTable::Files => "[servers.NAME.files]",
+            KeyTable::Tool => "[servers.NAME.tools.TOOL]",
         }
     }
 }
@@ -68,7 +68,7 @@ impl Place {
 /// What a value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ValueKind {
     /// `true` or `false`.
     Flag,
     /// A whole number within bounds, both included.
@@ -91,25 +91,25 @@ pub enum Kind {
     /// A table whose keys are free and whose values are strings.
     Map,
     /// A table with the keys of a place.
-    Table(Place),
+    Table(KeyTable),
     /// A table of named tables, each with the keys of a place.
-    Tables(Place),
+    Tables(KeyTable),
 }
 
-impl Kind {
+impl ValueKind {
     /// The kind in words: "must be …".
     pub fn describe(self) -> String {
         match self {
-            Kind::Flag => "`true` or `false`".to_owned(),
-            Kind::Integer { least, most } => format!("a whole number from {least} to {most}"),
-            Kind::Text => "a string".to_owned(),
-            Kind::Choice(words) => format!("one of {}", quoted(words)),
-            Kind::FlagOr(words) => format!("`true`, `false` or {}", quoted(words)),
-            Kind::List => "a list of strings".to_owned(),
-            Kind::ChoiceOrList(words) => format!("one of {} or a list", quoted(words)),
-            Kind::Map => "a table of strings".to_owned(),
-            Kind::Table(_) => "a table".to_owned(),
-            Kind::Tables(_) => "a table of tables".to_owned(),
+            ValueKind::Flag => "`true` or `false`".to_owned(),
+            ValueKind::Integer { least, most } => format!("a whole number from {least} to {most}"),
+            ValueKind::Text => "a string".to_owned(),
+            ValueKind::Choice(words) => format!("one of {}", quoted(words)),
+            ValueKind::FlagOr(words) => format!("`true`, `false` or {}", quoted(words)),
+            ValueKind::List => "a list of strings".to_owned(),
+            ValueKind::ChoiceOrList(words) => format!("one of {} or a list", quoted(words)),
+            ValueKind::Map => "a table of strings".to_owned(),
+            ValueKind::Table(_) => "a table".to_owned(),
+            ValueKind::Tables(_) => "a table of tables".to_owned(),
         }
     }
 }
@@ -138,11 +138,11 @@ pub enum Status {
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
     /// The table it lives in.
-    pub place: Place,
+    pub place: KeyTable,
     /// Its name in snake_case; the camelCase form is accepted too.
     pub name: &'static str,
     /// What its value looks like.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// What it does, in one sentence.
     pub doc: &'static str,
     /// Its default as shown in the reference, empty if it has none.
@@ -177,35 +177,35 @@ impl Key {
 }
 
 /// All keys of a place, in the order of the reference.
-pub fn of(place: Place) -> impl Iterator<Item = &'static Key> {
+pub fn of(place: KeyTable) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.place == place)
 }
 
 /// The key of a place with this name, in either spelling.
-pub fn find(place: Place, written: &str) -> Option<&'static Key> {
+pub fn find(place: KeyTable, written: &str) -> Option<&'static Key> {
     of(place).find(|key| key.name == written || key.camel_case() == written)
 }
 
 /// Names people bring along from other tools.
-const SYNONYMS: &[(Place, &str, &str)] = &[
-    (Place::Root, "mcp_servers", "servers"),
-    (Place::Root, "context_servers", "servers"),
-    (Place::Server, "cmd", "command"),
-    (Place::Server, "arguments", "args"),
-    (Place::Server, "environment", "env"),
-    (Place::Server, "dotenv", "env_file"),
-    (Place::Server, "working_directory", "cwd"),
-    (Place::Server, "workdir", "cwd"),
-    (Place::Server, "transport", "type"),
-    (Place::Server, "timeout", "request_timeout_ms"),
-    (Place::Server, "timeout_ms", "request_timeout_ms"),
-    (Place::Gateway, "timeout_ms", "request_timeout_ms"),
-    (Place::Http, "bind", "listen"),
-    (Place::Http, "address", "listen"),
+const SYNONYMS: &[(KeyTable, &str, &str)] = &[
+    (KeyTable::Root, "mcp_servers", "servers"),
+    (KeyTable::Root, "context_servers", "servers"),
+    (KeyTable::Server, "cmd", "command"),
+    (KeyTable::Server, "arguments", "args"),
+    (KeyTable::Server, "environment", "env"),
+    (KeyTable::Server, "dotenv", "env_file"),
+    (KeyTable::Server, "working_directory", "cwd"),
+    (KeyTable::Server, "workdir", "cwd"),
+    (KeyTable::Server, "transport", "type"),
+    (KeyTable::Server, "timeout", "request_timeout_ms"),
+    (KeyTable::Server, "timeout_ms", "request_timeout_ms"),
+    (KeyTable::Gateway, "timeout_ms", "request_timeout_ms"),
+    (KeyTable::Http, "bind", "listen"),
+    (KeyTable::Http, "address", "listen"),
 ];
 
 /// The key of a place that was most likely meant by an unknown name.
-pub fn nearest(place: Place, written: &str) -> Option<&'static Key> {
+pub fn nearest(place: KeyTable, written: &str) -> Option<&'static Key> {
     let written = snake_case(written);
     let tolerance = (written.chars().count() / 3).clamp(1, 3);
     let synonyms = SYNONYMS.iter().filter(|(at, ..)| *at == place);
@@ -219,8 +219,8 @@ pub fn nearest(place: Place, written: &str) -> Option<&'static Key> {
 }
 
 /// Another place that has a key with this name.
-pub fn elsewhere(place: Place, written: &str) -> Option<Place> {
-    Place::ALL.into_iter().find(|other| *other != place && find(*other, written).is_some())
+pub fn elsewhere(place: KeyTable, written: &str) -> Option<KeyTable> {
+    KeyTable::ALL.into_iter().find(|other| *other != place && find(*other, written).is_some())
 }
 
 fn snake_case(written: &str) -> String {
@@ -247,8 +247,8 @@ mod tests {
             assert_eq!(find(key.place, key.name).map(|found| found.name), Some(key.name));
             assert_eq!(find(key.place, &key.camel_case()).map(|found| found.name), Some(key.name));
         }
-        assert!(find(Place::Server, "request-timeout-ms").is_none());
-        assert!(find(Place::Server, "RequestTimeoutMs").is_none());
+        assert!(find(KeyTable::Server, "request-timeout-ms").is_none());
+        assert!(find(KeyTable::Server, "RequestTimeoutMs").is_none());
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(place: Place, written: &str, expected: Option<&str>) {
+    fn check(place: KeyTable, written: &str, expected: Option<&str>) {
         assert_eq!(nearest(place, written).map(|key| key.name), expected, "{written}");
     }
 
@@ -279,17 +279,17 @@ mod tests {
 
     #[test]
     fn the_nearest_key_is_what_was_meant() {
-        check(Place::Server, "comand", Some("command"));
-        check(Place::Server, "commnad", Some("command"));
-        check(Place::Server, "arg", Some("args"));
-        check(Place::Server, "request-timeout-ms", Some("request_timeout_ms"));
-        check(Place::Server, "RequestTimeoutMs", Some("request_timeout_ms"));
-        check(Place::Server, "environment", Some("env"));
-        check(Place::Server, "enviromnent", Some("env"));
-        check(Place::Server, "alwaysAllow", None);
-        check(Place::Root, "mcpServers", Some("servers"));
-        check(Place::Root, "server", Some("servers"));
-        check(Place::Gateway, "Mode", Some("mode"));
-        assert_eq!(elsewhere(Place::Gateway, "listen"), Some(Place::Http));
+        check(KeyTable::Server, "comand", Some("command"));
+        check(KeyTable::Server, "commnad", Some("command"));
+        check(KeyTable::Server, "arg", Some("args"));
+        check(KeyTable::Server, "request-timeout-ms", Some("request_timeout_ms"));
+        check(KeyTable::Server, "RequestTimeoutMs", Some("request_timeout_ms"));
+        check(KeyTable::Server, "environment", Some("env"));
+        check(KeyTable::Server, "enviromnent", Some("env"));
+        check(KeyTable::Server, "alwaysAllow", None);
+        check(KeyTable::Root, "mcpServers", Some("servers"));
+        check(KeyTable::Root, "server", Some("servers"));
+        check(KeyTable::Gateway, "Mode", Some("mode"));
+        assert_eq!(elsewhere(KeyTable::Gateway, "listen"), Some(KeyTable::Http));
     }
 }

@@ -7,7 +7,7 @@
 //! A file that does not parse has no tables to go by; there, a line is shown if it holds one key of the table whose
 //! value is harmless, and of every other line letters and digits of all values are blotted out.
 
-use crate::keys::{self, Kind, Place};
+use crate::keys::{self, KeyTable, ValueKind};
 use crate::tree::{Node, Span, Value};
 
 /// What is left out of a file's text when it is shown.
@@ -30,7 +30,7 @@ impl Mask {
     /// For a native file, which is TOML.
     pub(crate) fn native(root: &Node, text: &str) -> Self {
         let mut ranges = comments(text, &["\"\"\"", "'''", "\"", "'"], &[("#", "\n")]);
-        mask_place(root, Place::Root, &mut ranges);
+        mask_place(root, KeyTable::Root, &mut ranges);
         Self::sorted(ranges)
     }
 
@@ -43,7 +43,7 @@ impl Mask {
                     Value::Table(servers) if maps.contains(&entry.key.as_str()) => {
                         servers
                             .iter()
-                            .for_each(|server| mask_place(&server.node, Place::Server, &mut ranges));
+                            .for_each(|server| mask_place(&server.node, KeyTable::Server, &mut ranges));
                     }
                     _ => mask_leaves(&entry.node, &mut ranges),
                 }
@@ -111,7 +111,7 @@ fn string_length(rest: &str, fence: &str) -> usize {
     at
 }
 
-fn mask_place(node: &Node, place: Place, ranges: &mut Vec<Span>) {
+fn mask_place(node: &Node, place: KeyTable, ranges: &mut Vec<Span>) {
     let Value::Table(entries) = &node.value else { return mask_leaves(node, ranges) };
     for entry in entries {
         // A near miss is treated as the key that was meant: `comand = "npx"` may be shown, `evn` may not.
@@ -119,11 +119,13 @@ fn mask_place(node: &Node, place: Place, ranges: &mut Vec<Span>) {
         match keys::find(place, &entry.key).or_else(meant) {
             None => mask_leaves(&entry.node, ranges),
             Some(key) => match (key.kind, &entry.node.value) {
-                (Kind::Table(inner), Value::Table(_)) => mask_place(&entry.node, inner, ranges),
-                (Kind::Tables(inner), Value::Table(named)) => {
+                (ValueKind::Table(inner), Value::Table(_)) => mask_place(&entry.node, inner, ranges),
+                (ValueKind::Tables(inner), Value::Table(named)) => {
                     named.iter().for_each(|entry| mask_place(&entry.node, inner, ranges));
                 }
-                (Kind::Map | Kind::Table(_) | Kind::Tables(_), _) => mask_leaves(&entry.node, ranges),
+                (ValueKind::Map | ValueKind::Table(_) | ValueKind::Tables(_), _) => {
+                    mask_leaves(&entry.node, ranges)
+                }
                 _ if key.name == "proxy" => mask_leaves(&entry.node, ranges),
                 _ if key.name == "token_env" => mask_unless_variable(&entry.node, ranges),
                 _ => mask_telltales(&entry.node, ranges),
@@ -282,7 +284,12 @@ fn is_harmless_line(line: &str) -> bool {
     let known = |key: &&keys::Key| {
         let shown = matches!(
             key.kind,
-            Kind::Flag | Kind::Integer { .. } | Kind::Text | Kind::Choice(_) | Kind::FlagOr(_) | Kind::List
+            ValueKind::Flag
+                | ValueKind::Integer { .. }
+                | ValueKind::Text
+                | ValueKind::Choice(_)
+                | ValueKind::FlagOr(_)
+                | ValueKind::List
         );
         (key.name == name || key.camel_case() == name) && shown && !["proxy", "token_env"].contains(&key.name)
     };

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::environment::VARIABLES;
-use crate::keys::{self, Key, Place, Status};
+use crate::keys::{self, Key, KeyTable, Status};
 
 const OPENING: &str = include_str!("docs/reference.md");
 
@@ -15,9 +15,9 @@ pub fn reference() -> String {
         row(&mut page, &[&format!("`{name}`"), meaning]);
     }
     page.push_str("\nAny other variable that begins with `BRIDGEHEAD_` is an error.\n\n## Keys\n");
-    for place in Place::ALL {
+    for place in KeyTable::ALL {
         let heading = match place {
-            Place::Root => "Top of the file".to_owned(),
+            KeyTable::Root => "Top of the file".to_owned(),
             _ => format!("`{}`", place.heading()),
         };
         let _infallible =

@@ -8,15 +8,15 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::keys::{self, Key, Kind, Place, Status};
+use crate::keys::{self, Key, KeyTable, Status, ValueKind};
 
 /// The schema of `bridgehead.toml`, as it is kept in `docs/bridgehead.schema.json`.
 pub fn json_schema() -> Value {
-    let mut schema = table(Place::Root);
+    let mut schema = table(KeyTable::Root);
     schema.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
     schema.insert("title".to_owned(), json!("bridgehead.toml"));
     schema.insert("description".to_owned(), json!("The configuration of Bridgehead, an MCP gateway."));
-    let places = Place::ALL.into_iter().filter(|place| *place != Place::Root);
+    let places = KeyTable::ALL.into_iter().filter(|place| *place != KeyTable::Root);
     let definitions: Map<_, _> =
         places.map(|place| (definition(place).to_owned(), Value::Object(table(place)))).collect();
     schema.insert("definitions".to_owned(), Value::Object(definitions));
@@ -26,26 +26,26 @@ pub fn json_schema() -> Value {
     schema
 }
 
-const fn definition(place: Place) -> &'static str {
+const fn definition(place: KeyTable) -> &'static str {
     match place {
-        Place::Root => "root",
-        Place::Gateway => "gateway",
-        Place::Http => "http",
-        Place::Bounds => "bounds",
-        Place::Audit => "audit",
-        Place::Queue => "queue",
-        Place::Server => "server",
-        Place::Limits => "limits",
-        Place::Files => "files",
-        Place::Tool => "tool",
+        KeyTable::Root => "root",
+        KeyTable::Gateway => "gateway",
+        KeyTable::Http => "http",
+        KeyTable::Bounds => "bounds",
+        KeyTable::Audit => "audit",
+        KeyTable::Queue => "queue",
+        KeyTable::Server => "server",
+        KeyTable::Limits => "limits",
+        KeyTable::Files => "files",
+        KeyTable::Tool => "tool",
     }
 }
 
-fn refer(place: Place) -> Value {
+fn refer(place: KeyTable) -> Value {
     json!({ "$ref": format!("#/definitions/{}", definition(place)) })
 }
 
-fn table(place: Place) -> Map<String, Value> {
+fn table(place: KeyTable) -> Map<String, Value> {
     let mut properties = Map::new();
     let mut spelt_otherwise = Map::new();
     for key in keys::of(place) {
@@ -91,7 +91,7 @@ fn value(key: &Key) -> Value {
         Status::Supported => kind(key.kind),
         Status::Later { accepts: [], .. } => json!({ "not": {} }),
         Status::Later { accepts, .. } => match key.kind {
-            Kind::Choice(_) => words(accepts),
+            ValueKind::Choice(_) => words(accepts),
             _ => {
                 let values = accepts.iter().filter_map(|text| serde_json::from_str::<Value>(text).ok());
                 json!({ "enum": values.collect::<Vec<_>>() })
@@ -100,23 +100,23 @@ fn value(key: &Key) -> Value {
     }
 }
 
-fn kind(kind: Kind) -> Value {
+fn kind(kind: ValueKind) -> Value {
     match kind {
-        Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Integer { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
-        Kind::Text => json!({ "type": "string" }),
-        Kind::Choice(choices) => words(choices),
-        Kind::FlagOr(choices) => json!({ "anyOf": [{ "type": "boolean" }, words(choices)] }),
-        Kind::List => json!({ "type": "array", "items": { "type": "string" } }),
-        Kind::ChoiceOrList(choices) => {
+        ValueKind::Flag => json!({ "type": "boolean" }),
+        ValueKind::Integer { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        ValueKind::Text => json!({ "type": "string" }),
+        ValueKind::Choice(choices) => words(choices),
+        ValueKind::FlagOr(choices) => json!({ "anyOf": [{ "type": "boolean" }, words(choices)] }),
+        ValueKind::List => json!({ "type": "array", "items": { "type": "string" } }),
+        ValueKind::ChoiceOrList(choices) => {
             let items = json!({ "type": "array", "items": { "type": ["string", "integer"] } });
             json!({ "anyOf": [words(choices), items] })
         }
-        Kind::Map => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
-        Kind::Table(place) => refer(place),
-        Kind::Tables(place) => {
+        ValueKind::Map => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+        ValueKind::Table(place) => refer(place),
+        ValueKind::Tables(place) => {
             let mut tables = json!({ "type": "object", "additionalProperties": refer(place) });
-            if place == Place::Server {
+            if place == KeyTable::Server {
                 tables["propertyNames"] = json!({ "pattern": "^[A-Za-z0-9_.-]{1,64}$" });
             }
             tables

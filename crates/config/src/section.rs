@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Severity, SourceText};
-use crate::keys::{self, Key, Kind, Place, Status};
+use crate::keys::{self, Key, KeyTable, Status, ValueKind};
 use crate::tree::{Entry, Node, Span, Value};
 
 /// Collects what is found wrong in a file.
@@ -88,7 +88,7 @@ pub(crate) struct Section<'t> {
 
 impl<'t> Section<'t> {
     /// Reads the entries of a table that lives at `place`.
-    pub(crate) fn read(place: Place, entries: &'t [Entry], findings: &mut Findings) -> Self {
+    pub(crate) fn read(place: KeyTable, entries: &'t [Entry], findings: &mut Findings) -> Self {
         let mut section = Section { entries: Vec::new(), mentioned: Vec::new() };
         for entry in entries {
             let Some(key) = keys::find(place, &entry.key) else {
@@ -103,7 +103,8 @@ impl<'t> Section<'t> {
             section.mentioned.push(key.name);
             if let Some(binding) = still_to_come(key, &entry.node) {
                 // `isolation = "sesion"` is a typo, not a wish for the future.
-                let misspelt = matches!(key.kind, Kind::Choice(_)).then(|| wrong_kind(key, entry, findings));
+                let misspelt =
+                    matches!(key.kind, ValueKind::Choice(_)).then(|| wrong_kind(key, entry, findings));
                 let diagnostic = misspelt.flatten().unwrap_or_else(|| to_come(key, entry, findings));
                 if binding { findings.mistake(diagnostic) } else { findings.surplus(diagnostic) }
             } else if let Some(diagnostic) = wrong_kind(key, entry, findings) {
@@ -199,13 +200,13 @@ fn text_of(node: &Node) -> Option<&str> {
     }
 }
 
-fn unknown(place: Place, entry: &Entry, meant: Option<&Key>, findings: &Findings) -> Diagnostic {
+fn unknown(place: KeyTable, entry: &Entry, meant: Option<&Key>, findings: &Findings) -> Diagnostic {
     let diagnostic = findings.diagnostic(format!("unknown key `{}`", entry.key), &entry.key_span);
     if let Some(key) = meant {
         return diagnostic.label(format!("did you mean `{}`?", key.name)).help(key.gist());
     }
     let diagnostic = diagnostic.label(match place {
-        Place::Root => "not a key of the top of the file".to_owned(),
+        KeyTable::Root => "not a key of the top of the file".to_owned(),
         _ => format!("not a key of `{}`", place.heading()),
     });
     if !findings.strict {
@@ -252,31 +253,32 @@ fn to_come(key: &Key, entry: &Entry, findings: &Findings) -> Diagnostic {
 fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnostic> {
     let node = &entry.node;
     // Clients differ on `"PORT": 3000`; its text is what the process would see.
-    let lenient = !findings.strict && key.kind == Kind::Map;
+    let lenient = !findings.strict && key.kind == ValueKind::Map;
     let is_text = |item: &Node| match item.value {
         Value::Text(_) => true,
         Value::Integer(_) | Value::Number(_) | Value::Flag(_) => lenient,
         _ => false,
     };
     let wrong = match (key.kind, &node.value) {
-        (Kind::Flag | Kind::FlagOr(_), Value::Flag(_))
-        | (Kind::Text, Value::Text(_))
-        | (Kind::Table(_), Value::Table(_)) => return None,
-        (Kind::Integer { least, most }, Value::Integer(number)) => {
+        (ValueKind::Flag | ValueKind::FlagOr(_), Value::Flag(_))
+        | (ValueKind::Text, Value::Text(_))
+        | (ValueKind::Table(_), Value::Table(_)) => return None,
+        (ValueKind::Integer { least, most }, Value::Integer(number)) => {
             let fits = u64::try_from(*number).is_ok_and(|number| (least..=most).contains(&number));
             (!fits).then_some(node)
         }
-        (Kind::Choice(words) | Kind::FlagOr(words) | Kind::ChoiceOrList(words), Value::Text(text)) => {
-            (!words.iter().any(|word| word.eq_ignore_ascii_case(text))).then_some(node)
-        }
-        (Kind::List, Value::List(items)) => items.iter().find(|item| !is_text(item)),
-        (Kind::ChoiceOrList(_), Value::List(items)) => {
+        (
+            ValueKind::Choice(words) | ValueKind::FlagOr(words) | ValueKind::ChoiceOrList(words),
+            Value::Text(text),
+        ) => (!words.iter().any(|word| word.eq_ignore_ascii_case(text))).then_some(node),
+        (ValueKind::List, Value::List(items)) => items.iter().find(|item| !is_text(item)),
+        (ValueKind::ChoiceOrList(_), Value::List(items)) => {
             items.iter().find(|item| !matches!(item.value, Value::Text(_) | Value::Integer(_)))
         }
-        (Kind::Map, Value::Table(entries)) => {
+        (ValueKind::Map, Value::Table(entries)) => {
             entries.iter().map(|entry| &entry.node).find(|item| !is_text(item))
         }
-        (Kind::Tables(_), Value::Table(entries)) => {
+        (ValueKind::Tables(_), Value::Table(entries)) => {
             entries.iter().map(|entry| &entry.node).find(|item| !matches!(item.value, Value::Table(_)))
         }
         _ => Some(node),
@@ -285,11 +287,13 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
     let found = match (key.kind, &wrong.value) {
         // Where the kind is right, only the value itself says what is wrong. Such values are words and
         // numbers by nature; a longer text ended up here by accident and is not repeated.
-        (Kind::Integer { .. }, Value::Integer(number)) => format!("`{number}`"),
-        (Kind::Choice(_) | Kind::FlagOr(_) | Kind::ChoiceOrList(_), Value::Text(text)) => match text.len() {
-            ..=20 => format!("`\"{text}\"`"),
-            _ => "another string".to_owned(),
-        },
+        (ValueKind::Integer { .. }, Value::Integer(number)) => format!("`{number}`"),
+        (ValueKind::Choice(_) | ValueKind::FlagOr(_) | ValueKind::ChoiceOrList(_), Value::Text(text)) => {
+            match text.len() {
+                ..=20 => format!("`\"{text}\"`"),
+                _ => "another string".to_owned(),
+            }
+        }
         (_, value) => value.describe().to_owned(),
     };
     Some(
@@ -303,9 +307,11 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
     )
 }
 
-fn meant_word(kind: Kind, value: &Value) -> Option<&'static str> {
-    let (Kind::Choice(words) | Kind::FlagOr(words) | Kind::ChoiceOrList(words), Value::Text(text)) =
-        (kind, value)
+fn meant_word(kind: ValueKind, value: &Value) -> Option<&'static str> {
+    let (
+        ValueKind::Choice(words) | ValueKind::FlagOr(words) | ValueKind::ChoiceOrList(words),
+        Value::Text(text),
+    ) = (kind, value)
     else {
         return None;
     };

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bridgehead_config::keys::{KEYS, Key, Kind, Place};
+use bridgehead_config::keys::{KEYS, Key, KeyTable, ValueKind};
 use bridgehead_config::{ConfigError, Environment, load};
 use bridgehead_schema::Validator;
 use serde_json::Value;
@@ -108,11 +108,11 @@ fn candidates(key: &Key) -> Vec<String> {
     .to_vec();
     values.extend(["{ x = 1 }", "{ x = {} }"].map(str::to_owned));
     match key.kind {
-        Kind::Integer { least, most } => {
+        ValueKind::Integer { least, most } => {
             values.extend([least, most, most + 1].map(|number| number.to_string()));
             values.push(least.wrapping_sub(1).cast_signed().to_string());
         }
-        Kind::Choice(words) | Kind::FlagOr(words) => {
+        ValueKind::Choice(words) | ValueKind::FlagOr(words) => {
             values.extend(
                 words
                     .iter()
@@ -129,17 +129,17 @@ fn file(key: &Key, name: &str, value: &str) -> String {
     let line = format!("{name} = {value}\n");
     let server = "[servers.a]\ncommand = 'x'\n";
     match key.place {
-        Place::Root => line,
-        Place::Gateway => format!("[gateway]\n{line}"),
-        Place::Http => format!("[http]\n{line}"),
-        Place::Bounds => format!("[limits]\n{line}"),
-        Place::Audit => format!("[audit]\n{line}"),
-        Place::Queue => format!("[queues.q]\n{line}"),
-        Place::Server if key.name == "command" => format!("[servers.a]\n{line}"),
-        Place::Server => format!("{server}{line}"),
-        Place::Limits => format!("{server}[servers.a.limits]\n{line}"),
-        Place::Files => format!("{server}[servers.a.files]\n{line}"),
-        Place::Tool => format!("{server}[servers.a.tools.t]\n{line}"),
+        KeyTable::Root => line,
+        KeyTable::Gateway => format!("[gateway]\n{line}"),
+        KeyTable::Http => format!("[http]\n{line}"),
+        KeyTable::Bounds => format!("[limits]\n{line}"),
+        KeyTable::Audit => format!("[audit]\n{line}"),
+        KeyTable::Queue => format!("[queues.q]\n{line}"),
+        KeyTable::Server if key.name == "command" => format!("[servers.a]\n{line}"),
+        KeyTable::Server => format!("{server}{line}"),
+        KeyTable::Limits => format!("{server}[servers.a.limits]\n{line}"),
+        KeyTable::Files => format!("{server}[servers.a.files]\n{line}"),
+        KeyTable::Tool => format!("{server}[servers.a.tools.t]\n{line}"),
         _ => unreachable!("a place without a heading"),
     }
 }

@@ -51,12 +51,12 @@ struct Shared {
 struct Queue {
     filter: Filter,
     capacity: usize,
-    state: Mutex<State>,
+    state: Mutex<Backlog>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct Backlog {
     waiting: VecDeque<Arc<Event>>,
     /// How many were lost before the first that waits.
     missed: u64,

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use bridgehead_gateway::{Ask, Caller, Feed, Gateway, ProgressSink, Session};
+use bridgehead_gateway::{Caller, ClientRequest, Feed, Gateway, ProgressSink, Session};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::{Era, Method, Raw, Revision, RpcError, Spliced};
 
@@ -13,7 +13,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn answer(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> impl Future<Output = Result<Spliced, RpcError>> + Send;
 
@@ -39,10 +39,10 @@ impl Backend for Gateway {
     fn answer(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> impl Future<Output = Result<Spliced, RpcError>> + Send {
-        Self::answer(self, caller, ask, progress)
+        Self::answer(self, caller, request, progress)
     }
 
     fn initialize(&self, revision: Revision) -> Raw {

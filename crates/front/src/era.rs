@@ -3,14 +3,14 @@
 //! Decided for each message by itself, from the message alone (on HTTP with one header): a connection may
 //! carry both eras at once. Pure; the transports add what is theirs.
 
-use bridgehead_gateway::Ask;
+use bridgehead_gateway::ClientRequest;
 use bridgehead_wire::{
     Abilities, Era, Id, MetaError, Method, Object, Raw, RequestMeta, Revision, RpcError, code, key,
 };
 
 /// How a message is to be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Served {
     /// By itself, from what its envelope says.
     Modern,
     /// As the opening of a legacy session.
@@ -21,13 +21,13 @@ pub(crate) enum Kind {
 
 /// Decides from the envelope (`claims_version`), the HTTP version header where there is one, and the
 /// method, in this order.
-pub(crate) fn decide(claims_version: bool, header: Option<&str>, method: &Method) -> Kind {
+pub(crate) fn decide(claims_version: bool, header: Option<&str>, method: &Method) -> Served {
     if claims_version || header.is_some_and(is_modern_version) {
-        Kind::Modern
+        Served::Modern
     } else if *method == Method::Initialize {
-        Kind::Initialize
+        Served::Initialize
     } else {
-        Kind::Legacy
+        Served::Legacy
     }
 }
 
@@ -121,11 +121,11 @@ impl Reading {
     }
 
     /// The request for the gateway, which judges the correlation id that came along.
-    pub(crate) fn into_ask(self, method: Method, id: &Id) -> Result<Ask, RpcError> {
+    pub(crate) fn into_request(self, method: Method, id: &Id) -> Result<ClientRequest, RpcError> {
         let params = self.params.map_err(invalid_params)?;
         let meta = self.meta.map_err(invalid_params)?;
         let id = (method == Method::Listen).then(|| id.clone());
-        Ok(Ask { method, params, meta, id })
+        Ok(ClientRequest { method, params, meta, id })
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn the_era_of_a_message() {
         #[track_caller]
-        fn check(params: Option<&str>, header: Option<&str>, method: &str, expected: Kind) {
+        fn check(params: Option<&str>, header: Option<&str>, method: &str, expected: Served) {
             let raw = params.map(|params| Raw::parse(params.to_owned()).unwrap());
             let claims = Reading::of(raw.as_ref()).claims_version();
             assert_eq!(decide(claims, header, &Method::from(method)), expected);
@@ -201,24 +201,24 @@ mod tests {
         let elsewhere =
             r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","progressToken":{}}}"#;
         // 1. The envelope decides, whatever else there is.
-        check(Some(ENVELOPE), None, "tools/list", Kind::Modern);
-        check(Some(ENVELOPE), Some("2025-06-18"), "tools/list", Kind::Modern);
-        check(Some(ENVELOPE), None, "initialize", Kind::Modern);
-        check(Some(unknown), None, "tools/list", Kind::Modern);
-        check(Some(unusable), None, "tools/list", Kind::Modern);
-        check(Some(elsewhere), None, "tools/list", Kind::Modern);
+        check(Some(ENVELOPE), None, "tools/list", Served::Modern);
+        check(Some(ENVELOPE), Some("2025-06-18"), "tools/list", Served::Modern);
+        check(Some(ENVELOPE), None, "initialize", Served::Modern);
+        check(Some(unknown), None, "tools/list", Served::Modern);
+        check(Some(unusable), None, "tools/list", Served::Modern);
+        check(Some(elsewhere), None, "tools/list", Served::Modern);
         // 2. Then the header.
-        check(None, Some("2026-07-28"), "tools/list", Kind::Modern);
-        check(None, Some("2026-07-28"), "initialize", Kind::Modern);
-        check(Some("{}"), Some("2031-01-01"), "tools/list", Kind::Modern);
+        check(None, Some("2026-07-28"), "tools/list", Served::Modern);
+        check(None, Some("2026-07-28"), "initialize", Served::Modern);
+        check(Some("{}"), Some("2031-01-01"), "tools/list", Served::Modern);
         // 3. Then the method; 4. the rest is legacy.
-        check(Some("{}"), None, "initialize", Kind::Initialize);
-        check(Some("{}"), Some("2025-11-25"), "initialize", Kind::Initialize);
-        check(None, None, "tools/list", Kind::Legacy);
-        check(Some(r#"{"_meta":{"progressToken":1}}"#), Some("2025-06-18"), "tools/call", Kind::Legacy);
-        check(Some("[]"), None, "tools/list", Kind::Legacy);
-        check(None, Some("next"), "tools/list", Kind::Legacy);
-        check(None, Some("zzzz-zz-zz"), "tools/list", Kind::Legacy);
+        check(Some("{}"), None, "initialize", Served::Initialize);
+        check(Some("{}"), Some("2025-11-25"), "initialize", Served::Initialize);
+        check(None, None, "tools/list", Served::Legacy);
+        check(Some(r#"{"_meta":{"progressToken":1}}"#), Some("2025-06-18"), "tools/call", Served::Legacy);
+        check(Some("[]"), None, "tools/list", Served::Legacy);
+        check(None, Some("next"), "tools/list", Served::Legacy);
+        check(None, Some("zzzz-zz-zz"), "tools/list", Served::Legacy);
     }
 
     proptest! {
@@ -260,16 +260,16 @@ mod tests {
                 numbers && parts.iter().map(|part| part.len()).eq([4, 2, 2]) && version >= "2026-07-28"
             });
             let expected = match (in_envelope || in_header, method.as_str()) {
-                (true, _) => Kind::Modern,
-                (false, "initialize") => Kind::Initialize,
-                (false, _) => Kind::Legacy,
+                (true, _) => Served::Modern,
+                (false, "initialize") => Served::Initialize,
+                (false, _) => Served::Legacy,
             };
             prop_assert_eq!(found, expected);
 
             // The rest of a reading must be as total.
             let _ = (reading.envelope().is_ok(), reading.wants_progress(), negotiate(raw.as_ref()), cancelled_id(raw.as_ref()));
-            if let Ok(ask) = reading.into_ask(Method::from(method.as_str()), &1.into()) {
-                prop_assert_eq!(ask.method.as_str(), method.as_str());
+            if let Ok(request) = reading.into_request(Method::from(method.as_str()), &1.into()) {
+                prop_assert_eq!(request.method.as_str(), method.as_str());
             }
         }
     }

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bridgehead_gateway::{
-    Ask, Caller, Desk, Feed, Outlet, Principal, ProgressSink, Questioner, Session, Transport,
+    Caller, ClientRequest, Feed, OpenQuestions, Outlet, Principal, ProgressSink, Questioner, Session,
+    Transport,
 };
 use bridgehead_lines::{LineReader, Outbox};
 use bridgehead_wire::held::{Account, Budget, Reservation, SMALL};
@@ -32,7 +33,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use crate::Backend;
-use crate::era::{self, Kind, Reading};
+use crate::era::{self, Reading, Served};
 use crate::inflight::{Entry, InFlight, until_cancelled};
 use crate::panics::{self, guarded, guarded_now};
 
@@ -101,7 +102,7 @@ where
         weight: Arc::new(Semaphore::new(IN_PROGRESS_BYTES)),
         tasks: JoinSet::new(),
         revision: None,
-        desk: Desk::default(),
+        questions: OpenQuestions::default(),
         questioner: None,
         initialized,
     };
@@ -192,7 +193,7 @@ struct Connection<B> {
     /// What `initialize` negotiated.
     revision: Option<Revision>,
     /// Where the client's answers go.
-    desk: Desk,
+    questions: OpenQuestions,
     /// Set for a client that can be asked something.
     questioner: Option<Questioner>,
     initialized: Arc<AtomicBool>,
@@ -211,7 +212,7 @@ struct Work {
     entry: Entry,
     registration: AbortRegistration,
     caller: Caller,
-    ask: Ask,
+    request: ClientRequest,
     closing: CancellationToken,
 }
 
@@ -293,7 +294,7 @@ impl<B: Backend> Connection<B> {
                 }
             },
             Message::Notification(told) => self.told(&told),
-            Message::Response(answer) => drop(self.desk.answered(answer)),
+            Message::Response(answer) => drop(self.questions.answered(answer)),
         }
     }
 
@@ -316,7 +317,7 @@ impl<B: Backend> Connection<B> {
             match item {
                 Ok(Message::Request(request)) => steps.push(Ok(self.batched_step(request))),
                 Ok(Message::Notification(told)) => self.told(&told),
-                Ok(Message::Response(answer)) => drop(self.desk.answered(answer)),
+                Ok(Message::Response(answer)) => drop(self.questions.answered(answer)),
                 Err(malformed) => steps.push(Err(malformed)),
             }
         }
@@ -361,12 +362,14 @@ impl<B: Backend> Connection<B> {
         let Request { id, method, params } = request;
         let reading = Reading::of(params.as_ref());
         let outcome = match era::decide(reading.claims_version(), None, &method) {
-            Kind::Initialize => self.initialize(params.as_ref()).map(Err),
-            Kind::Modern => modern(reading, method, &id).map(|ask| Ok((Revision::V2026_07_28, ask))),
-            Kind::Legacy if method == Method::Ping => Ok(Err(Raw::literal("{}"))),
-            Kind::Legacy => self.legacy(reading, method, &id).map(Ok),
+            Served::Initialize => self.initialize(params.as_ref()).map(Err),
+            Served::Modern => {
+                modern(reading, method, &id).map(|request| Ok((Revision::V2026_07_28, request)))
+            }
+            Served::Legacy if method == Method::Ping => Ok(Err(Raw::literal("{}"))),
+            Served::Legacy => self.legacy(reading, method, &id).map(Ok),
         };
-        let (revision, ask) = match outcome {
+        let (revision, request) = match outcome {
             Ok(Ok(run)) => run,
             Ok(Err(result)) => return Step::Done(id, Ok(result)),
             Err(error) => {
@@ -384,7 +387,7 @@ impl<B: Backend> Connection<B> {
                     questioner: self.questioner.clone().filter(|_| revision.era() == Era::Legacy),
                 };
                 let closing = self.closing.clone();
-                Step::Run(Box::new(Work { entry, registration, caller, ask, closing }))
+                Step::Run(Box::new(Work { entry, registration, caller, request, closing }))
             }
             Err(error) => {
                 debug!("refused a request whose id is in use");
@@ -401,12 +404,17 @@ impl<B: Backend> Connection<B> {
         let abilities = era::abilities(params, revision);
         self.session.declare(abilities);
         self.questioner = (!abilities.is_none())
-            .then(|| Questioner::new(abilities, self.desk.clone(), Lines(Arc::clone(&self.outbox))));
+            .then(|| Questioner::new(abilities, self.questions.clone(), Lines(Arc::clone(&self.outbox))));
         self.initialized.store(false, Ordering::Release);
         Ok(self.backend.initialize(revision))
     }
 
-    fn legacy(&self, reading: Reading, method: Method, id: &Id) -> Result<(Revision, Ask), RpcError> {
+    fn legacy(
+        &self,
+        reading: Reading,
+        method: Method,
+        id: &Id,
+    ) -> Result<(Revision, ClientRequest), RpcError> {
         let Some(revision) = self.revision else {
             let reason = format!(
                 "`{}` came before `initialize`; initialize first, or send the `_meta` of {}",
@@ -418,7 +426,7 @@ impl<B: Backend> Connection<B> {
         if era::absent_in(Era::Legacy, &method) {
             return Err(era::no_such_method(&method, Era::Legacy));
         }
-        Ok((revision, reading.into_ask(method, id)?))
+        Ok((revision, reading.into_request(method, id)?))
     }
 
     fn told(&mut self, told: &Notification) {
@@ -442,13 +450,13 @@ impl<B: Backend> Connection<B> {
 }
 
 /// The checks of a modern request on lines, where no headers repeat the envelope.
-fn modern(reading: Reading, method: Method, id: &Id) -> Result<Ask, RpcError> {
+fn modern(reading: Reading, method: Method, id: &Id) -> Result<ClientRequest, RpcError> {
     let meta = reading.envelope()?;
     era::check_served(meta.protocol_version.as_deref().unwrap_or_default())?;
     if era::absent_in(Era::Modern, &method) {
         return Err(era::no_such_method(&method, Era::Modern));
     }
-    reading.into_ask(method, id)
+    reading.into_request(method, id)
 }
 
 /// Holds an answer for the client until it was taken; one for which there is no room is an error that says so.
@@ -475,14 +483,14 @@ async fn run<B: Backend>(
     work: Box<Work>,
     outbox: &Outbox,
 ) -> Option<(Id, Result<Spliced, RpcError>)> {
-    let Work { entry, registration, caller, ask, closing } = *work;
+    let Work { entry, registration, caller, request, closing } = *work;
     let answer = async {
-        if !caller.wants_notes(&ask) {
-            return backend.answer(&caller, &ask, None).await;
+        if !caller.wants_notes(&request) {
+            return backend.answer(&caller, &request, None).await;
         }
         let (sink, mut notes) = ProgressSink::channel(PROGRESS_CAPACITY);
-        let mut answer = pin!(backend.answer(&caller, &ask, Some(sink)));
-        let listens = ask.method == Method::Listen;
+        let mut answer = pin!(backend.answer(&caller, &request, Some(sink)));
+        let listens = request.method == Method::Listen;
         loop {
             tokio::select! {
                 biased;

@@ -7,8 +7,8 @@ use bridgehead_wire::{Abilities, Era, Id, Level, Method, Object, Raw, RequestMet
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::dialogue::questioner::Questioner;
 use crate::dialogue::park::Park;
+use crate::dialogue::questioner::Questioner;
 use crate::life::session::Session;
 
 /// Who calls: `local` without authentication, else the name of the token.
@@ -87,16 +87,18 @@ impl Caller {
     }
 
     /// The least grave log lines that it wants with a request.
-    pub fn log_level(&self, ask: &Ask) -> Option<Level> {
+    pub fn log_level(&self, request: &ClientRequest) -> Option<Level> {
         match self.era() {
-            Era::Modern => ask.meta.log_level,
+            Era::Modern => request.meta.log_level,
             Era::Legacy => self.session.log_level(),
         }
     }
 
     /// Whether something may be told before a request is answered.
-    pub fn wants_notes(&self, ask: &Ask) -> bool {
-        ask.meta.progress_token.is_some() || ask.method == Method::Listen || self.log_level(ask).is_some()
+    pub fn wants_notes(&self, request: &ClientRequest) -> bool {
+        request.meta.progress_token.is_some()
+            || request.method == Method::Listen
+            || self.log_level(request).is_some()
     }
 
     /// What it can be asked during its call.
@@ -107,7 +109,7 @@ impl Caller {
 
 /// One request, its parameters found but not decoded.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct ClientRequest {
     /// What is asked.
     pub method: Method,
     /// The parameters; absent ones read as an empty object.
@@ -118,7 +120,7 @@ pub struct Ask {
     pub id: Option<Id>,
 }
 
-impl Ask {
+impl ClientRequest {
     /// What its client can be asked by the result, for a request that may come back with a state; none for any other:
     /// a legacy client is asked while it waits.
     pub(crate) fn parkable(&self, era: Era) -> Option<Abilities> {
@@ -137,10 +139,10 @@ impl Ask {
 ///
 /// Bounded: a client that does not read loses progress, never the answer.
 #[derive(Debug, Clone)]
-pub struct ProgressSink(Way);
+pub struct ProgressSink(Reader);
 
 #[derive(Debug, Clone)]
-enum Way {
+enum Reader {
     /// To the request itself.
     Request(mpsc::Sender<Bytes>),
     /// To whichever request of a parked call is there.
@@ -151,44 +153,44 @@ impl ProgressSink {
     /// A sink and the end to read from, holding at most `capacity` unread notifications.
     pub fn channel(capacity: usize) -> (Self, mpsc::Receiver<Bytes>) {
         let (sender, receiver) = mpsc::channel(capacity);
-        (Self(Way::Request(sender)), receiver)
+        (Self(Reader::Request(sender)), receiver)
     }
 
     /// A sink to the request of a parked call that is there when something comes.
     pub(crate) const fn parked(park: Arc<Park>) -> Self {
-        Self(Way::Park(park))
+        Self(Reader::Park(park))
     }
 
     /// The token that the client knows progress by: `first`, unless another request has taken up its call.
     pub(crate) fn token(&self, first: &Raw) -> Option<Raw> {
         match &self.0 {
-            Way::Request(_) => Some(first.clone()),
-            Way::Park(park) => park.way().and_then(|way| way.token),
+            Reader::Request(_) => Some(first.clone()),
+            Reader::Park(park) => park.way().and_then(|way| way.token),
         }
     }
 
     /// Resolves when nobody reads any more.
     pub async fn closed(&self) {
         match &self.0 {
-            Way::Request(sender) => sender.closed().await,
+            Reader::Request(sender) => sender.closed().await,
             // Its next request may.
-            Way::Park(_) => std::future::pending().await,
+            Reader::Park(_) => std::future::pending().await,
         }
     }
 
     /// Hands on one notification when there is room; says whether anybody still reads.
     pub async fn deliver(&self, notification: Bytes) -> bool {
         match &self.0 {
-            Way::Request(sender) => sender.send(notification).await.is_ok(),
-            Way::Park(_) => self.send(notification),
+            Reader::Request(sender) => sender.send(notification).await.is_ok(),
+            Reader::Park(_) => self.send(notification),
         }
     }
 
     /// Hands on one notification; says whether there was room.
     pub fn send(&self, notification: Bytes) -> bool {
         match &self.0 {
-            Way::Request(sender) => sender.try_send(notification).is_ok(),
-            Way::Park(park) => park.way().is_some_and(|way| way.sink.send(notification)),
+            Reader::Request(sender) => sender.try_send(notification).is_ok(),
+            Reader::Park(park) => park.way().is_some_and(|way| way.sink.send(notification)),
         }
     }
 }
@@ -205,8 +207,8 @@ mod tests {
         fn check(era: Era, method: &str, params: &'static str, expected: Option<bool>) {
             let object = Object::parse(&Raw::literal(params)).unwrap();
             let meta = RequestMeta::read(Some(&object)).unwrap();
-            let ask = Ask { method: method.into(), params: object, meta, id: None };
-            let answers_any = ask.parkable(era).map(|abilities| abilities.answers_any());
+            let request = ClientRequest { method: method.into(), params: object, meta, id: None };
+            let answers_any = request.parkable(era).map(|abilities| abilities.answers_any());
             assert_eq!(answers_any, expected, "{era:?} {method} {params}");
         }
         let declared =

@@ -11,7 +11,7 @@ use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_events::Bus;
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{
-    FailureStage, Features, INIT_TIMEOUT, LineSink, Lists, Records, Registry, State, Upstream,
+    FailureStage, Features, INIT_TIMEOUT, LineSink, Lists, Registry, ServerRecords, Upstream, UpstreamState,
 };
 use bridgehead_wire::{
     Abilities, Ambiguous, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key,
@@ -24,25 +24,25 @@ use tokio_util::sync::CancellationToken;
 use tracing::field::Empty;
 use tracing::{Dispatch, Instrument};
 
-use crate::dialogue::questioner::Questioner;
+use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::builtin::{server_health, server_ping};
-use crate::caller::{Ask, Caller, ProgressSink};
-use crate::catalog::{Catalog, Registered, Shape};
-use crate::gate::{Call, Cancels, Chain, Counters, places};
-use crate::relay::request::{Outcome, sandbox_setup};
-use crate::error::CallError;
-use crate::feeds::Feeds;
-use crate::life::Run;
-use crate::logger::Logger;
 use crate::catalog::names::is_under;
 use crate::catalog::native::{NativeTool, RegisterError};
 use crate::catalog::offers::{Offers, is_prefixed};
+use crate::catalog::{Catalog, Registered, Shape};
 use crate::dialogue::park::{Park, ParkWay, Parks};
-use crate::relay::queue::Queues;
-use crate::dialogue::seal::{Seal, Subject};
+use crate::dialogue::questioner::Questioner;
+use crate::dialogue::seal::{Seal, SealedFor};
+use crate::error::CallError;
+use crate::feeds::Feeds;
+use crate::gate::{Call, Cancels, Counters, Gate, places};
+use crate::life::Run;
 use crate::life::status::About;
-use crate::surface::{capabilities, correlation, foreign_cursor, is_served};
+use crate::logger::Logger;
+use crate::relay::queue::Queues;
+use crate::relay::request::{Outcome, sandbox_setup};
 use crate::relay::trace::Trace;
+use crate::surface::{capabilities, correlation, foreign_cursor, is_served};
 
 /// All that servers can have.
 const EVERYTHING: Features = Features {
@@ -142,7 +142,7 @@ pub(crate) struct Inner {
     pub(crate) merging: Mutex<()>,
     /// Tools that went with their server, which was removed.
     pub(crate) gone: Mutex<HashMap<Arc<str>, Arc<str>>>,
-    pub(crate) chain: Chain,
+    pub(crate) gate: Gate,
     /// The Rust tools; changed under `merging` alone.
     pub(crate) natives: Mutex<Vec<Arc<Registered>>>,
     pub(crate) upstreams: RwLock<Vec<Upstream>>,
@@ -158,7 +158,7 @@ pub(crate) struct Inner {
     /// Until when lists wait for servers that are starting; set by the first list.
     pub(crate) list_deadline: Mutex<Option<Instant>>,
     pub(crate) upstream_changed: Arc<Notify>,
-    pub(crate) records: Records,
+    pub(crate) records: ServerRecords,
     pub(crate) about: About,
     /// Cancelled when answering a request has panicked.
     pub(crate) panicked: CancellationToken,
@@ -188,7 +188,7 @@ impl Gateway {
         } = options;
         let about = About::new(audit.instance());
         let server_info = Raw::encode(&json!({"name": "bridgehead", "version": version}));
-        let chain = Chain {
+        let gate = Gate {
             audit,
             server_info,
             uris: settings.resource_uris,
@@ -212,7 +212,7 @@ impl Gateway {
             let mut all = builtin.into_iter().chain(tools);
             refused = all.try_for_each(|tool| Registered::add(&mut natives, tool, settings.mode)).err();
             let catalog =
-                Catalog::merge(shape(&settings), &natives, &Offers::default(), &chain.server_info, None);
+                Catalog::merge(shape(&settings), &natives, &Offers::default(), &gate.server_info, None);
             Inner {
                 boot,
                 version,
@@ -227,7 +227,7 @@ impl Gateway {
                 starting: watch::Sender::new(0),
                 list_deadline: Mutex::default(),
                 upstream_changed: Arc::new(Notify::new()),
-                records: Records::new(clock, log_lines),
+                records: ServerRecords::new(clock, log_lines),
                 about,
                 panicked: CancellationToken::new(),
                 settings,
@@ -237,7 +237,7 @@ impl Gateway {
                 changing: tokio::sync::Mutex::default(),
                 merging: Mutex::default(),
                 gone: Mutex::default(),
-                chain,
+                gate,
             }
         });
         match refused {
@@ -255,49 +255,49 @@ impl Gateway {
     pub async fn answer(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        self.guarded(ask, pin!(self.answer_any(caller, ask, progress))).await
+        self.guarded(request, pin!(self.answer_any(caller, request, progress))).await
     }
 
     async fn answer_any(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        if let Some(why) = ask.params.ambiguous(ask.method.params()) {
-            return Err(Box::pin(self.refuse_ambiguous(caller, ask, why)).await);
+        if let Some(why) = request.params.ambiguous(request.method.params()) {
+            return Err(Box::pin(self.refuse_ambiguous(caller, request, why)).await);
         }
-        if let Some(abilities) = ask.parkable(caller.era()) {
-            return Box::pin(self.answer_parkable(caller, ask, progress, abilities)).await;
+        if let Some(abilities) = request.parkable(caller.era()) {
+            return Box::pin(self.answer_parkable(caller, request, progress, abilities)).await;
         }
-        self.answer_here(caller, ask, progress).await
+        self.answer_here(caller, request, progress).await
     }
 
     /// Why a request is refused whose params another reader could read differently. A call of a tool is recorded like
     /// any other that is refused.
-    async fn refuse_ambiguous(&self, caller: &Caller, ask: &Ask, why: Ambiguous) -> RpcError {
-        let error = CallError::new(Code::InvalidParams, format!("`params` of `{}`: {why}", ask.method));
-        if ask.method != Method::ToolsCall {
+    async fn refuse_ambiguous(&self, caller: &Caller, request: &ClientRequest, why: Ambiguous) -> RpcError {
+        let error = CallError::new(Code::InvalidParams, format!("`params` of `{}`: {why}", request.method));
+        if request.method != Method::ToolsCall {
             return RpcError::new(code::INVALID_PARAMS, &error.message);
         }
         let tool: Arc<str> =
-            ask.params.get("name").and_then(|name| name.to_text()).unwrap_or_default().into();
-        let correlation = correlation(ask);
+            request.params.get("name").and_then(|name| name.to_text()).unwrap_or_default().into();
+        let correlation = correlation(request);
         let call = Call {
             caller,
-            ask,
+            request,
             tool: Arc::clone(&tool),
             route: Err(error.clone()),
-            arguments: ask.params.get("arguments").unwrap_or(Raw::literal("{}")),
+            arguments: request.params.get("arguments").unwrap_or(Raw::literal("{}")),
             began: Instant::now(),
             correlation,
             trace: None,
             progress: None,
         };
-        self.0.chain.run(&call).await;
+        self.0.gate.run(&call).await;
         error.to_rpc(code::INVALID_PARAMS, None, ("tool", &tool), correlation)
     }
 
@@ -305,30 +305,30 @@ impl Gateway {
     async fn answer_parkable(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
         abilities: Abilities,
     ) -> Result<Spliced, RpcError> {
-        let Inner { parks, chain, .. } = &*self.0;
-        let subject = || Subject::of(caller.principal.as_str(), ask.method.as_str(), &ask.params);
-        let token = || ask.meta.progress_token.clone();
+        let Inner { parks, gate, .. } = &*self.0;
+        let subject = || SealedFor::of(caller.principal.as_str(), request.method.as_str(), &request.params);
+        let token = || request.meta.progress_token.clone();
         let way = progress.clone().map(|sink| ParkWay { sink, token: token() });
-        let state = ask.params.get("requestState").and_then(|state| state.to_text());
+        let state = request.params.get("requestState").and_then(|state| state.to_text());
         if let Some(state) = state.filter(|state| Seal::is_marked(state)) {
-            let responses = ask.params.get("inputResponses");
-            let resumed = parks.resume(&state, &subject(), responses, way.clone(), &chain.server_info).await;
+            let responses = request.params.get("inputResponses");
+            let resumed = parks.resume(&state, &subject(), responses, way.clone(), &gate.server_info).await;
             if let Some(outcome) = resumed {
                 return outcome;
             }
         }
         if !abilities.answers_any() {
-            return self.answer_here(caller, ask, progress).await;
+            return self.answer_here(caller, request, progress).await;
         }
-        let correlation = correlation(ask);
+        let correlation = correlation(request);
         let park = Arc::new(Park::new(abilities, correlation, way));
         let caller_here =
             Caller { questioner: Some(Questioner::parked(Arc::clone(&park))), ..caller.clone() };
-        let mut ask_here = ask.clone();
+        let mut ask_here = request.clone();
         ask_here.meta.correlation_id = Some(correlation.to_string());
         let progress = progress.map(|_| ProgressSink::parked(Arc::clone(&park)));
         let this = self.clone();
@@ -336,38 +336,42 @@ impl Gateway {
             let answering = pin!(this.answer_here(&caller_here, &ask_here, progress));
             this.guarded(&ask_here, answering).await
         });
-        parks.begin(park, work, subject, &chain.server_info).await
+        parks.begin(park, work, subject, &gate.server_info).await
     }
 
     /// Answers one request, from its beginning to its end.
     async fn answer_here(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        match (&ask.method, caller.era()) {
-            (Method::ToolsCall, _) => self.call_tool(caller, ask, progress).await,
-            (Method::ToolsList, _) => self.answer_list(caller, ask).await,
+        match (&request.method, caller.era()) {
+            (Method::ToolsCall, _) => self.call_tool(caller, request, progress).await,
+            (Method::ToolsList, _) => self.answer_list(caller, request).await,
             (Method::Discover, Era::Modern) => {
                 // What servers have is known when they have come up.
                 self.wait_for_servers().await;
                 Ok(self.0.discover())
             }
             (method, era) if !self.serves(era, method) => Err(not_offered(method)),
-            (Method::PromptsGet, _) => Box::pin(self.get_prompt(caller, ask, progress)).await,
-            (Method::ResourcesRead, _) => Box::pin(self.read_resource(caller, ask, progress)).await,
-            (Method::Complete, _) => Box::pin(self.complete(caller, ask, progress)).await,
+            (Method::PromptsGet, _) => Box::pin(self.get_prompt(caller, request, progress)).await,
+            (Method::ResourcesRead, _) => Box::pin(self.read_resource(caller, request, progress)).await,
+            (Method::Complete, _) => Box::pin(self.complete(caller, request, progress)).await,
             (Method::TasksGet | Method::TasksUpdate | Method::TasksCancel, Era::Modern) => {
-                Box::pin(self.ask_task(caller, ask, progress)).await
+                Box::pin(self.ask_task(caller, request, progress)).await
             }
-            (Method::Listen, Era::Modern) => Box::pin(self.listen(caller, ask, progress)).await,
-            (Method::SetLevel, Era::Legacy) => Box::pin(self.set_level(caller, ask)).await,
-            (Method::Subscribe, Era::Legacy) => Box::pin(self.subscribe(caller, ask)).await,
-            (Method::Unsubscribe, Era::Legacy) => self.unsubscribe(caller, ask),
-            (Method::PromptsList, _) => self.list_merged(caller, ask, |catalog| &catalog.prompts).await,
-            (Method::ResourcesList, _) => self.list_merged(caller, ask, |catalog| &catalog.resources).await,
-            (Method::TemplatesList, _) => self.list_merged(caller, ask, |catalog| &catalog.templates).await,
+            (Method::Listen, Era::Modern) => Box::pin(self.listen(caller, request, progress)).await,
+            (Method::SetLevel, Era::Legacy) => Box::pin(self.set_level(caller, request)).await,
+            (Method::Subscribe, Era::Legacy) => Box::pin(self.subscribe(caller, request)).await,
+            (Method::Unsubscribe, Era::Legacy) => self.unsubscribe(caller, request),
+            (Method::PromptsList, _) => self.list_merged(caller, request, |catalog| &catalog.prompts).await,
+            (Method::ResourcesList, _) => {
+                self.list_merged(caller, request, |catalog| &catalog.resources).await
+            }
+            (Method::TemplatesList, _) => {
+                self.list_merged(caller, request, |catalog| &catalog.templates).await
+            }
             (method, _) => Err(not_offered(method)),
         }
     }
@@ -467,17 +471,17 @@ impl Gateway {
 
     /// Where everything that happens is told.
     pub fn events(&self) -> &Bus {
-        &self.0.chain.bus
+        &self.0.gate.bus
     }
 
-    async fn answer_list(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
-        let cursor = self.cursor(ask).await?;
+    async fn answer_list(&self, caller: &Caller, request: &ClientRequest) -> Result<Spliced, RpcError> {
+        let cursor = self.cursor(request).await?;
         self.0.catalog.load().list(caller.revision, cursor.as_deref()).ok_or_else(foreign_cursor)
     }
 
     /// Where a list is to go on. One that begins waits for servers that are starting.
-    pub(crate) async fn cursor(&self, ask: &Ask) -> Result<Option<String>, RpcError> {
-        match ask.params.get("cursor").filter(|cursor| !cursor.is_null()) {
+    pub(crate) async fn cursor(&self, request: &ClientRequest) -> Result<Option<String>, RpcError> {
+        match request.params.get("cursor").filter(|cursor| !cursor.is_null()) {
             Some(cursor) => cursor.to_text().map(Some).ok_or_else(foreign_cursor),
             None => {
                 self.wait_for_servers().await;
@@ -489,10 +493,10 @@ impl Gateway {
     async fn call_tool(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        let Some(tool) = ask.params.get("name").and_then(|name| name.to_text()) else {
+        let Some(tool) = request.params.get("name").and_then(|name| name.to_text()) else {
             return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be the name of a tool"));
         };
         let mut route = self.0.catalog.load().route(&tool).cloned();
@@ -501,36 +505,36 @@ impl Gateway {
             route = Box::pin(self.wait_for(Some(&tool), |catalog| catalog.route(&tool).cloned())).await;
         }
         let route = route.ok_or_else(|| self.0.why_unknown("tool", &tool));
-        let correlation = correlation(ask);
+        let correlation = correlation(request);
         let span = tracing::debug_span!(
             "call", correlationId = %correlation, %tool, principal = %caller.principal,
             traceId = Empty, spanId = Empty, parentSpanId = Empty,
         );
         let call = Call {
             caller,
-            ask,
+            request,
             tool: route.as_ref().map_or_else(|_| tool.as_str().into(), |route| Arc::clone(&route.name)),
             route,
-            arguments: ask.params.get("arguments").unwrap_or(Raw::literal("{}")),
+            arguments: request.params.get("arguments").unwrap_or(Raw::literal("{}")),
             began: Instant::now(),
             correlation,
-            trace: Trace::of(&span, &ask.meta, correlation),
+            trace: Trace::of(&span, &request.meta, correlation),
             progress,
         };
         // Pinned where it is made, here and wherever a span is around much: an instrumented future is moved twice.
-        let outcome = pin!(self.0.chain.run(&call)).instrument(span).await;
+        let outcome = pin!(self.0.gate.run(&call)).instrument(span).await;
         let outcome = match outcome {
             Outcome::Result(result, reply) if reply.is_task() => self.0.offer_task(&call, &result),
             outcome => outcome,
         };
-        self.0.chain.answer(&call, outcome)
+        self.0.gate.answer(&call, outcome)
     }
 }
 
 impl Inner {
     /// Since the start, by the monotonic clock.
     pub(crate) fn uptime(&self) -> Duration {
-        self.chain.clock.monotonic().saturating_sub(self.boot)
+        self.gate.clock.monotonic().saturating_sub(self.boot)
     }
 
     fn discover(&self) -> Spliced {
@@ -575,11 +579,11 @@ impl Inner {
         let why = owner.and_then(|owner| {
             let server = owner.name();
             let (code, words) = match owner.state() {
-                State::Restarting(outage) if outage.lasting && outage.last.is_none() => {
+                UpstreamState::Restarting(outage) if outage.lasting && outage.last.is_none() => {
                     let words = format!("is not known: server `{server}` is down: {}", outage.reason);
                     (Code::ProviderInitFailed, words)
                 }
-                State::Restarting(outage) => {
+                UpstreamState::Restarting(outage) => {
                     let age = outage.since.elapsed();
                     let code = match outage.may_bring() && age < INIT_TIMEOUT {
                         true => Code::RestartInProgress,
@@ -593,14 +597,14 @@ impl Inner {
                     );
                     (code, words)
                 }
-                State::Failed(failure) => {
+                UpstreamState::Failed(failure) => {
                     let code = match failure.stage {
                         FailureStage::Sandbox => Code::SandboxUnavailable,
                         FailureStage::Init | FailureStage::Crashed => Code::ProviderInitFailed,
                     };
                     (code, format!("is not known: server `{server}` does not serve: {}", failure.reason))
                 }
-                State::Starting { since, .. } => {
+                UpstreamState::Starting { since, .. } => {
                     let age = since.elapsed().as_secs();
                     let words = format!("is not known yet: server `{server}` is still starting after {age} s");
                     (Code::ProviderUnavailable, words)
@@ -632,7 +636,7 @@ impl Inner {
         let upstreams = self.upstreams.read().clone();
         let natives = self.natives.lock().clone();
         let before = self.catalog.load_full();
-        let info = &self.chain.server_info;
+        let info = &self.gate.server_info;
         let after =
             Arc::new(Catalog::of(shape(&self.settings), &natives, &upstreams, &self.queues, info, &before));
         let changed = after.changed(&before);

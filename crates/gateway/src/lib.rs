@@ -14,17 +14,19 @@ pub mod panics;
 mod relay;
 mod surface;
 
-pub use dialogue::questioner::{Desk, Outlet, Questioner};
 pub use bridgehead_events as events;
-pub use bridgehead_upstream::{Followed, Follower, LineSink, LineSource, Lists, LogLine, Record, Registry};
+pub use bridgehead_upstream::{
+    Followed, Follower, LineSink, LineSource, Lists, LogLine, Registry, ServerRecord,
+};
 pub use bridgehead_wire::{Code, Shape};
-pub use caller::{Ask, Caller, Principal, ProgressSink, Transport};
+pub use caller::{Caller, ClientRequest, Principal, ProgressSink, Transport};
+pub use catalog::native::{NativeTool, Need, RegisterError, ToolContext, ToolFailure};
+pub use catalog::offers::may_offer;
+pub use catalog::similar::similar;
+pub use dialogue::questioner::{OpenQuestions, Outlet, Questioner};
 pub use error::CallError;
 pub use feeds::{Feed, Feeds};
 pub use gateway::{Gateway, OfferedTool, Options};
-pub use life::{CancelReason, ReloadReport};
-pub use catalog::native::{NativeTool, Need, RegisterError, ToolContext, ToolFailure};
-pub use catalog::offers::may_offer;
 pub use life::session::Session;
-pub use catalog::similar::similar;
 pub use life::status::{Reload, ServerState, ServerStatus, Status};
+pub use life::{CancelReason, ReloadReport};

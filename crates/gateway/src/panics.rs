@@ -13,7 +13,7 @@ use std::pin::Pin;
 use bridgehead_wire::{Code, RpcError, Spliced, code};
 use futures_util::FutureExt;
 
-use crate::caller::Ask;
+use crate::caller::ClientRequest;
 use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::surface::correlation;
@@ -52,7 +52,7 @@ impl Gateway {
     /// Takes note of a panic in the code that serves clients around the gateway: it is logged, and
     /// [`panicked`](Self::panicked) resolves.
     pub fn report_panic(&self, panic: &(dyn Any + Send)) {
-        self.inner().chain.logger.tell(|| {
+        self.inner().gate.logger.tell(|| {
             tracing::error!(panic = words(panic), "serving a client panicked");
         });
         self.inner().panicked.cancel();
@@ -61,19 +61,19 @@ impl Gateway {
     /// What the request comes to, a panic on the way included.
     pub(crate) async fn guarded(
         &self,
-        ask: &Ask,
+        request: &ClientRequest,
         // Pinned by whoever made it: moved in here, it would make the future of every request twice as large.
         answering: Pin<&mut impl Future<Output = Result<Spliced, RpcError>>>,
     ) -> Result<Spliced, RpcError> {
         match AssertUnwindSafe(answering).catch_unwind().await {
             Ok(outcome) => outcome,
-            Err(panic) => Err(self.answer_panic(ask, &*panic)),
+            Err(panic) => Err(self.answer_panic(request, &*panic)),
         }
     }
 
-    fn answer_panic(&self, ask: &Ask, panic: &(dyn Any + Send)) -> RpcError {
-        let (method, id) = (ask.method.as_str(), correlation(ask));
-        self.inner().chain.logger.tell(|| {
+    fn answer_panic(&self, request: &ClientRequest, panic: &(dyn Any + Send)) -> RpcError {
+        let (method, id) = (request.method.as_str(), correlation(request));
+        self.inner().gate.logger.tell(|| {
             tracing::error!(correlationId = %id, method, panic = words(panic), "answering a request panicked");
         });
         self.inner().panicked.cancel();

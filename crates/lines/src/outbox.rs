@@ -49,7 +49,7 @@ pub struct Full;
 #[derive(Debug)]
 pub struct Outbox {
     bounds: Bounds,
-    state: Mutex<State>,
+    state: Mutex<Buffered>,
     filled: Notify,
     drained: Notify,
     /// The writer has stopped; nothing more can be sent.
@@ -57,7 +57,7 @@ pub struct Outbox {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Buffered {
     buffer: BytesMut,
     /// Messages in the buffer.
     messages: usize,
@@ -68,7 +68,7 @@ struct State {
     closing: bool,
 }
 
-impl State {
+impl Buffered {
     fn has_room(&self, bounds: Bounds) -> bool {
         self.buffer.len() + self.writing < bounds.bytes
             && self.messages + self.writing_messages < bounds.messages

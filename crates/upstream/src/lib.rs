@@ -17,17 +17,20 @@ pub use bridgehead_process::{
     Confinement as AskedConfinement, Containment, Effective, Enforced, ProcessView,
 };
 pub use catalog::{Features, Item, Items, Listing, Lists, OutputError, Tool};
-pub use server::core::{Hold, Watch};
-pub use server::crash::{Crash, CrashReason};
-pub use sharing::leases::{Keeper, Lease, Reason};
-pub use link::{Event, Exchange, Link, LinkError, Mirror, Purpose, stamp_modern};
 pub use link::negotiate::Peer;
 pub use link::notice::{Notice, NoticeSink, Origin};
+pub use link::{Event, Exchange, Link, LinkError, Mirror, Purpose, stamp_modern};
+pub use server::core::{Hold, Watch};
+pub use server::crash::{Crash, CrashReason};
 pub use server::policy::{Delays, RestartPolicy};
-pub use sharing::pool::OneShot;
-pub use server::record::{Facts, Followed, Follower, Initialisation, LineSink, LineSource, LogLine, Record, Records};
-pub use sharing::registry::Registry;
-pub use server::{
-    Acquired, Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, State, Surroundings, Unavailable, Upstream,
+pub use server::record::{
+    Facts, Followed, Follower, Initialisation, LineSink, LineSource, LogLine, ServerRecord, ServerRecords,
 };
+pub use server::{
+    Acquired, Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, Surroundings, Unavailable, Upstream,
+    UpstreamState,
+};
+pub use sharing::leases::{Keeper, Lease, Reason};
+pub use sharing::pool::OneShot;
+pub use sharing::registry::Registry;
 pub use transport::relay;

@@ -15,13 +15,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::server::core::Core;
-use crate::sharing::key::{Key, Scope};
 use crate::link::Link;
 use crate::link::negotiate::Peer;
-use crate::server::policy::RestartPolicy;
-use crate::server::record::Records;
 use crate::server::Surroundings;
+use crate::server::core::Core;
+use crate::server::policy::RestartPolicy;
+use crate::server::record::ServerRecords;
+use crate::sharing::key::{Key, Scope};
 
 pub(crate) fn surroundings() -> Surroundings {
     Surroundings {
@@ -31,7 +31,7 @@ pub(crate) fn surroundings() -> Surroundings {
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),
         bus: Bus::new(Arc::new(SystemClock::default())),
-        records: Records::default(),
+        records: ServerRecords::default(),
         shelf: None,
         policy: RestartPolicy::REGISTRY,
     }

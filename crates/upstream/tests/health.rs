@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bridgehead_config::HealthProbe;
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply};
-use bridgehead_upstream::{State, Upstream};
+use bridgehead_upstream::{Upstream, UpstreamState};
 use parking_lot::Mutex;
 use remote::{Running, legacy, modern};
 use serde_json::json;
@@ -59,7 +59,7 @@ impl Lines {
     }
 }
 
-async fn becomes(upstream: &Upstream, wanted: impl FnMut(&State) -> bool) -> State {
+async fn becomes(upstream: &Upstream, wanted: impl FnMut(&UpstreamState) -> bool) -> UpstreamState {
     let mut states = upstream.watch();
     let found = tokio::time::timeout(Duration::from_secs(60), states.wait_for(wanted)).await;
     found.unwrap().unwrap().clone()
@@ -105,9 +105,9 @@ async fn failed_probes_are_errors_and_restarts_are_warnings() {
     assert_eq!(lines.levels("restart scheduled"), [""; 0], "nothing has happened yet");
     // The list is refused to one probe of two.
     well.store(false, Ordering::SeqCst);
-    becomes(&running.upstream, |state| matches!(state, State::Restarting(_))).await;
+    becomes(&running.upstream, |state| matches!(state, UpstreamState::Restarting(_))).await;
     well.store(true, Ordering::SeqCst);
-    becomes(&running.upstream, |state| matches!(state, State::Ready(_))).await;
+    becomes(&running.upstream, |state| matches!(state, UpstreamState::Ready(_))).await;
     assert_eq!(lines.levels("health probe failed server="), ["ERROR"], "while it runs");
     assert_eq!(lines.levels(" lost server="), ["WARN"]);
     assert_eq!(lines.levels("restart scheduled"), ["WARN"]);
@@ -117,7 +117,8 @@ async fn failed_probes_are_errors_and_restarts_are_warnings() {
     let running = Running::start(&peer, |_, _| {});
     running.ready().await;
     assert!(running.upstream.restart());
-    becomes(&running.upstream, |state| matches!(state, State::Ready(ready) if ready.restarts == 1)).await;
+    becomes(&running.upstream, |state| matches!(state, UpstreamState::Ready(ready) if ready.restarts == 1))
+        .await;
     assert_eq!(lines.levels("restarts as asked"), ["WARN"]);
     assert_eq!(lines.levels("restart scheduled"), ["WARN"]);
     assert_eq!(lines.levels("health probe failed"), [""; 0]);
@@ -161,7 +162,7 @@ async fn a_server_is_probed_as_configured() {
         peer.until("a second probe", |peer| total(counts(peer)) > total(at_start)).await;
         let more: Vec<usize> = counts(&peer).iter().zip(at_start).map(|(now, before)| now - before).collect();
         assert_eq!(more, probes, "{is_modern} {choice:?} while it runs");
-        assert!(matches!(running.upstream.state(), State::Ready(_)));
+        assert!(matches!(running.upstream.state(), UpstreamState::Ready(_)));
         running.end().await;
     }
 }
@@ -184,7 +185,7 @@ async fn the_tool_list_is_the_fallback() {
         })
         .await;
         assert_eq!(ready.restarts, 0, "it is well, hanging {hangs}");
-        assert!(matches!(running.upstream.state(), State::Ready(ready) if ready.restarts == 0));
+        assert!(matches!(running.upstream.state(), UpstreamState::Ready(ready) if ready.restarts == 0));
         running.end().await;
     }
     let lists = AtomicUsize::new(0);

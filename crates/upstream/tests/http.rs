@@ -11,7 +11,7 @@ use std::time::Duration;
 use bridgehead_config::{EraChoice, Secret, Transport};
 use bridgehead_testkit::Standstill;
 use bridgehead_testkit::peer::{Asked, Part, Peer, chunk, event, json_reply, last_chunk, reply, stream_head};
-use bridgehead_upstream::{Event, LinkError, Mirror, Purpose, State, Unavailable};
+use bridgehead_upstream::{Event, LinkError, Mirror, Purpose, Unavailable, UpstreamState};
 use bridgehead_wire::{Abilities, Method, Object, Raw, Revision, Spliced};
 use remote::{Running, call, legacy, modern, open, result};
 use serde_json::json;
@@ -203,7 +203,7 @@ async fn an_attempt_has_a_bound_of_its_own() {
     assert!(matches!(refused, Unavailable::StillStarting(_)), "{refused}");
     assert!(refused.to_string().contains("still starting after 60 s"), "{refused}");
     tokio::time::sleep_until(began + Duration::from_secs(170)).await;
-    assert!(matches!(running.upstream.state(), State::Starting { .. }));
+    assert!(matches!(running.upstream.state(), UpstreamState::Starting { .. }));
     let still = Standstill::begin();
     lists.send_replace(true);
     let ready = running.ready().await;
@@ -461,7 +461,7 @@ async fn an_era_may_be_configured() {
     let running = Running::start(&peer, |server, _| server.era = EraChoice::Modern);
     let reason = running.outage().await;
     assert!(reason.contains("refused the request (400"), "{reason}");
-    assert!(matches!(running.upstream.state(), State::Restarting(_)));
+    assert!(matches!(running.upstream.state(), UpstreamState::Restarting(_)));
     running.end().await;
     assert_eq!(peer.asked_for("initialize").len(), 1);
 }

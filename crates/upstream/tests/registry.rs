@@ -11,8 +11,8 @@ use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, Server, Stdio};
 use bridgehead_events::{Bus, Delivery, InitOutcome, Subscription, Topic};
 use bridgehead_testkit::{Behaviour, Initialize, LeakCheck, Mock, Probe};
 use bridgehead_upstream::{
-    Event, Exchange, Lease, ProcessView, Purpose, Registry, RestartPolicy, State, Surroundings, Unavailable,
-    Upstream,
+    Event, Exchange, Lease, ProcessView, Purpose, Registry, RestartPolicy, Surroundings, Unavailable,
+    Upstream, UpstreamState,
 };
 use bridgehead_wire::{Abilities, Method, Raw, Spliced};
 use serde_json::json;
@@ -58,7 +58,7 @@ fn surroundings() -> Surroundings {
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),
         bus: Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
-        records: bridgehead_upstream::Records::default(),
+        records: bridgehead_upstream::ServerRecords::default(),
         shelf: None,
         policy: RestartPolicy::REGISTRY,
     }
@@ -85,7 +85,7 @@ async fn pid(upstream: &Upstream) -> u32 {
     upstream.acquire(soon()).await.unwrap().pid.unwrap()
 }
 
-async fn becomes(upstream: &Upstream, wanted: impl FnMut(&State) -> bool) -> State {
+async fn becomes(upstream: &Upstream, wanted: impl FnMut(&UpstreamState) -> bool) -> UpstreamState {
     let mut states = upstream.watch();
     let found = tokio::time::timeout(Duration::from_secs(60), states.wait_for(wanted)).await;
     found.unwrap().unwrap().clone()
@@ -177,7 +177,7 @@ async fn the_last_to_leave_stops_the_process() {
     let [first, second, third] = std::array::from_fn(|_| world.attach(&server));
     let running = pid(&first).await;
     first.stop().await;
-    assert!(matches!(first.state(), State::Stopped));
+    assert!(matches!(first.state(), UpstreamState::Stopped));
     assert!(matches!(first.acquire(soon()).await, Err(Unavailable::Stopped)));
     assert!(!first.restart(), "nobody restarts what he has left");
     drop(second);
@@ -233,14 +233,14 @@ async fn everybody_attached_is_told() {
     let mut heard = [here.bus.subscribe(64), there.bus.subscribe(64)];
     let one = world.registry.attach(world.server("one", &mock()), here.clone());
     let two = world.registry.attach(world.server("two", &mock()), there.clone());
-    becomes(&one, |state| matches!(state, State::Ready(_))).await;
+    becomes(&one, |state| matches!(state, UpstreamState::Ready(_))).await;
     here.changed.notified().await;
     there.changed.notified().await;
     assert_eq!(told(&mut heard[0], Topic::InitFinished), ["one"]);
     assert_eq!(told(&mut heard[1], Topic::InitFinished), ["two"]);
     two.stop().await;
     assert!(one.restart());
-    becomes(&one, |state| matches!(state, State::Ready(ready) if ready.restarts == 1)).await;
+    becomes(&one, |state| matches!(state, UpstreamState::Ready(ready) if ready.restarts == 1)).await;
     assert_eq!(told(&mut heard[0], Topic::Reconnected), ["one"]);
     assert!(told(&mut heard[1], Topic::Reconnected).is_empty(), "who has left hears no more");
     world.end().await;
@@ -283,7 +283,7 @@ async fn waiters_fail_together_and_recover_together() {
     // The attempts so far were at 0, 0, 1, 3, 8, 18 and 48 s; the next one, at 108 s, is awaited in real time.
     tokio::time::advance(Duration::from_secs(42)).await;
     tokio::time::resume();
-    becomes(&late, |state| matches!(state, State::Ready(_))).await;
+    becomes(&late, |state| matches!(state, UpstreamState::Ready(_))).await;
     for upstream in upstreams.iter().chain([&late]) {
         assert!(upstream.acquire(soon()).await.is_ok());
     }
@@ -315,15 +315,15 @@ async fn initialisations_are_recorded() {
     let world = World::new();
     let upstream = world.attach(&world.server("s", &mock()));
     assert_eq!(upstream.record().facts().last_init, None);
-    becomes(&upstream, |state| matches!(state, State::Ready(_))).await;
+    becomes(&upstream, |state| matches!(state, UpstreamState::Ready(_))).await;
     let first = upstream.record().facts().last_init.unwrap();
     assert_eq!((first.outcome, first.tools, &first.error), (InitOutcome::Ready, 1, &None));
     upstream.restart();
-    becomes(&upstream, |state| matches!(state, State::Ready(ready) if ready.restarts == 1)).await;
+    becomes(&upstream, |state| matches!(state, UpstreamState::Ready(ready) if ready.restarts == 1)).await;
     let second = upstream.record().facts().last_init.unwrap();
     assert!(second.time > first.time && second.outcome == InitOutcome::Ready);
     let missing = world.attach(&missing_program());
-    becomes(&missing, |state| matches!(state, State::Restarting(_))).await;
+    becomes(&missing, |state| matches!(state, UpstreamState::Restarting(_))).await;
     let failed = missing.record().facts().last_init.unwrap();
     assert_eq!((failed.outcome, failed.tools), (InitOutcome::Failed, 0));
     assert!(failed.error.unwrap().contains("no-such-program"));
@@ -355,7 +355,7 @@ async fn servers_that_hang_at_their_start_hold_up_no_other() {
         assert!(served.is_ok(), "{init_concurrency} at a time: {:?}", served.err());
         for hangs in &hanging {
             let state = hangs.state();
-            assert!(matches!(state, State::Starting { .. }), "{}: {state:?}", hangs.name());
+            assert!(matches!(state, UpstreamState::Starting { .. }), "{}: {state:?}", hangs.name());
         }
         let all_back = async {
             while around.warm_up.available_permits() != init_concurrency {
@@ -377,10 +377,10 @@ async fn processes_are_launched_in_turn() {
     let far = Launch::Remote(Remote::new("http://127.0.0.1:1/".parse().unwrap()));
     let far = Server::new("far".parse().unwrap(), far, &GatewaySettings::default());
     let far = world.registry.attach(far, around.clone());
-    becomes(&far, |state| matches!(state, State::Restarting(_))).await;
-    assert!(matches!(upstream.state(), State::Starting { .. }), "no turn, no process");
+    becomes(&far, |state| matches!(state, UpstreamState::Restarting(_))).await;
+    assert!(matches!(upstream.state(), UpstreamState::Starting { .. }), "no turn, no process");
     around.warm_up.add_permits(1);
-    becomes(&upstream, |state| matches!(state, State::Ready(_))).await;
+    becomes(&upstream, |state| matches!(state, UpstreamState::Ready(_))).await;
     assert_eq!(around.warm_up.available_permits(), 1);
     world.end().await;
 }
@@ -423,11 +423,11 @@ async fn halted(world: &World, server: &Server) -> (Upstream, u32) {
 }
 
 async fn is_replaced(upstream: &Upstream, pid: u32) -> String {
-    let lost = becomes(upstream, |state| matches!(state, State::Restarting(_))).await;
+    let lost = becomes(upstream, |state| matches!(state, UpstreamState::Restarting(_))).await;
     tokio::time::resume();
-    becomes(upstream, |state| matches!(state, State::Ready(ready) if ready.pid != Some(pid))).await;
+    becomes(upstream, |state| matches!(state, UpstreamState::Ready(ready) if ready.pid != Some(pid))).await;
     assert!(is_gone(pid));
-    let State::Restarting(outage) = lost else { unreachable!() };
+    let UpstreamState::Restarting(outage) = lost else { unreachable!() };
     outage.reason.clone()
 }
 

@@ -11,7 +11,7 @@ use bridgehead_config::{GatewaySettings, HealthProbe, Launch, Remote, Secret, Se
 use bridgehead_events::{Bus, Delivery, Event, Subscription, Topic};
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply};
 use bridgehead_testkit::{Behaviour, Crash, LeakCheck, Mock, Standstill};
-use bridgehead_upstream::{Registry, RestartPolicy, State, Surroundings, Upstream};
+use bridgehead_upstream::{Registry, RestartPolicy, Surroundings, Upstream, UpstreamState};
 use remote::{Running, legacy, modern};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn watch(server: Server) -> Watched {
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),
         bus,
-        records: bridgehead_upstream::Records::default(),
+        records: bridgehead_upstream::ServerRecords::default(),
         shelf: None,
         policy: RestartPolicy::REGISTRY,
     };
@@ -122,13 +122,13 @@ async fn restarts_come_after_their_delays() {
 }
 
 fn pid(upstream: &Upstream) -> Pid {
-    let State::Ready(ready) = upstream.state() else { panic!("{:?}", upstream.state()) };
+    let UpstreamState::Ready(ready) = upstream.state() else { panic!("{:?}", upstream.state()) };
     Pid::from_raw(i32::try_from(ready.pid.unwrap()).unwrap()).unwrap()
 }
 
 async fn ready(upstream: &Upstream) {
     let mut states = upstream.watch();
-    let ready = states.wait_for(|state| matches!(state, State::Ready(_)));
+    let ready = states.wait_for(|state| matches!(state, UpstreamState::Ready(_)));
     tokio::time::timeout(Duration::from_secs(60), ready).await.unwrap().unwrap();
 }
 
@@ -257,7 +257,7 @@ async fn a_loss_and_a_return_are_told() {
     let first = watched.until(Topic::ToolsDiscovered).await["correlationId"].clone();
     ready(&watched.upstream).await;
     let before = pid(&watched.upstream);
-    let State::Ready(now) = watched.upstream.state() else { unreachable!() };
+    let UpstreamState::Ready(now) = watched.upstream.state() else { unreachable!() };
     remote::call(&now, "die").await.unwrap_err();
     let told = watched.all_until(Topic::Reconnected).await;
     let topics: Vec<&str> = told.iter().map(|event| event["topic"].as_str().unwrap()).collect();
@@ -341,7 +341,7 @@ async fn a_server_that_fails_its_first_probe_offers_nothing() {
     .await;
     let running = Running::start(&peer, |_, _| {});
     running.upstream.settled().await;
-    let State::Restarting(outage) = running.upstream.state() else {
+    let UpstreamState::Restarting(outage) = running.upstream.state() else {
         panic!("{:?}", running.upstream.state())
     };
     assert!(outage.reason.starts_with("its health probe failed: "), "{}", outage.reason);

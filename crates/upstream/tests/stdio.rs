@@ -9,7 +9,7 @@ use std::time::Duration;
 use bridgehead_config::{GatewaySettings, Launch, Server, Stdio};
 use bridgehead_testkit::{Behaviour, LeakCheck, Mock, Probe, Tool};
 use bridgehead_upstream::{
-    Event, Exchange, Purpose, Ready, RestartPolicy, State, Surroundings, Unavailable, Upstream,
+    Event, Exchange, Purpose, Ready, RestartPolicy, Surroundings, Unavailable, Upstream, UpstreamState,
 };
 use bridgehead_wire::{Method, Raw, Revision, Spliced};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn surroundings(environment: BTreeMap<String, String>) -> Surroundings {
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),
         bus: bridgehead_events::Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
-        records: bridgehead_upstream::Records::default(),
+        records: bridgehead_upstream::ServerRecords::default(),
         shelf: None,
         policy: RestartPolicy::REGISTRY,
     }
@@ -60,7 +60,7 @@ impl Running {
     async fn ready(&self) -> Arc<Ready> {
         self.upstream.settled().await;
         match self.upstream.state() {
-            State::Ready(ready) => ready,
+            UpstreamState::Ready(ready) => ready,
             other => panic!("not ready: {other:?}"),
         }
     }
@@ -140,8 +140,8 @@ async fn a_crash_is_told_with_status_and_stderr() {
     assert!(error.contains("exit status 3") && error.contains("about to go"), "{error}");
     assert!(!error.contains("hunter2"), "{error}");
     let mut states = running.upstream.watch();
-    let down = states.wait_for(|state| matches!(state, State::Restarting(_))).await.unwrap().clone();
-    let State::Restarting(outage) = down else { unreachable!() };
+    let down = states.wait_for(|state| matches!(state, UpstreamState::Restarting(_))).await.unwrap().clone();
+    let UpstreamState::Restarting(outage) = down else { unreachable!() };
     assert!(outage.reason.contains("exit status 3"), "{}", outage.reason);
     assert_eq!(outage.last.as_ref().map(|last| last.tools.len()), Some(1), "what it offered is remembered");
     let later = open(&ready, "die", json!({})).await.answer().await;
@@ -231,7 +231,7 @@ async fn servers_that_do_not_come_up_say_why() {
     let reason = async |mock: &Mock| {
         let running = Running::start(mock);
         running.upstream.settled().await;
-        let State::Restarting(outage) = running.upstream.state() else {
+        let UpstreamState::Restarting(outage) = running.upstream.state() else {
             panic!("{:?}", running.upstream.state())
         };
         running.end().await;
@@ -254,7 +254,7 @@ async fn a_command_that_does_not_exist_is_named() {
     let path = [("PATH".to_owned(), "/usr/bin".to_owned())].into();
     let upstream = Upstream::start(server, surroundings(path));
     upstream.settled().await;
-    let State::Restarting(outage) = upstream.state() else { panic!() };
+    let UpstreamState::Restarting(outage) = upstream.state() else { panic!() };
     assert!(outage.reason.contains("no-such-program-here"), "{}", outage.reason);
     upstream.stop().await;
     leaks.assert_clean().await;
@@ -273,7 +273,8 @@ async fn all_pages_are_read_and_changes_are_followed() {
     assert_eq!(ready.tools.len(), 11);
     call(&ready, "grow").await.unwrap();
     let mut states = running.upstream.watch();
-    let grown = |state: &State| matches!(state, State::Ready(ready) if ready.tools.len() == 12);
+    let grown =
+        |state: &UpstreamState| matches!(state, UpstreamState::Ready(ready) if ready.tools.len() == 12);
     tokio::time::timeout(Duration::from_secs(60), states.wait_for(grown)).await.unwrap().unwrap();
     running.end().await;
 }
@@ -297,7 +298,7 @@ async fn a_killed_server_comes_back_with_its_tools() {
         let pid = rustix::process::Pid::from_raw(i32::try_from(ready.pid.unwrap()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         let mut states = running.upstream.watch();
-        states.wait_for(|state| matches!(state, State::Restarting(_))).await.unwrap();
+        states.wait_for(|state| matches!(state, UpstreamState::Restarting(_))).await.unwrap();
         let again = running.upstream.acquire(Instant::now() + Duration::from_secs(60)).await.unwrap();
         assert_ne!(again.pid, ready.pid);
         assert_eq!((again.tools.len(), again.restarts), (1, round));
@@ -321,7 +322,7 @@ async fn a_server_that_dies_while_it_lists_comes_back() {
     let pid = rustix::process::Pid::from_raw(i32::try_from(ready.pid.unwrap()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let mut states = running.upstream.watch();
-    let seen = states.wait_for(|state| matches!(state, State::Restarting(_)));
+    let seen = states.wait_for(|state| matches!(state, UpstreamState::Restarting(_)));
     tokio::time::timeout(Duration::from_secs(60), seen).await.expect("the end is seen").unwrap();
     let again = running.upstream.acquire(Instant::now() + Duration::from_secs(60)).await.unwrap();
     assert_ne!(again.pid, ready.pid);
@@ -334,7 +335,7 @@ async fn a_stopped_server_stays_stopped() {
     let running = Running::start(&Mock::legacy().tool("echo", Behaviour::Echo));
     running.ready().await;
     running.upstream.stop().await;
-    assert!(matches!(running.upstream.state(), State::Stopped));
+    assert!(matches!(running.upstream.state(), UpstreamState::Stopped));
     let refused = running.upstream.acquire(Instant::now() + Duration::from_secs(60)).await;
     assert!(matches!(refused, Err(Unavailable::Stopped)));
     let facts = running.upstream.record().facts();
@@ -348,7 +349,7 @@ async fn a_restart_can_be_asked_for() {
     let ready = running.ready().await;
     running.upstream.restart();
     let mut states = running.upstream.watch();
-    let renewed = |state: &State| matches!(state, State::Ready(now) if now.pid != ready.pid);
+    let renewed = |state: &UpstreamState| matches!(state, UpstreamState::Ready(now) if now.pid != ready.pid);
     tokio::time::timeout(Duration::from_secs(60), states.wait_for(renewed)).await.unwrap().unwrap();
     running.end().await;
 }
@@ -383,7 +384,7 @@ async fn a_failed_start_names_what_was_held_back() {
             Upstream::start(Server { restart: false, ..server }, surroundings(environment.clone()));
         async move {
             upstream.settled().await;
-            let State::Failed(failure) = upstream.state() else { panic!("{:?}", upstream.state()) };
+            let UpstreamState::Failed(failure) = upstream.state() else { panic!("{:?}", upstream.state()) };
             upstream.stop().await;
             failure.reason.clone()
         }
@@ -427,7 +428,7 @@ async fn waiting_ends_for_all_at_sixty_seconds() {
     assert_eq!(Instant::now(), before, "no waiting any more");
     assert!(refused.to_string().contains("100 s"), "{refused}");
     tokio::time::sleep(Duration::from_secs(3_600)).await;
-    let State::Restarting(outage) = upstream.state() else { panic!() };
+    let UpstreamState::Restarting(outage) = upstream.state() else { panic!() };
     assert!(outage.attempts > 50, "{}", outage.attempts);
     upstream.stop().await;
 }
@@ -439,7 +440,7 @@ async fn restart_can_be_off() {
     let upstream = Upstream::start(server, surroundings(BTreeMap::new()));
     let refused = upstream.acquire(Instant::now() + Duration::from_secs(60)).await.unwrap_err();
     assert!(matches!(refused, Unavailable::Failed(_)), "{refused}");
-    assert!(matches!(upstream.state(), State::Failed(_)));
+    assert!(matches!(upstream.state(), UpstreamState::Failed(_)));
     upstream.stop().await;
 }
 
@@ -478,8 +479,8 @@ async fn a_server_that_floods_requests_is_ended() {
     assert!(error.contains("it sends requests and does not read the answers"), "{error}");
     assert!(answered > 10, "{answered} calls of the other server");
     assert!(most < before + 64, "from {before} to {most} MB");
-    let down = states.wait_for(|state| matches!(state, State::Restarting(_))).await.unwrap().clone();
-    let State::Restarting(outage) = down else { unreachable!() };
+    let down = states.wait_for(|state| matches!(state, UpstreamState::Restarting(_))).await.unwrap().clone();
+    let UpstreamState::Restarting(outage) = down else { unreachable!() };
     assert!(outage.reason.contains("does not read the answers"), "{}", outage.reason);
     // Both look at the whole process, so that neither may still run.
     other.upstream.stop().await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bridgehead_config::{Secret, Transport};
 use bridgehead_testkit::{Behaviour, Carrier, Mock, Served, Tool};
-use bridgehead_upstream::{Event, LinkError, State};
+use bridgehead_upstream::{Event, LinkError, UpstreamState};
 use bridgehead_wire::Revision;
 use parking_lot::Mutex;
 use remote::{Running, call, open};
@@ -82,7 +82,7 @@ async fn every_behaviour(
     if legacy {
         call(&ready, "add").await.unwrap();
         let mut states = running.upstream.watch();
-        let has = |state: &State| matches!(state, State::Ready(ready) if ready.tools.iter().any(|tool| tool.name == "added"));
+        let has = |state: &UpstreamState| matches!(state, UpstreamState::Ready(ready) if ready.tools.iter().any(|tool| tool.name == "added"));
         tokio::time::timeout(Duration::from_secs(60), states.wait_for(has)).await.unwrap().unwrap();
     }
     running.end().await;

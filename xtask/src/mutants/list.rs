@@ -103,9 +103,9 @@ impl Group {
 /// Where every mutant is tried, not a sample of them. For the chain and the bootstrap that stands in place of branch
 /// coverage, which only a nightly compiler measures.
 pub(super) const EXHAUSTIVE: &[&str] = &[
-    "crates/gateway/src/chain/",
-    "crates/upstream/src/policy.rs",
-    "crates/upstream/src/health.rs",
+    "crates/gateway/src/gate/",
+    "crates/upstream/src/server/policy.rs",
+    "crates/upstream/src/server/health.rs",
     "crates/events/",
     "crates/bridgehead/src/server.rs",
     "crates/bridgehead/src/running.rs",

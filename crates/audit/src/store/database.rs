@@ -76,7 +76,7 @@ pub(crate) struct Blank {
 }
 
 /// A row in the line of a journal.
-struct Line<'a> {
+struct JournalLine<'a> {
     seq: u64,
     text: &'a [u8],
     head: Hash,
@@ -184,12 +184,12 @@ impl Database {
 
     /// The rows that are not here yet, and how long the lines are that they stand in. A line that is none ends them,
     /// and is an error where it is the first.
-    fn new_rows<'a>(&self, lines: &'a [u8]) -> Result<(Vec<Line<'a>>, usize), StoreError> {
+    fn new_rows<'a>(&self, lines: &'a [u8]) -> Result<(Vec<JournalLine<'a>>, usize), StoreError> {
         let (mut rows, mut length, mut last) = (Vec::new(), 0, self.last);
         // Every row passes here: looking at one byte after the other was 4 % of what a recorded call costs.
         for end in memchr::memchr_iter(b'\n', lines) {
             let line = &lines[length..=end];
-            let Some(row) = Line::read(line) else { break };
+            let Some(row) = JournalLine::read(line) else { break };
             length += line.len();
             // A journal outlives the transaction that brought it in.
             if row.seq > last {
@@ -204,7 +204,7 @@ impl Database {
         Ok((rows, length))
     }
 
-    fn write(&self, rows: &[Line<'_>]) -> Result<(), rusqlite::Error> {
+    fn write(&self, rows: &[JournalLine<'_>]) -> Result<(), rusqlite::Error> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -328,7 +328,7 @@ impl Database {
     }
 }
 
-impl<'a> Line<'a> {
+impl<'a> JournalLine<'a> {
     fn read(line: &'a [u8]) -> Option<Self> {
         let (RecordKind::Row, Some(head), text) = split_line(line)? else { return None };
         // What goes into a column of text must be text.

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 
+use super::commit_queue::{Heavy, Waiting};
 use super::database::{self, Blank, Database};
-use super::line::{Heavy, Waiting};
 use super::segment::Segment;
-use super::{Desk, Shared, StoreError, StoreOptions, files, lock_path, recover, retention};
+use super::{Shared, StoreError, StoreOptions, Writer, files, lock_path, recover, retention};
 use crate::Checkpoint;
-use crate::row::{Draft, Kind, Row};
+use crate::row::{Draft, Row, RowKind};
 
 /// How long exits may wait for a call that takes them along.
 const COME_BY: Duration = Duration::from_millis(20);
@@ -182,7 +182,7 @@ impl<'a> Keeper<'a> {
         }
         line.armed = true;
         let (refused, kept): (Vec<Waiting>, Vec<Waiting>) =
-            line.take().into_iter().partition(|row| row.draft.kind == Kind::Enter);
+            line.take().into_iter().partition(|row| row.draft.kind == RowKind::Enter);
         line.put_back(kept);
         drop(line);
         let reason: Arc<str> = "the disk of the audit folder does not answer".into();
@@ -192,7 +192,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// Does something with the segment while nobody writes.
-    fn alone<T>(&self, act: impl FnOnce(&mut Desk) -> T) -> T {
+    fn alone<T>(&self, act: impl FnOnce(&mut Writer) -> T) -> T {
         let counter = &self.shared.counter;
         loop {
             let mut line = counter.line.lock();
@@ -205,7 +205,7 @@ impl<'a> Keeper<'a> {
             self.watch_disk();
             std::thread::sleep(Duration::from_micros(200));
         }
-        let done = act(&mut self.shared.desk.lock());
+        let done = act(&mut self.shared.writer.lock());
         counter.line.lock().busy = false;
         counter.pass_on();
         done
@@ -258,7 +258,7 @@ impl<'a> Keeper<'a> {
     /// Begins the journal anew when it is long and all of it is in the database.
     fn renew_journal(&mut self) {
         let Some(mut database) = self.files.pop_back() else { return };
-        let renewed = self.alone(|desk| match &mut desk.segment {
+        let renewed = self.alone(|writer| match &mut writer.segment {
             // Whether something came in meanwhile is known for sure only now.
             Some(segment) if database.wants_journal() => segment.renew_journal(&mut database),
             _ => Ok(()),
@@ -278,16 +278,20 @@ impl<'a> Keeper<'a> {
         let options = &self.shared.options;
         let due = self.uncovered_since.is_some_and(|since| since.elapsed() >= options.checkpoint_after);
         if due {
-            self.alone(|desk| {
-                let Some(segment) = &mut desk.segment else { return };
-                desk.fresh.push(segment.checkpoint(false, options.clock.wall(), options.signer.as_ref()));
+            self.alone(|writer| {
+                let Some(segment) = &mut writer.segment else { return };
+                writer.fresh.push(segment.checkpoint(false, options.clock.wall(), options.signer.as_ref()));
                 self.shared.uncovered.store(0, Ordering::Relaxed);
             });
             self.uncovered_since = None;
         }
         // While somebody writes there is nothing to be had; the next time comes soon.
-        let fresh =
-            self.shared.desk.try_lock().map(|mut desk| std::mem::take(&mut desk.fresh)).unwrap_or_default();
+        let fresh = self
+            .shared
+            .writer
+            .try_lock()
+            .map(|mut writer| std::mem::take(&mut writer.fresh))
+            .unwrap_or_default();
         if let Some(database) = self.files.back_mut() {
             fresh.into_iter().for_each(|checkpoint| database.add(checkpoint));
         }
@@ -303,21 +307,21 @@ impl<'a> Keeper<'a> {
         }
         self.begun = Instant::now();
         let now = options.clock.wall();
-        let next = self.alone(|desk| {
-            let segment = desk.segment.as_ref().filter(|segment| segment.count() > 0)?;
+        let next = self.alone(|writer| {
+            let segment = writer.segment.as_ref().filter(|segment| segment.count() > 0)?;
             Some(segment.next_path(&options.folder))
         });
         let Some(path) = next else { return };
         let rotated = Blank::create(&path).and_then(|blank| {
-            self.alone(|desk| {
-                let Some(old) = &mut desk.segment else { return Ok(None) };
+            self.alone(|writer| {
+                let Some(old) = &mut writer.segment else { return Ok(None) };
                 let (next, database) = old.follow(blank, now)?;
-                desk.fresh.push(old.checkpoint(true, now, options.signer.as_ref()));
-                desk.segment = Some(next);
+                writer.fresh.push(old.checkpoint(true, now, options.signer.as_ref()));
+                writer.segment = Some(next);
                 // Of the old one, which went on growing until now.
                 self.shared.full.store(false, Ordering::Relaxed);
                 self.shared.uncovered.store(0, Ordering::Relaxed);
-                Ok(Some((database, std::mem::take(&mut desk.fresh))))
+                Ok(Some((database, std::mem::take(&mut writer.fresh))))
             })
         });
         match rotated {
@@ -402,8 +406,9 @@ impl<'a> Keeper<'a> {
     /// Brings in all that the journals have, ends what is open, and seals.
     fn finish_all(&mut self) -> Result<(), StoreError> {
         let options = &self.shared.options;
-        let (segment, open, fresh) =
-            self.alone(|desk| (desk.segment.take(), desk.open.numbers(), std::mem::take(&mut desk.fresh)));
+        let (segment, open, fresh) = self.alone(|writer| {
+            (writer.segment.take(), writer.open.numbers(), std::mem::take(&mut writer.fresh))
+        });
         let Some(mut segment) = segment else { return Ok(()) };
         if let Some(database) = self.files.back_mut() {
             fresh.into_iter().for_each(|checkpoint| database.add(checkpoint));
@@ -443,7 +448,7 @@ impl<'a> Keeper<'a> {
             }
         }
         let mut ends = ends(&enters, options.clock.wall());
-        let ended = self.alone(|desk| segment.append(&mut ends, &mut desk.open));
+        let ended = self.alone(|writer| segment.append(&mut ends, &mut writer.open));
         if let Err(error) = ended {
             warn!(%error, "calls that were cut off could not be marked as interrupted");
         }

@@ -8,11 +8,11 @@
 //! What must stay true: an enter that returned is in the file whatever kills the process; a row is never
 //! changed or removed once it is written, except with its whole segment by retention.
 
+mod commit_queue;
 mod database;
 mod files;
 mod journal;
 mod keeper;
-mod line;
 mod recover;
 mod retention;
 mod segment;
@@ -30,11 +30,11 @@ use bridgehead_wire::Redactor;
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
+use self::commit_queue::{Counter, Entering, Waiting};
 use self::database::Database;
 pub(crate) use self::database::{Access, connect};
 pub(crate) use self::files::private;
 pub(crate) use self::journal::path_of as journal_of;
-use self::line::{Counter, Entering, Waiting};
 pub(crate) use self::recover::segment_files;
 #[cfg(test)]
 pub(crate) use self::segment::FORMAT;
@@ -189,7 +189,7 @@ pub struct SqliteSink {
 pub(crate) struct Shared {
     counter: Counter,
     /// Locked by whoever has set `busy` in the line, and by the keeper for a glance where nobody has: nobody waits for it.
-    desk: Mutex<Desk>,
+    writer: Mutex<Writer>,
     keeping: Keeping,
     options: StoreOptions,
     instance: String,
@@ -206,7 +206,7 @@ pub(crate) struct Shared {
 }
 
 /// Where rows are written.
-struct Desk {
+struct Writer {
     /// None once the store is closed.
     segment: Option<Segment>,
     open: OpenCalls,
@@ -300,11 +300,11 @@ impl Shared {
             recover::remove_new(&options.folder, &instance);
             let _ = std::fs::remove_file(lock_path(&options.folder, &instance));
         })?;
-        let desk =
-            Desk { segment: Some(segment), open: OpenCalls::default(), fresh: Vec::new(), _lock: lock };
+        let writer =
+            Writer { segment: Some(segment), open: OpenCalls::default(), fresh: Vec::new(), _lock: lock };
         let shared = Self {
             counter: Counter::default(),
-            desk: Mutex::new(desk),
+            writer: Mutex::new(writer),
             keeping: Keeping { payloads: options.payloads, redactor: options.redactor.clone() },
             options,
             instance,
@@ -319,8 +319,8 @@ impl Shared {
 
     /// Writes rows, and says where and how many calls are under way now; only for whoever has set `busy`.
     fn append(&self, rows: &mut [Waiting]) -> io::Result<(Written, usize)> {
-        let mut desk = self.desk.lock();
-        let Desk { segment, open, fresh, .. } = &mut *desk;
+        let mut writer = self.writer.lock();
+        let Writer { segment, open, fresh, .. } = &mut *writer;
         let Some(segment) = segment else { return Err(io::Error::other("the store is closed")) };
         let before = segment.bytes();
         let written = segment.append(rows, open)?;
@@ -392,7 +392,7 @@ mod tests {
     }
 
     fn fill(sink: &SqliteSink, full: bool) {
-        sink.shared.desk.lock().segment.as_mut().unwrap().fill_disk(full);
+        sink.shared.writer.lock().segment.as_mut().unwrap().fill_disk(full);
     }
 
     fn exit(enter: &Enter) -> Exit {
@@ -525,8 +525,8 @@ mod tests {
         fill(&sink, true);
         let enter = event();
         let exit = || Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Cancelled);
-        let taken = (0..2 * line::MOST_ROWS).take_while(|_| sink.exit(None, exit()).is_ok()).count();
-        assert!((line::MOST_ROWS..2 * line::MOST_ROWS).contains(&taken), "{taken}");
+        let taken = (0..2 * commit_queue::MOST_ROWS).take_while(|_| sink.exit(None, exit()).is_ok()).count();
+        assert!((commit_queue::MOST_ROWS..2 * commit_queue::MOST_ROWS).contains(&taken), "{taken}");
         assert!(matches!(block_on(sink.enter(&enter)), Err(AuditError::Full | AuditError::Failed(_))));
         fill(&sink, false);
     }
@@ -570,7 +570,7 @@ mod tests {
         for _ in 0..3 {
             block_on(sink.enter(&event())).unwrap();
         }
-        let bytes = sink.shared.desk.lock().segment.as_ref().unwrap().bytes();
+        let bytes = sink.shared.writer.lock().segment.as_ref().unwrap().bytes();
         assert!(bytes > 3 * 5_000);
         assert_eq!(sink.shared.written.load(Ordering::Relaxed), bytes);
     }

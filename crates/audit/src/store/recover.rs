@@ -54,23 +54,23 @@ fn dead(folder: &Path, own: &str) -> Vec<(String, (PathBuf, File))> {
 /// Seals what was not, and says how many calls it ended and with which checkpoints.
 fn finish(options: &StoreOptions, instance: &str) -> Result<(usize, Vec<Checkpoint>), StoreError> {
     let files = segments_of(&options.folder, instance).into_iter();
-    let files: Vec<(PathBuf, State)> =
-        files.map(|file| State::of(&file).map(|state| (file, state))).collect::<Result<_, _>>()?;
+    let files: Vec<(PathBuf, Progress)> =
+        files.map(|file| Progress::of(&file).map(|state| (file, state))).collect::<Result<_, _>>()?;
     let (mut ended, mut seals) = (0, Vec::new());
-    if files.iter().all(|(_, state)| *state == State::Finished) {
+    if files.iter().all(|(_, state)| *state == Progress::Finished) {
         return Ok((ended, seals));
     }
     let now = options.clock.wall();
     let mut open = Vec::new();
     for (at, (file, state)) in files.iter().enumerate() {
-        if *state == State::Finished {
+        if *state == Progress::Finished {
             collect_open(file, &mut open)?;
             continue;
         }
         let mut database = Database::reopen(file)?;
         while database.take_in()? {}
         collect_open(file, &mut open)?;
-        if *state == State::Sealed {
+        if *state == Progress::Sealed {
             database.finish()?;
             continue;
         }
@@ -103,7 +103,7 @@ fn end_calls(segment: &mut Segment, open: &[(Ticket, String)], now: jiff::Timest
 
 /// How far the process came with a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Progress {
     /// It was being written.
     Growing,
     /// It is sealed, but still has its journal.
@@ -112,7 +112,7 @@ enum State {
     Finished,
 }
 
-impl State {
+impl Progress {
     fn of(file: &Path) -> Result<Self, StoreError> {
         let sealed = seal(&connect(file, Access::Repair)?, file)?.is_some();
         Ok(match (sealed, journal_of(file).exists()) {

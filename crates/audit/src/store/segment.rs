@@ -19,7 +19,7 @@ use super::database::{Blank, Database};
 use super::journal::Journal;
 use crate::merkle::Frontier;
 use crate::records::push_row;
-use crate::row::{Draft, Kind, time_text};
+use crate::row::{Draft, RowKind, time_text};
 use crate::{Checkpoint, Hash, Signer, Ticket};
 
 /// The number of the row format; a checker that does not know it must not guess.
@@ -218,13 +218,13 @@ impl Segment {
         let mut bytes = 0;
         for draft in rows.iter_mut().map(AsMut::as_mut) {
             let enter = match draft.kind {
-                Kind::Enter => {
+                RowKind::Enter => {
                     let ticket = Ticket::new(self.header.index, self.next);
                     open.open(ticket);
                     changes.push(Change::Opened(ticket));
                     None
                 }
-                Kind::Exit => {
+                RowKind::Exit => {
                     let enter = draft.ticket.filter(|ticket| open.close(*ticket));
                     changes.extend(enter.map(Change::Closed));
                     enter

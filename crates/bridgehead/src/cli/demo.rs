@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_front::{Backend, LineOptions, serve_lines};
-use bridgehead_gateway::{Ask, Caller, Feed, Feeds, Principal, ProgressSink, Session, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, Feed, Feeds, Principal, ProgressSink, Session, Transport};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::{Era, Method, Raw, Revision, RpcError, Spliced, code, key, notification};
 use bytes::BytesMut;
@@ -53,12 +53,12 @@ impl Backend for Demo {
     async fn answer(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        let mut result = match (&ask.method, caller.era()) {
+        let mut result = match (&request.method, caller.era()) {
             (Method::ToolsList, _) => json!({"tools": tools()}),
-            (Method::ToolsCall, _) => call(ask, progress).await?,
+            (Method::ToolsCall, _) => call(request, progress).await?,
             (Method::Discover, Era::Modern) => json!({
                 "supportedVersions": [Revision::MODERN.as_str()],
                 "capabilities": {"tools": {}},
@@ -71,7 +71,7 @@ impl Backend for Demo {
         if caller.era() == Era::Modern {
             result["resultType"] = json!("complete");
             result[key::META] = json!({key::SERVER_INFO: server_info()});
-            if ask.method != Method::ToolsCall {
+            if request.method != Method::ToolsCall {
                 result["ttlMs"] = json!(3_600_000);
                 result["cacheScope"] = json!("public");
             }
@@ -149,10 +149,10 @@ fn tools() -> Value {
     ])
 }
 
-async fn call(ask: &Ask, progress: Option<ProgressSink>) -> Result<Value, RpcError> {
+async fn call(request: &ClientRequest, progress: Option<ProgressSink>) -> Result<Value, RpcError> {
     let invalid = |message: &str| RpcError::new(code::INVALID_PARAMS, message);
-    let name = ask.params.get("name").and_then(|name| name.to_text()).unwrap_or_default();
-    let arguments: Value = match ask.params.get("arguments") {
+    let name = request.params.get("name").and_then(|name| name.to_text()).unwrap_or_default();
+    let arguments: Value = match request.params.get("arguments") {
         Some(raw) => raw.decode().map_err(|_| invalid("`params.arguments` is not readable"))?,
         None => json!({}),
     };
@@ -171,7 +171,7 @@ async fn call(ask: &Ask, progress: Option<ProgressSink>) -> Result<Value, RpcErr
         },
         "sleep" => match arguments["ms"].as_u64().filter(|ms| *ms <= LONGEST_MS) {
             Some(ms) => {
-                sleep(ms, ask.meta.progress_token.as_ref(), progress).await;
+                sleep(ms, request.meta.progress_token.as_ref(), progress).await;
                 said(&format!("slept for {ms} ms"), false)
             }
             None => said(&format!("`ms` must be a whole number from 0 to {LONGEST_MS}"), true),

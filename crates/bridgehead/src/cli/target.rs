@@ -6,8 +6,10 @@ use std::time::Duration;
 use bridgehead::config::Secret;
 use bridgehead::control::Instance;
 use bridgehead::{Config, Gateway, Principal, Signal};
-use bridgehead_gateway::{Ask, Caller, Options, ProgressSink, Session, Transport, may_offer, similar};
-use bridgehead_upstream::State;
+use bridgehead_gateway::{
+    Caller, ClientRequest, Options, ProgressSink, Session, Transport, may_offer, similar,
+};
+use bridgehead_upstream::UpstreamState;
 use bridgehead_wire::{Method, Object, Raw, RequestMeta, Revision, RpcError, code, key};
 use clap::Args;
 use serde_json::{Value, json};
@@ -278,10 +280,10 @@ pub(crate) fn start(config: Config, world: &World) -> Result<Gateway, Exit> {
 
 fn failures(gateway: &Gateway) -> Vec<(String, String)> {
     let failed = |state| match state {
-        State::Failed(failure) => Some(failure.reason.clone()),
-        State::Restarting(outage) => Some(outage.reason.clone()),
-        State::Starting { .. } => Some("it is still starting".to_owned()),
-        State::Ready(_) | State::Asleep(_) | State::Stopped => None,
+        UpstreamState::Failed(failure) => Some(failure.reason.clone()),
+        UpstreamState::Restarting(outage) => Some(outage.reason.clone()),
+        UpstreamState::Starting { .. } => Some("it is still starting".to_owned()),
+        UpstreamState::Ready(_) | UpstreamState::Asleep(_) | UpstreamState::Stopped => None,
     };
     let upstreams = gateway.upstreams();
     upstreams.iter().filter_map(|one| Some((one.name().to_string(), failed(one.state())?))).collect()
@@ -306,7 +308,7 @@ async fn ask_here(
         questioner: None,
     };
     let (sink, mut progress) = ProgressSink::channel(PROGRESS_CAPACITY);
-    let asked = Ask { method, params, meta, id: None };
+    let asked = ClientRequest { method, params, meta, id: None };
     let mut answering = std::pin::pin!(gateway.answer(&caller, &asked, Some(sink)));
     let mut show = |notification: bytes::Bytes| {
         if let Ok(notification) = serde_json::from_slice::<Value>(&notification) {

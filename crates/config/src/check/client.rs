@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::covered::Besides;
 use super::reach::{self, Placed};
 use super::{World, http, server};
-use crate::keys::Place;
+use crate::keys::KeyTable;
 use crate::section::{Findings, Section};
 use crate::server::ServerName;
 use crate::settings::{AuditSettings, Config, GatewaySettings, Source};
@@ -35,7 +35,7 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     tell_besides(&besides, findings);
 
     let gateway = GatewaySettings::default();
-    let http = http(&Section::read(Place::Http, &[], findings), world, findings);
+    let http = http(&Section::read(KeyTable::Http, &[], findings), world, findings);
     let mut config = Config {
         source: Source::ClientJson(findings.source.path.clone()),
         gateway: gateway.clone(),

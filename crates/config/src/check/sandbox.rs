@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::server::Reader;
-use crate::keys::Place;
+use crate::keys::KeyTable;
 use crate::section::{Findings, Section};
 use crate::server::{
     Confinement, FileAccess, Isolation, Launch, Limits, Network, OnMissing, Profile, Requirement,
@@ -28,7 +28,7 @@ fn read(written: &Section<'_>) -> Limits {
 
 /// `limits` of a server. Those of a process need one of ours.
 pub(super) fn limits(section: &Section<'_>, isolation: Isolation, findings: &mut Findings) -> Limits {
-    let written = Section::read(Place::Limits, section.table("limits"), findings);
+    let written = Section::read(KeyTable::Limits, section.table("limits"), findings);
     // One with a process for each call is reached from there.
     if section.mentions("url") && isolation != Isolation::Call {
         let of_processes = ["max_memory_mb", "max_processes", "max_open_files", "max_file_mb", "max_log_kb"];
@@ -44,7 +44,7 @@ pub(super) fn limits(section: &Section<'_>, isolation: Isolation, findings: &mut
 
 /// `limits` of a tool. Where calls share processes, only time can be limited for one of them.
 pub(super) fn tool_limits(section: &Section<'_>, isolation: Isolation, findings: &mut Findings) -> Limits {
-    let written = Section::read(Place::Limits, section.table("limits"), findings);
+    let written = Section::read(KeyTable::Limits, section.table("limits"), findings);
     if isolation != Isolation::Call {
         let of_processes = [
             "max_memory_mb",
@@ -119,7 +119,7 @@ impl Reader<'_> {
             self.mistake(&message, span, "name it as `cwd`");
         }
         let profile = profile.map(|(profile, _)| profile);
-        let written = Section::read(Place::Files, section.table("files"), self.findings);
+        let written = Section::read(KeyTable::Files, section.table("files"), self.findings);
         let mut paths = |name: &'static str| {
             let key = format!("files.{name}");
             let listed = written.list(name).into_iter();

@@ -11,7 +11,7 @@ use super::{World, count, duration, sandbox, timeouts};
 use crate::env_file;
 use crate::filter::ToolFilter;
 use crate::interpolate::{self, Refusal};
-use crate::keys::Place;
+use crate::keys::KeyTable;
 use crate::proxy::Proxy;
 use crate::roots::{Roots, file_uri};
 use crate::secret::Secret;
@@ -54,7 +54,7 @@ pub(super) fn read(
         _ => Vec::new(),
     };
     if let Value::Table(_) = &entry.node.value {
-        let section = Section::read(Place::Server, &translated, findings);
+        let section = Section::read(KeyTable::Server, &translated, findings);
         disabled = is_disabled(&section, findings);
         (server.request_timeout, server.max_total) =
             timeouts(&section, gateway.request_timeout, gateway.max_total, findings);
@@ -191,7 +191,7 @@ fn tools(
     let mut tools = BTreeMap::new();
     for entry in section.table("tools") {
         if let Value::Table(entries) = &entry.node.value {
-            let section = Section::read(Place::Tool, entries, findings);
+            let section = Section::read(KeyTable::Tool, entries, findings);
             tools.insert(
                 entry.key.clone(),
                 ToolOverride {

@@ -1,24 +1,24 @@
 //! The table of keys itself. To let a key land, set its status to `Supported` and read it in `check`.
 
-use super::Kind::{self, Choice, ChoiceOrList, Flag, FlagOr, Integer, List, Map, Table, Tables, Text};
-use super::Place::{self, Audit, Bounds, Files, Gateway, Http, Limits, Queue, Root, Server, Tool};
+use super::KeyTable::{self, Audit, Bounds, Files, Gateway, Http, Limits, Queue, Root, Server, Tool};
+use super::ValueKind::{self, Choice, ChoiceOrList, Flag, FlagOr, Integer, List, Map, Table, Tables, Text};
 use super::{Key, Status};
 
 const DAY_MS: u64 = 86_400_000;
 /// What a duration may be: at least a millisecond, at most a week.
-const DURATION: Kind = Integer { least: 1, most: 7 * DAY_MS };
-const DURATION_OR_ZERO: Kind = Integer { least: 0, most: 7 * DAY_MS };
-const COUNT: Kind = Integer { least: 1, most: 1_000_000 };
-const MEGABYTES: Kind = Integer { least: 1, most: 4096 };
-const HELD: Kind = Integer { least: 1, most: 1024 * 1024 };
-const LIMIT: Kind = Integer { least: 1, most: u32::MAX as u64 };
+const DURATION: ValueKind = Integer { least: 1, most: 7 * DAY_MS };
+const DURATION_OR_ZERO: ValueKind = Integer { least: 0, most: 7 * DAY_MS };
+const COUNT: ValueKind = Integer { least: 1, most: 1_000_000 };
+const MEGABYTES: ValueKind = Integer { least: 1, most: 4096 };
+const HELD: ValueKind = Integer { least: 1, most: 1024 * 1024 };
+const LIMIT: ValueKind = Integer { least: 1, most: u32::MAX as u64 };
 
 const LATER: Status = Status::Later { accepts: &[], binding: false };
 
 const fn works(
-    place: Place,
+    place: KeyTable,
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     default: &'static str,
     doc: &'static str,
 ) -> Key {
@@ -27,9 +27,9 @@ const fn works(
 
 const fn later(
     status: Status,
-    place: Place,
+    place: KeyTable,
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     default: &'static str,
     doc: &'static str,
 ) -> Key {

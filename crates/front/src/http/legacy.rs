@@ -115,7 +115,7 @@ pub(crate) async fn request<B: Backend>(
     reading: Reading,
     prefers_events: bool,
 ) -> Reply {
-    let mut way = Way::default();
+    let mut way = CallOutlets::default();
     let mut notes = None;
     let can_be_asked = !lease.0.abilities.is_none() && request.method.may_ask();
     let wants_logs = lease.0.identity.log_level().is_some();
@@ -144,7 +144,7 @@ fn manner<B: Backend>(front: &Front<B>, session: &Session) -> Manner {
 
 /// The ways from a call to its client before the answer; none where there is no stream.
 #[derive(Default)]
-struct Way {
+struct CallOutlets {
     progress: Option<ProgressSink>,
     questioner: Option<Questioner>,
 }
@@ -168,7 +168,7 @@ fn call<B: Backend>(
     lease: &Arc<Lease>,
     request: Request,
     reading: Reading,
-    way: Way,
+    way: CallOutlets,
 ) -> Result<Running<Option<Answer>>, Answer> {
     let Request { id, method, .. } = request;
     if method == Method::Ping {
@@ -181,7 +181,7 @@ fn call<B: Backend>(
         debug!(code = error.code(), "refused a legacy request");
         Answer::new(&id, Err(&error))
     };
-    let ask = reading.into_ask(method, &id).map_err(refused)?;
+    let request = reading.into_request(method, &id).map_err(refused)?;
     let session = &lease.0;
     let (entry, registration) = session.in_flight.enter(&id).map_err(refused)?;
     if session.ended.is_cancelled() {
@@ -197,7 +197,7 @@ fn call<B: Backend>(
     let (backend, lease) = (front.backend.clone(), lease.clone());
     Ok(Running::new(OnDisconnect::Finish, async move {
         let _in_use = lease;
-        let answer = pin!(backend.answer(&caller, &ask, way.progress));
+        let answer = pin!(backend.answer(&caller, &request, way.progress));
         let answer = pin!(guarded(&backend, answer));
         let outcome = until_cancelled(answer, registration).await?.and_then(|outcome| outcome);
         let id = entry.id().clone();
@@ -226,7 +226,7 @@ pub(crate) async fn batch<B: Backend>(
                 answers.push(if request.method == Method::Initialize || reading.claims_version() {
                     Err(Answer::new(&request.id, Err(&not_in_a_batch())))
                 } else {
-                    call(front, &lease, request, reading, Way::default())
+                    call(front, &lease, request, reading, CallOutlets::default())
                 });
             }
             Ok(Message::Notification(told)) => notified(&lease.0, &told),

@@ -46,7 +46,7 @@ use self::headers::Version;
 use self::peer::Peer;
 use self::reply::{Answer, Reply};
 use self::session::Sessions;
-use crate::era::{self, Kind, Reading};
+use crate::era::{self, Reading, Served};
 use crate::panics::guarded;
 use crate::stdio::malformed_response;
 use crate::{Backend, Token};
@@ -361,16 +361,16 @@ async fn requested<B: Backend>(
 ) -> Reply {
     let reading = Reading::of(request.params.as_ref());
     match era::decide(reading.claims_version(), said.text(), &request.method) {
-        Kind::Modern => match modern::check(front, principal, (headers, said), request, reading) {
+        Served::Modern => match modern::check(front, principal, (headers, said), request, reading) {
             Ok(passed) if passed.wants_notes() => Box::pin(modern::answer_with_notes(front, passed)).await,
             Ok(passed) => {
-                let outcome = front.backend.answer(&passed.caller, &passed.ask, None).await;
+                let outcome = front.backend.answer(&passed.caller, &passed.request, None).await;
                 modern::answer(&passed, &outcome)
             }
             Err(refused) => *refused,
         },
-        Kind::Initialize => legacy::initialize(front, principal, &request),
-        Kind::Legacy => match legacy::session(front, &principal, headers, said) {
+        Served::Initialize => legacy::initialize(front, principal, &request),
+        Served::Legacy => match legacy::session(front, &principal, headers, said) {
             Ok(lease) => {
                 let prefers = headers::prefers_events(headers);
                 legacy::request(front, lease, request, reading, prefers).await

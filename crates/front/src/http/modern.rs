@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use bridgehead_gateway::{Ask, Caller, Principal, ProgressSink, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, Principal, ProgressSink, Transport};
 use bridgehead_wire::{Era, Id, Method, Notification, Request, Revision, RpcError, Spliced, code};
 use http::{HeaderMap, StatusCode};
 use tracing::debug;
@@ -22,14 +22,14 @@ pub(crate) struct Passed {
     id: Id,
     /// Whether we have the method, so that "no such method" can only be an upstream's own word.
     served: bool,
-    pub(crate) ask: Ask,
+    pub(crate) request: ClientRequest,
     pub(crate) caller: Caller,
 }
 
 impl Passed {
     /// Whether something may be told before the answer.
     pub(crate) fn wants_notes(&self) -> bool {
-        self.caller.wants_notes(&self.ask)
+        self.caller.wants_notes(&self.request)
     }
 }
 
@@ -54,28 +54,28 @@ pub(crate) fn check<B: Backend>(
         session: front.stateless.clone(),
         questioner: None,
     };
-    match reading.into_ask(method, &id) {
-        Ok(ask) => Ok(Passed { id, served, ask, caller }),
+    match reading.into_request(method, &id) {
+        Ok(request) => Ok(Passed { id, served, request, caller }),
         Err(error) => Err(Box::new(reply::error(StatusCode::BAD_REQUEST, Some(&id), &error))),
     }
 }
 
 /// The reply to a request whose outcome came without anything before it.
 pub(crate) fn answer(passed: &Passed, outcome: &Result<Spliced, RpcError>) -> Reply {
-    encode(&passed.id, &passed.ask, outcome, passed.served).into_reply()
+    encode(&passed.id, &passed.request, outcome, passed.served).into_reply()
 }
 
 /// Answers a request that wants to hear something before its answer. A listen ends with its result when the front
 /// does.
 pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Passed) -> Reply {
     let (sink, notes) = ProgressSink::channel(PROGRESS_CAPACITY);
-    let until = (passed.ask.method == Method::Listen).then(|| front.shutdown.clone());
+    let until = (passed.request.method == Method::Listen).then(|| front.shutdown.clone());
     let backend = front.backend.clone();
     let call = Running::new(OnDisconnect::Cancel, async move {
-        let Passed { id, served, ask, caller } = passed;
-        let answering = pin!(backend.answer(&caller, &ask, Some(sink)));
+        let Passed { id, served, request, caller } = passed;
+        let answering = pin!(backend.answer(&caller, &request, Some(sink)));
         let outcome = guarded(&backend, answering).await.and_then(|outcome| outcome);
-        Some(encode(&id, &ask, &outcome, served))
+        Some(encode(&id, &request, &outcome, served))
     });
     sse::answer(call, Some(notes), front.keep_alive, until).await
 }
@@ -105,11 +105,11 @@ fn rules<B: Backend>(
     Ok(())
 }
 
-fn encode(id: &Id, ask: &Ask, outcome: &Result<Spliced, RpcError>, served: bool) -> Answer {
+fn encode(id: &Id, request: &ClientRequest, outcome: &Result<Spliced, RpcError>, served: bool) -> Answer {
     let status = match outcome {
         Ok(_) => StatusCode::OK,
         // Refused for what it is, not for what it asks. Only here is it looked at again: hardly any request fails.
-        Err(_) if ask.params.ambiguous(ask.method.params()).is_some() => StatusCode::BAD_REQUEST,
+        Err(_) if request.params.ambiguous(request.method.params()).is_some() => StatusCode::BAD_REQUEST,
         Err(error) => status(error.code(), served),
     };
     Answer { status, ..Answer::new(id, outcome.as_ref()) }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_gateway::{Desk, Principal, Session as Identity};
+use bridgehead_gateway::{OpenQuestions, Principal, Session as Identity};
 use bridgehead_wire::held::{Account, Budget, Lenient};
 use bridgehead_wire::{Abilities, Revision};
 use parking_lot::Mutex;
@@ -43,7 +43,7 @@ pub(crate) struct Session {
     /// What its client can be asked during a call.
     pub(crate) abilities: Abilities,
     /// Where the client's answers go.
-    pub(crate) desk: Desk,
+    pub(crate) desk: OpenQuestions,
     /// What the gateway knows it as.
     pub(crate) identity: Identity,
     pub(crate) in_flight: InFlight,
@@ -87,7 +87,7 @@ impl Sessions {
             principal,
             revision,
             abilities,
-            desk: Desk::default(),
+            desk: OpenQuestions::default(),
             identity: Identity::new(),
             in_flight: InFlight::default(),
             streams: Streams::new(Account::new(&self.budget)),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bridgehead_front::Backend;
-use bridgehead_gateway::{Ask, Caller, Feed, Feeds, ProgressSink, Session};
+use bridgehead_gateway::{Caller, ClientRequest, Feed, Feeds, ProgressSink, Session};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::{Era, Method, Object, Raw, Revision, RpcError, Spliced, code};
 use bytes::Bytes;
@@ -101,21 +101,26 @@ impl Fake {
         Ok(Raw::literal(r#"{"listened":true}"#).into())
     }
 
-    async fn call(&self, ask: &Ask, progress: Option<ProgressSink>) -> Result<Spliced, RpcError> {
-        let text = |name: &str| ask.params.get(name).and_then(|raw| raw.to_text());
+    async fn call(
+        &self,
+        request: &ClientRequest,
+        progress: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        let text = |name: &str| request.params.get(name).and_then(|raw| raw.to_text());
         let Some(tool) = text("name") else {
             return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be a string"));
         };
         let mut running = Running { fake: self, done: false };
         self.count(&self.begun);
-        let token = ask.meta.progress_token.as_ref().map_or("0".to_owned(), |raw| raw.as_str().to_owned());
+        let token =
+            request.meta.progress_token.as_ref().map_or("0".to_owned(), |raw| raw.as_str().to_owned());
         let note = |step: usize| {
             let params = format!(r#"{{"progressToken":{token},"progress":{step}}}"#);
             let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{params}}}"#);
             progress.as_ref().map(|sink| sink.send(Bytes::from(text)))
         };
         let outcome = match tool.as_str() {
-            "echo" => Ok(ask.params.get("arguments").unwrap_or(Raw::literal("{}"))),
+            "echo" => Ok(request.params.get("arguments").unwrap_or(Raw::literal("{}"))),
             "steps" => {
                 for step in 1..=5 {
                     note(step);
@@ -175,15 +180,15 @@ impl Backend for Fake {
     async fn answer(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         self.callers.lock().unwrap().push(format!("{} {}", caller.principal, caller.revision));
         self.sessions.lock().unwrap().push(caller.session.clone());
-        match ask.method {
+        match request.method {
             Method::ToolsList => Ok(Raw::literal(r#"{"tools":[]}"#).into()),
             Method::Discover => Ok(Raw::literal(r#"{"supportedVersions":["2026-07-28"]}"#).into()),
-            Method::ToolsCall => self.call(ask, progress).await,
+            Method::ToolsCall => self.call(request, progress).await,
             Method::Listen => self.listen(progress).await,
             _ => Err(RpcError::new(code::METHOD_NOT_FOUND, "no such method")),
         }

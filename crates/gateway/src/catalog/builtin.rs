@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::gateway::Inner;
 use crate::catalog::native::NativeTool;
+use crate::gateway::Inner;
 
 /// `server_ping`: version, mode, uptime. No I/O.
 pub(crate) fn server_ping(gateway: Weak<Inner>) -> NativeTool {

@@ -23,13 +23,13 @@ use crate::relay::uris::outward;
 
 /// What is merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ItemKind {
     Prompts,
     Resources,
     Templates,
 }
 
-impl Kind {
+impl ItemKind {
     /// The member of a list that holds the entries.
     const fn member(self) -> &'static str {
         match self {
@@ -50,14 +50,14 @@ impl Kind {
 
 /// A server that can be asked.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct Owner {
     pub(crate) upstream: Upstream,
     pub(crate) server: Arc<str>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) features: Features,
 }
 
-impl Place {
+impl Owner {
     pub(crate) fn of(share: &Share) -> Self {
         Self {
             upstream: share.upstream.clone(),
@@ -80,7 +80,7 @@ impl Place {
 pub(crate) struct Entry {
     /// What clients ask for it by.
     pub(crate) name: Arc<str>,
-    pub(crate) place: Place,
+    pub(crate) owner: Owner,
     pub(crate) item: Arc<Item>,
     /// As it stands in lists: under the offered name, every other byte the server's.
     definition: Raw,
@@ -105,7 +105,7 @@ struct Source {
 }
 
 impl Source {
-    fn is_of(&self, kind: Kind, offer: &Offer) -> bool {
+    fn is_of(&self, kind: ItemKind, offer: &Offer) -> bool {
         Arc::ptr_eq(&self.items, kind.of(&offer.share))
             && self.listed == offer.listed
             && self.share.places_like(&offer.share)
@@ -114,7 +114,7 @@ impl Source {
 
 impl Merged {
     pub(crate) fn merge(
-        kind: Kind,
+        kind: ItemKind,
         offers: &Offers,
         (name_limit, uris): (usize, ResourceUris),
         server_info: &Raw,
@@ -133,17 +133,17 @@ impl Merged {
         let mut listed = Vec::new();
         let mut by_name = HashMap::new();
         for offer in of_kind() {
-            let place = Place::of(&offer.share);
+            let owner = Owner::of(&offer.share);
             for item in kind.of(&offer.share).iter() {
                 let Some(name) = names.next() else { break };
                 let entry = match before.and_then(|before| before.by_name.get(&name)) {
-                    Some(known) if Arc::ptr_eq(&known.item, item) && known.place.is(&place) => {
+                    Some(known) if Arc::ptr_eq(&known.item, item) && known.owner.is(&owner) => {
                         Arc::clone(known)
                     }
                     _ => Arc::new(Entry {
                         definition: definition(kind, &name, item),
                         name,
-                        place: place.clone(),
+                        owner: owner.clone(),
                         item: Arc::clone(item),
                     }),
                 };
@@ -156,7 +156,7 @@ impl Merged {
                     }
                     Slot::Occupied(first) => {
                         let first: &Arc<Entry> = first.get();
-                        debug!(name = %entry.name, server = %place.server, of = %first.place.server, "two servers offer the same; the first has it");
+                        debug!(name = %entry.name, server = %owner.server, of = %first.owner.server, "two servers offer the same; the first has it");
                     }
                 }
             }
@@ -202,14 +202,14 @@ impl Merged {
 }
 
 fn names<'a>(
-    kind: Kind,
+    kind: ItemKind,
     offers: impl Iterator<Item = &'a Offer>,
     limit: usize,
     uris: ResourceUris,
 ) -> Vec<Arc<str>> {
     let shares: Vec<&Share> = offers.map(|offer| &*offer.share).collect();
     let items = || shares.iter().flat_map(|share| kind.of(share).iter().map(move |item| (share, item)));
-    if kind != Kind::Prompts {
+    if kind != ItemKind::Prompts {
         return items()
             .map(|(share, item)| match uris {
                 ResourceUris::Keep => item.name.as_str().into(),
@@ -227,14 +227,14 @@ fn names<'a>(
     expose(&wanted, &none, limit)
 }
 
-fn definition(kind: Kind, name: &str, item: &Item) -> Raw {
+fn definition(kind: ItemKind, name: &str, item: &Item) -> Raw {
     if item.name == name {
         return item.definition.clone();
     }
     let member = match kind {
-        Kind::Prompts => "name",
-        Kind::Resources => "uri",
-        Kind::Templates => "uriTemplate",
+        ItemKind::Prompts => "name",
+        ItemKind::Resources => "uri",
+        ItemKind::Templates => "uriTemplate",
     };
     let Ok(object) = Object::parse(&item.definition) else { return item.definition.clone() };
     let mut edit = object.edit();

@@ -26,17 +26,17 @@ use tracing::debug;
 
 use crate::catalog::fnv::Fnv;
 use crate::catalog::instructions::section;
-use crate::catalog::items::{Kind, Merged, Place};
+use crate::catalog::items::{ItemKind, Merged, Owner};
 use crate::catalog::names::{Wanted, expose};
 use crate::catalog::native::NativeTool;
 use crate::catalog::offers::{Offers, Share};
 use crate::catalog::pages::{Lists, Pages};
-use crate::relay::queue::{Queue, Queues};
 use crate::catalog::template::matches;
+use crate::relay::queue::{Queue, Queues};
 use crate::relay::uris::inward;
 
 /// A fair turn: whoever asks first goes first.
-pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
+pub(crate) type ToolLock = Arc<tokio::sync::Mutex<()>>;
 
 /// A Rust tool with its schema compiled.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(crate) struct Route {
     pub(crate) server: Option<Arc<str>>,
     pub(crate) target: Target,
     /// Set where calls take turns.
-    pub(crate) turn: Option<Turn>,
+    pub(crate) lock: Option<ToolLock>,
     /// Set where the mode does not admit the tool: it is not listed, and a call names the mode.
     pub(crate) excluded_by: Option<Mode>,
     /// As it stands in lists: under the offered name, every other byte the server's.
@@ -172,7 +172,7 @@ impl Catalog {
             Some(before) if same_list(&before.groups, &groups) => Arc::clone(&before.lists.pages),
             _ => Arc::new(Pages::new(generation(&groups), listed(&groups).count())),
         };
-        let merged = |kind: Kind, known: fn(&Self) -> &Arc<Merged>| {
+        let merged = |kind: ItemKind, known: fn(&Self) -> &Arc<Merged>| {
             Merged::merge(kind, offers, (shape.name_limit, shape.uris), server_info, before.map(known))
         };
         let only = offers.all.first().filter(|offer| offer.listed && offers.servers == 1);
@@ -180,9 +180,9 @@ impl Catalog {
         let listed_shares = offers.all.iter().filter(|offer| offer.listed).map(|offer| &offer.share);
         let catalog = Self {
             routes,
-            prompts: merged(Kind::Prompts, |before| &before.prompts),
-            resources: merged(Kind::Resources, |before| &before.resources),
-            templates: merged(Kind::Templates, |before| &before.templates),
+            prompts: merged(ItemKind::Prompts, |before| &before.prompts),
+            resources: merged(ItemKind::Resources, |before| &before.resources),
+            templates: merged(ItemKind::Templates, |before| &before.templates),
             uris: shape.uris,
             features: listed_shares.fold(Features::default(), |all, share| all.or(share.features)),
             experimental,
@@ -244,14 +244,14 @@ impl Catalog {
 
     /// Whom to ask for a resource, in this order: the one that lists it, alone; else the first whose template it
     /// fits, alone; else all who have resources, those first that list others under the same scheme.
-    pub(crate) fn owners(&self, uri: &str) -> Vec<Place> {
+    pub(crate) fn owners(&self, uri: &str) -> Vec<Owner> {
         let exact = self.resources.get(uri);
         let owner = exact.or_else(|| self.templates.listed().find(|entry| matches(&entry.name, uri)));
         if let Some(owner) = owner {
-            return vec![owner.place.clone()];
+            return vec![owner.owner.clone()];
         }
         if let Some((server, _)) = inward(uri).filter(|_| self.uris == ResourceUris::Rewrite) {
-            return self.place(server).into_iter().collect();
+            return self.owner(server).into_iter().collect();
         }
         let scheme = uri.split(':').next().unwrap_or_default();
         let is_of_scheme = |share: &Share| {
@@ -261,12 +261,12 @@ impl Catalog {
         let shares = self.groups.iter().filter(|group| group.listed).filter_map(|group| group.share.as_ref());
         let (first, then): (Vec<_>, Vec<_>) =
             shares.filter(|share| share.features.resources).partition(|share| is_of_scheme(share));
-        first.into_iter().chain(then).map(|share| Place::of(share)).collect()
+        first.into_iter().chain(then).map(|share| Owner::of(share)).collect()
     }
 
     /// The server of that name, if it is known.
-    pub(crate) fn place(&self, server: &str) -> Option<Place> {
-        self.by_server().get(server).and_then(|group| group.share.as_ref()).map(|share| Place::of(share))
+    pub(crate) fn owner(&self, server: &str) -> Option<Owner> {
+        self.by_server().get(server).and_then(|group| group.share.as_ref()).map(|share| Owner::of(share))
     }
 
     /// What servers and tools tell the model, as one JSON string; nothing if none of them says anything.
@@ -274,7 +274,7 @@ impl Catalog {
         let said = self.instructions.get_or_init(|| {
             let mut prompts: HashMap<&str, Vec<&str>> = HashMap::new();
             for entry in self.prompts.listed() {
-                prompts.entry(&entry.place.server).or_default().push(&entry.name);
+                prompts.entry(&entry.owner.server).or_default().push(&entry.name);
             }
             let shown = self.groups.iter().filter(|group| group.listed);
             let sections: Vec<String> = shown
@@ -344,7 +344,7 @@ impl Group {
                     name: native.tool.name().into(),
                     server: None,
                     target: Target::Native(Arc::clone(native)),
-                    turn: native.tool.locked().then(|| turn(before, native.tool.name())),
+                    lock: native.tool.locked().then(|| lock(before, native.tool.name())),
                     excluded_by: None,
                     definition: native.definition.clone(),
                 })
@@ -380,7 +380,7 @@ impl Route {
         let tools = &share.upstream.config().tools;
         let locked = tools.get(&tool.name).and_then(|tool| tool.lock).unwrap_or(false);
         Self {
-            turn: locked.then(|| turn(before, &name)),
+            lock: locked.then(|| lock(before, &name)),
             server: Some(Arc::clone(&share.server)),
             target: Target::Upstream {
                 upstream: share.upstream.clone(),
@@ -450,8 +450,8 @@ fn names_of(natives: &[Arc<Registered>]) -> HashSet<&str> {
     natives.iter().map(|native| native.tool.name()).collect()
 }
 
-fn turn(before: Option<&Catalog>, name: &str) -> Turn {
-    before.and_then(|before| before.route(name)).and_then(|route| route.turn.clone()).unwrap_or_default()
+fn lock(before: Option<&Catalog>, name: &str) -> ToolLock {
+    before.and_then(|before| before.route(name)).and_then(|route| route.lock.clone()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use bridgehead_config::{GatewaySettings, Prefix, Server};
-use bridgehead_upstream::{Features, Items, Listing, State, Tool, Upstream};
+use bridgehead_upstream::{Features, Items, Listing, Tool, Upstream, UpstreamState};
 use bridgehead_wire::Raw;
 use tracing::{debug, warn};
 
 use crate::catalog::names::{Wanted, is_under, may_be_short, plain};
-use crate::relay::queue::{Queue, Queues};
 use crate::catalog::similar::similar;
+use crate::relay::queue::{Queue, Queues};
 
 /// The tools of one server as it last listed them.
 #[derive(Debug)]
@@ -177,18 +177,18 @@ impl Offers {
                 _ => Arc::new(Share::read(upstream, listing, prefixed, taken, queues, known)),
             };
             let (share, listed) = match upstream.state() {
-                State::Ready(ready) => (Some(read(&ready.tools)), true),
-                State::Asleep(listing) | State::Starting { known: Some(listing), .. } => {
+                UpstreamState::Ready(ready) => (Some(read(&ready.tools)), true),
+                UpstreamState::Asleep(listing) | UpstreamState::Starting { known: Some(listing), .. } => {
                     (Some(read(&listing)), true)
                 }
-                State::Restarting(outage) => (outage.last.as_ref().map(read), outage.listed),
+                UpstreamState::Restarting(outage) => (outage.last.as_ref().map(read), outage.listed),
                 // So that a call to one of its tools can say that the server is gone.
-                State::Failed(_) => (known.cloned(), false),
-                State::Starting { known: None, .. } => {
+                UpstreamState::Failed(_) => (known.cloned(), false),
+                UpstreamState::Starting { known: None, .. } => {
                     offers.starting += 1;
                     (None, false)
                 }
-                State::Stopped => (None, false),
+                UpstreamState::Stopped => (None, false),
             };
             offers.all.extend(share.map(|share| Offer { share, listed }));
         }

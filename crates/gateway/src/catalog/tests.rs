@@ -26,7 +26,7 @@ pub(crate) fn start(server: Server) -> Upstream {
             notices: None,
             warm_up: Arc::new(tokio::sync::Semaphore::new(1)),
             bus: bridgehead_events::Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
-            records: bridgehead_upstream::Records::default(),
+            records: bridgehead_upstream::ServerRecords::default(),
             shelf: None,
             policy: RestartPolicy::REGISTRY,
         },
@@ -241,8 +241,8 @@ async fn turns_are_kept() {
     let upstream = start(server);
     let before = merge(SHAPE, &offers(&[share(&upstream, &[("t", json!({}))])]), None);
     let after = merge(SHAPE, &offers(&[share(&upstream, &[("t", json!({"new": 1}))])]), Some(&before));
-    let turn = |catalog: &Catalog| catalog.route("m__t").unwrap().turn.clone().unwrap();
-    assert!(Arc::ptr_eq(&turn(&before), &turn(&after)));
+    let lock = |catalog: &Catalog| catalog.route("m__t").unwrap().lock.clone().unwrap();
+    assert!(Arc::ptr_eq(&lock(&before), &lock(&after)));
 }
 
 /// The route of the only Rust tool.
@@ -341,9 +341,9 @@ async fn lists_of_items_follow_their_servers() {
         Changed::NONE,
     );
     let entry = |catalog: &Catalog, name: &str| Arc::clone(catalog.prompts.get(name).unwrap());
-    assert!(entry(&told, "b__p").place.features.subscribe, "asked for at what the server is now");
+    assert!(entry(&told, "b__p").owner.features.subscribe, "asked for at what the server is now");
     assert!(Arc::ptr_eq(&entry(&told, "a__p"), &entry(&before, "a__p")), "who did not change is as before");
     let elsewhere = share_of_items(&upstream("b"), &Queues::default(), three);
     let elsewhere = merge(SHAPE, &offers(&[Arc::clone(&one), Arc::new(elsewhere)]), Some(&before));
-    assert!(!entry(&elsewhere, "b__p").place.upstream.is(&upstreams[1]), "another server of that name");
+    assert!(!entry(&elsewhere, "b__p").owner.upstream.is(&upstreams[1]), "another server of that name");
 }

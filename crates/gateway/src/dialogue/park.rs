@@ -22,9 +22,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use crate::dialogue::questioner::{Answer, unreachable_client};
 use crate::caller::ProgressSink;
-use crate::dialogue::seal::{Seal, Subject};
+use crate::dialogue::questioner::{Answer, unreachable_client};
+use crate::dialogue::seal::{Seal, SealedFor};
 
 /// How long further questions of a server are waited for, so that they are asked together.
 const TOGETHER: Duration = Duration::from_millis(25);
@@ -56,7 +56,7 @@ pub(crate) struct Park {
     id: [u8; 16],
     abilities: Abilities,
     correlation: CorrelationId,
-    state: Mutex<State>,
+    state: Mutex<ParkState>,
     /// Wakes the request that waits for what comes.
     news: Notify,
     /// Wakes the call's task when its deadline is another.
@@ -64,7 +64,7 @@ pub(crate) struct Park {
 }
 
 #[derive(Debug)]
-struct State {
+struct ParkState {
     round: u32,
     last_key: u64,
     /// How long the client has to come back: as long as the server that asks gives it.
@@ -105,7 +105,7 @@ impl Parks {
         self: &Arc<Self>,
         park: Arc<Park>,
         mut work: BoxFuture<'static, Outcome>,
-        subject: impl Fn() -> Subject,
+        subject: impl Fn() -> SealedFor,
         server_info: &Raw,
     ) -> Outcome {
         loop {
@@ -168,7 +168,7 @@ impl Parks {
     pub(crate) async fn resume(
         self: &Arc<Self>,
         sealed: &str,
-        subject: &Subject,
+        subject: &SealedFor,
         responses: Option<Raw>,
         way: Option<ParkWay>,
         server_info: &Raw,
@@ -202,7 +202,7 @@ impl Parks {
     }
 
     /// The result that asks the client all that is open, under a state for the round that it answers in.
-    fn ask(&self, park: &Park, subject: &Subject, server_info: &Raw) -> Outcome {
+    fn ask(&self, park: &Park, subject: &SealedFor, server_info: &Raw) -> Outcome {
         let mut state = park.state.lock();
         state.round += 1;
         state.way = None;
@@ -325,7 +325,7 @@ impl Drop for Here<'_> {
     }
 }
 
-impl State {
+impl ParkState {
     /// The client has its time to come back from now on.
     fn expect_client(&mut self) {
         self.deadline = Some(Instant::now() + self.patience + GRACE);
@@ -334,7 +334,7 @@ impl State {
 
 impl Park {
     pub(crate) fn new(abilities: Abilities, correlation: CorrelationId, way: Option<ParkWay>) -> Self {
-        let state = State {
+        let state = ParkState {
             round: 0,
             last_key: 0,
             patience: Duration::ZERO,

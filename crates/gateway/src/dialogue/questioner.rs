@@ -1,7 +1,7 @@
 //! Asks a client something during its call, for a server.
 //!
 //! The front gives a [`Questioner`] with the calls of clients that declared what they can answer, and hands every
-//! response of such a client to its [`Desk`]. Ids towards a client are of our making, one space per desk. A
+//! response of such a client to its [`OpenQuestions`]. Ids towards a client are of our making, one space per desk. A
 //! question that is dropped before its answer is taken back at the client; one whose client is gone has failed.
 //!
 //! A modern client cannot be asked while it waits: what is put to it stands at its parked call ([`crate::dialogue::park`]).
@@ -34,7 +34,7 @@ pub(crate) type Answer = Result<Raw, RpcError>;
 
 /// The questions to one client that wait for an answer. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Desk(Arc<Mutex<Open>>);
+pub struct OpenQuestions(Arc<Mutex<Open>>);
 
 #[derive(Debug, Default)]
 struct Open {
@@ -42,7 +42,7 @@ struct Open {
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
 }
 
-impl Desk {
+impl OpenQuestions {
     /// Takes a response of the client; says whether anybody waited for it.
     pub fn answered(&self, response: Response) -> bool {
         let id = response.id.as_ref().and_then(|id| id.as_u64());
@@ -66,10 +66,10 @@ impl Desk {
 
 /// The way to a client that can be asked. Clones are the same.
 #[derive(Clone)]
-pub struct Questioner(Way);
+pub struct Questioner(Asked);
 
 #[derive(Clone)]
-enum Way {
+enum Asked {
     /// The client answers while its call is open.
     Open(Arc<Inner>),
     /// The client is asked by the result of its request, and answers with the next.
@@ -78,7 +78,7 @@ enum Way {
 
 struct Inner {
     abilities: Abilities,
-    desk: Desk,
+    questions: OpenQuestions,
     outlet: Box<dyn Outlet>,
 }
 
@@ -90,26 +90,26 @@ impl fmt::Debug for Questioner {
 
 impl Questioner {
     /// Asks by `outlet`; the answers come to `desk`.
-    pub fn new(abilities: Abilities, desk: Desk, outlet: impl Outlet) -> Self {
-        Self(Way::Open(Arc::new(Inner { abilities, desk, outlet: Box::new(outlet) })))
+    pub fn new(abilities: Abilities, questions: OpenQuestions, outlet: impl Outlet) -> Self {
+        Self(Asked::Open(Arc::new(Inner { abilities, questions, outlet: Box::new(outlet) })))
     }
 
     /// Asks the client of a call that may be parked.
     pub(crate) const fn parked(park: Arc<Park>) -> Self {
-        Self(Way::Parked(park))
+        Self(Asked::Parked(park))
     }
 
     /// What the client can be asked.
     pub fn abilities(&self) -> Abilities {
         match &self.0 {
-            Way::Open(inner) => inner.abilities,
-            Way::Parked(park) => park.abilities(),
+            Asked::Open(inner) => inner.abilities,
+            Asked::Parked(park) => park.abilities(),
         }
     }
 
     /// Tells the client something during its call; it may have gone.
     pub(crate) fn tell(&self, method: &Method, params: &Spliced) {
-        if let Way::Open(inner) = &self.0 {
+        if let Asked::Open(inner) = &self.0 {
             let mut message = BytesMut::new();
             notification(&mut message, method.as_str(), Some(params));
             inner.outlet.put(message.freeze());
@@ -125,15 +125,15 @@ impl Questioner {
         patience: Duration,
     ) -> BoxFuture<'static, Answer> {
         match &self.0 {
-            Way::Open(inner) => Inner::ask(inner, method, params),
-            Way::Parked(park) => park.put(method, params, patience),
+            Asked::Open(inner) => Inner::ask(inner, method, params),
+            Asked::Parked(park) => park.put(method, params, patience),
         }
     }
 }
 
 impl Inner {
     fn ask(self: &Arc<Self>, method: &Method, params: &Spliced) -> BoxFuture<'static, Answer> {
-        let (id, answer) = self.desk.open();
+        let (id, answer) = self.questions.open();
         let mut message = BytesMut::new();
         request(&mut message, id, method.as_str(), params);
         let sent = self.outlet.put(message.freeze());
@@ -180,7 +180,7 @@ impl Question {
 impl Drop for Question {
     fn drop(&mut self) {
         let inner = &self.way;
-        inner.desk.0.lock().waiting.remove(&self.id);
+        inner.questions.0.lock().waiting.remove(&self.id);
         if self.open {
             let params = Raw::encode(&serde_json::json!({
                 "requestId": self.id,
@@ -216,20 +216,20 @@ mod tests {
         }
     }
 
-    fn questioner(reads: bool) -> (Questioner, Desk, Arc<Mutex<Vec<serde_json::Value>>>) {
-        let (desk, read) = (Desk::default(), Arc::default());
+    fn questioner(reads: bool) -> (Questioner, OpenQuestions, Arc<Mutex<Vec<serde_json::Value>>>) {
+        let (questions, read) = (OpenQuestions::default(), Arc::default());
         let reader = Reader { read: Arc::clone(&read), reads };
-        (Questioner::new(Abilities::NONE, desk.clone(), reader), desk, read)
+        (Questioner::new(Abilities::NONE, questions.clone(), reader), questions, read)
     }
 
     fn ask(questioner: &Questioner) -> BoxFuture<'static, Answer> {
         questioner.ask(&Method::RootsList, &Raw::literal("{}").into(), Duration::ZERO)
     }
 
-    fn answer(desk: &Desk, id: &serde_json::Value) -> bool {
+    fn answer(questions: &OpenQuestions, id: &serde_json::Value) -> bool {
         let message = serde_json::json!({"jsonrpc": "2.0", "id": id, "result": {"roots": []}});
         match bridgehead_wire::Message::parse(&Bytes::from(message.to_string())) {
-            Ok(bridgehead_wire::Message::Response(response)) => desk.answered(response),
+            Ok(bridgehead_wire::Message::Response(response)) => questions.answered(response),
             other => panic!("{other:?}"),
         }
     }
@@ -237,7 +237,7 @@ mod tests {
     /// ERA-1: a question that is dropped is taken back at the client, by its id, and a late answer is dropped.
     #[test]
     fn a_dropped_question_is_taken_back() {
-        let (questioner, desk, read) = questioner(true);
+        let (questioner, questions, read) = questioner(true);
         let mut asked = ask(&questioner);
         assert!((&mut asked).now_or_never().is_none());
         drop(asked);
@@ -246,25 +246,25 @@ mod tests {
         assert_eq!(question["method"], "roots/list");
         assert_eq!(back["method"], "notifications/cancelled");
         assert_eq!(back["params"]["requestId"], question["id"]);
-        assert!(!answer(&desk, &question["id"]), "nobody waits any more");
+        assert!(!answer(&questions, &question["id"]), "nobody waits any more");
     }
 
     /// ERA-1: one that was answered, or that nobody read, is not taken back, and no two have the same id.
     #[test]
     fn an_answered_question_is_not_taken_back() {
-        let (questioner, desk, read) = questioner(true);
+        let (questioner, questions, read) = questioner(true);
         let (first, second) = (ask(&questioner), ask(&questioner));
         let ids: Vec<_> = read.lock().iter().map(|question| question["id"].clone()).collect();
         assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
-        assert!(answer(&desk, &ids[1]) && answer(&desk, &ids[0]) && !answer(&desk, &ids[0]));
+        assert!(answer(&questions, &ids[1]) && answer(&questions, &ids[0]) && !answer(&questions, &ids[0]));
         for asked in [first, second] {
             assert_eq!(asked.now_or_never().unwrap().unwrap().as_str(), r#"{"roots":[]}"#);
         }
         assert_eq!(read.lock().len(), 2, "nothing but the questions");
 
-        let (questioner, desk, read) = self::questioner(false);
+        let (questioner, questions, read) = self::questioner(false);
         assert!(ask(&questioner).now_or_never().unwrap().is_err());
         let read = read.lock();
-        assert!(read.len() == 1 && !answer(&desk, &read[0]["id"]), "{read:?}");
+        assert!(read.len() == 1 && !answer(&questions, &read[0]["id"]), "{read:?}");
     }
 }

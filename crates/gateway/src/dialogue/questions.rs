@@ -14,8 +14,8 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tracing::debug;
 
-use crate::dialogue::questioner::Answer;
 use crate::caller::Caller;
+use crate::dialogue::questioner::Answer;
 
 /// How many may be open at once for one call.
 pub(crate) const MOST: usize = 16;

@@ -14,9 +14,9 @@ use bridgehead_wire::{Method, Object, Raw, Revision, RpcError, Spliced};
 use futures_util::future::join_all;
 use tracing::debug;
 
-use crate::dialogue::questioner::Questioner;
 use crate::caller::Caller;
 use crate::dialogue::park::answers;
+use crate::dialogue::questioner::Questioner;
 use crate::dialogue::questions::{self, MOST, in_time};
 
 /// How often a client is asked for one call.

@@ -37,7 +37,7 @@ impl Seal {
     }
 
     /// Seals `content` about `subject`. Nothing, if the system has no randomness to give.
-    pub(crate) fn close(&self, content: &[u8], subject: &Subject) -> Option<String> {
+    pub(crate) fn close(&self, content: &[u8], subject: &SealedFor) -> Option<String> {
         let mut text = content.to_vec();
         let nonce = self.key()?.seal_in_place_append_tag(Aad::from(subject.0), &mut text).ok()?;
         let mut sealed = nonce.as_ref().to_vec();
@@ -46,7 +46,7 @@ impl Seal {
     }
 
     /// What was sealed about `subject`; nothing for whatever was not.
-    pub(crate) fn open(&self, sealed: &str, subject: &Subject) -> Option<Vec<u8>> {
+    pub(crate) fn open(&self, sealed: &str, subject: &SealedFor) -> Option<Vec<u8>> {
         let mut sealed = URL_SAFE_NO_PAD.decode(sealed.strip_prefix(MARK)?).ok()?;
         let (nonce, text) = sealed.split_at_mut_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
@@ -62,9 +62,9 @@ impl Seal {
 /// Whose request something is sealed about, and what it asks: the same request reads the same in whatever order its
 /// members stand, and with whatever an earlier answer made the client add.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Subject([u8; 32]);
+pub(crate) struct SealedFor([u8; 32]);
 
-impl Subject {
+impl SealedFor {
     pub(crate) fn of(principal: &str, method: &str, params: &Object) -> Self {
         let mut digest = Sha256::new();
         for part in [principal, method] {
@@ -122,8 +122,8 @@ fn sorted(value: &Value, out: &mut String) {
 mod tests {
     use super::*;
 
-    fn subject(principal: &str, method: &str, params: &'static str) -> Subject {
-        Subject::of(principal, method, &Object::parse(&Raw::literal(params)).unwrap())
+    fn subject(principal: &str, method: &str, params: &'static str) -> SealedFor {
+        SealedFor::of(principal, method, &Object::parse(&Raw::literal(params)).unwrap())
     }
 
     /// ERA-2: a state is bound to principal and request, whatever order the request is written in.

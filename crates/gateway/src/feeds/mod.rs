@@ -38,22 +38,22 @@ struct Inner {
     lists: Lists,
     /// The level of log lines that are wanted, one above its number; 0 for none. Looked at with every call.
     level: AtomicU8,
-    state: Mutex<State>,
+    state: Mutex<FeedState>,
     bell: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FeedState {
     resources: HashMap<String, Option<Watch>>,
     changed: Lists,
     updated: VecDeque<(String, Raw)>,
-    tasks: HashMap<TaskPlace, FollowedTask>,
+    tasks: HashMap<TaskOrigin, FollowedTask>,
     lines: VecDeque<Raw>,
 }
 
 /// Where a task is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct TaskPlace {
+pub(crate) struct TaskOrigin {
     pub(crate) server: String,
     /// The session whose own process it is in.
     pub(crate) session: Option<u64>,
@@ -142,7 +142,7 @@ impl Feeds {
     }
 
     /// A task is in another state now: `tell` gives what of it is told under the id that a client knows it by.
-    pub(crate) fn task_changed(&self, place: &TaskPlace, tell: impl Fn(&str) -> Raw) {
+    pub(crate) fn task_changed(&self, place: &TaskOrigin, tell: impl Fn(&str) -> Raw) {
         self.each(|feed| {
             let mut state = feed.state.lock();
             let Some(task) = state.tasks.get_mut(place) else { return };
@@ -175,10 +175,10 @@ impl Feeds {
     pub(crate) fn watch_again(
         &self,
         watch: impl Fn(&str) -> Option<Watch>,
-        watch_task: impl Fn(&TaskPlace) -> Option<Watch>,
+        watch_task: impl Fn(&TaskOrigin) -> Option<Watch>,
     ) {
         self.each(|feed| {
-            let lost: Vec<TaskPlace> = {
+            let lost: Vec<TaskOrigin> = {
                 let state = feed.state.lock();
                 let is_lost = |task: &FollowedTask| task.watch.as_ref().is_none_or(Watch::is_over);
                 state.tasks.iter().filter(|(_, task)| is_lost(task)).map(|(place, _)| place.clone()).collect()
@@ -236,7 +236,7 @@ impl Feed {
     }
 
     /// How this task is doing is wanted, under the id that the client knows it by. Says whether there was room for it.
-    pub(crate) fn follow_task(&self, place: TaskPlace, offered: &str, watch: Watch) -> bool {
+    pub(crate) fn follow_task(&self, place: TaskOrigin, offered: &str, watch: Watch) -> bool {
         let mut state = self.0.state.lock();
         let room = state.tasks.len() < MOST_RESOURCES || state.tasks.contains_key(&place);
         if room {

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::ResourceUris;
-use bridgehead_upstream::{Lists, Notice, NoticeSink, State, Watch};
+use bridgehead_upstream::{Lists, Notice, NoticeSink, UpstreamState, Watch};
 use bridgehead_wire::{Era, Level, Method, Object, Raw, RpcError, Spliced, code, key, notification};
 use bytes::BytesMut;
 use serde_json::json;
 
-use crate::caller::{Ask, Caller, ProgressSink};
+use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::feeds::{Feed, tagged};
 use crate::gateway::{Gateway, Inner};
-use crate::relay::rewrite::{declares_tasks, log_for, takes_levels};
 use crate::life::session::Session;
-use crate::surface::{named, resource_not_found};
+use crate::relay::rewrite::{declares_tasks, log_for, takes_levels};
 use crate::relay::uris::with_uri;
+use crate::surface::{named, resource_not_found};
 
 /// How long servers may take to be told of a level before the client has its answer.
 const LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,8 +29,12 @@ impl Gateway {
     }
 
     /// Legacy: log lines of this level and above from now on.
-    pub(crate) async fn set_level(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
-        let level = ask.params.get("level").and_then(|level| level.to_text());
+    pub(crate) async fn set_level(
+        &self,
+        caller: &Caller,
+        request: &ClientRequest,
+    ) -> Result<Spliced, RpcError> {
+        let level = request.params.get("level").and_then(|level| level.to_text());
         let Some(level) = level.as_deref().and_then(Level::named) else {
             let names = Level::ALL.map(Level::as_str).join(", ");
             return Err(RpcError::new(code::INVALID_PARAMS, &format!("`level` must be one of {names}")));
@@ -38,7 +42,7 @@ impl Gateway {
         self.feed(&caller.session).set_level(level);
         // Those that come up later, and modern ones, are told with the next request.
         let telling = self.upstreams().into_iter().map(|upstream| async move {
-            if let State::Ready(ready) = upstream.state()
+            if let UpstreamState::Ready(ready) = upstream.state()
                 && takes_levels(ready.peer.revision.era(), ready.tools.features)
             {
                 ready.link.want_level(level).await;
@@ -49,8 +53,12 @@ impl Gateway {
     }
 
     /// Legacy: changes of a resource are to be told.
-    pub(crate) async fn subscribe(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
-        let uri = named(&ask.params, "uri", "resource")?;
+    pub(crate) async fn subscribe(
+        &self,
+        caller: &Caller,
+        request: &ClientRequest,
+    ) -> Result<Spliced, RpcError> {
+        let uri = named(&request.params, "uri", "resource")?;
         let mut owners = self.inner().catalog.load().owners(&uri);
         if owners.is_empty() {
             self.wait_for_servers().await;
@@ -59,13 +67,13 @@ impl Gateway {
         if owners.is_empty() {
             return Err(resource_not_found(Era::Legacy, "no server has this resource", None, &uri));
         }
-        let Some(place) = owners.into_iter().find(|place| place.features.subscribe) else {
+        let Some(owner) = owners.into_iter().find(|owner| owner.features.subscribe) else {
             let message = "the server that has this resource does not tell of changes";
             return Err(RpcError::with_data(code::INVALID_PARAMS, message, &json!({"uri": uri})));
         };
-        let own = caller.session.uses(&place.upstream, Era::Legacy).ok().flatten();
+        let own = caller.session.uses(&owner.upstream, Era::Legacy).ok().flatten();
         let watch =
-            own.as_ref().unwrap_or(&place.upstream).watch_resource(self.inner().catalog.load().own_uri(&uri));
+            own.as_ref().unwrap_or(&owner.upstream).watch_resource(self.inner().catalog.load().own_uri(&uri));
         let settled = watch.settled();
         match self.feed(&caller.session).follow(&uri, Some(watch)) {
             true => {
@@ -80,8 +88,8 @@ impl Gateway {
     }
 
     /// Legacy: and no longer. What was not asked for is not missed.
-    pub(crate) fn unsubscribe(&self, caller: &Caller, ask: &Ask) -> Result<Spliced, RpcError> {
-        let uri = named(&ask.params, "uri", "resource")?;
+    pub(crate) fn unsubscribe(&self, caller: &Caller, request: &ClientRequest) -> Result<Spliced, RpcError> {
+        let uri = named(&request.params, "uri", "resource")?;
         self.feed(&caller.session).leave(&uri);
         Ok(Raw::literal("{}").into())
     }
@@ -90,7 +98,7 @@ impl Gateway {
     pub(crate) async fn listen(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         sink: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         #[derive(serde::Deserialize, Default)]
@@ -102,10 +110,11 @@ impl Gateway {
             resource_subscriptions: Vec<String>,
             task_ids: Vec<String>,
         }
-        let (Some(id), Some(sink)) = (&ask.id, sink) else {
+        let (Some(id), Some(sink)) = (&request.id, sink) else {
             return Err(RpcError::new(code::INVALID_REQUEST, "there is no stream to tell of changes on"));
         };
-        let filter: Option<Filter> = ask.params.get("notifications").and_then(|filter| filter.decode().ok());
+        let filter: Option<Filter> =
+            request.params.get("notifications").and_then(|filter| filter.decode().ok());
         let Some(filter) = filter else {
             let message = "`notifications` must be an object that says what is to be told";
             return Err(RpcError::new(code::INVALID_PARAMS, message));
@@ -136,11 +145,11 @@ impl Gateway {
         }
         let mut tasks = Vec::new();
         // Who did not declare that it can follow tasks is told of none.
-        if ask.meta.client_capabilities.as_ref().is_some_and(declares_tasks) {
+        if request.meta.client_capabilities.as_ref().is_some_and(declares_tasks) {
             for offered in filter.task_ids {
-                let Some((place, watch)) = self.watch_task(caller, &offered) else { continue };
+                let Some((owner, watch)) = self.watch_task(caller, &offered) else { continue };
                 settled.push(watch.settled());
-                if feed.follow_task(place, &offered, watch) {
+                if feed.follow_task(owner, &offered, watch) {
                     tasks.push(offered);
                 }
             }
@@ -182,7 +191,7 @@ impl Inner {
     /// Has the server that owns a resource tell of its changes; none if there is none that does.
     pub(crate) fn watch(&self, uri: &str) -> Option<Watch> {
         let catalog = self.catalog.load();
-        let owner = catalog.owners(uri).into_iter().find(|place| place.features.subscribe)?;
+        let owner = catalog.owners(uri).into_iter().find(|owner| owner.features.subscribe)?;
         Some(owner.upstream.watch_resource(catalog.own_uri(uri)))
     }
 

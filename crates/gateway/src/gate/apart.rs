@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bridgehead_wire::Code;
 use tokio::sync::Semaphore;
 
-use super::{Call, Chain};
+use super::{Call, Gate};
 use crate::error::CallError;
 
 /// How much of it runs at once, whatever the machine has.
@@ -22,7 +22,7 @@ fn share(threads: usize) -> usize {
     (threads / 2).clamp(1, MOST)
 }
 
-impl Chain {
+impl Gate {
     /// Runs `work` apart. Whoever waits for a place does so on the clocks of the call. A call that is dropped leaves
     /// its work to its end, which still counts.
     pub(super) async fn apart<T: Send + 'static>(

@@ -12,27 +12,27 @@ use serde_json::{Value, json};
 use tracing::debug;
 
 use super::output::broken_promise;
-use super::record::Record;
+use super::record::CallRecord;
 use super::validate::Checked;
-use super::{Call, Chain, Outcome, envelope_result};
+use super::{Call, Gate, Outcome, envelope_result};
 use crate::catalog::Registered;
-use crate::relay::request::{Errand, Subject, addressed, read};
+use crate::catalog::native::ToolContext;
 use crate::error::CallError;
 use crate::life::CancelReason;
-use crate::catalog::native::ToolContext;
 use crate::relay::queue::Queue;
+use crate::relay::request::{RelayedRequest, Subject, addressed, read};
 use crate::relay::rewrite::{Input, Rewrite};
 
 pub(super) async fn run(
-    chain: &Chain,
+    gate: &Gate,
     call: &Call<'_>,
     checked: Checked<'_>,
-    record: &mut Record,
+    record: &mut CallRecord,
 ) -> Outcome {
     let outcome = match checked {
-        Checked::Native(native, arguments) => run_native(chain, call, native, arguments).await,
+        Checked::Native(native, arguments) => run_native(gate, call, native, arguments).await,
         Checked::Upstream(upstream, tool, queue) => {
-            run_upstream(chain, call, (upstream, tool, queue), record).await
+            run_upstream(gate, call, (upstream, tool, queue), record).await
         }
     };
     outcome.unwrap_or_else(|error| {
@@ -42,25 +42,25 @@ pub(super) async fn run(
 }
 
 async fn run_native(
-    chain: &Chain,
+    gate: &Gate,
     call: &Call<'_>,
     native: &Registered,
     arguments: Value,
 ) -> Result<Outcome, CallError> {
     let context = ToolContext { correlation: call.correlation, principal: call.caller.principal.clone() };
-    let data = native.tool.run(arguments, context, chain.debug_errors).await?;
+    let data = native.tool.run(arguments, context, gate.debug_errors).await?;
     read(envelope_result(&json!({"ok": true, "data": data}), false, true), Input::Refused)
 }
 
 async fn run_upstream(
-    chain: &Chain,
+    gate: &Gate,
     call: &Call<'_>,
     (upstream, tool, queue): (&Upstream, &Arc<Tool>, &Queue),
-    record: &mut Record,
+    record: &mut CallRecord,
 ) -> Result<Outcome, CallError> {
-    let errand = Errand {
+    let relayed = RelayedRequest {
         caller: call.caller,
-        ask: call.ask,
+        request: call.request,
         subject: Subject {
             kind: "tool",
             offered: &call.tool,
@@ -74,8 +74,8 @@ async fn run_upstream(
         trace: call.trace,
         progress: call.progress.as_ref(),
     };
-    let mut watched = chain.cancels.watch(call.caller.session.number(), &call.tool, call.correlation);
-    let mut running = pin!(errand.run(upstream, queue, |queued| record.waited(queued)));
+    let mut watched = gate.cancels.watch(call.caller.session.number(), &call.tool, call.correlation);
+    let mut running = pin!(relayed.run(upstream, queue, |queued| record.waited(queued)));
     // Leaving drops the errand, which reaches whoever runs the call. By hand, because an outcome is large: `select!` moves
     // it twice more.
     let outcome = poll_fn(|context| {
@@ -87,14 +87,14 @@ async fn run_upstream(
         late.map_or(outcome, |reason| Poll::Ready(given_up(upstream, &tool.name, reason)))
     });
     let outcome = outcome.await?;
-    let outcome = addressed(chain.uris, upstream.name().as_ref(), outcome)?;
+    let outcome = addressed(gate.uris, upstream.name().as_ref(), outcome)?;
     match upstream.config().output {
         Output::Off => Ok(outcome),
         Output::Report => {
-            let _told = broken_promise(chain, call, tool, &outcome).await;
+            let _told = broken_promise(gate, call, tool, &outcome).await;
             Ok(outcome)
         }
-        Output::Enforce => broken_promise(chain, call, tool, &outcome).await.map_or(Ok(outcome), Err),
+        Output::Enforce => broken_promise(gate, call, tool, &outcome).await.map_or(Ok(outcome), Err),
     }
 }
 

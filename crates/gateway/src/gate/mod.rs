@@ -21,14 +21,14 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{Instrument, debug_span};
 
-use crate::caller::{Ask, Caller, ProgressSink};
+use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::Route;
-use crate::relay::request::Outcome;
 use crate::error::CallError;
 use crate::logger::Logger;
+use crate::relay::request::Outcome;
 use crate::relay::rewrite::{Input, Reply};
 use crate::relay::trace::Trace;
-use record::Record;
+use record::CallRecord;
 
 pub(crate) use apart::places;
 pub(crate) use cancels::Cancels;
@@ -36,7 +36,7 @@ pub(crate) use cancels::Cancels;
 /// One tool invocation.
 pub(crate) struct Call<'a> {
     pub(crate) caller: &'a Caller,
-    pub(crate) ask: &'a Ask,
+    pub(crate) request: &'a ClientRequest,
     /// The name the client used.
     pub(crate) tool: Arc<str>,
     /// Where it goes, or why it goes nowhere.
@@ -56,8 +56,8 @@ impl Call<'_> {
     }
 }
 
-/// What the chain needs besides the call.
-pub(crate) struct Chain {
+/// What the gate needs besides the call.
+pub(crate) struct Gate {
     pub(crate) audit: Arc<dyn AuditSink>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) server_info: Raw,
@@ -87,14 +87,14 @@ pub(crate) struct Counters {
     pub(crate) invalid_outputs: AtomicU64,
 }
 
-impl Chain {
+impl Gate {
     /// Read top to bottom: this is the order a call meets. Dropping the future at any point releases the
     /// turn, cancels the call upstream and still leaves its pair of audit events.
     pub(crate) async fn run(&self, call: &Call<'_>) -> Outcome {
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let mut record = Record::open(self, call);
-        let turn = pin!(lock::enter(self, call, &mut record)).instrument(debug_span!("lock")).await;
-        let checked = match &turn {
+        let mut record = CallRecord::open(self, call);
+        let lock = pin!(lock::enter(self, call, &mut record)).instrument(debug_span!("lock")).await;
+        let checked = match &lock {
             Ok(_) => pin!(validate::check(self, call)).instrument(debug_span!("validate")).await,
             Err(late) => Err(late.clone()),
         };

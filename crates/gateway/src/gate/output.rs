@@ -8,13 +8,13 @@ use bridgehead_upstream::{OutputError, Tool};
 use bridgehead_wire::{Code, Object};
 use tracing::warn;
 
-use super::{Call, Chain, Outcome};
+use super::{Call, Gate, Outcome};
 use crate::error::CallError;
 
 /// The error that an outcome is where promises are enforced; told and counted in any case. A question is no result
 /// yet, and what a tool calls an error has promised nothing.
 pub(super) async fn broken_promise(
-    chain: &Chain,
+    gate: &Gate,
     call: &Call<'_>,
     tool: &Arc<Tool>,
     outcome: &Outcome,
@@ -25,16 +25,16 @@ pub(super) async fn broken_promise(
         Ok(()) => return None,
         Err(OutputError::Broken(why)) => why,
         Err(OutputError::NotBriefly) => {
-            Box::pin(check_apart(chain, call, Arc::clone(tool), result.clone())).await.err()?
+            Box::pin(check_apart(gate, call, Arc::clone(tool), result.clone())).await.err()?
         }
     };
-    chain.counters.invalid_outputs.fetch_add(1, Ordering::Relaxed);
+    gate.counters.invalid_outputs.fetch_add(1, Ordering::Relaxed);
     warn!(correlationId = %call.correlation, tool = %call.tool, server = call.server(), %why, "a result does not fit its output schema");
     let message = format!("the result of tool `{}` does not fit its output schema: {why}", call.tool);
     Some(CallError::new(Code::ProviderInvalidOutput, message).after_sending())
 }
 
-async fn check_apart(chain: &Chain, call: &Call<'_>, tool: Arc<Tool>, result: Object) -> Result<(), String> {
-    let checked = chain.apart(call, move || tool.check_output(&result, Effort::Full)).await;
+async fn check_apart(gate: &Gate, call: &Call<'_>, tool: Arc<Tool>, result: Object) -> Result<(), String> {
+    let checked = gate.apart(call, move || tool.check_output(&result, Effort::Full)).await;
     checked.map_err(|error| error.message)?.map_err(|error| error.to_string())
 }

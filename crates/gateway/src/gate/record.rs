@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use tracing::{Level, debug, enabled, error, trace};
 
-use super::{Call, Chain, Counters, Outcome};
+use super::{Call, Counters, Gate, Outcome};
 use crate::logger::Logger;
 use crate::panics;
 
@@ -27,7 +27,7 @@ const CANCELLED: &str = "cancelled";
 
 /// The record of one call, from before its first stage. Dropping it early is the call being cancelled or
 /// panicking, and is recorded as that.
-pub(super) struct Record {
+pub(super) struct CallRecord {
     /// Gone once the end is written.
     open: Option<Open>,
 }
@@ -56,15 +56,15 @@ enum Stage {
     Entered(Option<Ticket>),
 }
 
-impl Record {
-    pub(super) fn open(chain: &Chain, call: &Call<'_>) -> Self {
+impl CallRecord {
+    pub(super) fn open(gate: &Gate, call: &Call<'_>) -> Self {
         Self {
             open: Some(Open {
-                audit: Arc::clone(&chain.audit),
-                clock: Arc::clone(&chain.clock),
-                bus: chain.bus.clone(),
-                counters: Arc::clone(&chain.counters),
-                logger: chain.logger.clone(),
+                audit: Arc::clone(&gate.audit),
+                clock: Arc::clone(&gate.clock),
+                bus: gate.bus.clone(),
+                counters: Arc::clone(&gate.counters),
+                logger: gate.logger.clone(),
                 call: AuditCall {
                     tool: Arc::clone(&call.tool),
                     server: match &call.route {
@@ -198,7 +198,7 @@ impl Open {
     }
 }
 
-impl Drop for Record {
+impl Drop for CallRecord {
     fn drop(&mut self) {
         let Some(mut open) = self.open.take() else { return };
         open.counters.cancelled.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use bridgehead_upstream::{Tool, Upstream};
 use bridgehead_wire::{Code, Raw};
 use serde_json::{Value, json};
 
-use super::{Call, Chain};
+use super::{Call, Gate};
 use crate::catalog::{Registered, Route, Target};
 use crate::error::CallError;
 use crate::relay::queue::Queue;
@@ -23,7 +23,7 @@ pub(super) enum Checked<'c> {
 
 /// Whether the call may go on. A tool that goes nowhere is a refusal like any other, so that it is audited
 /// like any other.
-pub(super) async fn check<'c>(chain: &Chain, call: &'c Call<'_>) -> Result<Checked<'c>, CallError> {
+pub(super) async fn check<'c>(gate: &Gate, call: &'c Call<'_>) -> Result<Checked<'c>, CallError> {
     let route = call.route.as_ref().map_err(Clone::clone)?;
     if let Some(mode) = route.excluded_by {
         let message = format!("tool `{}` is not available in mode `{mode}`", call.tool);
@@ -38,7 +38,7 @@ pub(super) async fn check<'c>(chain: &Chain, call: &'c Call<'_>) -> Result<Check
     let arguments = match read(route, &call.arguments, Effort::Brief) {
         Ok(arguments) => arguments,
         Err(Unfit::Issues(issues)) => return Err(refuse(route, &json!(issues))),
-        Err(Unfit::NotBriefly) => Box::pin(read_apart(chain, call, route)).await?,
+        Err(Unfit::NotBriefly) => Box::pin(read_apart(gate, call, route)).await?,
     };
     Ok(match &route.target {
         Target::Native(native) => Checked::Native(native, arguments),
@@ -58,9 +58,9 @@ fn read(route: &Route, arguments: &Raw, effort: Effort) -> Result<Value, Unfit> 
     }
 }
 
-async fn read_apart(chain: &Chain, call: &Call<'_>, route: &Arc<Route>) -> Result<Value, CallError> {
+async fn read_apart(gate: &Gate, call: &Call<'_>, route: &Arc<Route>) -> Result<Value, CallError> {
     let (checked, arguments) = (Arc::clone(route), call.arguments.clone());
-    let outcome = chain.apart(call, move || read(&checked, &arguments, Effort::Full)).await?;
+    let outcome = gate.apart(call, move || read(&checked, &arguments, Effort::Full)).await?;
     outcome.map_err(|unfit| refuse(route, &json!(issues(unfit))))
 }
 

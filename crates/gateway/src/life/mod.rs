@@ -22,9 +22,9 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use crate::catalog::Target;
-use crate::relay::request::restart_own;
 use crate::gateway::{Gateway, Inner};
 use crate::life::session::Session;
+use crate::relay::request::restart_own;
 
 /// How long calls to a server that a new configuration replaces or removes may still take.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -205,7 +205,7 @@ impl Gateway {
         let Some(Target::Upstream { upstream, .. }) = catalog.route(tool).map(|route| &route.target) else {
             return false;
         };
-        let reached = self.inner().chain.cancels.cancel(session.number(), tool, reason);
+        let reached = self.inner().gate.cancels.cancel(session.number(), tool, reason);
         let late = reason == CancelReason::Timeout;
         let restarted = late && session.own(upstream).is_some_and(|own| restart_own(&own));
         if late && reached && !restarted {

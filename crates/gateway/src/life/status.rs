@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use bridgehead_config::{Confinement, Isolation, Launch, Limits, Network, Requirement, Server, Transport};
 use bridgehead_upstream::{
-    Containment, Enforced, FailureStage, Initialisation, Listing, ProcessView, Record, State, Upstream,
+    Containment, Enforced, FailureStage, Initialisation, Listing, ProcessView, ServerRecord, Upstream,
+    UpstreamState,
 };
 use bridgehead_wire::Era;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::gateway::{Gateway, Inner};
 use crate::catalog::offers::without_effect;
-use crate::relay::queue::Queues;
 use crate::catalog::similar::similar;
+use crate::gateway::{Gateway, Inner};
+use crate::relay::queue::Queues;
 
 /// After so many failed attempts in a row a server is said to loop.
 const LOOPS_FROM: u32 = 3;
@@ -267,7 +268,7 @@ impl Gateway {
     }
 
     /// The lines and facts that are kept of a server; none for a name that is not configured.
-    pub fn record(&self, server: &str) -> Option<Record> {
+    pub fn record(&self, server: &str) -> Option<ServerRecord> {
         self.named(server).map(|upstream| upstream.record().clone())
     }
 
@@ -300,7 +301,7 @@ impl Inner {
             (told.addresses.clone(), told.reload.clone())
         };
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.chain.counters;
+        let counters = &self.gate.counters;
         Status {
             version: self.version.clone(),
             mode: self.settings.mode.to_string(),
@@ -391,7 +392,7 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
         findings: facts.findings,
     };
     match upstream.state() {
-        State::Starting { since, known, .. } => {
+        UpstreamState::Starting { since, known, .. } => {
             status.state = ServerState::Starting;
             if since.elapsed() >= SLOW_START {
                 let seconds = since.elapsed().as_secs();
@@ -399,12 +400,12 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
             }
             status.offers(upstream.config(), known.as_deref());
         }
-        State::Asleep(listing) => {
+        UpstreamState::Asleep(listing) => {
             status.state = ServerState::Asleep;
             status.offers(upstream.config(), Some(&listing));
         }
-        State::Stopped => {}
-        State::Restarting(outage) => {
+        UpstreamState::Stopped => {}
+        UpstreamState::Restarting(outage) => {
             status.state = match outage.attempts {
                 LOOPS_FROM.. => ServerState::CrashLooping,
                 _ => ServerState::Restarting,
@@ -413,12 +414,12 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
             status.attempts = Some(outage.attempts);
             status.down_ms = Some(milliseconds(outage.since.elapsed()));
         }
-        State::Failed(failure) => {
+        UpstreamState::Failed(failure) => {
             status.state = ServerState::Failed;
             status.sandbox_unavailable = failure.stage == FailureStage::Sandbox;
             status.reason = Some(failure.reason.clone());
         }
-        State::Ready(ready) => {
+        UpstreamState::Ready(ready) => {
             status.state = ServerState::Ready;
             status.transport = ready.transport;
             status.uptime_ms = Some(milliseconds(ready.since.elapsed()));
@@ -450,7 +451,7 @@ fn initialisation(init: &Initialisation) -> Value {
 }
 
 /// What the operator may do about a server that does not serve. `patience` is how long a start of it may take.
-fn next_step(status: &ServerStatus, record: &Record, patience: Duration) -> String {
+fn next_step(status: &ServerStatus, record: &ServerRecord, patience: Duration) -> String {
     let name = &status.name;
     if status.transport == "none" {
         return format!("correct `{name}` in the configuration; `bridgehead check` shows where");

@@ -3,13 +3,13 @@
 //! Lists wait together, once, for `list_wait_ms`. A call that names what a starting server may bring waits for that server
 //! on its own clock, because its client would have to call again otherwise.
 
-use bridgehead_upstream::{INIT_TIMEOUT, State, Upstream};
+use bridgehead_upstream::{INIT_TIMEOUT, Upstream, UpstreamState};
 use tokio::time::Instant;
 
 use crate::catalog::Catalog;
-use crate::gateway::{Gateway, Inner};
 use crate::catalog::names::is_under;
 use crate::catalog::offers::is_prefixed;
+use crate::gateway::{Gateway, Inner};
 
 impl Gateway {
     /// SRV-3: the first list waits for servers that are starting, for a while.
@@ -62,11 +62,11 @@ impl Inner {
         let catalog = self.catalog.load();
         let until = upstreams.iter().filter(may_have).filter_map(|upstream| {
             let patience = match upstream.state() {
-                State::Starting { since, known: None } => since + INIT_TIMEOUT,
+                UpstreamState::Starting { since, known: None } => since + INIT_TIMEOUT,
                 // Its tools are not listed, or not any more, and the next attempt may bring them.
-                State::Restarting(outage) if outage.may_bring() => outage.since + INIT_TIMEOUT,
+                UpstreamState::Restarting(outage) if outage.may_bring() => outage.since + INIT_TIMEOUT,
                 // It serves, and its list is being merged.
-                State::Ready(_) if catalog.place(upstream.name().as_ref()).is_none() => {
+                UpstreamState::Ready(_) if catalog.owner(upstream.name().as_ref()).is_none() => {
                     Instant::now() + self.settings.list_wait
                 }
                 _ => return None,

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Queue {
     settings: Settings,
-    turns: Semaphore,
+    permits: Semaphore,
     waiting: AtomicUsize,
 }
 
@@ -51,35 +51,35 @@ impl<F: FnOnce(Duration)> Drop for Wait<F> {
 
 /// A turn. Dropping it lets the next one in.
 #[derive(Debug)]
-pub(crate) struct Place<'q> {
+pub(crate) struct Permit<'q> {
     _permit: SemaphorePermit<'q>,
 }
 
 /// The place of one call. While its client is asked it belongs to others: the server works on nothing then.
 #[derive(Debug)]
-pub(crate) struct Turn<'q> {
+pub(crate) struct QueueSlot<'q> {
     queue: &'q Queue,
-    place: Option<Place<'q>>,
+    permit: Option<Permit<'q>>,
 }
 
-impl<'q> Turn<'q> {
-    pub(crate) const fn new(queue: &'q Queue, place: Place<'q>) -> Self {
-        Self { queue, place: Some(place) }
+impl<'q> QueueSlot<'q> {
+    pub(crate) const fn new(queue: &'q Queue, permit: Permit<'q>) -> Self {
+        Self { queue, permit: Some(permit) }
     }
 
     pub(crate) fn pause(&mut self) {
-        self.place = None;
+        self.permit = None;
     }
 
     /// Takes a place again, if there is one; a call that has begun waits for nobody.
     pub(crate) fn go_on(&mut self) {
-        self.place = self.queue.try_enter();
+        self.permit = self.queue.try_enter();
     }
 }
 
 /// Why a call got no turn.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoTurn {
+pub(crate) enum NoPermit {
     #[error("its queue is full ({running} running, {waiting} waiting); try again later, or {cure}")]
     Full { running: usize, waiting: usize, cure: String },
     #[error(
@@ -93,27 +93,30 @@ pub(crate) enum NoTurn {
 impl Queue {
     fn new(settings: Settings) -> Self {
         // More than a semaphore can count is as good as no bound.
-        let turns = Semaphore::new(settings.concurrency.min(Semaphore::MAX_PERMITS));
-        Self { settings, turns, waiting: AtomicUsize::new(0) }
+        let permits = Semaphore::new(settings.concurrency.min(Semaphore::MAX_PERMITS));
+        Self { settings, permits, waiting: AtomicUsize::new(0) }
     }
 
     /// A turn at once, if one is free.
-    pub(crate) fn try_enter(&self) -> Option<Place<'_>> {
-        self.turns.try_acquire().ok().map(|permit| Place { _permit: permit })
+    pub(crate) fn try_enter(&self) -> Option<Permit<'_>> {
+        self.permits.try_acquire().ok().map(|permit| Permit { _permit: permit })
     }
 
     /// Waits for a turn until `deadline`.
-    pub(crate) async fn enter(&self, deadline: Instant) -> Result<Place<'_>, NoTurn> {
+    pub(crate) async fn enter(&self, deadline: Instant) -> Result<Permit<'_>, NoPermit> {
         let began = Instant::now();
-        let full =
-            |waiting| NoTurn::Full { running: self.depth().running, waiting, cure: self.cure("max_waiting") };
-        let line = Line::join(self).map_err(full)?;
-        let turn = tokio::time::timeout_at(deadline, self.turns.acquire()).await;
+        let full = |waiting| NoPermit::Full {
+            running: self.depth().running,
+            waiting,
+            cure: self.cure("max_waiting"),
+        };
+        let line = Waiter::join(self).map_err(full)?;
+        let turn = tokio::time::timeout_at(deadline, self.permits.acquire()).await;
         drop(line);
         match turn {
             // A semaphore that is never closed gives a permit.
-            Ok(Ok(permit)) => Ok(Place { _permit: permit }),
-            _ => Err(NoTurn::TimedOut {
+            Ok(Ok(permit)) => Ok(Permit { _permit: permit }),
+            _ => Err(NoPermit::TimedOut {
                 waited: began.elapsed(),
                 running: self.depth().running,
                 cure: self.cure("concurrency"),
@@ -130,7 +133,7 @@ impl Queue {
 
     pub(crate) fn depth(&self) -> Depth {
         Depth {
-            running: self.settings.concurrency.saturating_sub(self.turns.available_permits()),
+            running: self.settings.concurrency.saturating_sub(self.permits.available_permits()),
             waiting: self.waiting.load(Ordering::Relaxed),
         }
     }
@@ -147,9 +150,9 @@ impl Queue {
 }
 
 /// Stands in line until dropped, however the wait ends.
-struct Line<'q>(&'q Queue);
+struct Waiter<'q>(&'q Queue);
 
-impl<'q> Line<'q> {
+impl<'q> Waiter<'q> {
     /// Or how many wait already.
     fn join(queue: &'q Queue) -> Result<Self, usize> {
         let most = queue.settings.max_waiting;
@@ -160,7 +163,7 @@ impl<'q> Line<'q> {
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -227,7 +230,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_paused_call_leaves_its_place() {
         let queue = queue(1, 8);
-        let mut turn = Turn::new(&queue, queue.try_enter().unwrap());
+        let mut turn = QueueSlot::new(&queue, queue.try_enter().unwrap());
         assert_eq!(depth(&queue), (1, 0));
         turn.pause();
         assert_eq!(depth(&queue), (0, 0));
@@ -289,7 +292,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn leaving_the_line() {
         let queue = queue(1, 1);
-        let place = queue.try_enter().unwrap();
+        let permit = queue.try_enter().unwrap();
         let waiting = tokio::spawn({
             let queue = Arc::clone(&queue);
             async move { queue.enter(soon()).await.map(drop) }
@@ -299,7 +302,7 @@ mod tests {
         waiting.abort();
         assert!(waiting.await.unwrap_err().is_cancelled());
         assert_eq!(depth(&queue), (1, 0));
-        drop(place);
+        drop(permit);
         assert!(queue.try_enter().is_some());
     }
 

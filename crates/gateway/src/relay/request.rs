@@ -22,15 +22,15 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, debug_span};
 
-use crate::caller::{Ask, Caller, ProgressSink};
-use crate::error::CallError;
+use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::dialogue::park::not_valid;
 use crate::dialogue::questions::{Questions, in_time, undeclared};
-use crate::relay::queue::{Queue, Turn, Wait};
+use crate::dialogue::rounds::{Configured, Next, Rounds, Stop, visit};
+use crate::error::CallError;
+use crate::relay::queue::{Queue, QueueSlot, Wait};
 use crate::relay::rewrite::{
     Hop, Input, Reply, Rewrite, declares_tasks, log_for, params_for, progress_for, takes_levels,
 };
-use crate::dialogue::rounds::{Configured, Next, Rounds, Stop, visit};
 use crate::relay::trace::Trace;
 use crate::relay::uris::result_outward;
 
@@ -45,9 +45,9 @@ pub(crate) enum Outcome {
 }
 
 /// One request for a server.
-pub(crate) struct Errand<'a> {
+pub(crate) struct RelayedRequest<'a> {
     pub(crate) caller: &'a Caller,
-    pub(crate) ask: &'a Ask,
+    pub(crate) request: &'a ClientRequest,
     pub(crate) subject: Subject<'a>,
     /// When the clock of the whole began to run.
     pub(crate) began: Instant,
@@ -77,7 +77,7 @@ const MOST_SENDS: usize = 3;
 /// How long a server may take to be told which log lines are wanted.
 const LEVEL_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Errand<'_> {
+impl RelayedRequest<'_> {
     /// Sends the request, and sends it again where its server was lost and doing it twice is no question. `waited` is
     /// told how long the wait in the queue was, if there was one, also when it is given up halfway.
     pub(crate) async fn run(
@@ -92,34 +92,34 @@ impl Errand<'_> {
         if let Some(most) = execution(limits, self) {
             last = last.min(began + most);
         }
-        let place = match queue.try_enter() {
-            Some(place) => place,
+        let permit = match queue.try_enter() {
+            Some(permit) => permit,
             None => {
                 let waiting = Wait::new(began, waited);
-                let turn = queue.enter(last.min(began + limits.request_timeout));
-                let turn = turn.instrument(debug_span!("queue")).await;
+                let slot = queue.enter(last.min(began + limits.request_timeout));
+                let slot = slot.instrument(debug_span!("queue")).await;
                 drop(waiting);
-                turn.map_err(|error| {
+                slot.map_err(|error| {
                     let message = format!("server `{}` cannot be called now: {error}", upstream.name());
                     CallError::new(Code::ProviderUnavailable, message)
                 })?
             }
         };
-        let mut turn = Turn::new(queue, place);
+        let mut slot = QueueSlot::new(queue, permit);
         let own = self.caller.session.uses(upstream, self.caller.era());
         let own = own.map_err(|error| unavailable(upstream, &error))?;
         let upstream = own.as_ref().unwrap_or(upstream);
         // A tool may have a process for each call; whatever else there is to ask is asked of the one that all share.
-        let alone = limits.isolation == Isolation::Call && self.ask.method == Method::ToolsCall;
+        let alone = limits.isolation == Isolation::Call && self.request.method == Method::ToolsCall;
         let abilities = self.caller.abilities();
         let lease = if own.is_none() && !alone && abilities.answers_any() {
             let mut whose = self.caller.session.remembered_by(self.caller.era());
             let asked = Instant::now();
             if self.caller.era() == Era::Modern && upstream.wants_roots(abilities) {
                 // PIPE-9: no clock of the call runs while its client is asked.
-                turn.pause();
+                slot.pause();
                 let roots = Box::pin(self.ask_roots(limits.question_timeout)).await;
-                turn.go_on();
+                slot.go_on();
                 last += asked.elapsed();
                 match roots {
                     Ok(keeper) => whose = Some(keeper),
@@ -135,7 +135,7 @@ impl Errand<'_> {
         };
         let upstream = lease.as_ref().map_or(upstream, Lease::upstream);
         let mut sends = Sends::default();
-        let mut progress = Progress { errand: self, last: None };
+        let mut progress = Progress { relayed: self, last: None };
         loop {
             let deadline = last.min(Instant::now() + limits.request_timeout);
             // Killed when it is dropped, answer or not.
@@ -149,7 +149,7 @@ impl Errand<'_> {
                 continue;
             }
             let ready = ready.map_err(|error| unavailable(upstream, &error))?;
-            let sending = pin!(self.send(upstream, &ready, &mut last, &mut turn, &mut progress));
+            let sending = pin!(self.send(upstream, &ready, &mut last, &mut slot, &mut progress));
             match sending.instrument(debug_span!("send", attempt = sends.0)).await {
                 Err(lost)
                     if lost.code == Code::ProviderCrashed && again && self.may_repeat(upstream, &lost) =>
@@ -189,11 +189,11 @@ impl Errand<'_> {
         next: Option<&Next>,
     ) {
         let Self { subject, .. } = self;
-        let level = self.progress.and_then(|_| self.caller.log_level(self.ask));
+        let level = self.progress.and_then(|_| self.caller.log_level(self.request));
         if level.is_some() {
             exchange.want_logs();
         }
-        let wants_progress = self.progress.is_some() && self.ask.meta.progress_token.is_some();
+        let wants_progress = self.progress.is_some() && self.request.meta.progress_token.is_some();
         let hop = Hop {
             caller: self.caller,
             server: ready.peer.revision.era(),
@@ -204,20 +204,23 @@ impl Errand<'_> {
             tasks: ready.tools.features.tasks,
             roots: roots.is_some(),
         };
-        let mut params = params_for(&self.ask.params, &self.ask.meta, subject.rewrite.as_ref(), hop);
+        let mut params = params_for(&self.request.params, &self.request.meta, subject.rewrite.as_ref(), hop);
         if let Some(next) = next {
             params = next.params(&params);
-        } else if cell == Cell::PARKING && self.ask.params.get("inputResponses").is_some() {
+        } else if cell == Cell::PARKING && self.request.params.get("inputResponses").is_some() {
             params = without_answers(&params);
         }
-        let mirror =
-            Mirror { name: Some(subject.own), parameters: subject.headers, params: Some(&self.ask.params) };
-        exchange.send_mirrored(&self.ask.method, &params, mirror).await;
+        let mirror = Mirror {
+            name: Some(subject.own),
+            parameters: subject.headers,
+            params: Some(&self.request.params),
+        };
+        exchange.send_mirrored(&self.request.method, &params, mirror).await;
     }
 
     /// An outcome that the client's revision has no code for, said to the model that called.
     fn in_words(&self, message: &str, data: Option<Raw>) -> Result<Outcome, CallError> {
-        if self.ask.method != Method::ToolsCall {
+        if self.request.method != Method::ToolsCall {
             return Ok(Outcome::Relayed(RpcError::new(code::INTERNAL_ERROR, message)));
         }
         let more = data.map(|data| format!("\n{}", data.as_str())).unwrap_or_default();
@@ -247,8 +250,8 @@ impl Errand<'_> {
 
     /// Whether the client can follow a call that becomes a task.
     fn takes_tasks(&self) -> bool {
-        let declared = self.ask.meta.client_capabilities.as_ref();
-        self.ask.method == Method::ToolsCall && declared.is_some_and(declares_tasks)
+        let declared = self.request.meta.client_capabilities.as_ref();
+        self.request.method == Method::ToolsCall && declared.is_some_and(declares_tasks)
     }
 
     /// Tells the client a log line of its request.
@@ -285,7 +288,7 @@ impl Errand<'_> {
         upstream: &Upstream,
         ready: &Ready,
         last: &mut Instant,
-        turn: &mut Turn<'_>,
+        slot: &mut QueueSlot<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<Outcome, CallError> {
         let Self { subject, .. } = self;
@@ -298,10 +301,10 @@ impl Errand<'_> {
             Cell::MODERN | Cell::ROUNDS => Abilities::NONE,
         };
         // No server of this era gave it away, and whatever we gave was taken up before.
-        if cell == Cell::PARKING && self.ask.params.get("requestState").is_some() {
+        if cell == Cell::PARKING && self.request.params.get("requestState").is_some() {
             return Ok(Outcome::Relayed(not_valid()));
         }
-        let level = self.progress.and_then(|_| self.caller.log_level(self.ask));
+        let level = self.progress.and_then(|_| self.caller.log_level(self.request));
         if let Some(level) = level.filter(|_| takes_levels(cell.server, ready.tools.features)) {
             // Answered late or not at all it only costs lines.
             let _ = tokio::time::timeout(LEVEL_TIMEOUT, Box::pin(ready.link.want_level(level))).await;
@@ -322,9 +325,9 @@ impl Errand<'_> {
             let deadline = (*last).min(now + upstream.config().request_timeout);
             let event = if questions.is_open() {
                 // PIPE-9: no clock of the call runs while its client is asked.
-                turn.pause();
+                slot.pause();
                 let event = questions.next(&mut exchange).await;
-                turn.go_on();
+                slot.go_on();
                 *last += now.elapsed();
                 let Some(event) = event else { continue };
                 Ok(event)
@@ -375,7 +378,7 @@ impl Errand<'_> {
                     };
                     let round = match roots.filter(|_| cell == Cell::MODERN) {
                         Some(roots) => {
-                            let given = self.ask.params.get("inputResponses");
+                            let given = self.request.params.get("inputResponses");
                             match rounds.configured(asks, roots, given.as_ref()) {
                                 Ok(Configured::Nothing) => return Ok(outcome),
                                 Ok(Configured::Rest(rest)) => return read(rest, input),
@@ -385,9 +388,9 @@ impl Errand<'_> {
                         }
                         None => {
                             // PIPE-9 again: the server waits for nothing meanwhile.
-                            turn.pause();
+                            slot.pause();
                             let round = Box::pin(rounds.answer(asks, self.caller, roots, patience)).await;
-                            turn.go_on();
+                            slot.go_on();
                             *last += now.elapsed();
                             round
                         }
@@ -416,14 +419,14 @@ impl Errand<'_> {
                         && self.caller.revision != Revision::V2025_11_25 =>
                 {
                     visits += 1;
-                    turn.pause();
+                    slot.pause();
                     let agreed = match cell.client {
                         Era::Modern if visits <= MOST_SENDS => {
                             Box::pin(visit(&error, self.caller, patience)).await
                         }
                         _ => Ok(false),
                     };
-                    turn.go_on();
+                    slot.go_on();
                     *last += now.elapsed();
                     match agreed {
                         Ok(true) => {
@@ -506,7 +509,7 @@ impl Cell {
 /// What the client has been told of a call's progress. A call that is sent again begins anew; its client
 /// must not see it go backwards.
 struct Progress<'c> {
-    errand: &'c Errand<'c>,
+    relayed: &'c RelayedRequest<'c>,
     last: Option<f64>,
 }
 
@@ -516,17 +519,19 @@ impl Progress<'_> {
         struct Reached {
             progress: f64,
         }
-        let Self { errand, last } = self;
-        let (Some(sink), Some(first)) = (errand.progress, &errand.ask.meta.progress_token) else { return };
+        let Self { relayed, last } = self;
+        let (Some(sink), Some(first)) = (relayed.progress, &relayed.request.meta.progress_token) else {
+            return;
+        };
         let Some(token) = sink.token(first) else { return };
         let Ok(Reached { progress }) = params.decode() else { return };
         if last.is_some_and(|last| progress <= last) {
             return;
         }
         *last = Some(progress);
-        let told = progress_for(params, &token, errand.caller.revision).is_some_and(|told| sink.send(told));
+        let told = progress_for(params, &token, relayed.caller.revision).is_some_and(|told| sink.send(told));
         if !told {
-            debug!(correlationId = %errand.correlation, "the client does not read its progress; one was dropped");
+            debug!(correlationId = %relayed.correlation, "the client does not read its progress; one was dropped");
         }
     }
 }
@@ -579,9 +584,9 @@ pub(crate) fn sandbox_setup() -> Value {
 }
 
 /// How long a call may run: as its tool says, or else its server.
-fn execution(server: &Server, errand: &Errand<'_>) -> Option<Duration> {
-    let of_tool = || server.tools.get(errand.subject.own).and_then(|tool| tool.limits.execution);
-    let tool = (errand.ask.method == Method::ToolsCall).then(of_tool).flatten();
+fn execution(server: &Server, relayed: &RelayedRequest<'_>) -> Option<Duration> {
+    let of_tool = || server.tools.get(relayed.subject.own).and_then(|tool| tool.limits.execution);
+    let tool = (relayed.request.method == Method::ToolsCall).then(of_tool).flatten();
     tool.or(server.limits.execution)
 }
 

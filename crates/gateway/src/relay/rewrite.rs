@@ -163,12 +163,12 @@ pub(crate) fn log_for(params: &Raw, server: Option<&str>) -> Option<(Level, Raw)
 pub(crate) struct Reply {
     object: Object,
     pub(crate) is_error: bool,
-    kind: Kind,
+    kind: ReplyKind,
 }
 
 /// What a result is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ReplyKind {
     Complete,
     /// No result yet: the server wants to know something first, and the client calls again.
     Question,
@@ -192,10 +192,10 @@ impl Reply {
     pub(crate) fn read(result: &Raw, input: Input) -> Result<Self, &'static str> {
         let object = Object::parse(result).map_err(|_| "the result is not an object")?;
         let kind = match object.get("resultType").map(|raw| raw.to_text()) {
-            None => Kind::Complete,
-            Some(Some(kind)) if kind == "complete" => Kind::Complete,
-            Some(Some(kind)) if kind == "input_required" && input != Input::Refused => Kind::Question,
-            Some(Some(kind)) if kind == "task" && input == Input::Task => Kind::Task,
+            None => ReplyKind::Complete,
+            Some(Some(kind)) if kind == "complete" => ReplyKind::Complete,
+            Some(Some(kind)) if kind == "input_required" && input != Input::Refused => ReplyKind::Question,
+            Some(Some(kind)) if kind == "task" && input == Input::Task => ReplyKind::Task,
             Some(_) => return Err("the result is of a type that was not asked for"),
         };
         let is_error = object.get("isError").is_some_and(|raw| raw.as_str() == "true");
@@ -204,17 +204,17 @@ impl Reply {
 
     /// The result itself, if it is a question.
     pub(crate) fn asks(&self) -> Option<&Object> {
-        (self.kind == Kind::Question).then_some(&self.object)
+        (self.kind == ReplyKind::Question).then_some(&self.object)
     }
 
     /// Whether the call goes on as a task.
     pub(crate) fn is_task(&self) -> bool {
-        self.kind == Kind::Task
+        self.kind == ReplyKind::Task
     }
 
     /// What it says, if it is a result already.
     pub(crate) fn complete(&self) -> Option<&Object> {
-        (self.kind == Kind::Complete).then_some(&self.object)
+        (self.kind == ReplyKind::Complete).then_some(&self.object)
     }
 
     /// The result for a client of `revision`, with our marks in its `_meta`.
@@ -239,7 +239,7 @@ impl Reply {
             Era::Legacy => {
                 edit.remove("ttlMs").remove("cacheScope");
             }
-            Era::Modern if self.kind != Kind::Complete => {}
+            Era::Modern if self.kind != ReplyKind::Complete => {}
             Era::Modern => {
                 if self.object.get("ttlMs").is_none() {
                     edit.set("ttlMs", Raw::literal("0"));
@@ -277,7 +277,7 @@ impl Reply {
                 }
             }
             Era::Modern => {
-                if self.kind == Kind::Complete {
+                if self.kind == ReplyKind::Complete {
                     edit.set("resultType", Raw::literal("\"complete\""));
                 }
                 meta.set(key::SERVER_INFO, server_info.clone());

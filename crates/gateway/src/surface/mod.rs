@@ -1,6 +1,6 @@
 //! Prompts, resources and completion: found in the catalog, asked of their server, told in the client's era.
 //!
-//! None of them passes the chain, which is for calls of tools; what an errand does holds for all of them.
+//! None of them passes the gate, which is for calls of tools; what an errand does holds for all of them.
 
 pub(crate) mod tasks;
 
@@ -13,12 +13,12 @@ use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Shape, Spliced, code, 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::caller::{Ask, Caller, ProgressSink};
+use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::Catalog;
-use crate::relay::request::{Errand, Outcome, Subject, addressed};
+use crate::catalog::items::{Merged, Owner};
 use crate::error::CallError;
 use crate::gateway::Gateway;
-use crate::catalog::items::{Merged, Place};
+use crate::relay::request::{Outcome, RelayedRequest, Subject, addressed};
 use crate::relay::rewrite::{Input, Rewrite};
 
 /// Whether a method is there if servers have these features.
@@ -69,8 +69,8 @@ pub(crate) fn capabilities(features: Features, experimental: Option<&Raw>, era: 
 }
 
 /// The correlation id that came with a request, or a new one.
-pub(crate) fn correlation(ask: &Ask) -> CorrelationId {
-    ask.meta.correlation_id.as_deref().and_then(CorrelationId::parse).unwrap_or_else(CorrelationId::mint)
+pub(crate) fn correlation(request: &ClientRequest) -> CorrelationId {
+    request.meta.correlation_id.as_deref().and_then(CorrelationId::parse).unwrap_or_else(CorrelationId::mint)
 }
 
 /// The text of a member of the params, which must be there once.
@@ -88,10 +88,10 @@ impl Gateway {
     pub(crate) async fn list_merged(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         merged: fn(&Catalog) -> &Arc<Merged>,
     ) -> Result<Spliced, RpcError> {
-        let cursor = self.cursor(ask).await?;
+        let cursor = self.cursor(request).await?;
         let catalog = self.inner().catalog.load();
         merged(&catalog).list(caller.revision, cursor.as_deref()).ok_or_else(foreign_cursor)
     }
@@ -99,17 +99,17 @@ impl Gateway {
     pub(crate) async fn get_prompt(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        let name = named(&ask.params, "name", "prompt")?;
-        if let Some(arguments) = ask.params.get("arguments")
+        let name = named(&request.params, "name", "prompt")?;
+        if let Some(arguments) = request.params.get("arguments")
             && let Err(Unfit::Issues(issues)) = without_schema(arguments.as_str(), Effort::Full)
         {
             let message = "two arguments have the same name";
             return Err(RpcError::with_data(code::INVALID_PARAMS, message, &json!({"issues": issues})));
         }
-        let correlation = correlation(ask);
+        let correlation = correlation(request);
         let mut entry = self.inner().catalog.load().prompts.get(&name).cloned();
         if entry.is_none() {
             entry = Box::pin(self.wait_for(Some(&name), |catalog| catalog.prompts.get(&name).cloned())).await;
@@ -118,9 +118,9 @@ impl Gateway {
             return Err(self.inner().why_unknown("prompt", &name).told("prompt", None, &name, correlation));
         };
         let own = entry.item.name.as_str();
-        let errand = Errand {
+        let relayed = RelayedRequest {
             caller,
-            ask,
+            request,
             subject: Subject {
                 kind: "prompt",
                 offered: &entry.name,
@@ -134,21 +134,21 @@ impl Gateway {
             progress: progress.as_ref(),
             trace: None,
         };
-        let outcome = self.carry(&errand, &entry.place).await;
-        self.tell(&errand, &entry.place, outcome, Keep::Never)
+        let outcome = self.carry(&relayed, &entry.owner).await;
+        self.tell(&relayed, &entry.owner, outcome, Keep::Never)
     }
 
     pub(crate) async fn read_resource(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        let uri = named(&ask.params, "uri", "resource")?;
+        let uri = named(&request.params, "uri", "resource")?;
         let own = self.inner().catalog.load().own_uri(&uri).to_owned();
-        let errand = Errand {
+        let relayed = RelayedRequest {
             caller,
-            ask,
+            request,
             subject: Subject {
                 kind: "resource",
                 offered: &uri,
@@ -158,7 +158,7 @@ impl Gateway {
                 repeatable: true,
             },
             began: Instant::now(),
-            correlation: correlation(ask),
+            correlation: correlation(request),
             progress: progress.as_ref(),
             trace: None,
         };
@@ -172,17 +172,17 @@ impl Gateway {
         }
         let asked = owners.len();
         let mut failed = None;
-        for place in owners {
-            let outcome = self.carry(&errand, &place).await;
+        for owner in owners {
+            let outcome = self.carry(&relayed, &owner).await;
             match outcome {
                 // Nobody said that it has this one, so a refusal only means that it is not there.
                 Outcome::Relayed(_) if asked > 1 => {}
-                Outcome::Failed(_) if asked > 1 => failed = Some((outcome, place)),
-                outcome => return self.tell(&errand, &place, outcome, Keep::Moment),
+                Outcome::Failed(_) if asked > 1 => failed = Some((outcome, owner)),
+                outcome => return self.tell(&relayed, &owner, outcome, Keep::Moment),
             }
         }
         match failed {
-            Some((outcome, place)) => self.tell(&errand, &place, outcome, Keep::Moment),
+            Some((outcome, owner)) => self.tell(&relayed, &owner, outcome, Keep::Moment),
             None => Err(resource_not_found(caller.era(), "no server has this resource", None, &uri)),
         }
     }
@@ -190,21 +190,22 @@ impl Gateway {
     pub(crate) async fn complete(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         let refused = || {
             let message = "`ref` must be a `ref/prompt` with a name or a `ref/resource` with a uri";
             RpcError::new(code::INVALID_PARAMS, message)
         };
-        let reference = ask.params.get("ref").and_then(|raw| Object::parse(&raw).ok()).ok_or_else(refused)?;
+        let reference =
+            request.params.get("ref").and_then(|raw| Object::parse(&raw).ok()).ok_or_else(refused)?;
         if let Some(why) = reference.ambiguous(&["type", "name", "uri"]) {
             return Err(RpcError::new(code::INVALID_PARAMS, &format!("`ref`: {why}")));
         }
         let kind = reference.get("type").and_then(|kind| kind.to_text());
         let catalog = self.inner().catalog.load_full();
-        let correlation = correlation(ask);
-        let (kind, offered, own, place, rewrite) = match kind.as_deref() {
+        let correlation = correlation(request);
+        let (kind, offered, own, owner, rewrite) = match kind.as_deref() {
             Some("ref/prompt") => {
                 let name = named(&reference, "name", "prompt")?;
                 let Some(entry) = catalog.prompts.get(&name) else {
@@ -215,16 +216,16 @@ impl Gateway {
                 edit.set("name", Raw::string(&entry.item.name));
                 let rewrite = (*entry.name != *entry.item.name)
                     .then(|| Rewrite { member: "ref", value: edit.finish() });
-                ("prompt", name, entry.item.name.clone(), entry.place.clone(), rewrite)
+                ("prompt", name, entry.item.name.clone(), entry.owner.clone(), rewrite)
             }
             Some("ref/resource") => {
                 let uri = named(&reference, "uri", "resource")?;
-                let exact = catalog.templates.get(&uri).map(|entry| entry.place.clone());
+                let exact = catalog.templates.get(&uri).map(|entry| entry.owner.clone());
                 let owner = exact.or_else(|| {
                     let mut owners = catalog.owners(&uri).into_iter();
-                    owners.find(|place| place.features.completions)
+                    owners.find(|owner| owner.features.completions)
                 });
-                let Some(place) = owner else {
+                let Some(owner) = owner else {
                     let message = "no server has this resource or template";
                     return Err(RpcError::with_data(code::INVALID_PARAMS, message, &json!({"uri": uri})));
                 };
@@ -232,35 +233,35 @@ impl Gateway {
                 let mut edit = reference.edit();
                 edit.set("uri", Raw::string(&own));
                 let rewrite = (own != uri).then(|| Rewrite { member: "ref", value: edit.finish() });
-                ("resource", uri, own, place, rewrite)
+                ("resource", uri, own, owner, rewrite)
             }
             _ => return Err(refused()),
         };
-        let errand = Errand {
+        let relayed = RelayedRequest {
             caller,
-            ask,
+            request,
             subject: Subject { kind, offered: &offered, own: &own, rewrite, headers: &[], repeatable: true },
             began: Instant::now(),
             correlation,
             progress: progress.as_ref(),
             trace: None,
         };
-        if !place.features.completions {
+        if !owner.features.completions {
             // Another server has suggestions; that this one has none is no error.
             let none = Raw::literal(r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#);
             let outcome = crate::relay::request::read(none, Input::Refused).unwrap_or_else(Outcome::Failed);
-            return self.tell(&errand, &place, outcome, Keep::Never);
+            return self.tell(&relayed, &owner, outcome, Keep::Never);
         }
-        let outcome = self.carry(&errand, &place).await;
-        self.tell(&errand, &place, outcome, Keep::Never)
+        let outcome = self.carry(&relayed, &owner).await;
+        self.tell(&relayed, &owner, outcome, Keep::Never)
     }
 
-    pub(crate) async fn carry(&self, errand: &Errand<'_>, place: &Place) -> Outcome {
-        let outcome = errand.run(&place.upstream, &place.queue, |_| ()).await;
+    pub(crate) async fn carry(&self, relayed: &RelayedRequest<'_>, owner: &Owner) -> Outcome {
+        let outcome = relayed.run(&owner.upstream, &owner.queue, |_| ()).await;
         let uris = self.inner().settings.resource_uris;
-        let outcome = outcome.and_then(|outcome| addressed(uris, &place.server, outcome));
+        let outcome = outcome.and_then(|outcome| addressed(uris, &owner.server, outcome));
         outcome.unwrap_or_else(|error| {
-            tracing::debug!(correlationId = %errand.correlation, kind = errand.subject.kind, server = %place.server, code = %error.code, %error, "request failed");
+            tracing::debug!(correlationId = %relayed.correlation, kind = relayed.subject.kind, server = %owner.server, code = %error.code, %error, "request failed");
             Outcome::Failed(error)
         })
     }
@@ -268,26 +269,26 @@ impl Gateway {
     /// What the client gets.
     pub(crate) fn tell(
         &self,
-        errand: &Errand<'_>,
-        place: &Place,
+        relayed: &RelayedRequest<'_>,
+        owner: &Owner,
         outcome: Outcome,
         keep: Keep,
     ) -> Result<Spliced, RpcError> {
-        let (era, subject) = (errand.caller.era(), &errand.subject);
+        let (era, subject) = (relayed.caller.era(), &relayed.subject);
         match outcome {
             Outcome::Result(_, reply) => {
-                let info = &self.inner().chain.server_info;
+                let info = &self.inner().gate.server_info;
                 Ok(match keep {
-                    Keep::Never => reply.finish(errand.caller.revision, info, errand.correlation),
-                    Keep::Moment => reply.finish_kept(errand.caller.revision, info, errand.correlation),
+                    Keep::Never => reply.finish(relayed.caller.revision, info, relayed.correlation),
+                    Keep::Moment => reply.finish_kept(relayed.caller.revision, info, relayed.correlation),
                 })
             }
-            Outcome::Relayed(error) if errand.ask.method == Method::ResourcesRead => {
+            Outcome::Relayed(error) if relayed.request.method == Method::ResourcesRead => {
                 Err(resource_error(error, era, subject.offered))
             }
             Outcome::Relayed(error) => Err(error),
             Outcome::Failed(error) => {
-                Err(error.told(subject.kind, Some(&place.server), subject.offered, errand.correlation))
+                Err(error.told(subject.kind, Some(&owner.server), subject.offered, relayed.correlation))
             }
         }
     }

@@ -10,17 +10,17 @@ use bridgehead_upstream::{Origin, Watch};
 use bridgehead_wire::{Code, Era, Object, Raw, RpcError, Spliced, code};
 use tokio::time::Instant;
 
-use crate::caller::{Ask, Caller, ProgressSink};
-use crate::gate::Call;
-use crate::relay::request::{Errand, Outcome, Subject, read};
-use crate::error::CallError;
-use crate::feeds::TaskPlace;
-use crate::gateway::{Gateway, Inner};
+use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::dialogue::park::Parks;
-use crate::relay::rewrite::{Input, Rewrite};
 use crate::dialogue::seal;
-use crate::surface::{Keep, correlation, named};
+use crate::error::CallError;
+use crate::feeds::TaskOrigin;
+use crate::gate::Call;
+use crate::gateway::{Gateway, Inner};
+use crate::relay::request::{Outcome, RelayedRequest, Subject, read};
+use crate::relay::rewrite::{Input, Rewrite};
 use crate::relay::uris::result_outward;
+use crate::surface::{Keep, correlation, named};
 
 /// The member that names a task.
 const ID: &str = "taskId";
@@ -30,21 +30,21 @@ impl Gateway {
     pub(crate) async fn ask_task(
         &self,
         caller: &Caller,
-        ask: &Ask,
+        request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        let offered = named(&ask.params, ID, "task")?;
+        let offered = named(&request.params, ID, "task")?;
         let opened = self.inner().parks.open_task(caller.principal.as_str(), &offered);
         let found = opened.and_then(|(server, own)| {
-            let place = self.inner().catalog.load().place(&server)?;
-            Some((place, own))
+            let owner = self.inner().catalog.load().owner(&server)?;
+            Some((owner, own))
         });
-        let Some((place, own)) = found else {
+        let Some((owner, own)) = found else {
             return Err(RpcError::new(code::INVALID_PARAMS, "no such task"));
         };
-        let errand = Errand {
+        let relayed = RelayedRequest {
             caller,
-            ask,
+            request,
             subject: Subject {
                 kind: "task",
                 offered: &offered,
@@ -54,52 +54,52 @@ impl Gateway {
                 repeatable: true,
             },
             began: Instant::now(),
-            correlation: correlation(ask),
+            correlation: correlation(request),
             progress: progress.as_ref(),
             trace: None,
         };
-        let outcome = match self.carry(&errand, &place).await {
+        let outcome = match self.carry(&relayed, &owner).await {
             Outcome::Result(result, _) => {
                 let uris = self.inner().settings.resource_uris;
-                let told = outward(&result, &offered, uris, &place.server);
+                let told = outward(&result, &offered, uris, &owner.server);
                 read(told, Input::Refused).unwrap_or_else(Outcome::Failed)
             }
             outcome => outcome,
         };
-        self.tell(&errand, &place, outcome, Keep::Never)
+        self.tell(&relayed, &owner, outcome, Keep::Never)
     }
 }
 
 impl Gateway {
     /// Has the server of a task tell how it is doing; none if it is no task of this client's, or nobody tells.
-    pub(crate) fn watch_task(&self, caller: &Caller, offered: &str) -> Option<(TaskPlace, Watch)> {
+    pub(crate) fn watch_task(&self, caller: &Caller, offered: &str) -> Option<(TaskOrigin, Watch)> {
         let (server, own) = self.inner().parks.open_task(caller.principal.as_str(), offered)?;
-        let place = self.inner().catalog.load().place(&server).filter(|place| place.features.tasks)?;
-        let process = caller.session.uses(&place.upstream, Era::Modern).ok()?;
+        let owner = self.inner().catalog.load().owner(&server).filter(|owner| owner.features.tasks)?;
+        let process = caller.session.uses(&owner.upstream, Era::Modern).ok()?;
         let session = process.is_some().then(|| caller.session.number());
-        let watch = process.as_ref().unwrap_or(&place.upstream).watch_task(&own);
-        Some((TaskPlace { server, session, own }, watch))
+        let watch = process.as_ref().unwrap_or(&owner.upstream).watch_task(&own);
+        Some((TaskOrigin { server, session, own }, watch))
     }
 }
 
 impl Inner {
     /// The same for one that was told of before its server was replaced.
-    pub(crate) fn watch_task_again(&self, place: &TaskPlace) -> Option<Watch> {
-        if place.session.is_some() {
+    pub(crate) fn watch_task_again(&self, owner: &TaskOrigin) -> Option<Watch> {
+        if owner.session.is_some() {
             // Its process went with the server that was replaced.
             return None;
         }
-        let found = self.catalog.load().place(&place.server).filter(|place| place.features.tasks)?;
-        Some(found.upstream.watch_task(&place.own))
+        let found = self.catalog.load().owner(&owner.server).filter(|owner| owner.features.tasks)?;
+        Some(found.upstream.watch_task(&owner.own))
     }
 
     /// Tells whoever follows a task how it is doing.
     pub(crate) fn task_changed(&self, origin: Origin<'_>, params: &Raw) {
         let own = Object::parse(params).ok().and_then(|task| task.get(ID)?.to_text());
         let Some(own) = own else { return };
-        let place = TaskPlace { server: origin.server.to_owned(), session: origin.session, own };
+        let owner = TaskOrigin { server: origin.server.to_owned(), session: origin.session, own };
         let uris = self.settings.resource_uris;
-        self.feeds.task_changed(&place, |offered| outward(params, offered, uris, origin.server).detached());
+        self.feeds.task_changed(&owner, |offered| outward(params, offered, uris, origin.server).detached());
     }
 
     /// The outcome of a call that became a task, under an id that leads back to it.
@@ -129,8 +129,8 @@ impl Parks {
     }
 }
 
-fn about(principal: &str) -> seal::Subject {
-    seal::Subject::of(principal, "tasks", &Object::empty())
+fn about(principal: &str) -> seal::SealedFor {
+    seal::SealedFor::of(principal, "tasks", &Object::empty())
 }
 
 /// What a server says of a task, under the id that its client knows; the result of its call as clients address it.

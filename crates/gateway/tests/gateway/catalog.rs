@@ -6,7 +6,7 @@ use crate::support::Fixture;
 use bridgehead_config::{Launch, Mode, Prefix, Retry, ToolFilter};
 use bridgehead_gateway::Options;
 use bridgehead_testkit::{Behaviour, Mock, Probe, Tool};
-use bridgehead_upstream::State;
+use bridgehead_upstream::UpstreamState;
 use bridgehead_wire::Revision;
 use serde_json::{Value, json};
 
@@ -174,7 +174,7 @@ async fn a_first_call_waits_for_the_attempts_to_start_its_server() {
     let fixture = Fixture::start(&[("m", mock(&["a"]))], |options| failing_first(options, folder.path(), 4));
     fixture.gateway.settled().await;
     let state = fixture.gateway.upstreams()[0].state();
-    assert!(matches!(state, State::Restarting(_)), "it failed at first: {state:?}");
+    assert!(matches!(state, UpstreamState::Restarting(_)), "it failed at first: {state:?}");
     fixture.call("a", json!({})).await.unwrap();
     fixture.end().await;
 
@@ -266,7 +266,7 @@ async fn a_call_may_not_outlast_the_restart() {
     for _ in 0..2 {
         fixture.call("die", json!({})).await.unwrap_err();
         let mut state = fixture.gateway.upstreams()[0].watch();
-        state.wait_for(|state| !matches!(state, State::Ready(_))).await.unwrap();
+        state.wait_for(|state| !matches!(state, UpstreamState::Ready(_))).await.unwrap();
         let after = fixture.call("a", json!({})).await;
         if let Err(error) = after {
             assert_eq!(

@@ -65,7 +65,7 @@ async fn box_49_no_two_calls_share_a_process() {
     }
     until("all that served are gone", || seen.iter().all(|&pid| !lives(pid))).await;
     let control = match fixture.gateway.upstreams()[0].state() {
-        bridgehead_upstream::State::Ready(ready) => ready.pid.unwrap(),
+        bridgehead_upstream::UpstreamState::Ready(ready) => ready.pid.unwrap(),
         other => panic!("{other:?}"),
     };
     assert!(lives(control) && !seen.contains(&control));
@@ -154,7 +154,7 @@ async fn box_50_a_killed_one_is_not_missed() {
     until("two are waiting", || fixture.gateway.status().upstreams[0].pids.len() == 3).await;
     let pids = fixture.gateway.status().upstreams[0].pids.clone();
     let control = match fixture.gateway.upstreams()[0].state() {
-        bridgehead_upstream::State::Ready(ready) => ready.pid.unwrap(),
+        bridgehead_upstream::UpstreamState::Ready(ready) => ready.pid.unwrap(),
         other => panic!("{other:?}"),
     };
     let waiting: Vec<u32> = pids.into_iter().filter(|&pid| pid != control).collect();

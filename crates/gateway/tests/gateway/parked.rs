@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bridgehead_gateway::{Ask, Caller, Gateway, Principal, ProgressSink, Session, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, Gateway, Principal, ProgressSink, Session, Transport};
 use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, reply, stream_head};
 use bridgehead_testkit::{Behaviour, Carrier, Crash, Mock};
@@ -78,8 +78,8 @@ impl Client {
             session: Session::new(),
             questioner: None,
         };
-        let ask = Ask { method: "tools/call".into(), params, meta, id: None };
-        let outcome = gateway.answer(&caller, &ask, self.progress.clone());
+        let request = ClientRequest { method: "tools/call".into(), params, meta, id: None };
+        let outcome = gateway.answer(&caller, &request, self.progress.clone());
         let outcome = tokio::time::timeout(Duration::from_secs(60), outcome).await.unwrap();
         outcome
             .map(|result| result.to_raw().decode().unwrap())
@@ -136,7 +136,7 @@ fn nothing_is_left(fixture: &Fixture) {
     let Fixture { gateway, recorder, .. } = fixture;
     assert_eq!((recorder.exits().len(), gateway.parked()), (recorder.enters().len(), 0));
     let upstream = &gateway.upstreams()[0];
-    if let bridgehead_upstream::State::Ready(ready) = upstream.state() {
+    if let bridgehead_upstream::UpstreamState::Ready(ready) = upstream.state() {
         assert_eq!(ready.link.in_flight(), 0);
     }
 }

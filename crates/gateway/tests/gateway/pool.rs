@@ -59,7 +59,7 @@ async fn each_session_has_its_own_process() {
         pids.push(pid);
     }
     let listing = match fixture.gateway.upstreams()[0].state() {
-        bridgehead_upstream::State::Ready(ready) => format!(r#"{{"pid":{}}}"#, ready.pid.unwrap()),
+        bridgehead_upstream::UpstreamState::Ready(ready) => format!(r#"{{"pid":{}}}"#, ready.pid.unwrap()),
         other => panic!("{other:?}"),
     };
     assert!(pids[0] != pids[1] && !pids.contains(&listing));

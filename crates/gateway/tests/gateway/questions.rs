@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use bridgehead_config::{Interactive, Server};
-use bridgehead_gateway::{Ask, Caller, Desk, Gateway, Outlet, Principal, Questioner, Session, Transport};
+use bridgehead_gateway::{
+    Caller, ClientRequest, Gateway, OpenQuestions, Outlet, Principal, Questioner, Session, Transport,
+};
 use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, reply, stream_head};
 use bridgehead_testkit::{Behaviour, Carrier, Mock};
 use bridgehead_wire::{Abilities, Message, Object, Raw, RequestMeta, Revision};
@@ -35,7 +37,7 @@ impl Outlet for Sent {
 pub(crate) struct Client {
     revision: Revision,
     session: Session,
-    desk: Desk,
+    desk: OpenQuestions,
     questioner: Questioner,
     pub(crate) told: mpsc::Receiver<Value>,
     /// How many of its calls have not ended.
@@ -58,7 +60,7 @@ impl Client {
 
     pub(crate) fn of(revision: Revision, capabilities: &'static str) -> Self {
         let (sender, told) = mpsc::channel(64);
-        let desk = Desk::default();
+        let desk = OpenQuestions::default();
         let abilities = Abilities::declared(&Raw::literal(capabilities)).as_of(revision);
         let questioner = Questioner::new(abilities, desk.clone(), Sent(sender));
         let session = Session::new();
@@ -79,7 +81,7 @@ impl Client {
         let session = self.session.clone();
         let params = Object::parse(&Raw::encode(&json!({"name": tool, "arguments": {}}))).unwrap();
         let meta = RequestMeta::read(Some(&params)).unwrap();
-        let ask = Ask { method: "tools/call".into(), params, meta, id: None };
+        let request = ClientRequest { method: "tools/call".into(), params, meta, id: None };
         self.running.send_modify(|running| *running += 1);
         let running = Running(self.running.clone());
         tokio::spawn(async move {
@@ -91,7 +93,7 @@ impl Client {
                 session,
                 questioner,
             };
-            let outcome = gateway.answer(&caller, &ask, None).await;
+            let outcome = gateway.answer(&caller, &request, None).await;
             outcome
                 .map(|result| result.to_raw().decode().unwrap())
                 .map_err(|error| error.body().decode().unwrap())

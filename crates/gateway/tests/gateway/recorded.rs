@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_audit::{CorrelationId, Era, Outcome};
-use bridgehead_gateway::{Ask, Caller, NativeTool, Principal, Session, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, NativeTool, Principal, Session, Transport};
 use bridgehead_testkit::{Behaviour, FakeClock, Mock};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision};
 use serde_json::{Value, json};
@@ -25,8 +25,8 @@ async fn call(
     let meta = RequestMeta::read(Some(&params)).unwrap();
     let principal = Principal::named(principal);
     let caller = Caller { principal, revision, transport, session: Session::new(), questioner: None };
-    let ask = Ask { method: "tools/call".into(), params, meta, id: None };
-    let _outcome = fixture.gateway.answer(&caller, &ask, None).await;
+    let request = ClientRequest { method: "tools/call".into(), params, meta, id: None };
+    let _outcome = fixture.gateway.answer(&caller, &request, None).await;
 }
 
 /// AUD-1: an enter has the tool, the arguments as they came, both times and the id; an exit the tool, the id, whole

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_gateway::{Ask, Caller, Feed, Principal, ProgressSink, Session, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, Feed, Principal, ProgressSink, Session, Transport};
 use bridgehead_testkit::{Behaviour, Mock};
 use bridgehead_wire::{Id, Object, Raw, RequestMeta, Revision, RpcError};
 use bytes::Bytes;
@@ -73,8 +73,8 @@ impl<'f> Client<'f> {
     }
 
     async fn ask(&self, method: &str, params: Value, sink: Option<ProgressSink>) -> Result<Value, RpcError> {
-        let ask = ask(method, &params, None);
-        let answer = self.fixture.gateway.answer(&self.caller(), &ask, sink).await?;
+        let request = ask(method, &params, None);
+        let answer = self.fixture.gateway.answer(&self.caller(), &request, sink).await?;
         Ok(answer.to_raw().decode().unwrap())
     }
 
@@ -82,18 +82,21 @@ impl<'f> Client<'f> {
     fn listen(&self, filter: &Value) -> (mpsc::Receiver<Bytes>, JoinHandle<Result<Value, RpcError>>) {
         let (sink, notes) = ProgressSink::channel(8);
         let (gateway, caller) = (self.fixture.gateway.clone(), self.caller());
-        let ask = ask("subscriptions/listen", &json!({"notifications": filter}), Some("l"));
+        let request = ask("subscriptions/listen", &json!({"notifications": filter}), Some("l"));
         let listening = tokio::spawn(async move {
-            gateway.answer(&caller, &ask, Some(sink)).await.map(|result| result.to_raw().decode().unwrap())
+            gateway
+                .answer(&caller, &request, Some(sink))
+                .await
+                .map(|result| result.to_raw().decode().unwrap())
         });
         (notes, listening)
     }
 }
 
-fn ask(method: &str, params: &Value, id: Option<&str>) -> Ask {
+fn ask(method: &str, params: &Value, id: Option<&str>) -> ClientRequest {
     let params = Object::parse(&Raw::encode(params)).unwrap();
     let meta = RequestMeta::read(Some(&params)).unwrap();
-    Ask { method: method.into(), params, meta, id: id.and_then(|id| Id::new(Raw::string(id))) }
+    ClientRequest { method: method.into(), params, meta, id: id.and_then(|id| Id::new(Raw::string(id))) }
 }
 
 fn decoded(message: &Bytes) -> Value {

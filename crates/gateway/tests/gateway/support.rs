@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::{EraChoice, GatewaySettings, Launch, Remote, Secret, Server, Stdio};
-use bridgehead_gateway::{Ask, Caller, Gateway, Options, Principal, ProgressSink, Session, Transport};
+use bridgehead_gateway::{
+    Caller, ClientRequest, Gateway, Options, Principal, ProgressSink, Session, Transport,
+};
 use bridgehead_testkit::{Carrier, LeakCheck, Mock, Recorder, Served};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError};
 use serde_json::{Value, json};
@@ -110,8 +112,8 @@ impl Fixture {
             session: Session::new(),
             questioner: None,
         };
-        let ask = Ask { method: method.into(), params, meta, id: None };
-        let result = self.gateway.answer(&caller, &ask, None).await;
+        let request = ClientRequest { method: method.into(), params, meta, id: None };
+        let result = self.gateway.answer(&caller, &request, None).await;
         result.unwrap_or_else(|error| panic!("{}", error.body().as_str())).to_raw().decode().unwrap()
     }
 
@@ -187,8 +189,8 @@ pub(crate) async fn ask_raw(
         session: Session::new(),
         questioner: None,
     };
-    let ask = Ask { method: method.into(), params, meta, id: None };
-    gateway.answer(&caller, &ask, progress).await.map(|result| result.to_raw())
+    let request = ClientRequest { method: method.into(), params, meta, id: None };
+    gateway.answer(&caller, &request, progress).await.map(|result| result.to_raw())
 }
 
 /// Calls a tool as a client of a session; the text of the answer, or the error.
@@ -207,8 +209,8 @@ pub(crate) async fn call_as(
         session: session.clone(),
         questioner: None,
     };
-    let ask = Ask { method: "tools/call".into(), params, meta, id: None };
-    match gateway.answer(&caller, &ask, None).await {
+    let request = ClientRequest { method: "tools/call".into(), params, meta, id: None };
+    match gateway.answer(&caller, &request, None).await {
         Ok(result) => {
             let result: Value = result.to_raw().decode().unwrap();
             Ok(result["content"][0]["text"].as_str().unwrap_or_default().to_owned())

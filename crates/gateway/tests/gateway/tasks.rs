@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_gateway::{Ask, Caller, Principal, ProgressSink, Session, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, Principal, ProgressSink, Session, Transport};
 use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::{Behaviour, Carrier, Mock};
 use bridgehead_wire::{Id, Object, Raw, RequestMeta, Revision};
@@ -44,12 +44,12 @@ async fn ask(fixture: &Fixture, who: &str, method: &str, mut params: Value) -> R
         let declared = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
         params["_meta"] = json!({"io.modelcontextprotocol/clientCapabilities": declared});
     }
-    let (caller, ask) = request(who, method, params, None);
-    let answer = fixture.gateway.answer(&caller, &ask, None).await;
+    let (caller, request) = request(who, method, params, None);
+    let answer = fixture.gateway.answer(&caller, &request, None).await;
     answer.map(|result| result.to_raw().decode().unwrap()).map_err(|error| error.body().decode().unwrap())
 }
 
-fn request(who: &str, method: &str, params: Value, id: Option<&str>) -> (Caller, Ask) {
+fn request(who: &str, method: &str, params: Value, id: Option<&str>) -> (Caller, ClientRequest) {
     let params = Object::parse(&Raw::encode(&modern_params(params))).unwrap();
     let meta = RequestMeta::read(Some(&params)).unwrap();
     let caller = Caller {
@@ -60,7 +60,7 @@ fn request(who: &str, method: &str, params: Value, id: Option<&str>) -> (Caller,
         questioner: None,
     };
     let id = id.and_then(|id| Id::new(Raw::string(id)));
-    (caller, Ask { method: method.into(), params, meta, id })
+    (caller, ClientRequest { method: method.into(), params, meta, id })
 }
 
 /// Opens a listen for tasks; the messages of it, of which the first says what is honoured.
@@ -74,11 +74,11 @@ async fn listen(
         "notifications": {"taskIds": ids},
         "_meta": {"io.modelcontextprotocol/clientCapabilities": capabilities},
     });
-    let (caller, ask) = request(who, "subscriptions/listen", params, Some("l"));
+    let (caller, request) = request(who, "subscriptions/listen", params, Some("l"));
     let (sink, mut notes) = ProgressSink::channel(8);
     let gateway = fixture.gateway.clone();
     let listening = AbortOnDropHandle::new(tokio::spawn(async move {
-        let _ = gateway.answer(&caller, &ask, Some(sink)).await;
+        let _ = gateway.answer(&caller, &request, Some(sink)).await;
     }));
     let first = tokio::time::timeout(Duration::from_secs(30), notes.recv()).await.unwrap().unwrap();
     let first: Value = serde_json::from_slice(&first).unwrap();

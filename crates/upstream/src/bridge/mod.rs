@@ -33,9 +33,9 @@ pub use operations::{Operation, OperationSpec, operations};
 pub use timeout::{DEFAULT_TIMEOUT_MS, InvalidTimeout, TIMEOUT_VARIABLE, resolve_timeout_ms};
 
 use crate::catalog::{ListError, Lists, Tool, list_tools};
-use crate::link::{Link, LinkError, Mirror, Purpose, call_params};
 use crate::link::negotiate::{Offer, Opening, Peer, negotiate};
-use crate::server::record::Records;
+use crate::link::{Link, LinkError, Mirror, Purpose, call_params};
+use crate::server::record::ServerRecords;
 use crate::transport::{self, ConnectError};
 
 /// The largest answer that is taken, unless the options say otherwise.
@@ -152,11 +152,11 @@ struct Shared {
     url: String,
     endpoint: Endpoint,
     options: ConnectOptions,
-    state: Mutex<State>,
+    state: Mutex<BridgeState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum BridgeState {
     Open(Live),
     /// The connection did not come about again; the next attempt tries.
     Lost,
@@ -222,7 +222,7 @@ pub async fn connect_to_endpoint(endpoint: Launch, options: ConnectOptions) -> R
 }
 
 async fn open(url: String, endpoint: Endpoint, options: ConnectOptions) -> Result<Bridge, BridgeError> {
-    let shared = Shared { url, endpoint, options, state: Mutex::new(State::Lost) };
+    let shared = Shared { url, endpoint, options, state: Mutex::new(BridgeState::Lost) };
     let bridge = Bridge(Arc::new(shared));
     bridge.client().await.map(|_| bridge)
 }
@@ -293,8 +293,8 @@ impl Bridge {
 
     /// Closes the connection and returns when it is closed. A second time does nothing.
     pub async fn close(&self) {
-        let before = std::mem::replace(&mut *self.0.state.lock().await, State::Closed);
-        if let State::Open(live) = before {
+        let before = std::mem::replace(&mut *self.0.state.lock().await, BridgeState::Closed);
+        if let BridgeState::Open(live) = before {
             live.close().await;
         }
     }
@@ -302,14 +302,14 @@ impl Bridge {
     async fn live_client(&self) -> Result<Client, Cause> {
         let mut state = self.0.state.lock().await;
         match &*state {
-            State::Closed => return Err(Cause::Closed),
-            State::Open(live) if live.client.link.ended().is_none() => return Ok(live.client.clone()),
-            State::Open(_) | State::Lost => {}
+            BridgeState::Closed => return Err(Cause::Closed),
+            BridgeState::Open(live) if live.client.link.ended().is_none() => return Ok(live.client.clone()),
+            BridgeState::Open(_) | BridgeState::Lost => {}
         }
-        *state = State::Lost;
+        *state = BridgeState::Lost;
         let live = connect(&self.0).await?;
         let client = live.client.clone();
-        *state = State::Open(live);
+        *state = BridgeState::Open(live);
         Ok(client)
     }
 
@@ -415,7 +415,7 @@ async fn connect(shared: &Shared) -> Result<Live, Cause> {
 }
 
 async fn reach(server: &Server, options: &ConnectOptions, limit: usize) -> Result<Live, Cause> {
-    let record = Records::default().of(server.name.as_ref());
+    let record = ServerRecords::default().of(server.name.as_ref());
     // A bridge has one server, which waits for no other.
     let turn = Semaphore::new(1);
     let (mut connection, peer) =

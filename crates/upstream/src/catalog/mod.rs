@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
-use crate::link::{Link, LinkError, Purpose, modern_params};
 use crate::link::negotiate::Peer;
+use crate::link::{Link, LinkError, Purpose, modern_params};
 
 /// A list that goes on past this many pages never ends.
 const MAX_PAGES: usize = 1_000;

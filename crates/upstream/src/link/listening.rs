@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::catalog::{Features, Lists};
-use crate::server::core::{Core, Watched};
-use crate::link::{Event, Exchange, Link, Purpose, modern_params_declaring};
 use crate::link::negotiate::Peer;
+use crate::link::{Event, Exchange, Link, Purpose, modern_params_declaring};
+use crate::server::core::{Core, Watched};
 use crate::server::supervisor::sleep_until;
 
 /// How long after a listen ended the next is opened, at first and at most.

@@ -31,10 +31,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::catalog::Lists;
-use crate::server::crash::{Crash, Fault};
 use crate::link::notice::Notice;
 use crate::link::stream::{Stream, StreamExchange};
 use crate::link::switchboard::Switchboard;
+use crate::server::crash::{Crash, Fault};
 use crate::transport::http::{HttpExchange, Remote};
 
 /// Why a link, or one request on it, gives no answer.
@@ -121,10 +121,10 @@ pub struct Mirror<'a> {
 
 /// A live connection. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Link(Kind);
+pub struct Link(LinkKind);
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum LinkKind {
     Stream(Arc<Stream>),
     Http(Arc<Remote>),
 }
@@ -157,25 +157,25 @@ impl Link {
         let (for_reader, for_writer) = (Arc::clone(&stream), Arc::clone(&stream));
         let read = async move { for_reader.read(reader).await };
         let write = async move { for_writer.write(writer).await };
-        (Self(Kind::Stream(stream)), read, write)
+        (Self(LinkKind::Stream(stream)), read, write)
     }
 
     pub(crate) const fn over_http(remote: Arc<Remote>) -> Self {
-        Self(Kind::Http(remote))
+        Self(LinkKind::Http(remote))
     }
 
     /// Shows every line that is no message to `show`, which must not block; the beginning of it, that is. The first
     /// one who asks is served.
     pub(crate) fn on_noise(&self, show: impl Fn(&str) + Send + Sync + 'static) {
         match &self.0 {
-            Kind::Stream(stream) => stream.board.on_noise(show),
-            Kind::Http(remote) => remote.board.on_noise(show),
+            LinkKind::Stream(stream) => stream.board.on_noise(show),
+            LinkKind::Http(remote) => remote.board.on_noise(show),
         }
     }
 
     /// Ends the link of a process once it wrote more than this that is no message.
     pub(crate) fn limit_noise(&self, bytes: u64) {
-        if let Kind::Stream(stream) = &self.0 {
+        if let LinkKind::Stream(stream) = &self.0 {
             stream.limit_noise(bytes);
         }
     }
@@ -188,16 +188,16 @@ impl Link {
     /// Why the process behind it is to be ended, if reading was given up before its output ended.
     pub(crate) fn fault(&self) -> Option<&Fault> {
         match &self.0 {
-            Kind::Stream(stream) => stream.fault(),
-            Kind::Http(_) => None,
+            LinkKind::Stream(stream) => stream.fault(),
+            LinkKind::Http(_) => None,
         }
     }
 
     /// Resolves when the peer on a stream was given up though its reader may not have seen why: [`Link::fault`] says.
     pub(crate) async fn given_up(&self) {
         match &self.0 {
-            Kind::Stream(stream) => stream.given_up().await,
-            Kind::Http(_) => std::future::pending().await,
+            LinkKind::Stream(stream) => stream.given_up().await,
+            LinkKind::Http(_) => std::future::pending().await,
         }
     }
 
@@ -228,8 +228,8 @@ impl Link {
     /// Opens a request for somebody who can be asked something by the server meanwhile.
     pub fn open_for(&self, purpose: Purpose, abilities: Abilities) -> Exchange {
         Exchange(match &self.0 {
-            Kind::Stream(stream) => ExchangeKind::Stream(stream.open(purpose, abilities)),
-            Kind::Http(remote) => {
+            LinkKind::Stream(stream) => ExchangeKind::Stream(stream.open(purpose, abilities)),
+            LinkKind::Http(remote) => {
                 ExchangeKind::Http(Box::new(HttpExchange::open(remote, purpose, abilities)))
             }
         })
@@ -250,8 +250,8 @@ impl Link {
     /// Sends a notification.
     pub async fn notify(&self, method: &Method, params: Option<&Spliced>) {
         match &self.0 {
-            Kind::Stream(stream) => stream.notify(method, params).await,
-            Kind::Http(remote) => remote.notify(method, params).await,
+            LinkKind::Stream(stream) => stream.notify(method, params).await,
+            LinkKind::Http(remote) => remote.notify(method, params).await,
         }
     }
 
@@ -259,8 +259,8 @@ impl Link {
     /// them are invalid cannot be called.
     pub fn mirrors_headers(&self) -> bool {
         match &self.0 {
-            Kind::Stream(_) => false,
-            Kind::Http(remote) => remote.is_modern(),
+            LinkKind::Stream(_) => false,
+            LinkKind::Http(remote) => remote.is_modern(),
         }
     }
 
@@ -272,8 +272,8 @@ impl Link {
     /// Resolves when the peer has said that some of its lists changed since the last time this resolved.
     pub async fn lists_changed(&self) -> Lists {
         match &self.0 {
-            Kind::Stream(stream) => stream.board.lists_changed().await,
-            Kind::Http(remote) => remote.board.lists_changed().await,
+            LinkKind::Stream(stream) => stream.board.lists_changed().await,
+            LinkKind::Http(remote) => remote.board.lists_changed().await,
         }
     }
 
@@ -315,8 +315,8 @@ impl Link {
     /// Whether what a server asks comes on the stream of the call that it is for.
     pub fn has_own_streams(&self) -> bool {
         match &self.0 {
-            Kind::Stream(_) => false,
-            Kind::Http(remote) => remote.has_own_streams(),
+            LinkKind::Stream(_) => false,
+            LinkKind::Http(remote) => remote.has_own_streams(),
         }
     }
 
@@ -327,40 +327,40 @@ impl Link {
 
     fn board(&self) -> &Switchboard {
         match &self.0 {
-            Kind::Stream(stream) => &stream.board,
-            Kind::Http(remote) => &remote.board,
+            LinkKind::Stream(stream) => &stream.board,
+            LinkKind::Http(remote) => &remote.board,
         }
     }
 
     /// Fails every open request and all later ones with `error`. The first reason stays.
     pub fn end(&self, error: LinkError) {
         match &self.0 {
-            Kind::Stream(stream) => stream.board.end(error),
-            Kind::Http(remote) => remote.board.end(error),
+            LinkKind::Stream(stream) => stream.board.end(error),
+            LinkKind::Http(remote) => remote.board.end(error),
         }
     }
 
     /// Why it ended, once it has.
     pub fn ended(&self) -> Option<LinkError> {
         match &self.0 {
-            Kind::Stream(stream) => stream.board.ended(),
-            Kind::Http(remote) => remote.board.ended(),
+            LinkKind::Stream(stream) => stream.board.ended(),
+            LinkKind::Http(remote) => remote.board.ended(),
         }
     }
 
     /// Whether it has not ended. Costs next to nothing to ask.
     pub fn is_open(&self) -> bool {
         match &self.0 {
-            Kind::Stream(stream) => stream.board.is_open(),
-            Kind::Http(remote) => remote.board.is_open(),
+            LinkKind::Stream(stream) => stream.board.is_open(),
+            LinkKind::Http(remote) => remote.board.is_open(),
         }
     }
 
     /// How many requests wait for an answer.
     pub fn in_flight(&self) -> usize {
         match &self.0 {
-            Kind::Stream(stream) => stream.board.waiting(),
-            Kind::Http(remote) => remote.in_flight(),
+            LinkKind::Stream(stream) => stream.board.waiting(),
+            LinkKind::Http(remote) => remote.in_flight(),
         }
     }
 }

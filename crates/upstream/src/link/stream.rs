@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::server::crash::Fault;
-use crate::link::{Event, LinkError, Purpose, call_is_over, cancelled_params};
 use crate::link::switchboard::{Slot, Switchboard};
+use crate::link::{Event, LinkError, Purpose, call_is_over, cancelled_params};
+use crate::server::crash::Fault;
 
 /// What both tasks and all requests share.
 #[derive(Debug)]

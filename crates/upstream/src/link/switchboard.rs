@@ -32,9 +32,9 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::catalog::Lists;
-use crate::server::crash::Fault;
-use crate::link::{Event, LinkError, Purpose};
 use crate::link::notice::Notice;
+use crate::link::{Event, LinkError, Purpose};
+use crate::server::crash::Fault;
 
 pub(crate) use slot::Slot;
 

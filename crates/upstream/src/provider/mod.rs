@@ -29,9 +29,9 @@ use tokio::time::Instant;
 use crate::catalog::{Listing, OutputError, Tool};
 use crate::link::{LinkError, Mirror, Purpose, call_params};
 use crate::server::policy::{Delays, RestartPolicy};
-use crate::server::record::Records;
+use crate::server::record::ServerRecords;
+use crate::server::{FailureStage, Ready, Surroundings, Unavailable, Upstream, UpstreamState};
 use crate::sharing::registry::Registry;
-use crate::server::{FailureStage, Ready, State, Surroundings, Unavailable, Upstream};
 
 /// How many processes of a provider are started at the same time.
 const STARTS: usize = 4;
@@ -252,8 +252,8 @@ impl McpProvider {
     fn known(&self) -> Option<(ServerName, Arc<Listing>)> {
         let upstream = self.active.lock().as_ref()?.upstream.clone();
         let listing = match upstream.state() {
-            State::Ready(ready) => Arc::clone(&ready.tools),
-            State::Restarting(outage) => outage.last.clone()?,
+            UpstreamState::Ready(ready) => Arc::clone(&ready.tools),
+            UpstreamState::Restarting(outage) => outage.last.clone()?,
             _ => return None,
         };
         Some((upstream.name().clone(), listing))
@@ -282,14 +282,14 @@ impl McpProvider {
             notices: None,
             warm_up: Arc::new(Semaphore::new(STARTS)),
             bus: self.bus.clone(),
-            records: Records::default(),
+            records: ServerRecords::default(),
             shelf: None,
             policy,
         };
         let upstream = Registry::new().attach(server, surroundings);
         upstream.settled().await;
         let reason = match upstream.state() {
-            State::Ready(_) => {
+            UpstreamState::Ready(_) => {
                 let before = self.active.lock().replace(Active { upstream, timeout: config.timeout });
                 // Two at once: the one that came first goes.
                 if let Some(before) = before {
@@ -297,12 +297,13 @@ impl McpProvider {
                 }
                 return Ok(());
             }
-            State::Restarting(outage) => outage.reason.clone(),
-            State::Failed(failure) => failure.reason.clone(),
-            State::Starting { .. } | State::Asleep(_) | State::Stopped => "it was stopped".to_owned(),
+            UpstreamState::Restarting(outage) => outage.reason.clone(),
+            UpstreamState::Failed(failure) => failure.reason.clone(),
+            UpstreamState::Starting { .. } | UpstreamState::Asleep(_) | UpstreamState::Stopped => {
+                "it was stopped".to_owned()
+            }
         };
-        let sandbox =
-            matches!(upstream.state(), State::Failed(failure) if failure.stage == FailureStage::Sandbox);
+        let sandbox = matches!(upstream.state(), UpstreamState::Failed(failure) if failure.stage == FailureStage::Sandbox);
         upstream.stop().await;
         let message = format!("server `{}` did not come up: {reason}", config.namespace);
         let code = if sandbox { Code::SandboxUnavailable } else { Code::ProviderInitFailed };
@@ -347,9 +348,11 @@ impl ProviderAdapter for McpProvider {
 
     fn health(&self) -> Health {
         match self.active.lock().as_ref().map(|active| active.upstream.state()) {
-            Some(State::Ready(_)) => Health::Healthy,
-            Some(State::Starting { .. } | State::Restarting(_) | State::Asleep(_)) => Health::Degraded,
-            Some(State::Failed(_) | State::Stopped) | None => Health::Unavailable,
+            Some(UpstreamState::Ready(_)) => Health::Healthy,
+            Some(
+                UpstreamState::Starting { .. } | UpstreamState::Restarting(_) | UpstreamState::Asleep(_),
+            ) => Health::Degraded,
+            Some(UpstreamState::Failed(_) | UpstreamState::Stopped) | None => Health::Unavailable,
         }
     }
 
@@ -498,11 +501,11 @@ async fn call(
 /// The connection, or at once why there is none.
 fn connected(upstream: &Upstream) -> Result<Arc<Ready>, ProviderError> {
     let reason = match upstream.state() {
-        State::Ready(ready) => return Ok(ready),
-        State::Restarting(outage) => format!("it is being reconnected: {}", outage.reason),
-        State::Failed(failure) => format!("it was given up; call `init` again: {}", failure.reason),
-        State::Starting { .. } | State::Asleep(_) => "it is being started".to_owned(),
-        State::Stopped => "it was terminated".to_owned(),
+        UpstreamState::Ready(ready) => return Ok(ready),
+        UpstreamState::Restarting(outage) => format!("it is being reconnected: {}", outage.reason),
+        UpstreamState::Failed(failure) => format!("it was given up; call `init` again: {}", failure.reason),
+        UpstreamState::Starting { .. } | UpstreamState::Asleep(_) => "it is being started".to_owned(),
+        UpstreamState::Stopped => "it was terminated".to_owned(),
     };
     let message = format!("server `{}` is not connected: {reason}", upstream.name());
     Err(ProviderError::new(Code::ProviderUnavailable, message))

@@ -17,11 +17,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::sharing::key::{Key, Scope};
 use crate::link::notice::{Notice, NoticeSink, Origin};
-use crate::server::record::Record;
+use crate::server::record::ServerRecord;
 use crate::server::supervisor::Supervisor;
-use crate::server::{State, Surroundings};
+use crate::server::{Surroundings, UpstreamState};
+use crate::sharing::key::{Key, Scope};
 
 /// What others ask of the supervisor.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ pub(crate) struct Usage {
 pub(crate) struct Core {
     pub(crate) key: Key,
     pub(crate) scope: Scope,
-    pub(crate) state: watch::Receiver<State>,
+    pub(crate) state: watch::Receiver<UpstreamState>,
     pub(crate) orders: Orders,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
@@ -84,7 +84,7 @@ pub(crate) struct Core {
     /// The folder of kept lists, where its own is kept.
     pub(crate) shelf: Option<PathBuf>,
     /// What is remembered of it, where it was attached to first.
-    pub(crate) record: Record,
+    pub(crate) record: ServerRecord,
 }
 
 impl Core {
@@ -98,7 +98,7 @@ impl Core {
     ) -> Arc<Self> {
         // Whoever has a session's own process started is about to call it.
         let lazy = server.lazy && scope == Scope::Shared;
-        let (sender, state) = watch::channel(State::Starting { since: Instant::now(), known: None });
+        let (sender, state) = watch::channel(UpstreamState::Starting { since: Instant::now(), known: None });
         let core = Arc::new(Self {
             key,
             scope,

@@ -7,8 +7,8 @@ use bridgehead_events::ProbeKind;
 use bridgehead_wire::{Era, Method, Object, Raw, Spliced};
 use futures_util::future::{Either, select};
 
-use crate::link::{Link, Purpose, modern_params};
 use crate::link::negotiate::Peer;
+use crate::link::{Link, Purpose, modern_params};
 
 /// How long a probe may take.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(3);

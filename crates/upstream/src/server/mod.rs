@@ -27,15 +27,15 @@ use tokio::time::Instant;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::catalog::Listing;
-use crate::server::core::{Core, Hold, Listener, Watch, Watched};
-use crate::sharing::key::Scope;
-use crate::sharing::leases::Leases;
 use crate::link::Link;
 use crate::link::negotiate::Peer;
 use crate::link::notice::NoticeSink;
+use crate::server::core::{Core, Hold, Listener, Watch, Watched};
 use crate::server::policy::RestartPolicy;
+use crate::server::record::{ServerRecord, ServerRecords};
+use crate::sharing::key::Scope;
+use crate::sharing::leases::Leases;
 use crate::sharing::pool::{self, OneShot, PoolNumber, Pools};
-use crate::server::record::{Record, Records};
 use crate::sharing::registry::Registry;
 
 /// How long callers wait for a server that is starting or down, counted from the beginning of the start or the outage.
@@ -44,7 +44,7 @@ pub const INIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a server is in its life.
 #[derive(Debug, Clone)]
-pub enum State {
+pub enum UpstreamState {
     /// Being started; nothing has failed yet.
     Starting {
         /// Since then.
@@ -176,7 +176,7 @@ pub struct Surroundings {
     /// Told of what happens to servers.
     pub bus: Bus,
     /// What is remembered of them.
-    pub records: Records,
+    pub records: ServerRecords,
     /// The folder in which the tools of lazy servers are kept; nowhere, if absent.
     pub shelf: Option<PathBuf>,
     /// When a server that went down is started again; its configuration decides on jitter and on when it counts
@@ -340,7 +340,9 @@ impl Upstream {
             let (key, mut states) = (pool::number(), instance.watch());
             let this = Arc::downgrade(&self.0);
             let watch = self.0.runtime.spawn(async move {
-                let waits = |state: &State| matches!(state, State::Starting { .. } | State::Ready(_));
+                let waits = |state: &UpstreamState| {
+                    matches!(state, UpstreamState::Starting { .. } | UpstreamState::Ready(_))
+                };
                 let _ = states.wait_for(|state| !waits(state)).await;
                 if let Some(this) = this.upgrade().map(Self) {
                     this.replace(number, key);
@@ -402,7 +404,7 @@ impl Upstream {
     /// themselves.
     pub fn in_flight(&self) -> usize {
         let of = |upstream: &Self| match upstream.state() {
-            State::Ready(ready) => ready.link.in_flight(),
+            UpstreamState::Ready(ready) => ready.link.in_flight(),
             _ => 0,
         };
         // Out of the lock: the last to let go of one takes it again.
@@ -447,20 +449,20 @@ impl Upstream {
     }
 
     /// What is remembered of it.
-    pub fn record(&self) -> &Record {
+    pub fn record(&self) -> &ServerRecord {
         &self.0.core.record
     }
 
     /// Its state now.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> UpstreamState {
         if self.0.listener.left.is_cancelled() {
-            return State::Stopped;
+            return UpstreamState::Stopped;
         }
         self.0.core.state.borrow().clone()
     }
 
     /// Its state as it changes.
-    pub fn watch(&self) -> watch::Receiver<State> {
+    pub fn watch(&self) -> watch::Receiver<UpstreamState> {
         self.0.core.state.clone()
     }
 
@@ -468,7 +470,7 @@ impl Upstream {
     pub async fn settled(&self) {
         let mut state = self.0.core.state.clone();
         // An error means the task is gone, and with it any start.
-        let _ = state.wait_for(|state| !matches!(state, State::Starting { .. })).await;
+        let _ = state.wait_for(|state| !matches!(state, UpstreamState::Starting { .. })).await;
     }
 
     /// Keeps it from going to sleep, and wakes it. None if it never sleeps.
@@ -494,7 +496,7 @@ impl Upstream {
         let hold = self.hold();
         let left = &self.0.listener.left;
         // The ordinary case, without a receiver of its own.
-        if let State::Ready(ready) = &*self.0.core.state.borrow()
+        if let UpstreamState::Ready(ready) = &*self.0.core.state.borrow()
             && ready.link.is_open()
             && !left.is_cancelled()
         {
@@ -504,21 +506,21 @@ impl Upstream {
         loop {
             let (since, reason) = match &*states.borrow_and_update() {
                 _ if left.is_cancelled() => return Err(self.gone()),
-                State::Ready(ready) if ready.link.is_open() => {
+                UpstreamState::Ready(ready) if ready.link.is_open() => {
                     return Ok(Acquired { ready: Arc::clone(ready), _hold: hold });
                 }
                 // Lost a moment ago; its supervisor is about to say so.
-                State::Ready(_) => (Instant::now(), "its connection was just lost".to_owned()),
-                State::Failed(failure) => return Err(Unavailable::Failed(Arc::clone(failure))),
-                State::Stopped => return Err(self.gone()),
-                State::Starting { since, .. } => (*since, "it is still starting".to_owned()),
-                State::Asleep(_) => (Instant::now(), "it is being started".to_owned()),
-                State::Restarting(outage) => (outage.since, outage.reason.clone()),
+                UpstreamState::Ready(_) => (Instant::now(), "its connection was just lost".to_owned()),
+                UpstreamState::Failed(failure) => return Err(Unavailable::Failed(Arc::clone(failure))),
+                UpstreamState::Stopped => return Err(self.gone()),
+                UpstreamState::Starting { since, .. } => (*since, "it is still starting".to_owned()),
+                UpstreamState::Asleep(_) => (Instant::now(), "it is being started".to_owned()),
+                UpstreamState::Restarting(outage) => (outage.since, outage.reason.clone()),
             };
             let patience = since + INIT_TIMEOUT;
             let now = Instant::now();
             if now >= patience {
-                if matches!(&*states.borrow(), State::Starting { .. }) {
+                if matches!(&*states.borrow(), UpstreamState::Starting { .. }) {
                     return Err(Unavailable::StillStarting(now - since));
                 }
                 return Err(Unavailable::Down { age: now - since, reason });

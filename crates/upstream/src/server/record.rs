@@ -98,38 +98,38 @@ impl fmt::Debug for LineSink {
 
 /// The records of all servers of a gateway, by name. Clones share them.
 #[derive(Clone)]
-pub struct Records {
+pub struct ServerRecords {
     clock: Arc<dyn Clock>,
     sink: Option<LineSink>,
-    all: Arc<Mutex<BTreeMap<Arc<str>, Record>>>,
+    all: Arc<Mutex<BTreeMap<Arc<str>, ServerRecord>>>,
 }
 
-impl Default for Records {
+impl Default for ServerRecords {
     fn default() -> Self {
         Self::new(Arc::new(SystemClock::default()), None)
     }
 }
 
-impl fmt::Debug for Records {
+impl fmt::Debug for ServerRecords {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Records").field("servers", &self.all.lock().len()).finish_non_exhaustive()
     }
 }
 
-impl Records {
+impl ServerRecords {
     /// None yet. Times come from `clock`; every line is shown to `sink` too.
     pub fn new(clock: Arc<dyn Clock>, sink: Option<LineSink>) -> Self {
         Self { clock, sink, all: Arc::default() }
     }
 
     /// The record of a server, empty for one that has none yet.
-    pub fn of(&self, server: &str) -> Record {
+    pub fn of(&self, server: &str) -> ServerRecord {
         let mut all = self.all.lock();
         if let Some(record) = all.get(server) {
             return record.clone();
         }
         let name: Arc<str> = server.into();
-        let record = Record(Arc::new(Shared {
+        let record = ServerRecord(Arc::new(Shared {
             server: Arc::clone(&name),
             clock: Arc::clone(&self.clock),
             sink: self.sink.clone(),
@@ -149,7 +149,7 @@ impl Records {
 
 /// What is remembered of one server. Clones share it.
 #[derive(Clone)]
-pub struct Record(Arc<Shared>);
+pub struct ServerRecord(Arc<Shared>);
 
 struct Shared {
     server: Arc<str>,
@@ -220,13 +220,13 @@ pub enum Followed {
     Missed(u64),
 }
 
-impl fmt::Debug for Record {
+impl fmt::Debug for ServerRecord {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Record").field("server", &self.0.server).finish_non_exhaustive()
     }
 }
 
-impl Record {
+impl ServerRecord {
     /// Keeps a line. Secrets are taken out of it.
     pub fn line(&self, source: LineSource, text: &str) {
         let line = Arc::new(LogLine {
@@ -387,7 +387,7 @@ fn told(detail: &Detail) -> Option<String> {
 /// A process that is counted among a server's own.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    record: Record,
+    record: ServerRecord,
     pid: u32,
 }
 
@@ -411,7 +411,7 @@ impl Drop for Counted {
 /// The lines of a server, one after the other.
 #[derive(Debug)]
 pub struct Follower {
-    record: Record,
+    record: ServerRecord,
     /// The number of the next line, counted from the first there ever was.
     next: u64,
 }

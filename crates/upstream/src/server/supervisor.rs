@@ -17,19 +17,19 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, error, info, trace, warn};
 
+use crate::catalog::cache;
 use crate::catalog::{Features, ItemList, Items, ListError, Listing, Lists, list_items, list_tools};
+use crate::link::listening::Listening;
+use crate::link::negotiate::Peer;
+use crate::link::{Link, LinkError};
 use crate::server::core::Core;
 use crate::server::denied;
 use crate::server::given;
 use crate::server::health::probe;
-use crate::link::{Link, LinkError};
-use crate::link::listening::Listening;
-use crate::link::negotiate::Peer;
 use crate::server::policy::RestartPolicy;
-use crate::server::record::Record;
-use crate::catalog::cache;
+use crate::server::record::ServerRecord;
+use crate::server::{Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, Surroundings, UpstreamState};
 use crate::transport::{ConnectError, Connection, connect};
-use crate::server::{Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, State, Surroundings};
 
 /// Changes of the tool list within this time are read as one.
 const CHANGE_DEBOUNCE: Duration = Duration::from_millis(50);
@@ -41,11 +41,11 @@ pub(crate) const LISTED_FOR: Duration = Duration::from_secs(30);
 pub(crate) struct Supervisor {
     core: Arc<Core>,
     server: Arc<Server>,
-    state: watch::Sender<State>,
+    state: watch::Sender<UpstreamState>,
     surroundings: Surroundings,
     policy: RestartPolicy,
     redactor: Redactor,
-    record: Record,
+    record: ServerRecord,
 }
 
 /// Why a server that served does not any more.
@@ -97,7 +97,7 @@ impl Supervisor {
     pub(crate) fn new(
         core: Arc<Core>,
         server: Arc<Server>,
-        state: watch::Sender<State>,
+        state: watch::Sender<UpstreamState>,
         surroundings: Surroundings,
     ) -> Self {
         let policy =
@@ -129,21 +129,21 @@ impl Supervisor {
             if self.core.one_shot {
                 // Whoever takes it sees that, and takes another.
                 debug!(server = %self.label(), reason = failure.reason, "one that was to serve a call does not");
-                self.become_state(State::Failed(Arc::new(failure)));
+                self.become_state(UpstreamState::Failed(Arc::new(failure)));
                 stop.cancelled().await;
                 break;
             }
             warn!(server = %self.label(), reason = failure.reason, "does not serve, and will not be started again");
-            self.become_state(State::Failed(Arc::new(failure)));
+            self.become_state(UpstreamState::Failed(Arc::new(failure)));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.core.orders.restart.notified() => {}
             }
             warn!(server = %self.label(), "is started again as asked");
-            self.become_state(State::Starting { since: Instant::now(), known: None });
+            self.become_state(UpstreamState::Starting { since: Instant::now(), known: None });
         }
-        self.become_state(State::Stopped);
+        self.become_state(UpstreamState::Stopped);
     }
 
     /// Whether it begins with a process of ours.
@@ -160,7 +160,7 @@ impl Supervisor {
         if self.core.lazy && known.is_none() {
             *known = self.remembered().await;
             if let Some(listing) = known {
-                self.become_state(State::Asleep(Arc::clone(listing)));
+                self.become_state(UpstreamState::Asleep(Arc::clone(listing)));
                 self.sleep(listing).await;
             }
         }
@@ -190,7 +190,7 @@ impl Supervisor {
                     let process = current.insert(process);
                     let ready = Arc::new(ready);
                     let mut last = Some(Arc::clone(&ready));
-                    self.become_state(State::Ready(Arc::clone(&ready)));
+                    self.become_state(UpstreamState::Ready(Arc::clone(&ready)));
                     let end = self.serve(process, &mut last, cause).await;
                     self.tell(cause, || Detail::Disconnected);
                     *known = last.map(|last| Arc::clone(&last.tools));
@@ -262,14 +262,14 @@ impl Supervisor {
     /// What this server offered the last time, from disk.
     async fn remembered(&self) -> Option<Arc<Listing>> {
         let folder = self.core.shelf.as_deref()?;
-        shelf::read(folder, self.core.key.identity(), &self.server.name).await.map(Arc::new)
+        cache::read(folder, self.core.key.identity(), &self.server.name).await.map(Arc::new)
     }
 
     /// Keeps what it offers now on disk, unless it was kept before.
     async fn remember(&self, before: Option<&Listing>, now: &Arc<Listing>) {
         let Some(folder) = &self.core.shelf else { return };
         if !before.is_some_and(|before| before.offers_the_same(now)) {
-            shelf::write(folder, self.core.key.identity(), &self.server.name, now).await;
+            cache::write(folder, self.core.key.identity(), &self.server.name, now).await;
         }
     }
 
@@ -283,7 +283,7 @@ impl Supervisor {
         }
         debug!(server = %self.label(), "is woken");
         let known = Some(Arc::clone(listing));
-        self.become_state(State::Starting { since: Instant::now(), known });
+        self.become_state(UpstreamState::Starting { since: Instant::now(), known });
     }
 
     /// Resolves when nobody has used it for long enough, and has then put it to sleep: whoever takes hold of it
@@ -299,7 +299,7 @@ impl Supervisor {
                 };
                 let until = idle.filter(|_| usage.holds == 0).map(|idle| usage.since + idle);
                 if until.is_some_and(|until| Instant::now() >= until) {
-                    return self.become_state(State::Asleep(Arc::clone(listing)));
+                    return self.become_state(UpstreamState::Asleep(Arc::clone(listing)));
                 }
                 until
             };
@@ -319,14 +319,14 @@ impl Supervisor {
             () = tokio::time::sleep_until(listed_until) => {}
         }
         let outage = match &*self.state.borrow() {
-            State::Restarting(outage) if outage.listed => {
+            UpstreamState::Restarting(outage) if outage.listed => {
                 Some(Outage { listed: false, ..Outage::clone(outage) })
             }
             _ => None,
         };
         if let Some(outage) = outage {
             warn!(server = %self.label(), "still down; its tools leave the lists");
-            self.become_state(State::Restarting(Arc::new(outage)));
+            self.become_state(UpstreamState::Restarting(Arc::new(outage)));
         }
         work.await
     }
@@ -342,7 +342,7 @@ impl Supervisor {
         let listed = since.elapsed() < LISTED_FOR;
         let outage =
             Outage { since, attempts, reason: reason.to_owned(), last: last.cloned(), listed, lasting };
-        self.become_state(State::Restarting(Arc::new(outage)));
+        self.become_state(UpstreamState::Restarting(Arc::new(outage)));
     }
 
     /// One attempt, told of at its beginning and end.
@@ -652,7 +652,7 @@ impl Supervisor {
                     since: now.since,
                 });
                 *last = Some(Arc::clone(&ready));
-                self.become_state(State::Ready(ready));
+                self.become_state(UpstreamState::Ready(ready));
             }
             Err(error) => {
                 warn!(server = %self.label(), %error, "a changed list could not be read; the old one stays");
@@ -660,7 +660,7 @@ impl Supervisor {
         }
     }
 
-    fn become_state(&self, state: State) {
+    fn become_state(&self, state: UpstreamState) {
         self.state.send_replace(state);
         self.core.changed();
     }

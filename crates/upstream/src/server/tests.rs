@@ -100,7 +100,7 @@ async fn processes_of_calls_are_not_told_of() {
     upstream.settled().await;
     let call = upstream.one_shot("tool").unwrap();
     call.settled().await;
-    assert!(matches!(call.state(), State::Failed(_)), "{:?}", call.state());
+    assert!(matches!(call.state(), UpstreamState::Failed(_)), "{:?}", call.state());
     let started = std::iter::from_fn(|| told.try_next())
         .filter(|delivery| matches!(delivery, Delivery::Event(event) if event.topic() == Topic::InitStarted));
     assert_eq!(started.count(), 1, "that of the server itself");

@@ -10,9 +10,9 @@ use bridgehead_wire::Abilities;
 use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, Id};
 
-use crate::server::given;
 use crate::link::negotiate::Offer;
 use crate::server::Surroundings;
+use crate::server::given;
 
 /// For whom a process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

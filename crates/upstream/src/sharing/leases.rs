@@ -24,8 +24,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::info;
 
+use crate::server::{Unavailable, Upstream, UpstreamState};
 use crate::sharing::key::Scope;
-use crate::server::{State, Unavailable, Upstream};
 
 /// How long one that nobody uses keeps running.
 const IDLE: Duration = Duration::from_secs(300);
@@ -174,7 +174,7 @@ impl Upstream {
         let interactive = self.config().interactive;
         // A modern one asks by its results, which are always somebody's.
         let is_modern =
-            matches!(&self.state(), State::Ready(ready) if ready.peer.revision.era() == Era::Modern);
+            matches!(&self.state(), UpstreamState::Ready(ready) if ready.peer.revision.era() == Era::Modern);
         if interactive == Interactive::Shared || is_modern || !abilities.answers_any() {
             return Ok(None);
         }
@@ -211,7 +211,7 @@ impl Upstream {
         {
             return false;
         }
-        let unbidden = |upstream: &Self| matches!(upstream.state(), State::Ready(ready) if ready.link.has_asked_roots_unbidden());
+        let unbidden = |upstream: &Self| matches!(upstream.state(), UpstreamState::Ready(ready) if ready.link.has_asked_roots_unbidden());
         let seen = leases.unbidden.load(Ordering::Relaxed)
             || unbidden(self)
             || leases.pool.lock().classes.iter().any(|(_, class)| unbidden(class));
@@ -244,8 +244,7 @@ impl Upstream {
         if leases.roots.load(Ordering::Relaxed) {
             return true;
         }
-        let asked =
-            |upstream: &Self| matches!(upstream.state(), State::Ready(ready) if ready.link.has_asked_roots());
+        let asked = |upstream: &Self| matches!(upstream.state(), UpstreamState::Ready(ready) if ready.link.has_asked_roots());
         let asked = asked(self) || leases.pool.lock().classes.iter().any(|(_, class)| asked(class));
         if asked {
             leases.roots.store(true, Ordering::Relaxed);
@@ -256,7 +255,7 @@ impl Upstream {
     /// Whether clients that did not declare everything have one of their class: where that costs a session only, or
     /// where the server is known to ask.
     fn has_classes(&self, abilities: Abilities) -> bool {
-        let State::Ready(ready) = self.state() else { return false };
+        let UpstreamState::Ready(ready) = self.state() else { return false };
         if ready.link.has_asked() {
             self.leases().asks.store(true, Ordering::Relaxed);
         }
@@ -267,7 +266,7 @@ impl Upstream {
     /// Whether a question could be taken for that of another call here, and so this is no place for one more. `leases`
     /// are those of the whole server.
     fn is_crowded(&self, leases: &Leases) -> bool {
-        let State::Ready(ready) = self.state() else { return false };
+        let UpstreamState::Ready(ready) = self.state() else { return false };
         let link = &ready.link;
         if link.was_ambiguous() {
             if !leases.exclusive.swap(true, Ordering::Relaxed) {

@@ -17,7 +17,7 @@ use bridgehead_config::{Isolation, Limits, Server};
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::server::{State, Upstream};
+use crate::server::{Upstream, UpstreamState};
 
 /// How many wait.
 const IDLE: usize = 2;
@@ -110,7 +110,7 @@ struct Waiting {
 
 impl Waiting {
     fn serves(&self) -> bool {
-        matches!(self.instance.state(), State::Ready(ready) if ready.link.is_open())
+        matches!(self.instance.state(), UpstreamState::Ready(ready) if ready.link.is_open())
     }
 }
 
@@ -123,7 +123,8 @@ impl Pool {
     pub(crate) fn take(&self) -> Option<Upstream> {
         let taken = {
             let mut idle = self.idle.lock();
-            let starts = |waiting: &Waiting| matches!(waiting.instance.state(), State::Starting { .. });
+            let starts =
+                |waiting: &Waiting| matches!(waiting.instance.state(), UpstreamState::Starting { .. });
             let ready = idle.iter().position(Waiting::serves);
             if ready.is_some() {
                 self.vain.store(0, Ordering::Relaxed);

@@ -13,9 +13,9 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::core::{Core, Listener};
+use crate::server::{Surroundings, Upstream};
 use crate::sharing::key::{Key, Scope};
 use crate::transport::relay;
-use crate::server::{Surroundings, Upstream};
 
 /// The servers that run. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -133,9 +133,9 @@ mod tests {
     use bridgehead_audit::SystemClock;
 
     use super::*;
-    use crate::server::record::{LineSink, Records};
+    use crate::server::UpstreamState;
+    use crate::server::record::{LineSink, ServerRecords};
     use crate::testing;
-    use crate::server::State;
 
     /// POOL-1: a process stops when the last has left, and not before.
     #[tokio::test]
@@ -160,7 +160,7 @@ mod tests {
     async fn a_dead_supervisor_is_not_joined() {
         let first = AtomicBool::new(true);
         let sink = LineSink::new(move |_| assert!(!first.swap(false, Ordering::SeqCst), "a sink that fails"));
-        let records = Records::new(Arc::new(SystemClock::default()), Some(sink));
+        let records = ServerRecords::new(Arc::new(SystemClock::default()), Some(sink));
         let surroundings = Surroundings { records, ..testing::surroundings() };
         let registry = Registry::new();
         let attach = || registry.attach(testing::missing(), surroundings.clone());
@@ -171,7 +171,7 @@ mod tests {
         let next = attach();
         assert!(!next.is_same_process(&dead));
         next.settled().await;
-        assert!(matches!(next.state(), State::Restarting(_)), "{:?}", next.state());
+        assert!(matches!(next.state(), UpstreamState::Restarting(_)), "{:?}", next.state());
         assert!(attach().is_same_process(&next));
     }
 }

@@ -19,18 +19,18 @@ use self::stdio::Process;
 use self::websocket::WebSocket;
 use crate::link::Link;
 use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer};
-use crate::server::record::Record;
+use crate::server::record::ServerRecord;
 
 /// A server that was reached, and the link to it. Dropping it lets go of the server at once.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Where requests go.
     pub(crate) link: Link,
-    way: Way,
+    carrier: Carrier,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Carrier {
     Process(Box<Process>),
     Http(HttpConnection),
     WebSocket(WebSocket),
@@ -64,7 +64,7 @@ pub(crate) async fn connect(
     server: &Server,
     environment: &BTreeMap<String, String>,
     limit: usize,
-    record: &Record,
+    record: &ServerRecord,
     offer: Offer,
     turns: &Semaphore,
 ) -> Result<(Connection, Peer), ConnectError> {
@@ -76,15 +76,15 @@ pub(crate) async fn connect(
             let launch = stdio::Launch { server, stdio, environment, limit, record, turns };
             let (process, peer) = stdio::connect(&launch, offer).await?;
             let link = process.link.clone();
-            Ok((Connection { link, way: Way::Process(Box::new(process)) }, peer))
+            Ok((Connection { link, carrier: Carrier::Process(Box::new(process)) }, peer))
         }
         Launch::Remote(remote) if remote.transport == Transport::WebSocket => {
             let (socket, peer) = websocket::connect(server, remote, limit, offer).await?;
-            Ok((Connection { link: socket.link.clone(), way: Way::WebSocket(socket) }, peer))
+            Ok((Connection { link: socket.link.clone(), carrier: Carrier::WebSocket(socket) }, peer))
         }
         Launch::Remote(remote) => {
             let (link, connection, peer) = http::connect(server, remote, limit, offer).await?;
-            Ok((Connection { link, way: Way::Http(connection) }, peer))
+            Ok((Connection { link, carrier: Carrier::Http(connection) }, peer))
         }
     }
 }
@@ -119,56 +119,56 @@ impl ConnectError {
 impl Connection {
     /// How it is reached.
     pub(crate) const fn kind(&self) -> ConnectionKind {
-        match &self.way {
-            Way::Process(_) => ConnectionKind::Stdio,
-            Way::Http(connection) if connection.is_sse() => ConnectionKind::Sse,
-            Way::Http(_) => ConnectionKind::Http,
-            Way::WebSocket(_) => ConnectionKind::WebSocket,
+        match &self.carrier {
+            Carrier::Process(_) => ConnectionKind::Stdio,
+            Carrier::Http(connection) if connection.is_sse() => ConnectionKind::Sse,
+            Carrier::Http(_) => ConnectionKind::Http,
+            Carrier::WebSocket(_) => ConnectionKind::WebSocket,
         }
     }
 
     /// Its process, if it has one here.
     pub(crate) fn pid(&self) -> Option<u32> {
-        match &self.way {
-            Way::Process(process) => Some(process.pid()),
-            Way::Http(_) | Way::WebSocket(_) => None,
+        match &self.carrier {
+            Carrier::Process(process) => Some(process.pid()),
+            Carrier::Http(_) | Carrier::WebSocket(_) => None,
         }
     }
 
     /// Resolves when the server is lost; the link then says why.
     pub(crate) async fn ended(&mut self) {
-        match &mut self.way {
-            Way::Process(process) => process.ended().await,
-            Way::Http(connection) => connection.ended().await,
-            Way::WebSocket(socket) => socket.ended().await,
+        match &mut self.carrier {
+            Carrier::Process(process) => process.ended().await,
+            Carrier::Http(connection) => connection.ended().await,
+            Carrier::WebSocket(socket) => socket.ended().await,
         }
     }
 
     /// Says to all who wait for an answer that the server is ended because it did not answer somebody else.
     pub(crate) fn hangs(&self) {
-        if let Way::Process(process) = &self.way {
+        if let Carrier::Process(process) = &self.carrier {
             process.hangs();
         }
     }
 
     /// Ends the server without asking. Nothing of it is left here after.
     pub(crate) async fn kill(self) {
-        match self.way {
-            Way::Process(process) => process.kill().await,
-            Way::Http(connection) => connection.stop().await,
-            Way::WebSocket(socket) => socket.stop().await,
+        match self.carrier {
+            Carrier::Process(process) => process.kill().await,
+            Carrier::Http(connection) => connection.stop().await,
+            Carrier::WebSocket(socket) => socket.stop().await,
         }
     }
 
     /// Lets go of the server. Nothing of it is left here after; a process says how it ended.
     pub(crate) async fn stop(self) -> Option<Exit> {
-        match self.way {
-            Way::Process(process) => Some(process.stop().await),
-            Way::Http(connection) => {
+        match self.carrier {
+            Carrier::Process(process) => Some(process.stop().await),
+            Carrier::Http(connection) => {
                 connection.stop().await;
                 None
             }
-            Way::WebSocket(socket) => {
+            Carrier::WebSocket(socket) => {
                 socket.stop().await;
                 None
             }

@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
+use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
+use crate::link::{Link, LinkError};
 use crate::server::crash::{Crash, Fault};
 use crate::server::given;
-use crate::link::{Link, LinkError};
-use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
-use crate::server::record::{Counted, LineSource, Record};
+use crate::server::record::{Counted, LineSource, ServerRecord};
 use crate::transport::{ConnectError, opening};
 
 /// How long a server that was asked to end by closing its stdin has before it is killed.
@@ -48,7 +48,7 @@ pub(super) struct Launch<'a> {
     pub(super) stdio: &'a Stdio,
     pub(super) environment: &'a BTreeMap<String, String>,
     pub(super) limit: usize,
-    pub(super) record: &'a Record,
+    pub(super) record: &'a ServerRecord,
     /// How many may be launched at the same time.
     pub(super) turns: &'a Semaphore,
 }

@@ -26,8 +26,8 @@ use tracing::debug;
 use super::dial::{DIAL_TIMEOUT, Socket, dial};
 use super::http::{MOST_REDIRECTS, explain, redirect, refused, user_headers};
 use super::opening;
-use crate::link::{Link, LinkError};
 use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
+use crate::link::{Link, LinkError};
 
 /// How often the peer is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bridgehead_config::{GatewaySettings, Launch, Remote, Server};
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply, reply};
-use bridgehead_upstream::{Exchange, Purpose, Ready, State, Surroundings, Upstream};
+use bridgehead_upstream::{Exchange, Purpose, Ready, Surroundings, Upstream, UpstreamState};
 use bridgehead_wire::{Method, Raw, Revision, Spliced};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -37,7 +37,7 @@ impl Running {
             notices: None,
             warm_up: Arc::new(Semaphore::new(8)),
             bus: bridgehead_events::Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
-            records: bridgehead_upstream::Records::default(),
+            records: bridgehead_upstream::ServerRecords::default(),
             shelf: None,
             policy: bridgehead_upstream::RestartPolicy::REGISTRY,
         };
@@ -47,7 +47,7 @@ impl Running {
     pub(crate) async fn ready(&self) -> Arc<Ready> {
         self.upstream.settled().await;
         match self.upstream.state() {
-            State::Ready(ready) => ready,
+            UpstreamState::Ready(ready) => ready,
             other => panic!("not ready: {other:?}"),
         }
     }
@@ -56,7 +56,7 @@ impl Running {
     pub(crate) async fn outage(&self) -> String {
         self.upstream.settled().await;
         match self.upstream.state() {
-            State::Restarting(outage) => outage.reason.clone(),
+            UpstreamState::Restarting(outage) => outage.reason.clone(),
             other => panic!("not down: {other:?}"),
         }
     }

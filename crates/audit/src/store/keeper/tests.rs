@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Waker};
 
-use super::super::line::Slot;
+use super::super::commit_queue::Slot;
 use super::super::tests::event;
 use super::super::{CHECKPOINT_FILE, journal_of, segment_files};
 use super::*;
@@ -96,12 +96,12 @@ fn calls_behind_a_write_that_does_not_come_back_are_refused() {
             let mut line = shared.counter.line.lock();
             line.busy = busy;
             line.writing = busy.then(Instant::now);
-            line.push(Draft::empty(Kind::Enter), Some(Arc::clone(&slot)));
-            line.push(Draft::empty(Kind::Exit), None);
+            line.push(Draft::empty(RowKind::Enter), Some(Arc::clone(&slot)));
+            line.push(Draft::empty(RowKind::Exit), None);
         }
         Keeper::new(&shared, database).watch_disk();
         let line = shared.counter.line.lock();
-        let left: Vec<bool> = line.waiting.iter().map(|row| row.draft.kind == Kind::Enter).collect();
+        let left: Vec<bool> = line.waiting.iter().map(|row| row.draft.kind == RowKind::Enter).collect();
         assert_eq!(left, if refused { vec![false] } else { vec![true, false] });
         let answer = slot.poll(&Context::from_waker(Waker::noop()));
         assert_eq!((answer.is_some_and(|it| it.is_err()), line.armed), (refused, armed));
@@ -195,7 +195,7 @@ fn large_payloads_become_rows() {
     Keeper::new(&shared, database).prepare_heavy();
     let line = shared.counter.line.lock();
     let rows: Vec<_> =
-        line.waiting.iter().map(|row| (row.draft.kind == Kind::Enter, row.slot.is_some())).collect();
+        line.waiting.iter().map(|row| (row.draft.kind == RowKind::Enter, row.slot.is_some())).collect();
     assert_eq!((rows, line.heavy.len()), (vec![(true, true), (false, false)], 0));
 }
 
@@ -250,7 +250,7 @@ fn a_keeper_sleeps_while_there_is_nothing_to_do() {
     keeper.uncovered_since = Some(Instant::now());
     assert!(wakes(&mut keeper, minute), "a checkpoint is due");
     keeper.uncovered_since = None;
-    shared.counter.line.lock().push(Draft::empty(Kind::Exit), None);
+    shared.counter.line.lock().push(Draft::empty(RowKind::Exit), None);
     assert!(wakes(&mut keeper, minute), "a row waits");
     drop(shared.counter.line.lock().take());
     append(&shared, 1);

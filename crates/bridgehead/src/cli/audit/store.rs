@@ -11,12 +11,12 @@ use bridgehead_events::Detail;
 use crate::cli::world::World;
 
 /// A store, and where its checkpoints are told once there is a gateway.
-pub(crate) struct Record {
+pub(crate) struct OpenRecord {
     pub(crate) sink: Arc<SqliteSink>,
     gateway: Arc<OnceLock<Gateway>>,
 }
 
-impl Record {
+impl OpenRecord {
     /// Has checkpoints told on the gateway's bus.
     pub(crate) fn tell(&self, gateway: &Gateway) {
         let _ = self.gateway.set(gateway.clone());
@@ -40,7 +40,7 @@ pub(crate) fn folder(settings: &AuditSettings, world: &World) -> Option<PathBuf>
 ///
 /// # Errors
 /// In words, when it cannot be opened and calls must not be made without it.
-pub(crate) fn open(config: &Config, world: &World) -> Result<Option<Record>, String> {
+pub(crate) fn open(config: &Config, world: &World) -> Result<Option<OpenRecord>, String> {
     let settings = &config.audit;
     if settings.store == AuditStore::None || config.gateway.mode == Mode::Test {
         return Ok(None);
@@ -55,12 +55,12 @@ pub(crate) fn open(config: &Config, world: &World) -> Result<Option<Record>, Str
     }
 }
 
-fn try_open(settings: &AuditSettings, world: &World) -> Result<Record, String> {
+fn try_open(settings: &AuditSettings, world: &World) -> Result<OpenRecord, String> {
     let folder = folder(settings, world)
         .ok_or("calls cannot be recorded: neither XDG_STATE_HOME nor HOME is set; write `audit.folder`, or `audit.store = \"none\"`")?;
     let gateway: Arc<OnceLock<Gateway>> = Arc::default();
     let sink = SqliteSink::open(options(settings, folder, &gateway)?).map_err(|error| error.to_string())?;
-    Ok(Record { sink: Arc::new(sink), gateway })
+    Ok(OpenRecord { sink: Arc::new(sink), gateway })
 }
 
 /// How the store is kept, and how `gateway` is told of its checkpoints once there is one.

@@ -7,8 +7,8 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn subject() -> Subject {
-    Subject::of("p", "tools/call", &Object::empty())
+fn subject() -> SealedFor {
+    SealedFor::of("p", "tools/call", &Object::empty())
 }
 
 fn put(park: &Arc<Park>) -> BoxFuture<'static, Answer> {

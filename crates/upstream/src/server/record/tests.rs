@@ -4,14 +4,14 @@ use bridgehead_events::Excerpt;
 
 use super::*;
 
-fn texts(record: &Record) -> Vec<String> {
+fn texts(record: &ServerRecord) -> Vec<String> {
     record.tail(usize::MAX).iter().map(|line| line.text.to_string()).collect()
 }
 
 /// POOL-9: a line names its server as `mcp:{server}`, for people and for programs, and shows no secret.
 #[test]
 fn a_line_names_its_server() {
-    let record = Records::default().of("files");
+    let record = ServerRecords::default().of("files");
     record.line(LineSource::Stderr, "password=hunter2 and more");
     let line = &record.tail(1)[0];
     let shown = line.to_string();
@@ -32,7 +32,7 @@ fn every_line_is_shown_to_the_sink() {
         let shown = Arc::clone(&shown);
         move |line| shown.lock().push(format!("{} {}", line.server, line.text))
     });
-    let records = Records::new(Arc::new(SystemClock::default()), Some(sink));
+    let records = ServerRecords::new(Arc::new(SystemClock::default()), Some(sink));
     records.of("a").line(LineSource::Stderr, "one");
     records.of("b").note(&Detail::InitStarted);
     assert_eq!(*shown.lock(), ["a one", "b is being started"]);
@@ -40,7 +40,7 @@ fn every_line_is_shown_to_the_sink() {
 
 #[test]
 fn what_is_kept_is_bounded_and_shared_by_name() {
-    let records = Records::default();
+    let records = ServerRecords::default();
     for number in 0..KEPT_LINES + 5 {
         records.of("a").line(LineSource::Stderr, &number.to_string());
     }
@@ -57,7 +57,7 @@ fn what_is_kept_is_bounded_and_shared_by_name() {
 
 #[tokio::test]
 async fn a_follower_gets_all_lines_or_learns_what_it_missed() {
-    let record = Records::default().of("a");
+    let record = ServerRecords::default().of("a");
     for text in ["1", "2", "3"] {
         record.line(LineSource::Stderr, text);
     }
@@ -88,7 +88,7 @@ async fn a_follower_gets_all_lines_or_learns_what_it_missed() {
 #[test]
 fn the_facts_follow_what_happens() {
     let excerpt = |text: &str| Excerpt::new(&Redactor::default(), text);
-    let record = Records::default().of("a");
+    let record = ServerRecords::default().of("a");
     assert_eq!(record.facts(), Facts::default());
     record.note(&Detail::InitFinished {
         outcome: InitOutcome::Failed,
@@ -120,7 +120,7 @@ fn the_facts_follow_what_happens() {
 /// What is wrong with a list of tools has a line each, and is known until the next list.
 #[test]
 fn findings_are_kept_until_the_next_list() {
-    let record = Records::default().of("a");
+    let record = ServerRecords::default().of("a");
     record.found(vec!["one".to_owned(), "two".to_owned()]);
     assert_eq!(record.facts().findings, ["one", "two"]);
     record.found(Vec::new());
@@ -132,7 +132,7 @@ fn findings_are_kept_until_the_next_list() {
 /// What is shown of a record names its server and none of its lines.
 #[test]
 fn a_record_is_shown_without_its_lines() {
-    let records = Records::default();
+    let records = ServerRecords::default();
     records.of("a").line(LineSource::Stderr, "said");
     assert_eq!(format!("{:?}", records.of("a")), r#"Record { server: "a", .. }"#);
     assert_eq!(format!("{records:?}"), "Records { servers: 1, .. }");
@@ -176,7 +176,7 @@ fn everything_worth_a_line_gets_one() {
 
 #[test]
 fn noise_is_kept_in_part_and_its_beginning_for_good() {
-    let record = Records::default().of("a");
+    let record = ServerRecords::default().of("a");
     for number in 0..100 {
         record.noisy(&format!("line {number}"));
     }

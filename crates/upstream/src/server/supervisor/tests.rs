@@ -7,13 +7,13 @@ use serde_json::json;
 
 use super::*;
 use crate::link::negotiate::NegotiateError;
-use crate::testing;
 use crate::server::Upstream;
+use crate::testing;
 
 /// The supervisor of a server that it does not run, and what it says of its state.
-fn supervisor(server: Server) -> (Supervisor, watch::Receiver<State>) {
+fn supervisor(server: Server) -> (Supervisor, watch::Receiver<UpstreamState>) {
     let core = testing::core(Server { launch: testing::unusable().launch, ..server.clone() });
-    let (state, states) = watch::channel(State::Stopped);
+    let (state, states) = watch::channel(UpstreamState::Stopped);
     (Supervisor::new(core, Arc::new(server), state, testing::surroundings()), states)
 }
 
@@ -25,7 +25,7 @@ async fn a_server_that_is_down_is_listed_for_a_while() {
     for (after, listed) in [(0, true), (29_999, true), (30_000, false), (30_001, false)] {
         tokio::time::advance(since + Duration::from_millis(after) - Instant::now()).await;
         supervisor.down(since, 3, ("it broke", true), None);
-        let State::Restarting(outage) = states.borrow().clone() else { panic!("it is down") };
+        let UpstreamState::Restarting(outage) = states.borrow().clone() else { panic!("it is down") };
         assert_eq!(outage.listed, listed, "after {after} ms");
         assert_eq!((outage.attempts, outage.reason.as_str(), outage.lasting), (3, "it broke", true));
     }
@@ -37,7 +37,7 @@ async fn a_server_that_is_down_is_listed_for_a_while() {
 async fn tools_leave_the_lists_in_time() {
     let (supervisor, states) = supervisor(testing::unusable());
     let listed = || match &*states.borrow() {
-        State::Restarting(outage) => Some(outage.listed),
+        UpstreamState::Restarting(outage) => Some(outage.listed),
         _ => None,
     };
     supervisor.down(Instant::now(), 1, ("it broke", false), Some(&Arc::default()));
@@ -52,9 +52,9 @@ async fn tools_leave_the_lists_in_time() {
         seen
     };
     assert_eq!(supervisor.unlisting(until, work).await, Some(false));
-    let State::Restarting(outage) = states.borrow().clone() else { panic!("it is down") };
+    let UpstreamState::Restarting(outage) = states.borrow().clone() else { panic!("it is down") };
     assert!(outage.last.is_some() && outage.reason == "it broke" && outage.attempts == 1);
-    supervisor.become_state(State::Stopped);
+    supervisor.become_state(UpstreamState::Stopped);
     supervisor.unlisting(until, took(1)).await;
     assert_eq!(listed(), None);
 }
@@ -102,9 +102,9 @@ async fn a_server_is_given_up_after_its_attempts() {
     let mut told = around.bus.subscribe(64);
     let upstream = Upstream::start(testing::missing(), Surroundings { policy, ..around });
     let mut states = upstream.watch();
-    let given_up = states.wait_for(|state| matches!(state, State::Failed(_)));
+    let given_up = states.wait_for(|state| matches!(state, UpstreamState::Failed(_)));
     let given_up = tokio::time::timeout(Duration::from_secs(3_600), given_up).await.expect("it is given up");
-    let State::Failed(failure) = given_up.unwrap().clone() else { unreachable!() };
+    let UpstreamState::Failed(failure) = given_up.unwrap().clone() else { unreachable!() };
     assert_eq!(failure.stage, FailureStage::Init);
     let events: Vec<_> = std::iter::from_fn(|| told.try_next())
         .map(|delivery| match delivery {
@@ -203,7 +203,7 @@ async fn a_changed_list_takes_the_place_of_the_old_one() {
             supervisor.refresh(&link, &mut last, Lists::TOOLS, cause),
             far.answer("tools/list", answer)
         );
-        let State::Ready(ready) = states.borrow().clone() else { panic!("it serves") };
+        let UpstreamState::Ready(ready) = states.borrow().clone() else { panic!("it serves") };
         let names: Vec<&str> = ready.tools.iter().map(|tool| tool.name.as_str()).collect();
         assert_eq!(names, expected);
         assert_eq!((ready.pid, ready.restarts), (Some(7), 2));

@@ -17,11 +17,11 @@ use tracing::debug;
 
 use super::events::Feed;
 use super::{Dialect, HttpExchange, Remote};
-use crate::link::{Event, Link, LinkError, Mirror, Purpose, modern_params};
 use crate::link::negotiate::{
     NegotiateError, Offer, Opening, Peer, Verdict, initialize_params, is_modern, judge, negotiate, peer_of,
     supported_revisions,
 };
+use crate::link::{Event, Link, LinkError, Mirror, Purpose, modern_params};
 
 /// How long a server may think about one question of the handshake.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

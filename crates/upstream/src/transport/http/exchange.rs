@@ -26,8 +26,8 @@ use super::refusal::{never_ran, pause, refused};
 use super::wire::{Head as Answered, Request, Wire};
 use super::{Dialect, Failure, Remote, SESSION, Speech};
 use crate::catalog::Lists;
-use crate::link::{Event, LinkError, Mirror, Purpose, call_is_over, cancelled_params};
 use crate::link::switchboard::{Slot, reached, withdrawn_id};
+use crate::link::{Event, LinkError, Mirror, Purpose, call_is_over, cancelled_params};
 
 /// How often a request that the server put off is sent again.
 const MOST_PAUSES: u32 = 3;
@@ -53,7 +53,7 @@ pub(crate) struct HttpExchange {
     /// What the server asked and has no answer to.
     owed: Vec<Id>,
     outgoing: Option<Outgoing>,
-    state: State,
+    state: ExchangeState,
     /// The status and the session of the last response.
     pub(super) status: Option<StatusCode>,
     pub(super) session: Option<HeaderValue>,
@@ -75,7 +75,7 @@ struct Outgoing {
     request: Request,
 }
 
-enum State {
+enum ExchangeState {
     /// Nothing has been sent, or nothing more will come.
     Idle,
     /// A head is awaited.
@@ -112,7 +112,7 @@ impl HttpExchange {
             abilities,
             owed: Vec::new(),
             outgoing: None,
-            state: State::Idle,
+            state: ExchangeState::Idle,
             status: None,
             session: None,
             last_progress: None,
@@ -174,7 +174,7 @@ impl HttpExchange {
         let remote = Arc::clone(&self.remote);
         self.sent = true;
         self.put_off = remote.rests_until();
-        self.state = State::Head(Box::pin(async move {
+        self.state = ExchangeState::Head(Box::pin(async move {
             if let Some(pause) = pause {
                 tokio::time::sleep(pause).await;
             }
@@ -185,7 +185,7 @@ impl HttpExchange {
     /// Takes the answer's stream up again.
     fn resume(&mut self, last_id: String, after: Duration) {
         let remote = Arc::clone(&self.remote);
-        self.state = State::Head(Box::pin(async move {
+        self.state = ExchangeState::Head(Box::pin(async move {
             tokio::time::sleep(after.min(RESUME_AT_MOST)).await;
             let request = remote.stream_request(Some(&last_id));
             remote.exchange(&request).await
@@ -199,25 +199,25 @@ impl HttpExchange {
             return Poll::Ready(self.give(event));
         }
         loop {
-            let event = match std::mem::replace(&mut self.state, State::Idle) {
-                State::Idle => self.idle(),
-                State::Elsewhere => {
-                    self.state = State::Elsewhere;
+            let event = match std::mem::replace(&mut self.state, ExchangeState::Idle) {
+                ExchangeState::Idle => self.idle(),
+                ExchangeState::Elsewhere => {
+                    self.state = ExchangeState::Elsewhere;
                     return Poll::Pending;
                 }
-                State::Head(mut head) => match head.as_mut().poll(context) {
+                ExchangeState::Head(mut head) => match head.as_mut().poll(context) {
                     Poll::Pending => {
-                        self.state = State::Head(head);
+                        self.state = ExchangeState::Head(head);
                         return Poll::Pending;
                     }
                     Poll::Ready(Ok((head, wire))) => self.judge(&head, wire),
                     Poll::Ready(Err(failure)) => Some(self.failed(failure)),
                 },
-                State::Whole { wire, pieces } => ready!(self.poll_whole(wire, pieces, context)),
-                State::Events { wire, events } => {
+                ExchangeState::Whole { wire, pieces } => ready!(self.poll_whole(wire, pieces, context)),
+                ExchangeState::Events { wire, events } => {
                     ready!(self.poll_events(wire, events, context))
                 }
-                State::Refused { wire, pieces, reason } => {
+                ExchangeState::Refused { wire, pieces, reason } => {
                     ready!(self.poll_refused(wire, pieces, reason, context))
                 }
             };
@@ -234,7 +234,7 @@ impl HttpExchange {
             Event::Withdrawn(id) => self.owed.retain(|owed| owed != id),
             Event::Answer(_) | Event::Lost(_) => {
                 self.done = true;
-                self.state = State::Idle;
+                self.state = ExchangeState::Idle;
             }
         }
         event
@@ -284,12 +284,12 @@ impl HttpExchange {
                 if let Some(size) = length.filter(|size| *size > self.remote.limit as u64) {
                     return Some(self.too_large(size));
                 }
-                self.state = State::Whole { wire, pieces: Gathered::expecting(length) };
+                self.state = ExchangeState::Whole { wire, pieces: Gathered::expecting(length) };
             }
-            Media::Events => self.state = State::Events { wire, events: Box::default() },
+            Media::Events => self.state = ExchangeState::Events { wire, events: Box::default() },
             _ if self.speech() == Speech::Sse => {
                 self.remote.pool.put(wire);
-                self.state = State::Elsewhere;
+                self.state = ExchangeState::Elsewhere;
             }
             _ => {
                 let reason = format!(
@@ -330,7 +330,7 @@ impl HttpExchange {
             return None;
         }
         self.sent = !never_ran(status, headers);
-        self.state = State::Refused { wire, pieces: Gathered::default(), reason };
+        self.state = ExchangeState::Refused { wire, pieces: Gathered::default(), reason };
         None
     }
 
@@ -344,7 +344,7 @@ impl HttpExchange {
         loop {
             match wire.poll_body(context) {
                 Poll::Pending => {
-                    self.state = State::Refused { wire, pieces, reason };
+                    self.state = ExchangeState::Refused { wire, pieces, reason };
                     return Poll::Pending;
                 }
                 Poll::Ready(Some(Ok(part))) if pieces.len() + part.len() <= LARGEST_REFUSAL => {
@@ -389,7 +389,7 @@ impl HttpExchange {
             }
             match wire.poll_body(context) {
                 Poll::Pending => {
-                    self.state = State::Whole { wire, pieces };
+                    self.state = ExchangeState::Whole { wire, pieces };
                     return Poll::Pending;
                 }
                 Poll::Ready(None) => break,
@@ -408,7 +408,7 @@ impl HttpExchange {
         self.remote.pool.put(wire);
         let text = pieces.take();
         if self.speech() == Speech::Sse && text.trim_ascii().is_empty() {
-            self.state = State::Elsewhere;
+            self.state = ExchangeState::Elsewhere;
             return Poll::Ready(None);
         }
         Poll::Ready(Some(match Message::parse(&text) {
@@ -438,7 +438,7 @@ impl HttpExchange {
                 if let Some(replying) = &mut self.replying {
                     match replying.as_mut().poll(context) {
                         Poll::Pending => {
-                            self.state = State::Events { wire, events };
+                            self.state = ExchangeState::Events { wire, events };
                             return Poll::Pending;
                         }
                         Poll::Ready(Ok(())) => self.replying = None,
@@ -452,7 +452,7 @@ impl HttpExchange {
                 }
                 let Some(event) = self.take(&event.data) else { continue };
                 if !event.is_last() {
-                    self.state = State::Events { wire, events };
+                    self.state = ExchangeState::Events { wire, events };
                 } else {
                     // Asks for the end of the stream, which the next to use the connection will find.
                     match wire.poll_body(context) {
@@ -467,7 +467,7 @@ impl HttpExchange {
             }
             match wire.poll_body(context) {
                 Poll::Pending => {
-                    self.state = State::Events { wire, events };
+                    self.state = ExchangeState::Events { wire, events };
                     return Poll::Pending;
                 }
                 Poll::Ready(Some(Ok(part))) => events.push(part),

@@ -18,7 +18,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
-use crate::row::{Draft, Kind};
+use crate::row::{Draft, RowKind};
 use crate::{AuditError, Enter, Exit, Ticket};
 
 /// How many rows may wait.
@@ -34,7 +34,7 @@ const MOST_HEAVY_BYTES: usize = 256 << 20;
 
 /// What waits.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct CommitQueue {
     pub(crate) waiting: Vec<Waiting>,
     /// How many of them somebody waits for.
     awaited: usize,
@@ -83,10 +83,10 @@ impl Heavy {
 
 /// Where one call learns what became of its enter row.
 #[derive(Default)]
-pub(crate) struct Slot(Mutex<State>);
+pub(crate) struct Slot(Mutex<SlotState>);
 
 #[derive(Default)]
-struct State {
+struct SlotState {
     result: Option<Result<Ticket, Arc<str>>>,
     waker: Option<Waker>,
 }
@@ -125,7 +125,7 @@ impl Slot {
     }
 }
 
-impl Line {
+impl CommitQueue {
     fn full(&self) -> bool {
         self.waiting.len() >= MOST_ROWS || self.bytes >= MOST_BYTES || self.heavy_bytes >= MOST_HEAVY_BYTES
     }
@@ -183,7 +183,7 @@ impl Line {
 /// The line with the bell that calls the keeper.
 #[derive(Default)]
 pub(crate) struct Counter {
-    pub(crate) line: Mutex<Line>,
+    pub(crate) line: Mutex<CommitQueue>,
     pub(crate) bell: Condvar,
 }
 
@@ -251,7 +251,7 @@ impl Counter {
             }
             Err(error) => {
                 // Enters that are refused were never promised; exits are kept and tried again.
-                let (enters, exits) = rows.into_iter().partition(|row| row.draft.kind == Kind::Enter);
+                let (enters, exits) = rows.into_iter().partition(|row| row.draft.kind == RowKind::Enter);
                 line.put_back(exits);
                 (enters, Err(Arc::from(shared.explain(&error))))
             }
@@ -450,10 +450,10 @@ mod tests {
         (woken, settled)
     }
 
-    fn line(enters: usize, exits: usize, under_way: usize) -> Line {
-        let mut line = Line { under_way, ..Line::default() };
-        (0..enters).for_each(|_| line.push(Draft::empty(Kind::Enter), Some(Arc::default())));
-        (0..exits).for_each(|_| line.push(Draft::empty(Kind::Exit), None));
+    fn line(enters: usize, exits: usize, under_way: usize) -> CommitQueue {
+        let mut line = CommitQueue { under_way, ..CommitQueue::default() };
+        (0..enters).for_each(|_| line.push(Draft::empty(RowKind::Enter), Some(Arc::default())));
+        (0..exits).for_each(|_| line.push(Draft::empty(RowKind::Exit), None));
         line
     }
 
@@ -501,8 +501,8 @@ mod tests {
         let woken = slots.each_ref().map(|slot| look(slot).0);
         let times = || woken.each_ref().map(|woken| woken.times());
         counter.pass_on();
-        counter.line.lock().push(Draft::empty(Kind::Exit), None);
-        slots.into_iter().for_each(|slot| counter.line.lock().push(Draft::empty(Kind::Enter), Some(slot)));
+        counter.line.lock().push(Draft::empty(RowKind::Exit), None);
+        slots.into_iter().for_each(|slot| counter.line.lock().push(Draft::empty(RowKind::Enter), Some(slot)));
         counter.line.lock().busy = true;
         counter.pass_on();
         assert_eq!(times(), [0, 0]);
@@ -514,7 +514,7 @@ mod tests {
     /// AUD-2: the keeper is called once, until it has come by.
     #[test]
     fn the_keeper_is_called_once() {
-        let mut line = Line::default();
+        let mut line = CommitQueue::default();
         assert_eq!([line.arm(), line.arm()], [true, false]);
         line.armed = false;
         assert!(line.arm());
@@ -524,10 +524,10 @@ mod tests {
     #[test]
     fn a_line_is_settled_when_nothing_waits_and_nobody_writes() {
         let heavy = || Heavy::Enter(Box::new(event_with(Bytes::from_static(b"{}"))), Arc::default());
-        assert!(Line::default().is_settled());
+        assert!(CommitQueue::default().is_settled());
         assert!(!line(0, 1, 0).is_settled());
-        assert!(!Line { busy: true, ..Line::default() }.is_settled());
-        let mut line = Line::default();
+        assert!(!CommitQueue { busy: true, ..CommitQueue::default() }.is_settled());
+        let mut line = CommitQueue::default();
         line.push_heavy(heavy());
         assert!(!line.is_settled());
         line.pop_heavy();
@@ -539,14 +539,14 @@ mod tests {
     fn what_waits_is_bounded_by_number_and_size() {
         assert!(!line(0, MOST_ROWS - 1, 0).full());
         assert!(line(0, MOST_ROWS, 0).full());
-        assert!(!Line { bytes: MOST_BYTES - 1, ..Line::default() }.full());
-        assert!(Line { bytes: MOST_BYTES, ..Line::default() }.full());
+        assert!(!CommitQueue { bytes: MOST_BYTES - 1, ..CommitQueue::default() }.full());
+        assert!(CommitQueue { bytes: MOST_BYTES, ..CommitQueue::default() }.full());
 
         let one = event_with(Bytes::from_static(b"1"));
         let body = Bytes::from(vec![0; MOST_HEAVY_BYTES - 1]);
         let large =
             Exit::new(one.call(), one.moment(), one.moment(), Outcome::Result { body, is_error: false });
-        let mut line = Line::default();
+        let mut line = CommitQueue::default();
         line.push_heavy(Heavy::Exit(Box::new(large), None));
         assert!(!line.full());
         line.push_heavy(Heavy::Enter(Box::new(one), Arc::default()));
