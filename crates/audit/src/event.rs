@@ -91,6 +91,28 @@ pub struct About {
     pub client: Option<Arc<str>>,
 }
 
+impl About {
+    /// What a request other than a call of a tool is about.
+    #[must_use]
+    pub fn of(method: Option<&'static str>, subject: Arc<str>) -> Self {
+        Self { method, subject: Some(subject), client: None }
+    }
+}
+
+impl Call {
+    /// The method of the protocol.
+    #[must_use]
+    pub fn method(&self) -> &'static str {
+        self.about.method.unwrap_or("tools/call")
+    }
+
+    /// What the method is about: the tool, or what else has a name.
+    #[must_use]
+    pub fn subject(&self) -> &str {
+        self.about.subject.as_ref().unwrap_or(&self.tool)
+    }
+}
+
 /// Where the enter of a call was recorded: what its exit names it by. Only a sink makes one, so that no client can choose
 /// which call an end belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -167,7 +167,7 @@ impl Keeping {
         });
         text.string("transport", call.transport);
         text.plain(if event.validated() { r#","validated":true"# } else { r#","validated":false"# });
-        self.keep(&call.tool, event.arguments(), &mut text);
+        self.keep(call.subject(), event.arguments(), &mut text);
         Draft { kind: RowKind::Enter, ticket: None, bytes: text.end() }
     }
 

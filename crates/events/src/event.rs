@@ -86,22 +86,22 @@ pub enum Detail {
         /// How many stayed as they were.
         unchanged: usize,
     },
-    /// A call ended with a result.
-    ToolCompleted {
-        /// The tool's name as the client wrote it.
-        tool: Arc<str>,
+    /// A request ended with a result.
+    Completed {
+        /// What it was about.
+        about: Asked,
         /// How the result begins.
         summary: Excerpt,
-        /// How long the call took, in whole milliseconds.
+        /// How long it took, in whole milliseconds.
         duration_ms: u64,
     },
-    /// A call ended without a result.
-    ToolFailed {
-        /// The tool's name as the client wrote it.
-        tool: Arc<str>,
+    /// A request ended without a result.
+    Failed {
+        /// What it was about.
+        about: Asked,
         /// The stable error code.
         code: Cow<'static, str>,
-        /// Whether the same call may succeed later.
+        /// Whether the same request may succeed later.
         retryable: bool,
         /// What went wrong, in words.
         message: Excerpt,
@@ -174,8 +174,10 @@ impl Detail {
         match self {
             Self::ToolsDiscovered { .. } => Topic::ToolsDiscovered,
             Self::ToolsRefreshed { .. } => Topic::ToolsRefreshed,
-            Self::ToolCompleted { .. } => Topic::ToolCompleted,
-            Self::ToolFailed { .. } => Topic::ToolFailed,
+            Self::Completed { about: Asked::Tool(_), .. } => Topic::ToolCompleted,
+            Self::Completed { about: Asked::Method(..), .. } => Topic::RequestCompleted,
+            Self::Failed { about: Asked::Tool(_), .. } => Topic::ToolFailed,
+            Self::Failed { about: Asked::Method(..), .. } => Topic::RequestFailed,
             Self::Disconnected => Topic::Disconnected,
             Self::Reconnected => Topic::Reconnected,
             Self::ReconnectExhausted => Topic::ReconnectExhausted,
@@ -187,6 +189,15 @@ impl Detail {
             Self::AuditCheckpoint { .. } => Topic::AuditCheckpoint,
         }
     }
+}
+
+/// What a client asked for, by the name it used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// A call of this tool.
+    Tool(Arc<str>),
+    /// This method of the protocol, about this prompt, resource or task; without a name for a list.
+    Method(&'static str, Arc<str>),
 }
 
 /// How an initialisation ended.
@@ -255,13 +266,13 @@ impl Serialize for Event {
                 object.serialize_entry("removed", removed)?;
                 object.serialize_entry("unchanged", unchanged)?;
             }
-            Detail::ToolCompleted { tool, summary, duration_ms } => {
-                object.serialize_entry("tool", tool)?;
+            Detail::Completed { about, summary, duration_ms } => {
+                asked(&mut object, about)?;
                 object.serialize_entry("summary", summary)?;
                 object.serialize_entry("durationMs", duration_ms)?;
             }
-            Detail::ToolFailed { tool, code, retryable, message } => {
-                object.serialize_entry("tool", tool)?;
+            Detail::Failed { about, code, retryable, message } => {
+                asked(&mut object, about)?;
                 object.serialize_entry("code", code)?;
                 object.serialize_entry("retryable", retryable)?;
                 object.serialize_entry("message", message)?;
@@ -299,6 +310,17 @@ impl Serialize for Event {
             }
         }
         object.end()
+    }
+}
+
+/// What was asked for, under the keys of its topic.
+fn asked<M: SerializeMap>(object: &mut M, about: &Asked) -> Result<(), M::Error> {
+    match about {
+        Asked::Tool(tool) => object.serialize_entry("tool", tool),
+        Asked::Method(method, subject) => {
+            object.serialize_entry("method", method)?;
+            object.serialize_entry("subject", subject)
+        }
     }
 }
 
@@ -342,19 +364,39 @@ mod tests {
             r#","added":["c"],"removed":[],"unchanged":2"#,
         );
         check(
-            Detail::ToolCompleted { tool: "files__read".into(), summary: excerpt("token=x"), duration_ms: 7 },
+            Detail::Completed {
+                about: Asked::Tool("files__read".into()),
+                summary: excerpt("token=x"),
+                duration_ms: 7,
+            },
             "provider.mcp.tool.completed",
             r#","tool":"files__read","summary":"token=[redacted]","durationMs":7"#,
         );
         check(
-            Detail::ToolFailed {
-                tool: "files__read".into(),
+            Detail::Failed {
+                about: Asked::Tool("files__read".into()),
                 code: Cow::Borrowed("PROVIDER_TIMEOUT"),
                 retryable: true,
                 message: excerpt("no answer"),
             },
             "provider.mcp.tool.failed",
             r#","tool":"files__read","code":"PROVIDER_TIMEOUT","retryable":true,"message":"no answer""#,
+        );
+        let prompt = || Asked::Method("prompts/get", "files__plan".into());
+        check(
+            Detail::Completed { about: prompt(), summary: excerpt("p"), duration_ms: 7 },
+            "provider.mcp.request.completed",
+            r#","method":"prompts/get","subject":"files__plan","summary":"p","durationMs":7"#,
+        );
+        check(
+            Detail::Failed {
+                about: prompt(),
+                code: Cow::Borrowed("-7"),
+                retryable: false,
+                message: excerpt("no"),
+            },
+            "provider.mcp.request.failed",
+            r#","method":"prompts/get","subject":"files__plan","code":"-7","retryable":false,"message":"no""#,
         );
         check(Detail::Disconnected, "provider.mcp.disconnected", "");
         check(Detail::Reconnected, "provider.mcp.reconnected", "");

@@ -16,7 +16,7 @@ mod filter;
 mod topic;
 
 pub use bus::{Bus, Delivery, Subscription};
-pub use event::{Detail, Event, InitOutcome, ProbeKind};
+pub use event::{Asked, Detail, Event, InitOutcome, ProbeKind};
 pub use excerpt::Excerpt;
 pub use filter::Filter;
 pub use topic::Topic;

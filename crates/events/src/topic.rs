@@ -13,6 +13,10 @@ pub enum Topic {
     ToolCompleted,
     /// A call ended without one.
     ToolFailed,
+    /// A request other than a call ended with a result.
+    RequestCompleted,
+    /// A request other than a call ended without one.
+    RequestFailed,
     /// A link was lost.
     Disconnected,
     /// A lost link is back.
@@ -35,11 +39,13 @@ pub enum Topic {
 
 impl Topic {
     /// All topics, in the order of their declaration.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::ToolsDiscovered,
         Self::ToolsRefreshed,
         Self::ToolCompleted,
         Self::ToolFailed,
+        Self::RequestCompleted,
+        Self::RequestFailed,
         Self::Disconnected,
         Self::Reconnected,
         Self::ReconnectExhausted,
@@ -59,6 +65,8 @@ impl Topic {
             Self::ToolsRefreshed => "provider.mcp.tools.refreshed",
             Self::ToolCompleted => "provider.mcp.tool.completed",
             Self::ToolFailed => "provider.mcp.tool.failed",
+            Self::RequestCompleted => "provider.mcp.request.completed",
+            Self::RequestFailed => "provider.mcp.request.failed",
             Self::Disconnected => "provider.mcp.disconnected",
             Self::Reconnected => "provider.mcp.reconnected",
             Self::ReconnectExhausted => "provider.mcp.reconnect.exhausted",

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bridgehead_audit::CorrelationId;
 use bridgehead_wire::{Abilities, Era, Id, Level, Method, Object, Raw, RequestMeta, Revision};
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -121,6 +122,11 @@ pub struct ClientRequest {
 }
 
 impl ClientRequest {
+    /// The correlation id that came with it, or a new one.
+    pub(crate) fn correlation(&self) -> CorrelationId {
+        self.meta.correlation_id.as_deref().and_then(CorrelationId::parse).unwrap_or_else(CorrelationId::mint)
+    }
+
     /// What its client can be asked by the result, for a request that may come back with a state; none for any other:
     /// a legacy client is asked while it waits.
     pub(crate) fn parkable(&self, era: Era) -> Option<Abilities> {

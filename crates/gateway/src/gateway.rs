@@ -21,8 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::field::Empty;
-use tracing::{Dispatch, Instrument};
+use tracing::Dispatch;
 
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::builtin::{server_health, server_ping};
@@ -35,14 +34,14 @@ use crate::dialogue::questioner::Questioner;
 use crate::dialogue::seal::{Seal, SealedFor};
 use crate::error::CallError;
 use crate::feeds::Feeds;
-use crate::gate::{Call, Cancels, Counters, Gate, places};
+use crate::gate::{Call, Cancels, Counters, Gate, Subject, places};
 use crate::life::Run;
 use crate::life::status::About;
 use crate::logger::Logger;
 use crate::relay::queue::Queues;
-use crate::relay::request::{Outcome, sandbox_setup};
-use crate::relay::trace::Trace;
-use crate::surface::{capabilities, correlation, foreign_cursor, is_served};
+use crate::relay::request::sandbox_setup;
+use crate::surface::refused::RefusedRequest;
+use crate::surface::{capabilities, is_served, not_offered};
 
 /// All that servers can have.
 const EVERYTHING: Features = Features {
@@ -190,6 +189,7 @@ impl Gateway {
         let server_info = Raw::encode(&json!({"name": "bridgehead", "version": version}));
         let gate = Gate {
             audit,
+            also_recorded: Vec::new(),
             server_info,
             uris: settings.resource_uris,
             limits: (settings.request_timeout, settings.max_total),
@@ -276,29 +276,19 @@ impl Gateway {
         self.answer_here(caller, request, progress).await
     }
 
-    /// Why a request is refused whose params another reader could read differently. A call of a tool is recorded like
-    /// any other that is refused.
+    /// Why a request is refused whose params another reader could read differently. It is recorded like any other that
+    /// is refused.
     async fn refuse_ambiguous(&self, caller: &Caller, request: &ClientRequest, why: Ambiguous) -> RpcError {
         let error = CallError::new(Code::InvalidParams, format!("`params` of `{}`: {why}", request.method));
-        if request.method != Method::ToolsCall {
-            return RpcError::new(code::INVALID_PARAMS, &error.message);
+        let call = Call::new(caller, request, None);
+        let refused = RefusedRequest::new(request, error.clone());
+        self.0.gate.pass(&call, &refused).await;
+        match request.method {
+            Method::ToolsCall => {
+                error.to_rpc(code::INVALID_PARAMS, None, ("tool", refused.name()), call.correlation)
+            }
+            _ => RpcError::new(code::INVALID_PARAMS, &error.message),
         }
-        let tool: Arc<str> =
-            request.params.get("name").and_then(|name| name.to_text()).unwrap_or_default().into();
-        let correlation = correlation(request);
-        let call = Call {
-            caller,
-            request,
-            tool: Arc::clone(&tool),
-            route: Err(error.clone()),
-            arguments: request.params.get("arguments").unwrap_or(Raw::literal("{}")),
-            began: Instant::now(),
-            correlation,
-            trace: None,
-            progress: None,
-        };
-        self.0.gate.run(&call).await;
-        error.to_rpc(code::INVALID_PARAMS, None, ("tool", &tool), correlation)
     }
 
     /// Answers a request whose client may be asked something, or has been asked and comes back.
@@ -324,7 +314,7 @@ impl Gateway {
         if !abilities.answers_any() {
             return self.answer_here(caller, request, progress).await;
         }
-        let correlation = correlation(request);
+        let correlation = request.correlation();
         let park = Arc::new(Park::new(abilities, correlation, way));
         let caller_here =
             Caller { questioner: Some(Questioner::parked(Arc::clone(&park))), ..caller.clone() };
@@ -346,33 +336,50 @@ impl Gateway {
         request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        match (&request.method, caller.era()) {
-            (Method::ToolsCall, _) => self.call_tool(caller, request, progress).await,
-            (Method::ToolsList, _) => self.answer_list(caller, request).await,
-            (Method::Discover, Era::Modern) => {
+        let (method, era) = (&request.method, caller.era());
+        if !method.eras().has(era) || !self.serves(era, method) {
+            return Err(not_offered(method));
+        }
+        match method {
+            Method::ToolsCall => self.call_tool(caller, request, progress).await,
+            Method::Discover => {
                 // What servers have is known when they have come up.
                 self.wait_for_servers().await;
                 Ok(self.0.discover())
             }
-            (method, era) if !self.serves(era, method) => Err(not_offered(method)),
-            (Method::PromptsGet, _) => Box::pin(self.get_prompt(caller, request, progress)).await,
-            (Method::ResourcesRead, _) => Box::pin(self.read_resource(caller, request, progress)).await,
-            (Method::Complete, _) => Box::pin(self.complete(caller, request, progress)).await,
-            (Method::TasksGet | Method::TasksUpdate | Method::TasksCancel, Era::Modern) => {
+            Method::PromptsGet => Box::pin(self.get_prompt(caller, request, progress)).await,
+            Method::ResourcesRead => Box::pin(self.read_resource(caller, request, progress)).await,
+            Method::Complete => Box::pin(self.complete(caller, request, progress)).await,
+            Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => {
                 Box::pin(self.ask_task(caller, request, progress)).await
             }
-            (Method::Listen, Era::Modern) => Box::pin(self.listen(caller, request, progress)).await,
-            (Method::SetLevel, Era::Legacy) => Box::pin(self.set_level(caller, request)).await,
-            (Method::Subscribe, Era::Legacy) => Box::pin(self.subscribe(caller, request)).await,
-            (Method::Unsubscribe, Era::Legacy) => self.unsubscribe(caller, request),
-            (Method::PromptsList, _) => self.list_merged(caller, request, |catalog| &catalog.prompts).await,
-            (Method::ResourcesList, _) => {
-                self.list_merged(caller, request, |catalog| &catalog.resources).await
-            }
-            (Method::TemplatesList, _) => {
-                self.list_merged(caller, request, |catalog| &catalog.templates).await
-            }
-            (method, _) => Err(not_offered(method)),
+            Method::ToolsList
+            | Method::PromptsList
+            | Method::ResourcesList
+            | Method::TemplatesList
+            | Method::SetLevel
+            | Method::Subscribe
+            | Method::Unsubscribe
+            | Method::Listen => Box::pin(self.answer_itself(caller, request, progress)).await,
+            // No client asks a gateway for these; `is_served` has said so.
+            Method::Initialize
+            | Method::Ping
+            | Method::CreateMessage
+            | Method::Elicit
+            | Method::RootsList
+            | Method::Initialized
+            | Method::Cancelled
+            | Method::RootsListChanged
+            | Method::Progress
+            | Method::LogMessage
+            | Method::ElicitationComplete
+            | Method::ToolsListChanged
+            | Method::PromptsListChanged
+            | Method::ResourcesListChanged
+            | Method::ResourceUpdated
+            | Method::TaskChanged
+            | Method::Acknowledged
+            | Method::Other(_) => Err(not_offered(method)),
         }
     }
 
@@ -472,62 +479,6 @@ impl Gateway {
     /// Where everything that happens is told.
     pub fn events(&self) -> &Bus {
         &self.0.gate.bus
-    }
-
-    async fn answer_list(&self, caller: &Caller, request: &ClientRequest) -> Result<Spliced, RpcError> {
-        let cursor = self.cursor(request).await?;
-        self.0.catalog.load().list(caller.revision, cursor.as_deref()).ok_or_else(foreign_cursor)
-    }
-
-    /// Where a list is to go on. One that begins waits for servers that are starting.
-    pub(crate) async fn cursor(&self, request: &ClientRequest) -> Result<Option<String>, RpcError> {
-        match request.params.get("cursor").filter(|cursor| !cursor.is_null()) {
-            Some(cursor) => cursor.to_text().map(Some).ok_or_else(foreign_cursor),
-            None => {
-                self.wait_for_servers().await;
-                Ok(None)
-            }
-        }
-    }
-
-    async fn call_tool(
-        &self,
-        caller: &Caller,
-        request: &ClientRequest,
-        progress: Option<ProgressSink>,
-    ) -> Result<Spliced, RpcError> {
-        let Some(tool) = request.params.get("name").and_then(|name| name.to_text()) else {
-            return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be the name of a tool"));
-        };
-        let mut route = self.0.catalog.load().route(&tool).cloned();
-        if route.is_none() {
-            // A client may know the name from an earlier list, while its server is still coming up.
-            route = Box::pin(self.wait_for(Some(&tool), |catalog| catalog.route(&tool).cloned())).await;
-        }
-        let route = route.ok_or_else(|| self.0.why_unknown("tool", &tool));
-        let correlation = correlation(request);
-        let span = tracing::debug_span!(
-            "call", correlationId = %correlation, %tool, principal = %caller.principal,
-            traceId = Empty, spanId = Empty, parentSpanId = Empty,
-        );
-        let call = Call {
-            caller,
-            request,
-            tool: route.as_ref().map_or_else(|_| tool.as_str().into(), |route| Arc::clone(&route.name)),
-            route,
-            arguments: request.params.get("arguments").unwrap_or(Raw::literal("{}")),
-            began: Instant::now(),
-            correlation,
-            trace: Trace::of(&span, &request.meta, correlation),
-            progress,
-        };
-        // Pinned where it is made, here and wherever a span is around much: an instrumented future is moved twice.
-        let outcome = pin!(self.0.gate.run(&call)).instrument(span).await;
-        let outcome = match outcome {
-            Outcome::Result(result, reply) if reply.is_task() => self.0.offer_task(&call, &result),
-            outcome => outcome,
-        };
-        self.0.gate.answer(&call, outcome)
     }
 }
 
@@ -649,10 +600,6 @@ impl Inner {
         }
         self.feeds.watch_again(|uri| self.watch(uri), |place| self.watch_task_again(place));
     }
-}
-
-fn not_offered(method: &Method) -> RpcError {
-    RpcError::new(code::METHOD_NOT_FOUND, &format!("method `{method}` is not offered"))
 }
 
 fn shape(settings: &GatewaySettings) -> Shape {

@@ -16,7 +16,6 @@ use futures_util::FutureExt;
 use crate::caller::ClientRequest;
 use crate::error::CallError;
 use crate::gateway::Gateway;
-use crate::surface::correlation;
 
 thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -72,7 +71,7 @@ impl Gateway {
     }
 
     fn answer_panic(&self, request: &ClientRequest, panic: &(dyn Any + Send)) -> RpcError {
-        let (method, id) = (request.method.as_str(), correlation(request));
+        let (method, id) = (request.method.as_str(), request.correlation());
         self.inner().gate.logger.tell(|| {
             tracing::error!(correlationId = %id, method, panic = words(panic), "answering a request panicked");
         });

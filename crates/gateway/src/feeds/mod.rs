@@ -16,6 +16,9 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::gate::CallRecord;
+use crate::relay::request::Outcome;
+
 /// How many log lines may wait for one client.
 const MOST_LINES: usize = 256;
 /// How many resources one client may follow, and how many tasks.
@@ -44,11 +47,26 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct FeedState {
-    resources: HashMap<String, Option<Watch>>,
+    resources: HashMap<String, FollowedResource>,
     changed: Lists,
     updated: VecDeque<(String, Raw)>,
     tasks: HashMap<TaskOrigin, FollowedTask>,
     lines: VecDeque<Raw>,
+}
+
+/// A resource whose changes are wanted. The record of who asked for it ends with it.
+#[derive(Debug, Default)]
+struct FollowedResource {
+    watch: Option<Watch>,
+    record: Option<CallRecord>,
+}
+
+impl Drop for FollowedResource {
+    fn drop(&mut self) {
+        if let Some(record) = self.record.take() {
+            record.exit(Outcome::Prepared(Raw::literal("{}").into()));
+        }
+    }
 }
 
 /// Where a task is.
@@ -191,14 +209,16 @@ impl Feeds {
             }
             let lost: Vec<String> = {
                 let state = feed.state.lock();
-                let lost =
-                    state.resources.iter().filter(|(_, watch)| watch.as_ref().is_none_or(Watch::is_over));
+                let lost = state
+                    .resources
+                    .iter()
+                    .filter(|(_, followed)| followed.watch.as_ref().is_none_or(Watch::is_over));
                 lost.map(|(uri, _)| uri.clone()).collect()
             };
             for uri in lost {
                 let found = watch(&uri);
                 if let Some(held) = feed.state.lock().resources.get_mut(&uri) {
-                    *held = found;
+                    held.watch = found;
                 }
             }
         });
@@ -227,12 +247,23 @@ impl Feed {
 
     /// Changes of this resource are wanted. Says whether there was room for it.
     pub(crate) fn follow(&self, uri: &str, watch: Option<Watch>) -> bool {
+        self.follow_with(uri, || FollowedResource { watch, record: None })
+    }
+
+    /// The same for who asked for it by a request of its own, whose record is kept until this is over.
+    pub(crate) fn subscribe(&self, uri: &str, watch: Watch, record: &mut CallRecord) -> bool {
+        self.follow_with(uri, || FollowedResource { watch: Some(watch), record: Some(record.keep()) })
+    }
+
+    fn follow_with(&self, uri: &str, followed: impl FnOnce() -> FollowedResource) -> bool {
         let mut state = self.0.state.lock();
-        let room = state.resources.len() < MOST_RESOURCES || state.resources.contains_key(uri);
-        if room {
-            state.resources.insert(uri.to_owned(), watch);
+        if state.resources.len() >= MOST_RESOURCES && !state.resources.contains_key(uri) {
+            return false;
         }
-        room
+        let before = state.resources.insert(uri.to_owned(), followed());
+        drop(state);
+        drop(before);
+        true
     }
 
     /// How this task is doing is wanted, under the id that the client knows it by. Says whether there was room for it.

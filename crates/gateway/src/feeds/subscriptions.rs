@@ -11,11 +11,13 @@ use serde_json::json;
 
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::feeds::{Feed, tagged};
+use crate::gate::CallRecord;
 use crate::gateway::{Gateway, Inner};
 use crate::life::session::Session;
 use crate::relay::rewrite::{declares_tasks, log_for, takes_levels};
 use crate::relay::uris::with_uri;
-use crate::surface::{named, resource_not_found};
+use crate::surface::named;
+use crate::surface::resources::resource_not_found;
 
 /// How long servers may take to be told of a level before the client has its answer.
 const LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,6 +59,7 @@ impl Gateway {
         &self,
         caller: &Caller,
         request: &ClientRequest,
+        record: &mut CallRecord,
     ) -> Result<Spliced, RpcError> {
         let uri = named(&request.params, "uri", "resource")?;
         let mut owners = self.inner().catalog.load().owners(&uri);
@@ -75,7 +78,7 @@ impl Gateway {
         let watch =
             own.as_ref().unwrap_or(&owner.upstream).watch_resource(self.inner().catalog.load().own_uri(&uri));
         let settled = watch.settled();
-        match self.feed(&caller.session).follow(&uri, Some(watch)) {
+        match self.feed(&caller.session).subscribe(&uri, watch, record) {
             true => {
                 // What happens after the answer is told. A server that takes longer tells of what comes later.
                 let _ = tokio::time::timeout(WATCH_TIMEOUT, settled).await;

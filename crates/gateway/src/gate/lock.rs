@@ -1,38 +1,38 @@
-//! Stage one: the turn of a tool whose calls take turns.
+//! The lock of a subject whose requests take turns.
 //!
-//! Whoever comes first goes first. A waiter waits on the clocks of its own call and no longer: whoever holds the turn may
+//! Whoever comes first goes first. A waiter waits on the clocks of its own call and no longer: whoever holds the lock may
 //! hold it for long, a call that is parked for its client among them.
 
 use bridgehead_wire::Code;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
-use super::record::CallRecord;
-use super::{Call, Gate};
-use crate::catalog::Target;
+use super::{Call, CallRecord, Gate, Subject};
 use crate::error::CallError;
 use crate::relay::queue::Wait;
 
-/// The turn, for as long as it is kept. None for a tool whose calls run side by side. A wait is noted in the record,
-/// also one that ends because the client has gone.
-pub(super) async fn enter<'c>(
+/// The lock, for as long as it is kept. None for what runs side by side. A wait is noted in the record, also one that ends
+/// because the client has gone.
+pub(super) async fn enter<'s, S: Subject>(
     gate: &Gate,
-    call: &'c Call<'_>,
+    call: &Call<'_>,
+    subject: &'s S,
     record: &mut CallRecord,
-) -> Result<Option<MutexGuard<'c, ()>>, CallError> {
-    let Some(lock) = call.route.as_ref().ok().and_then(|route| route.lock.as_ref()) else { return Ok(None) };
+) -> Result<Option<MutexGuard<'s, ()>>, CallError> {
+    let Some(lock) = subject.lock() else { return Ok(None) };
     // Free only if nobody waits: it goes from hand to hand.
-    if let Ok(lock) = lock.try_lock() {
-        return Ok(Some(lock));
+    if let Ok(held) = lock.try_lock() {
+        return Ok(Some(held));
     }
     let _waiting = Wait::new(Instant::now(), |queued| record.waited(queued));
     // In a box: the timer would make the future of every call larger.
-    match Box::pin(tokio::time::timeout_at(gate.patience(call), lock.lock())).await {
-        Ok(lock) => Ok(Some(lock)),
+    let patience = gate.patience(call, subject);
+    match Box::pin(tokio::time::timeout_at(patience, lock.lock())).await {
+        Ok(held) => Ok(Some(held)),
         Err(_) => {
             let message = format!(
                 "tool `{}` was not called: its calls take turns, and none came within {} ms; try again later",
-                call.tool,
+                subject.name(),
                 call.began.elapsed().as_millis()
             );
             Err(CallError::new(Code::ProviderUnavailable, message))
@@ -43,14 +43,8 @@ pub(super) async fn enter<'c>(
 impl Gate {
     /// Until when a call waits for whatever comes before it is sent: silent for as long as it may be, and never past
     /// its end.
-    pub(super) fn patience(&self, call: &Call<'_>) -> Instant {
-        let (silent, total) = match call.route.as_ref().map(|route| &route.target) {
-            Ok(Target::Upstream { upstream, .. }) => {
-                let limits = upstream.config();
-                (limits.request_timeout, limits.max_total)
-            }
-            _ => self.limits,
-        };
+    pub(super) fn patience<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Instant {
+        let (silent, total) = subject.limits(self);
         (Instant::now() + silent).min(call.began + total)
     }
 }

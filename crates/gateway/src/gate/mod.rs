@@ -1,47 +1,42 @@
-//! The five stages that every call passes, built-in or upstream, in one function.
+//! The stages that every request passes, whatever it is about, in one function.
+//!
+//! What a stage means for a tool, a prompt or a subscription is a property of that [`Subject`] (`surface/`); here is only
+//! their order, and what is the same for all.
 
 mod apart;
 mod cancels;
-mod dispatch;
 mod lock;
-mod output;
 mod record;
-mod validate;
+mod subject;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bridgehead_audit::{AuditSink, Clock, CorrelationId};
 use bridgehead_config::ResourceUris;
 use bridgehead_events::Bus;
-use bridgehead_wire::{Code, Raw, RpcError, Shape, Spliced};
+use bridgehead_wire::{Code, Raw, Recording};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{Instrument, debug_span};
 
 use crate::caller::{Caller, ClientRequest, ProgressSink};
-use crate::catalog::Route;
 use crate::error::CallError;
 use crate::logger::Logger;
 use crate::relay::request::Outcome;
-use crate::relay::rewrite::{Input, Reply};
 use crate::relay::trace::Trace;
-use record::CallRecord;
 
 pub(crate) use apart::places;
 pub(crate) use cancels::Cancels;
+pub(crate) use record::CallRecord;
+pub(crate) use subject::Subject;
 
-/// One tool invocation.
+/// One request on its way through the gate.
 pub(crate) struct Call<'a> {
     pub(crate) caller: &'a Caller,
     pub(crate) request: &'a ClientRequest,
-    /// The name the client used.
-    pub(crate) tool: Arc<str>,
-    /// Where it goes, or why it goes nowhere.
-    pub(crate) route: Result<Arc<Route>, CallError>,
-    pub(crate) arguments: Raw,
     /// When its clocks began to run.
     pub(crate) began: Instant,
     pub(crate) correlation: CorrelationId,
@@ -50,20 +45,28 @@ pub(crate) struct Call<'a> {
     pub(crate) progress: Option<ProgressSink>,
 }
 
-impl Call<'_> {
-    pub(crate) fn server(&self) -> Option<&str> {
-        self.route.as_ref().ok().and_then(|route| route.server.as_deref())
+impl<'a> Call<'a> {
+    /// A request that arrives now.
+    pub(crate) fn new(
+        caller: &'a Caller,
+        request: &'a ClientRequest,
+        progress: Option<ProgressSink>,
+    ) -> Self {
+        let correlation = request.correlation();
+        Self { caller, request, began: Instant::now(), correlation, trace: None, progress }
     }
 }
 
-/// What the gate needs besides the call.
+/// What the gate needs besides the request.
 pub(crate) struct Gate {
     pub(crate) audit: Arc<dyn AuditSink>,
+    /// The methods that are recorded besides those that always are.
+    pub(crate) also_recorded: Vec<&'static str>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) server_info: Raw,
     /// How resources are addressed in results.
     pub(crate) uris: ResourceUris,
-    /// How long a call of a tool without a server may be silent, and how long it may take altogether.
+    /// How long a call without a server may be silent, and how long it may take altogether.
     pub(crate) limits: (Duration, Duration),
     /// The places for work that would hold up a thread that serves.
     pub(crate) apart: Arc<Semaphore>,
@@ -88,15 +91,14 @@ pub(crate) struct Counters {
 }
 
 impl Gate {
-    /// Read top to bottom: this is the order a call meets. Dropping the future at any point releases the
-    /// turn, cancels the call upstream and still leaves its pair of audit events.
-    pub(crate) async fn run(&self, call: &Call<'_>) -> Outcome {
-        self.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let mut record = CallRecord::open(self, call);
-        let lock = pin!(lock::enter(self, call, &mut record)).instrument(debug_span!("lock")).await;
+    /// Read top to bottom: this is the order a request meets. Dropping the future at any point releases the lock, cancels
+    /// the request upstream and still leaves its pair of audit events.
+    pub(crate) async fn pass<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Outcome {
+        let mut record = CallRecord::open(self, call, subject);
+        let lock = pin!(lock::enter(self, call, subject, &mut record)).instrument(debug_span!("lock")).await;
         let checked = match &lock {
-            Ok(_) => pin!(validate::check(self, call)).instrument(debug_span!("validate")).await,
-            Err(late) => Err(late.clone()),
+            Ok(_) => pin!(subject.check(self, call)).instrument(debug_span!("validate")).await,
+            Err(late) => Err(Outcome::Failed(late.clone())),
         };
         let entered = pin!(record.enter(checked.is_ok())).instrument(debug_span!("audit_enter")).await;
         if let Err(error) = entered {
@@ -105,42 +107,22 @@ impl Gate {
         }
         let outcome = match checked {
             Ok(checked) => {
-                let dispatched = pin!(dispatch::run(self, call, checked, &mut record));
-                dispatched.instrument(debug_span!("dispatch", server = call.server())).await
+                let dispatched = pin!(subject.dispatch(self, call, checked, &mut record));
+                dispatched
+                    .instrument(debug_span!("dispatch", server = subject.server().map(|server| &**server)))
+                    .await
             }
-            Err(error) => Outcome::Failed(error),
+            Err(refused) => refused,
         };
         debug_span!("audit_exit").in_scope(|| record.exit(outcome))
     }
 
-    /// What the client gets for it.
-    pub(crate) fn answer(&self, call: &Call<'_>, outcome: Outcome) -> Result<Spliced, RpcError> {
-        let revision = call.caller.revision;
-        match outcome {
-            Outcome::Result(_, result) => Ok(result.finish(revision, &self.server_info, call.correlation)),
-            Outcome::Relayed(error) => Err(error),
-            Outcome::Failed(error) => match error.code.shape() {
-                Shape::Rpc(code) => {
-                    Err(error.to_rpc(code, call.server(), ("tool", &call.tool), call.correlation))
-                }
-                Shape::ToolResult | Shape::Internal => {
-                    let structured = call.server().is_none();
-                    let result = envelope_result(&error.envelope(), true, structured);
-                    let marked = Reply::read(&result, Input::Refused)
-                        .map(|result| result.finish(revision, &self.server_info, call.correlation));
-                    Ok(marked.unwrap_or_else(|_| result.into()))
-                }
-            },
+    /// Whether a request leaves a pair of audit events.
+    fn records(&self, request: &ClientRequest) -> bool {
+        match request.method.recording() {
+            Recording::Always => true,
+            Recording::OnDemand => self.also_recorded.contains(&request.method.as_str()),
+            Recording::Never => false,
         }
     }
-}
-
-/// ENV-1: the envelope as text and, for our own tools, as structured content with the same JSON.
-pub(crate) fn envelope_result(envelope: &serde_json::Value, is_error: bool, structured: bool) -> Raw {
-    let text = envelope.to_string();
-    let mut result = serde_json::json!({"content": [{"type": "text", "text": text}], "isError": is_error});
-    if structured {
-        result["structuredContent"] = envelope.clone();
-    }
-    Raw::encode(&result)
 }

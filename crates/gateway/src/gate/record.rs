@@ -1,5 +1,4 @@
-//! Stages three and five: the pair of audit events that every call leaves, however it ends, and the one
-//! event on the bus that tells its outcome.
+//! The pair of audit events that a request leaves, however it ends, and the one event on the bus that tells its outcome.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -12,13 +11,14 @@ use bridgehead_audit::{
     About, AuditError, AuditSink, Call as AuditCall, Clock, Enter, EnterFuture, Exit, Moment,
     Outcome as Ending, Ticket,
 };
-use bridgehead_events::{Bus, Detail, Excerpt};
-use bridgehead_wire::{Code, Redactor};
+use bridgehead_events::{Asked, Bus, Detail, Excerpt};
+use bridgehead_wire::{Code, Method, Redactor};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use tracing::{Level, debug, enabled, error, trace};
 
-use super::{Call, Counters, Gate, Outcome};
+use super::{Call, Counters, Gate, Outcome, Subject};
+use crate::caller::ClientRequest;
 use crate::logger::Logger;
 use crate::panics;
 
@@ -27,9 +27,16 @@ const CANCELLED: &str = "cancelled";
 
 /// The record of one call, from before its first stage. Dropping it early is the call being cancelled or
 /// panicking, and is recorded as that.
-pub(super) struct CallRecord {
-    /// Gone once the end is written.
+pub(crate) struct CallRecord {
+    /// Gone once the end is written; never there for what is not recorded.
     open: Option<Open>,
+}
+
+impl std::fmt::Debug for CallRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let correlation = self.open.as_ref().map(|open| open.call.correlation);
+        f.debug_struct("CallRecord").field("correlation", &correlation).finish_non_exhaustive()
+    }
 }
 
 struct Open {
@@ -57,7 +64,14 @@ enum Stage {
 }
 
 impl CallRecord {
-    pub(super) fn open(gate: &Gate, call: &Call<'_>) -> Self {
+    pub(super) fn open<S: Subject>(gate: &Gate, call: &Call<'_>, subject: &S) -> Self {
+        if !gate.records(call.request) {
+            return Self { open: None };
+        }
+        let (tool, about) = named(call.request, subject.name());
+        if about.method.is_none() {
+            gate.counters.calls.fetch_add(1, Ordering::Relaxed);
+        }
         Self {
             open: Some(Open {
                 audit: Arc::clone(&gate.audit),
@@ -66,23 +80,25 @@ impl CallRecord {
                 counters: Arc::clone(&gate.counters),
                 logger: gate.logger.clone(),
                 call: AuditCall {
-                    tool: Arc::clone(&call.tool),
-                    server: match &call.route {
-                        Ok(route) => route.server.clone(),
-                        Err(error) => error.server.clone(),
-                    },
+                    tool,
+                    server: subject.server().cloned(),
                     principal: call.caller.principal.shared(),
                     correlation: call.correlation,
                     era: call.caller.era(),
                     transport: call.caller.transport.as_str(),
-                    about: About::default(),
+                    about,
                 },
-                arguments: call.arguments.bytes().clone(),
+                arguments: subject.arguments(),
                 entered: None,
                 stage: Stage::New,
                 queued: Duration::ZERO,
             }),
         }
+    }
+
+    /// The record in the hands of what goes on after the request is answered: a subscription. It is written when that ends.
+    pub(crate) fn keep(&mut self) -> Self {
+        Self { open: self.open.take() }
     }
 
     /// Writes the enter event. The call goes on only when it has been taken.
@@ -100,16 +116,16 @@ impl CallRecord {
     }
 
     /// Adds to how long the call waited for the tool's lock or in the server's queue.
-    pub(super) fn waited(&mut self, queued: Duration) {
+    pub(crate) fn waited(&mut self, queued: Duration) {
         if let Some(open) = &mut self.open {
             open.queued += queued;
         }
     }
 
     /// Writes the exit event and hands the outcome on unchanged: a failing exit is ours to note.
-    pub(super) fn exit(mut self, outcome: Outcome) -> Outcome {
+    pub(crate) fn exit(mut self, outcome: Outcome) -> Outcome {
         let Some(open) = self.open.take() else { return outcome };
-        if has_failed(&outcome) {
+        if open.is_tool() && has_failed(&outcome) {
             open.counters.failed.fetch_add(1, Ordering::Relaxed);
         }
         let retryable = matches!(&outcome, Outcome::Failed(error) if error.code.retryable());
@@ -119,7 +135,19 @@ impl CallRecord {
     }
 }
 
+/// How rows name what a request is about: a tool by its name, all else by its method and what that is about.
+fn named(request: &ClientRequest, name: &Arc<str>) -> (Arc<str>, About) {
+    match &request.method {
+        Method::ToolsCall => (Arc::clone(name), About::default()),
+        method => (Arc::default(), About::of(method.known(), Arc::clone(name))),
+    }
+}
+
 impl Open {
+    fn is_tool(&self) -> bool {
+        self.call.about.method.is_none()
+    }
+
     /// Hands the enter event to the sink. A sink that panics has failed.
     fn begin_enter(&mut self, validated: bool) -> Result<EnterFuture, AuditError> {
         let now = self.clock.now();
@@ -139,14 +167,15 @@ impl Open {
         if let Err(error) = exited.unwrap_or_else(|panic| Err(sink_panicked(&self.logger, &*panic))) {
             self.counters.audit_exit_failures.fetch_add(1, Ordering::Relaxed);
             self.logger.tell(|| {
-                error!(correlationId = %self.call.correlation, tool = %self.call.tool, %error, "the end of a call could not be recorded");
+                error!(correlationId = %self.call.correlation, method = self.call.method(), subject = self.call.subject(), %error, "the end of a call could not be recorded");
             });
         }
     }
 
     /// How long it took and how it ended; what was said only at `trace`, and without its secrets.
     fn log(&self, exit: &Exit) {
-        let AuditCall { tool, server, correlation, .. } = &self.call;
+        let AuditCall { server, correlation, .. } = &self.call;
+        let (method, subject) = (self.call.method(), self.call.subject());
         let outcome = match exit.outcome() {
             Ending::Result { is_error: false, .. } => "result",
             Ending::Result { is_error: true, .. } => "tool error",
@@ -154,12 +183,12 @@ impl Open {
             Ending::Cancelled => CANCELLED,
         };
         debug!(
-            correlationId = %correlation, %tool, server = server.as_deref(), outcome,
+            correlationId = %correlation, method, subject, server = server.as_deref(), outcome,
             durationMs = exit.duration_ms(), queuedMs = exit.queued_ms(), "call ended"
         );
         if enabled!(Level::TRACE) {
             let redactor = Redactor::default();
-            let shown = |json: &Bytes| String::from_utf8_lossy(&redactor.json(tool, json)).into_owned();
+            let shown = |json: &Bytes| String::from_utf8_lossy(&redactor.json(subject, json)).into_owned();
             let result = match exit.outcome() {
                 Ending::Result { body, .. } => shown(body),
                 Ending::Error { message, .. } => redactor.text(message).into_owned(),
@@ -171,29 +200,27 @@ impl Open {
 
     /// A tool that says `isError` has completed: what it says is its result.
     fn told(&self, exit: &Exit, retryable: bool) -> Detail {
-        let tool = Arc::clone(&self.call.tool);
         let redactor = Redactor::default();
+        let about = match self.call.about.method {
+            None => Asked::Tool(Arc::clone(&self.call.tool)),
+            Some(method) => Asked::Method(method, self.call.about.subject.clone().unwrap_or_default()),
+        };
+        let failed = |code, retryable, message: &str| Detail::Failed {
+            about: about.clone(),
+            code,
+            retryable,
+            message: Excerpt::new(&redactor, message),
+        };
         match exit.outcome() {
-            Ending::Result { body, .. } => Detail::ToolCompleted {
-                tool,
-                summary: Excerpt::new(
-                    &redactor,
-                    &String::from_utf8_lossy(&redactor.paths(&self.call.tool, body)),
-                ),
-                duration_ms: exit.duration_ms(),
-            },
-            Ending::Error { code, message, .. } => Detail::ToolFailed {
-                tool,
-                code: code.clone(),
-                retryable,
-                message: Excerpt::new(&redactor, message),
-            },
-            Ending::Cancelled => Detail::ToolFailed {
-                tool,
-                code: Cow::Borrowed(CANCELLED),
-                retryable: false,
-                message: Excerpt::new(&redactor, "the client no longer wants the answer"),
-            },
+            Ending::Result { body, .. } => {
+                let shown = redactor.paths(self.call.subject(), body);
+                let summary = Excerpt::new(&redactor, &String::from_utf8_lossy(&shown));
+                Detail::Completed { about, summary, duration_ms: exit.duration_ms() }
+            }
+            Ending::Error { code, message, .. } => failed(code.clone(), retryable, message),
+            Ending::Cancelled => {
+                failed(Cow::Borrowed(CANCELLED), false, "the client no longer wants the answer")
+            }
         }
     }
 }
@@ -201,7 +228,9 @@ impl Open {
 impl Drop for CallRecord {
     fn drop(&mut self) {
         let Some(mut open) = self.open.take() else { return };
-        open.counters.cancelled.fetch_add(1, Ordering::Relaxed);
+        if open.is_tool() {
+            open.counters.cancelled.fetch_add(1, Ordering::Relaxed);
+        }
         let ending = if std::thread::panicking() {
             Ending::Error {
                 code: Cow::Borrowed(Code::HandlerError.as_str()),
@@ -251,6 +280,7 @@ fn sink_panicked(logger: &Logger, panic: &(dyn Any + Send)) -> AuditError {
 fn has_failed(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Result(_, result) => result.is_error,
+        Outcome::Prepared(_) => false,
         Outcome::Relayed(_) | Outcome::Failed(_) => true,
     }
 }
@@ -260,6 +290,7 @@ fn ending(outcome: &Outcome) -> Ending {
         Outcome::Result(body, result) => {
             Ending::Result { body: body.bytes().clone(), is_error: result.is_error }
         }
+        Outcome::Prepared(body) => Ending::Result { body: body.to_raw().bytes().clone(), is_error: false },
         Outcome::Relayed(error) => {
             let details = error.data().map(|data| data.bytes().clone());
             Ending::Error { code: Cow::Owned(error.code().to_string()), message: error.message(), details }

@@ -7,7 +7,6 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use bridgehead_audit::CorrelationId;
 use bridgehead_config::{Isolation, ResourceUris, Retry, Roots, Server};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{
@@ -22,22 +21,23 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, debug_span};
 
-use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::dialogue::park::not_valid;
 use crate::dialogue::questions::{Questions, in_time, undeclared};
 use crate::dialogue::rounds::{Configured, Next, Rounds, Stop, visit};
 use crate::error::CallError;
+use crate::gate::Call;
 use crate::relay::queue::{Queue, QueueSlot, Wait};
 use crate::relay::rewrite::{
     Hop, Input, Reply, Rewrite, declares_tasks, log_for, params_for, progress_for, takes_levels,
 };
-use crate::relay::trace::Trace;
 use crate::relay::uris::result_outward;
 
 /// How a request ended, if it was not dropped.
 pub(crate) enum Outcome {
     /// A result, of an upstream or of a Rust tool.
     Result(Raw, Reply),
+    /// A result of our own, as the client gets it.
+    Prepared(Spliced),
     /// The upstream's own JSON-RPC error, passed on.
     Relayed(RpcError),
     /// Our own failure.
@@ -46,18 +46,12 @@ pub(crate) enum Outcome {
 
 /// One request for a server.
 pub(crate) struct RelayedRequest<'a> {
-    pub(crate) caller: &'a Caller,
-    pub(crate) request: &'a ClientRequest,
-    pub(crate) subject: Subject<'a>,
-    /// When the clock of the whole began to run.
-    pub(crate) began: Instant,
-    pub(crate) correlation: CorrelationId,
-    pub(crate) trace: Option<Trace>,
-    pub(crate) progress: Option<&'a ProgressSink>,
+    pub(crate) call: &'a Call<'a>,
+    pub(crate) target: RelayTarget<'a>,
 }
 
-/// What a request is about.
-pub(crate) struct Subject<'a> {
+/// What a request is about, on both sides.
+pub(crate) struct RelayTarget<'a> {
     /// What it is called in messages.
     pub(crate) kind: &'static str,
     /// The name that the client used.
@@ -88,7 +82,7 @@ impl RelayedRequest<'_> {
     ) -> Result<Outcome, CallError> {
         let limits = upstream.config();
         let began = Instant::now();
-        let mut last = self.began + limits.max_total;
+        let mut last = self.call.began + limits.max_total;
         if let Some(most) = execution(limits, self) {
             last = last.min(began + most);
         }
@@ -106,16 +100,16 @@ impl RelayedRequest<'_> {
             }
         };
         let mut slot = QueueSlot::new(queue, permit);
-        let own = self.caller.session.uses(upstream, self.caller.era());
+        let own = self.call.caller.session.uses(upstream, self.call.caller.era());
         let own = own.map_err(|error| unavailable(upstream, &error))?;
         let upstream = own.as_ref().unwrap_or(upstream);
         // A tool may have a process for each call; whatever else there is to ask is asked of the one that all share.
-        let alone = limits.isolation == Isolation::Call && self.request.method == Method::ToolsCall;
-        let abilities = self.caller.abilities();
+        let alone = limits.isolation == Isolation::Call && self.call.request.method == Method::ToolsCall;
+        let abilities = self.call.caller.abilities();
         let lease = if own.is_none() && !alone && abilities.answers_any() {
-            let mut whose = self.caller.session.remembered_by(self.caller.era());
+            let mut whose = self.call.caller.session.remembered_by(self.call.caller.era());
             let asked = Instant::now();
-            if self.caller.era() == Era::Modern && upstream.wants_roots(abilities) {
+            if self.call.caller.era() == Era::Modern && upstream.wants_roots(abilities) {
                 // PIPE-9: no clock of the call runs while its client is asked.
                 slot.pause();
                 let roots = Box::pin(self.ask_roots(limits.question_timeout)).await;
@@ -139,7 +133,7 @@ impl RelayedRequest<'_> {
         loop {
             let deadline = last.min(Instant::now() + limits.request_timeout);
             // Killed when it is dropped, answer or not.
-            let one_shot = alone.then(|| upstream.one_shot(self.subject.own)).transpose();
+            let one_shot = alone.then(|| upstream.one_shot(self.target.own)).transpose();
             let one_shot = one_shot.map_err(|error| unavailable(upstream, &error))?;
             let upstream = one_shot.as_deref().unwrap_or(upstream);
             let ready = pin!(upstream.acquire(deadline)).instrument(debug_span!("acquire")).await;
@@ -154,7 +148,7 @@ impl RelayedRequest<'_> {
                 Err(lost)
                     if lost.code == Code::ProviderCrashed && again && self.may_repeat(upstream, &lost) =>
                 {
-                    debug!(correlationId = %self.correlation, name = self.subject.offered, "the server was lost; the request is sent again");
+                    debug!(correlationId = %self.call.correlation, name = self.target.offered, "the server was lost; the request is sent again");
                 }
                 outcome => return outcome,
             }
@@ -164,10 +158,10 @@ impl RelayedRequest<'_> {
     /// Asks the client for its roots, before its call is sent to whoever is kept for these.
     async fn ask_roots(&self, patience: Duration) -> Result<Keeper, Stop> {
         let method = Method::RootsList;
-        let Some(questioner) = &self.caller.questioner else {
+        let Some(questioner) = &self.call.caller.questioner else {
             return Err(Stop::Unusable("it asks for roots, which this client did not declare".into()));
         };
-        debug!(correlationId = %self.correlation, "the client is asked for its roots first");
+        debug!(correlationId = %self.call.correlation, "the client is asked for its roots first");
         let asked = questioner.ask(&method, &Raw::literal("{}").into(), patience);
         let answer = match in_time(&method, asked, patience).await {
             Ok(answer) => answer,
@@ -176,7 +170,7 @@ impl RelayedRequest<'_> {
         let roots = Roots::answered(answer.as_str()).ok_or_else(|| {
             Stop::Unusable("its client answered with something that is no list of roots".into())
         })?;
-        Ok(Keeper::Roots { principal: self.caller.principal.shared(), roots })
+        Ok(Keeper::Roots { principal: self.call.caller.principal.shared(), roots })
     }
 
     /// Sends the request, or sends it again with what a round adds.
@@ -188,39 +182,40 @@ impl RelayedRequest<'_> {
         roots: Option<&Roots>,
         next: Option<&Next>,
     ) {
-        let Self { subject, .. } = self;
-        let level = self.progress.and_then(|_| self.caller.log_level(self.request));
+        let Self { target, .. } = self;
+        let level = self.call.progress.as_ref().and_then(|_| self.call.caller.log_level(self.call.request));
         if level.is_some() {
             exchange.want_logs();
         }
-        let wants_progress = self.progress.is_some() && self.request.meta.progress_token.is_some();
+        let wants_progress = self.call.progress.is_some() && self.call.request.meta.progress_token.is_some();
         let hop = Hop {
-            caller: self.caller,
+            caller: self.call.caller,
             server: ready.peer.revision.era(),
             progress_token: wants_progress.then(|| exchange.id()),
-            correlation: self.correlation,
-            trace: self.trace,
+            correlation: self.call.correlation,
+            trace: self.call.trace,
             log_level: level,
             tasks: ready.tools.features.tasks,
             roots: roots.is_some(),
         };
-        let mut params = params_for(&self.request.params, &self.request.meta, subject.rewrite.as_ref(), hop);
+        let mut params =
+            params_for(&self.call.request.params, &self.call.request.meta, target.rewrite.as_ref(), hop);
         if let Some(next) = next {
             params = next.params(&params);
-        } else if cell == Cell::PARKING && self.request.params.get("inputResponses").is_some() {
+        } else if cell == Cell::PARKING && self.call.request.params.get("inputResponses").is_some() {
             params = without_answers(&params);
         }
         let mirror = Mirror {
-            name: Some(subject.own),
-            parameters: subject.headers,
-            params: Some(&self.request.params),
+            name: Some(target.own),
+            parameters: target.headers,
+            params: Some(&self.call.request.params),
         };
-        exchange.send_mirrored(&self.request.method, &params, mirror).await;
+        exchange.send_mirrored(&self.call.request.method, &params, mirror).await;
     }
 
     /// An outcome that the client's revision has no code for, said to the model that called.
     fn in_words(&self, message: &str, data: Option<Raw>) -> Result<Outcome, CallError> {
-        if self.request.method != Method::ToolsCall {
+        if self.call.request.method != Method::ToolsCall {
             return Ok(Outcome::Relayed(RpcError::new(code::INTERNAL_ERROR, message)));
         }
         let more = data.map(|data| format!("\n{}", data.as_str())).unwrap_or_default();
@@ -250,15 +245,15 @@ impl RelayedRequest<'_> {
 
     /// Whether the client can follow a call that becomes a task.
     fn takes_tasks(&self) -> bool {
-        let declared = self.request.meta.client_capabilities.as_ref();
-        self.request.method == Method::ToolsCall && declared.is_some_and(declares_tasks)
+        let declared = self.call.request.meta.client_capabilities.as_ref();
+        self.call.request.method == Method::ToolsCall && declared.is_some_and(declares_tasks)
     }
 
     /// Tells the client a log line of its request.
     fn log(&self, wanted: Option<Level>, server: &str, params: &Raw) {
         // Where names are the server's own there is only one.
-        let several = self.subject.rewrite.is_some();
-        let (Some(sink), Some(wanted)) = (self.progress, wanted) else { return };
+        let several = self.target.rewrite.is_some();
+        let (Some(sink), Some(wanted)) = (&self.call.progress, wanted) else { return };
         let Some((level, params)) = log_for(params, several.then_some(server)) else { return };
         if level >= wanted {
             let mut out = BytesMut::new();
@@ -277,7 +272,7 @@ impl RelayedRequest<'_> {
         }
         match upstream.config().retry {
             Retry::Always => true,
-            Retry::Safe => !lost.may_have_run || self.subject.repeatable,
+            Retry::Safe => !lost.may_have_run || self.target.repeatable,
             Retry::Never => false,
         }
     }
@@ -291,20 +286,20 @@ impl RelayedRequest<'_> {
         slot: &mut QueueSlot<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<Outcome, CallError> {
-        let Self { subject, .. } = self;
+        let Self { target, .. } = self;
         let server = upstream.name();
-        let cell = Cell { client: self.caller.era(), server: ready.peer.revision.era() };
+        let cell = Cell { client: self.call.caller.era(), server: ready.peer.revision.era() };
         let abilities = match cell {
-            Cell::LEGACY => self.caller.abilities(),
+            Cell::LEGACY => self.call.caller.abilities(),
             // What its client did not declare ends the call of a modern client.
-            Cell::PARKING => self.caller.abilities().hearing_all(),
+            Cell::PARKING => self.call.caller.abilities().hearing_all(),
             Cell::MODERN | Cell::ROUNDS => Abilities::NONE,
         };
         // No server of this era gave it away, and whatever we gave was taken up before.
-        if cell == Cell::PARKING && self.request.params.get("requestState").is_some() {
+        if cell == Cell::PARKING && self.call.request.params.get("requestState").is_some() {
             return Ok(Outcome::Relayed(not_valid()));
         }
-        let level = self.progress.and_then(|_| self.caller.log_level(self.request));
+        let level = self.call.progress.as_ref().and_then(|_| self.call.caller.log_level(self.call.request));
         if let Some(level) = level.filter(|_| takes_levels(cell.server, ready.tools.features)) {
             // Answered late or not at all it only costs lines.
             let _ = tokio::time::timeout(LEVEL_TIMEOUT, Box::pin(ready.link.want_level(level))).await;
@@ -317,7 +312,10 @@ impl RelayedRequest<'_> {
         let patience = upstream.config().question_timeout;
         let roots = upstream.config().roots.as_ref();
         self.begin(&mut exchange, ready, cell, roots, next.as_ref()).await;
-        if cell == Cell::LEGACY && upstream.is_session() && self.caller.session.take_roots_changed(upstream) {
+        if cell == Cell::LEGACY
+            && upstream.is_session()
+            && self.call.caller.session.take_roots_changed(upstream)
+        {
             Box::pin(ready.link.notify(&Method::RootsListChanged, None)).await;
         }
         loop {
@@ -342,8 +340,8 @@ impl RelayedRequest<'_> {
                 }
                 let message = format!(
                     "server `{server}` did not answer {kind} `{}` in time ({kind} failed: timeout)",
-                    subject.own,
-                    kind = subject.kind,
+                    target.own,
+                    kind = target.kind,
                 );
                 return Err(CallError::new(Code::ProviderTimeout, message).after_sending());
             };
@@ -352,11 +350,11 @@ impl RelayedRequest<'_> {
                 Event::Log(params) => self.log(level, server.as_ref(), &params),
                 Event::Acknowledged => {}
                 Event::Asked(asked)
-                    if !self.caller.abilities().covers(&asked.method, asked.params.as_ref()) =>
+                    if !self.call.caller.abilities().covers(&asked.method, asked.params.as_ref()) =>
                 {
                     return Ok(Outcome::Relayed(undeclared(&asked.method, asked.params.as_ref())));
                 }
-                Event::Asked(asked) => questions.put(&asked, self.caller, &mut exchange, patience),
+                Event::Asked(asked) => questions.put(&asked, self.call.caller, &mut exchange, patience),
                 Event::Withdrawn(id) => questions.withdraw(&id),
                 Event::Answer(Ok(result)) => {
                     let input = match cell {
@@ -373,12 +371,12 @@ impl RelayedRequest<'_> {
                         _ => None,
                     };
                     let Some(asks) = asks else {
-                        rounds.done(self.caller);
+                        rounds.done(self.call.caller);
                         return Ok(outcome);
                     };
                     let round = match roots.filter(|_| cell == Cell::MODERN) {
                         Some(roots) => {
-                            let given = self.request.params.get("inputResponses");
+                            let given = self.call.request.params.get("inputResponses");
                             match rounds.configured(asks, roots, given.as_ref()) {
                                 Ok(Configured::Nothing) => return Ok(outcome),
                                 Ok(Configured::Rest(rest)) => return read(rest, input),
@@ -389,7 +387,8 @@ impl RelayedRequest<'_> {
                         None => {
                             // PIPE-9 again: the server waits for nothing meanwhile.
                             slot.pause();
-                            let round = Box::pin(rounds.answer(asks, self.caller, roots, patience)).await;
+                            let round =
+                                Box::pin(rounds.answer(asks, self.call.caller, roots, patience)).await;
                             slot.go_on();
                             *last += now.elapsed();
                             round
@@ -416,13 +415,13 @@ impl RelayedRequest<'_> {
                 // The server has not run it: the user has to go somewhere first.
                 Event::Answer(Err(error))
                     if error.code() == code::URL_ELICITATION_REQUIRED
-                        && self.caller.revision != Revision::V2025_11_25 =>
+                        && self.call.caller.revision != Revision::V2025_11_25 =>
                 {
                     visits += 1;
                     slot.pause();
                     let agreed = match cell.client {
                         Era::Modern if visits <= MOST_SENDS => {
-                            Box::pin(visit(&error, self.caller, patience)).await
+                            Box::pin(visit(&error, self.call.caller, patience)).await
                         }
                         _ => Ok(false),
                     };
@@ -520,7 +519,8 @@ impl Progress<'_> {
             progress: f64,
         }
         let Self { relayed, last } = self;
-        let (Some(sink), Some(first)) = (relayed.progress, &relayed.request.meta.progress_token) else {
+        let (Some(sink), Some(first)) = (&relayed.call.progress, &relayed.call.request.meta.progress_token)
+        else {
             return;
         };
         let Some(token) = sink.token(first) else { return };
@@ -529,9 +529,10 @@ impl Progress<'_> {
             return;
         }
         *last = Some(progress);
-        let told = progress_for(params, &token, relayed.caller.revision).is_some_and(|told| sink.send(told));
+        let told =
+            progress_for(params, &token, relayed.call.caller.revision).is_some_and(|told| sink.send(told));
         if !told {
-            debug!(correlationId = %relayed.correlation, "the client does not read its progress; one was dropped");
+            debug!(correlationId = %relayed.call.correlation, "the client does not read its progress; one was dropped");
         }
     }
 }
@@ -585,8 +586,8 @@ pub(crate) fn sandbox_setup() -> Value {
 
 /// How long a call may run: as its tool says, or else its server.
 fn execution(server: &Server, relayed: &RelayedRequest<'_>) -> Option<Duration> {
-    let of_tool = || server.tools.get(relayed.subject.own).and_then(|tool| tool.limits.execution);
-    let tool = (relayed.request.method == Method::ToolsCall).then(of_tool).flatten();
+    let of_tool = || server.tools.get(relayed.target.own).and_then(|tool| tool.limits.execution);
+    let tool = (relayed.call.request.method == Method::ToolsCall).then(of_tool).flatten();
     tool.or(server.limits.execution)
 }
 

@@ -5,25 +5,36 @@
 //! says where a later request goes, and is of no use to anybody else; nothing is kept here. What the server says of the
 //! task passes as it came, but for the id; also what it says of its own accord, to the listens of whom it was given to.
 
+use std::sync::Arc;
+
 use bridgehead_config::ResourceUris;
 use bridgehead_upstream::{Origin, Watch};
 use bridgehead_wire::{Code, Era, Object, Raw, RpcError, Spliced, code};
-use tokio::time::Instant;
+use bytes::Bytes;
 
+use super::{Keep, named, said};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
+use crate::catalog::items::Owner;
 use crate::dialogue::park::Parks;
 use crate::dialogue::seal;
 use crate::error::CallError;
 use crate::feeds::TaskOrigin;
-use crate::gate::Call;
+use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::gateway::{Gateway, Inner};
-use crate::relay::request::{Outcome, RelayedRequest, Subject, read};
+use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, read};
 use crate::relay::rewrite::{Input, Rewrite};
 use crate::relay::uris::result_outward;
-use crate::surface::{Keep, correlation, named};
 
 /// The member that names a task.
 const ID: &str = "taskId";
+
+/// One task, by the id that the client knows it by.
+struct WantedTask<'a> {
+    offered: Arc<str>,
+    /// Whose it is, and the server's id of it.
+    found: Option<(Owner, String)>,
+    request: &'a ClientRequest,
+}
 
 impl Gateway {
     /// Asks a task's server for it, answers it, or cancels it.
@@ -39,34 +50,56 @@ impl Gateway {
             let owner = self.inner().catalog.load().owner(&server)?;
             Some((owner, own))
         });
-        let Some((owner, own)) = found else {
-            return Err(RpcError::new(code::INVALID_PARAMS, "no such task"));
+        let wanted = WantedTask { offered: offered.into(), found, request };
+        let call = Call::new(caller, request, progress);
+        let gate = &self.inner().gate;
+        let outcome = gate.pass(&call, &wanted).await;
+        gate.tell(&call, ("task", &wanted.offered), outcome, Keep::Never)
+    }
+}
+
+impl Subject for WantedTask<'_> {
+    type Checked = (Owner, String);
+
+    fn name(&self) -> &Arc<str> {
+        &self.offered
+    }
+
+    fn server(&self) -> Option<&Arc<str>> {
+        self.found.as_ref().map(|(owner, _)| &owner.server)
+    }
+
+    fn arguments(&self) -> Bytes {
+        said(self.request)
+    }
+
+    async fn check(&self, _gate: &Gate, _call: &Call<'_>) -> Result<(Owner, String), Outcome> {
+        let unknown = || Outcome::Relayed(RpcError::new(code::INVALID_PARAMS, "no such task"));
+        self.found.clone().ok_or_else(unknown)
+    }
+
+    async fn dispatch(
+        &self,
+        gate: &Gate,
+        call: &Call<'_>,
+        (owner, own): (Owner, String),
+        record: &mut CallRecord,
+    ) -> Outcome {
+        let target = RelayTarget {
+            kind: "task",
+            offered: &self.offered,
+            own: &own,
+            rewrite: Some(Rewrite { member: ID, value: Raw::string(&own).into() }),
+            headers: &[],
+            repeatable: true,
         };
-        let relayed = RelayedRequest {
-            caller,
-            request,
-            subject: Subject {
-                kind: "task",
-                offered: &offered,
-                own: &own,
-                rewrite: Some(Rewrite { member: ID, value: Raw::string(&own).into() }),
-                headers: &[],
-                repeatable: true,
-            },
-            began: Instant::now(),
-            correlation: correlation(request),
-            progress: progress.as_ref(),
-            trace: None,
-        };
-        let outcome = match self.carry(&relayed, &owner).await {
+        match gate.relay(&RelayedRequest { call, target }, &owner, record).await {
             Outcome::Result(result, _) => {
-                let uris = self.inner().settings.resource_uris;
-                let told = outward(&result, &offered, uris, &owner.server);
+                let told = outward(&result, &self.offered, gate.uris, &owner.server);
                 read(told, Input::Refused).unwrap_or_else(Outcome::Failed)
             }
             outcome => outcome,
-        };
-        self.tell(&relayed, &owner, outcome, Keep::Never)
+        }
     }
 }
 
@@ -103,11 +136,11 @@ impl Inner {
     }
 
     /// The outcome of a call that became a task, under an id that leads back to it.
-    pub(crate) fn offer_task(&self, call: &Call<'_>, result: &Raw) -> Outcome {
+    pub(crate) fn offer_task(&self, caller: &Caller, server: Option<&Arc<str>>, result: &Raw) -> Outcome {
         let own = Object::parse(result).ok().and_then(|task| task.get(ID)?.to_text());
         let sealed = own
-            .zip(call.server())
-            .and_then(|(own, server)| self.parks.seal_task(call.caller.principal.as_str(), server, &own));
+            .zip(server)
+            .and_then(|(own, server)| self.parks.seal_task(caller.principal.as_str(), server, &own));
         let Some(sealed) = sealed else {
             let message = "the server answered with a task that has no id";
             return Outcome::Failed(CallError::new(Code::ProviderInvalidOutput, message).after_sending());

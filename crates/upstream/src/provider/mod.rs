@@ -18,7 +18,7 @@ use bridgehead_audit::CorrelationId;
 use bridgehead_config::{
     Confinement, GatewaySettings, Isolation, Launch, Limits, Server, ServerName, ToolOverride,
 };
-use bridgehead_events::{Bus, Detail, Excerpt};
+use bridgehead_events::{Asked, Bus, Detail, Excerpt};
 use bridgehead_schema::{Effort, Envelope, Flat, Origin};
 use bridgehead_wire::{Code, Method, Object, Raw, Redactor, code};
 use parking_lot::Mutex;
@@ -421,13 +421,13 @@ impl<'a> End<'a> {
     fn tell(mut self, outcome: Result<&Raw, &ProviderError>, duration: Duration) {
         self.told = true;
         self.publish(|tool, redactor| match outcome {
-            Ok(result) => Detail::ToolCompleted {
-                tool,
+            Ok(result) => Detail::Completed {
+                about: Asked::Tool(tool),
                 summary: Excerpt::new(redactor, result.as_str()),
                 duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
             },
-            Err(error) => Detail::ToolFailed {
-                tool,
+            Err(error) => Detail::Failed {
+                about: Asked::Tool(tool),
                 code: error.code.as_str().into(),
                 retryable: error.retryable(),
                 message: Excerpt::new(redactor, &error.message),
@@ -444,8 +444,8 @@ impl<'a> End<'a> {
 impl Drop for End<'_> {
     fn drop(&mut self) {
         if !self.told {
-            self.publish(|tool, redactor| Detail::ToolFailed {
-                tool,
+            self.publish(|tool, redactor| Detail::Failed {
+                about: Asked::Tool(tool),
                 code: CANCELLED.into(),
                 retryable: false,
                 message: Excerpt::new(redactor, "the caller no longer wants the answer"),

@@ -152,8 +152,8 @@ async fn bus_events(way: Way) {
     let of = |fits: fn(&Detail) -> bool| {
         told.iter().find(|event| fits(event.detail())).unwrap_or_else(|| panic!("{told:?}")).correlation()
     };
-    assert_eq!(of(|detail| matches!(detail, Detail::ToolCompleted { .. })), ids[0]);
-    assert_eq!(of(|detail| matches!(detail, Detail::ToolFailed { .. })), ids[1]);
+    assert_eq!(of(|detail| matches!(detail, Detail::Completed { .. })), ids[0]);
+    assert_eq!(of(|detail| matches!(detail, Detail::Failed { .. })), ids[1]);
     let started = of(|detail| matches!(detail, Detail::InitStarted));
     assert_eq!(of(|detail| matches!(detail, Detail::InitFinished { .. })), started);
     assert_eq!(of(|detail| matches!(detail, Detail::ToolsDiscovered { .. })), started);

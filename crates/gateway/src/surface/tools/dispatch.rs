@@ -1,4 +1,4 @@
-//! Stage four: the tool runs, here or on its server.
+//! The tool runs, here or on its server.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,31 +12,32 @@ use serde_json::{Value, json};
 use tracing::debug;
 
 use super::output::broken_promise;
-use super::record::CallRecord;
-use super::validate::Checked;
-use super::{Call, Gate, Outcome, envelope_result};
-use crate::catalog::Registered;
+use super::{CalledTool, envelope_result};
 use crate::catalog::native::ToolContext;
+use crate::catalog::{Registered, Target};
 use crate::error::CallError;
+use crate::gate::{Call, CallRecord, Gate};
 use crate::life::CancelReason;
 use crate::relay::queue::Queue;
-use crate::relay::request::{RelayedRequest, Subject, addressed, read};
+use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, addressed, read};
 use crate::relay::rewrite::{Input, Rewrite};
 
 pub(super) async fn run(
     gate: &Gate,
     call: &Call<'_>,
-    checked: Checked<'_>,
+    called: &CalledTool,
+    arguments: Value,
     record: &mut CallRecord,
 ) -> Outcome {
-    let outcome = match checked {
-        Checked::Native(native, arguments) => run_native(gate, call, native, arguments).await,
-        Checked::Upstream(upstream, tool, queue) => {
-            run_upstream(gate, call, (upstream, tool, queue), record).await
+    let outcome = match called.route.as_ref().map(|route| &route.target) {
+        Ok(Target::Native(native)) => run_native(gate, call, native, arguments).await,
+        Ok(Target::Upstream { upstream, tool, queue }) => {
+            run_upstream(gate, call, called, (upstream, tool, queue), record).await
         }
+        Err(nowhere) => Err(nowhere.clone()),
     };
     outcome.unwrap_or_else(|error| {
-        debug!(correlationId = %call.correlation, tool = %call.tool, code = %error.code, %error, "call failed");
+        debug!(correlationId = %call.correlation, tool = %called.name, code = %error.code, %error, "call failed");
         Outcome::Failed(error)
     })
 }
@@ -55,28 +56,24 @@ async fn run_native(
 async fn run_upstream(
     gate: &Gate,
     call: &Call<'_>,
+    called: &CalledTool,
     (upstream, tool, queue): (&Upstream, &Arc<Tool>, &Queue),
     record: &mut CallRecord,
 ) -> Result<Outcome, CallError> {
     let relayed = RelayedRequest {
-        caller: call.caller,
-        request: call.request,
-        subject: Subject {
+        call,
+        target: RelayTarget {
             kind: "tool",
-            offered: &call.tool,
+            offered: &called.name,
             own: &tool.name,
-            rewrite: (*tool.name != *call.tool).then(|| Rewrite::name(&tool.name)),
+            rewrite: (*tool.name != *called.name).then(|| Rewrite::name(&tool.name)),
             headers: &tool.headers,
             repeatable: tool.read_only || tool.idempotent,
         },
-        began: call.began,
-        correlation: call.correlation,
-        trace: call.trace,
-        progress: call.progress.as_ref(),
     };
-    let mut watched = gate.cancels.watch(call.caller.session.number(), &call.tool, call.correlation);
+    let mut watched = gate.cancels.watch(call.caller.session.number(), &called.name, call.correlation);
     let mut running = pin!(relayed.run(upstream, queue, |queued| record.waited(queued)));
-    // Leaving drops the errand, which reaches whoever runs the call. By hand, because an outcome is large: `select!` moves
+    // Leaving drops the request, which reaches whoever runs the call. By hand, because an outcome is large: `select!` moves
     // it twice more.
     let outcome = poll_fn(|context| {
         if let Some(reason) = watched.cancelled() {
@@ -91,10 +88,10 @@ async fn run_upstream(
     match upstream.config().output {
         Output::Off => Ok(outcome),
         Output::Report => {
-            let _told = broken_promise(gate, call, tool, &outcome).await;
+            let _told = broken_promise(gate, call, called, tool, &outcome).await;
             Ok(outcome)
         }
-        Output::Enforce => broken_promise(gate, call, tool, &outcome).await.map_or(Ok(outcome), Err),
+        Output::Enforce => broken_promise(gate, call, called, tool, &outcome).await.map_or(Ok(outcome), Err),
     }
 }
 

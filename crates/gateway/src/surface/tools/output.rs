@@ -1,4 +1,4 @@
-//! The last step of stage four, for servers where it is wanted: whether a result keeps what its tool promises.
+//! Whether a result keeps what its tool promises, for servers where that is wanted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,14 +8,17 @@ use bridgehead_upstream::{OutputError, Tool};
 use bridgehead_wire::{Code, Object};
 use tracing::warn;
 
-use super::{Call, Gate, Outcome};
+use super::CalledTool;
 use crate::error::CallError;
+use crate::gate::{Call, Gate, Subject};
+use crate::relay::request::Outcome;
 
 /// The error that an outcome is where promises are enforced; told and counted in any case. A question is no result
 /// yet, and what a tool calls an error has promised nothing.
 pub(super) async fn broken_promise(
     gate: &Gate,
     call: &Call<'_>,
+    called: &CalledTool,
     tool: &Arc<Tool>,
     outcome: &Outcome,
 ) -> Option<CallError> {
@@ -25,16 +28,22 @@ pub(super) async fn broken_promise(
         Ok(()) => return None,
         Err(OutputError::Broken(why)) => why,
         Err(OutputError::NotBriefly) => {
-            Box::pin(check_apart(gate, call, Arc::clone(tool), result.clone())).await.err()?
+            Box::pin(check_apart(gate, call, called, Arc::clone(tool), result.clone())).await.err()?
         }
     };
     gate.counters.invalid_outputs.fetch_add(1, Ordering::Relaxed);
-    warn!(correlationId = %call.correlation, tool = %call.tool, server = call.server(), %why, "a result does not fit its output schema");
-    let message = format!("the result of tool `{}` does not fit its output schema: {why}", call.tool);
+    warn!(correlationId = %call.correlation, tool = %called.name, server = called.server().map(|server| &**server), %why, "a result does not fit its output schema");
+    let message = format!("the result of tool `{}` does not fit its output schema: {why}", called.name);
     Some(CallError::new(Code::ProviderInvalidOutput, message).after_sending())
 }
 
-async fn check_apart(gate: &Gate, call: &Call<'_>, tool: Arc<Tool>, result: Object) -> Result<(), String> {
-    let checked = gate.apart(call, move || tool.check_output(&result, Effort::Full)).await;
+async fn check_apart(
+    gate: &Gate,
+    call: &Call<'_>,
+    called: &CalledTool,
+    tool: Arc<Tool>,
+    result: Object,
+) -> Result<(), String> {
+    let checked = gate.apart(call, called, move || tool.check_output(&result, Effort::Full)).await;
     checked.map_err(|error| error.message)?.map_err(|error| error.to_string())
 }

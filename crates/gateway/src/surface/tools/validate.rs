@@ -1,4 +1,4 @@
-//! Stage two: the arguments against the tool's schema, compiled when the catalog was merged.
+//! The arguments against the tool's schema, compiled when the catalog was merged.
 //!
 //! What takes more than a few milliseconds runs on a thread of its own, and few of these at once: the threads that serve
 //! have others to serve. How much work it is, is counted beforehand by the schema.
@@ -6,44 +6,33 @@
 use std::sync::Arc;
 
 use bridgehead_schema::{Effort, Issue, Unfit, without_schema};
-use bridgehead_upstream::{Tool, Upstream};
 use bridgehead_wire::{Code, Raw};
 use serde_json::{Value, json};
 
-use super::{Call, Gate};
-use crate::catalog::{Registered, Route, Target};
+use super::CalledTool;
+use crate::catalog::{Route, Target};
 use crate::error::CallError;
-use crate::relay::queue::Queue;
+use crate::gate::{Call, Gate};
 
-/// A call that may go on: who runs it, and the arguments where somebody takes them decoded.
-pub(super) enum Checked<'c> {
-    Native(&'c Registered, Value),
-    Upstream(&'c Upstream, &'c Arc<Tool>, &'c Queue),
-}
-
-/// Whether the call may go on. A tool that goes nowhere is a refusal like any other, so that it is audited
+/// Whether the call may go on, and its arguments, decoded where somebody takes them so. A tool that goes nowhere is a refusal like any other, so that it is audited
 /// like any other.
-pub(super) async fn check<'c>(gate: &Gate, call: &'c Call<'_>) -> Result<Checked<'c>, CallError> {
-    let route = call.route.as_ref().map_err(Clone::clone)?;
+pub(super) async fn check(gate: &Gate, call: &Call<'_>, called: &CalledTool) -> Result<Value, CallError> {
+    let route = called.route.as_ref().map_err(Clone::clone)?;
     if let Some(mode) = route.excluded_by {
-        let message = format!("tool `{}` is not available in mode `{mode}`", call.tool);
+        let message = format!("tool `{}` is not available in mode `{mode}`", called.name);
         return Err(CallError::new(Code::ProviderToolUnknown, message));
     }
-    if !call.arguments.is_object() {
+    if !called.arguments.is_object() {
         return Err(refuse(
             route,
             &json!([{"path": "", "schemaPath": "/type", "message": "the arguments must be an object"}]),
         ));
     }
-    let arguments = match read(route, &call.arguments, Effort::Brief) {
-        Ok(arguments) => arguments,
-        Err(Unfit::Issues(issues)) => return Err(refuse(route, &json!(issues))),
-        Err(Unfit::NotBriefly) => Box::pin(read_apart(gate, call, route)).await?,
-    };
-    Ok(match &route.target {
-        Target::Native(native) => Checked::Native(native, arguments),
-        Target::Upstream { upstream, tool, queue } => Checked::Upstream(upstream, tool, queue),
-    })
+    match read(route, &called.arguments, Effort::Brief) {
+        Ok(arguments) => Ok(arguments),
+        Err(Unfit::Issues(issues)) => Err(refuse(route, &json!(issues))),
+        Err(Unfit::NotBriefly) => Box::pin(read_apart(gate, call, called, route)).await,
+    }
 }
 
 /// The arguments, if they fit.
@@ -58,9 +47,14 @@ fn read(route: &Route, arguments: &Raw, effort: Effort) -> Result<Value, Unfit> 
     }
 }
 
-async fn read_apart(gate: &Gate, call: &Call<'_>, route: &Arc<Route>) -> Result<Value, CallError> {
-    let (checked, arguments) = (Arc::clone(route), call.arguments.clone());
-    let outcome = gate.apart(call, move || read(&checked, &arguments, Effort::Full)).await?;
+async fn read_apart(
+    gate: &Gate,
+    call: &Call<'_>,
+    called: &CalledTool,
+    route: &Arc<Route>,
+) -> Result<Value, CallError> {
+    let (checked, arguments) = (Arc::clone(route), called.arguments.clone());
+    let outcome = gate.apart(call, called, move || read(&checked, &arguments, Effort::Full)).await?;
     outcome.map_err(|unfit| refuse(route, &json!(issues(unfit))))
 }
 
@@ -82,6 +76,7 @@ mod tests {
     use bridgehead_config::Mode;
 
     use super::*;
+    use crate::catalog::Registered;
     use crate::catalog::native::NativeTool;
 
     /// PIPE-3: arguments that fit are what the handler gets; those that do not are refused with where and why, and so

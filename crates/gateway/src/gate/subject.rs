@@ -1,0 +1,51 @@
+//! What a request is about, as the stages of the gate see it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{Call, CallRecord, Gate};
+use crate::catalog::ToolLock;
+use crate::relay::request::Outcome;
+
+/// A tool, a prompt, a resource, a list, a subscription: each says what the stages do with it.
+pub(crate) trait Subject: Sync {
+    /// What the checks leave for dispatch.
+    type Checked: Send;
+
+    /// The name that the client used.
+    fn name(&self) -> &Arc<str>;
+
+    /// The server that it belongs to, if that is known.
+    fn server(&self) -> Option<&Arc<str>>;
+
+    /// What the client said besides the name, as the record keeps it: a JSON text.
+    fn arguments(&self) -> Bytes;
+
+    /// Set where requests take turns.
+    fn lock(&self) -> Option<&ToolLock> {
+        None
+    }
+
+    /// How long a request may be silent, and how long it may take altogether.
+    fn limits(&self, gate: &Gate) -> (Duration, Duration) {
+        gate.limits
+    }
+
+    /// Whether the request may go on, or how it ends without.
+    fn check(
+        &self,
+        gate: &Gate,
+        call: &Call<'_>,
+    ) -> impl Future<Output = Result<Self::Checked, Outcome>> + Send;
+
+    /// Does what was asked.
+    fn dispatch(
+        &self,
+        gate: &Gate,
+        call: &Call<'_>,
+        checked: Self::Checked,
+        record: &mut CallRecord,
+    ) -> impl Future<Output = Outcome> + Send;
+}

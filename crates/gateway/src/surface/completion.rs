@@ -1,0 +1,159 @@
+//! `completion/complete`: the server of a prompt or a resource is asked what an argument might be.
+
+use std::sync::Arc;
+
+use bridgehead_wire::{Object, Raw, RpcError, Spliced, code};
+use bytes::Bytes;
+use serde_json::json;
+
+use super::{Keep, named, said, told};
+use crate::caller::{Caller, ClientRequest, ProgressSink};
+use crate::catalog::items::Owner;
+use crate::gate::{Call, CallRecord, Gate, Subject};
+use crate::gateway::{Gateway, Inner};
+use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, read};
+use crate::relay::rewrite::{Input, Rewrite};
+
+/// What is completed, and by whom.
+#[derive(Clone)]
+struct Completed {
+    kind: &'static str,
+    own: String,
+    owner: Owner,
+    /// The reference as the server knows it, where that is another.
+    rewrite: Option<Spliced>,
+}
+
+/// One argument of a prompt or a resource, by the name or URI that the client used.
+struct WantedCompletion<'a> {
+    name: Arc<str>,
+    found: Result<Completed, RpcError>,
+    request: &'a ClientRequest,
+}
+
+impl Gateway {
+    pub(crate) async fn complete(
+        &self,
+        caller: &Caller,
+        request: &ClientRequest,
+        progress: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        let call = Call::new(caller, request, progress);
+        let reference = Reference::read(request)?;
+        let found = self.inner().completed(&call, &reference);
+        let kind = found.as_ref().map_or("completion", |found| found.kind);
+        let wanted = WantedCompletion { name: reference.name.into(), found, request };
+        let gate = &self.inner().gate;
+        let outcome = gate.pass(&call, &wanted).await;
+        gate.tell(&call, (kind, &wanted.name), outcome, Keep::Never)
+    }
+}
+
+/// The `ref` of a request.
+struct Reference {
+    object: Object,
+    is_prompt: bool,
+    /// The name of the prompt, or the URI.
+    name: String,
+}
+
+impl Reference {
+    fn read(request: &ClientRequest) -> Result<Self, RpcError> {
+        let refused = || {
+            let message = "`ref` must be a `ref/prompt` with a name or a `ref/resource` with a uri";
+            RpcError::new(code::INVALID_PARAMS, message)
+        };
+        let object =
+            request.params.get("ref").and_then(|raw| Object::parse(&raw).ok()).ok_or_else(refused)?;
+        if let Some(why) = object.ambiguous(&["type", "name", "uri"]) {
+            return Err(RpcError::new(code::INVALID_PARAMS, &format!("`ref`: {why}")));
+        }
+        match object.get("type").and_then(|kind| kind.to_text()).as_deref() {
+            Some("ref/prompt") => {
+                Ok(Self { name: named(&object, "name", "prompt")?, is_prompt: true, object })
+            }
+            Some("ref/resource") => {
+                Ok(Self { name: named(&object, "uri", "resource")?, is_prompt: false, object })
+            }
+            _ => Err(refused()),
+        }
+    }
+}
+
+impl Inner {
+    fn completed(&self, call: &Call<'_>, reference: &Reference) -> Result<Completed, RpcError> {
+        let Reference { object, is_prompt, name } = reference;
+        let catalog = self.catalog.load_full();
+        if *is_prompt {
+            let Some(entry) = catalog.prompts.get(name) else {
+                return Err(told(&self.why_unknown("prompt", name), "prompt", name, call));
+            };
+            let own = entry.item.name.clone();
+            let rewrite = (*entry.name != *own).then(|| {
+                let mut edit = object.edit();
+                edit.set("name", Raw::string(&own));
+                edit.finish()
+            });
+            return Ok(Completed { kind: "prompt", own, owner: entry.owner.clone(), rewrite });
+        }
+        let exact = catalog.templates.get(name).map(|entry| entry.owner.clone());
+        let owner = exact.or_else(|| {
+            let mut owners = catalog.owners(name).into_iter();
+            owners.find(|owner| owner.features.completions)
+        });
+        let Some(owner) = owner else {
+            let message = "no server has this resource or template";
+            return Err(RpcError::with_data(code::INVALID_PARAMS, message, &json!({"uri": name})));
+        };
+        let own = catalog.own_uri(name).to_owned();
+        let rewrite = (own != *name).then(|| {
+            let mut edit = object.edit();
+            edit.set("uri", Raw::string(&own));
+            edit.finish()
+        });
+        Ok(Completed { kind: "resource", own, owner, rewrite })
+    }
+}
+
+impl Subject for WantedCompletion<'_> {
+    type Checked = Completed;
+
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn server(&self) -> Option<&Arc<str>> {
+        self.found.as_ref().ok().map(|found| &found.owner.server)
+    }
+
+    fn arguments(&self) -> Bytes {
+        said(self.request)
+    }
+
+    async fn check(&self, _gate: &Gate, _call: &Call<'_>) -> Result<Completed, Outcome> {
+        self.found.clone().map_err(Outcome::Relayed)
+    }
+
+    async fn dispatch(
+        &self,
+        gate: &Gate,
+        call: &Call<'_>,
+        found: Completed,
+        record: &mut CallRecord,
+    ) -> Outcome {
+        if !found.owner.features.completions {
+            // Another server has suggestions; that this one has none is no error.
+            let none = Raw::literal(r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#);
+            return read(none, Input::Refused).unwrap_or_else(Outcome::Failed);
+        }
+        let target = RelayTarget {
+            kind: found.kind,
+            offered: &self.name,
+            own: &found.own,
+            rewrite: found.rewrite.map(|value| Rewrite { member: "ref", value }),
+            headers: &[],
+            repeatable: true,
+        };
+        gate.relay(&RelayedRequest { call, target }, &found.owner, record).await
+    }
+}

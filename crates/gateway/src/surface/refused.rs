@@ -1,0 +1,61 @@
+//! A request that is refused before anybody looks for what it names; recorded all the same.
+
+use std::sync::Arc;
+
+use bridgehead_wire::Method;
+use bytes::Bytes;
+
+use super::said;
+use crate::caller::ClientRequest;
+use crate::error::CallError;
+use crate::gate::{Call, CallRecord, Gate, Subject};
+use crate::relay::request::Outcome;
+
+/// What it names, and why it is refused.
+pub(crate) struct RefusedRequest<'a> {
+    name: Arc<str>,
+    request: &'a ClientRequest,
+    why: CallError,
+}
+
+impl<'a> RefusedRequest<'a> {
+    pub(crate) fn new(request: &'a ClientRequest, why: CallError) -> Self {
+        let member = |name| request.params.get(name).and_then(|value| value.to_text());
+        let name = ["name", "uri", "taskId"].into_iter().find_map(member).unwrap_or_default();
+        Self { name: name.into(), request, why }
+    }
+}
+
+impl Subject for RefusedRequest<'_> {
+    type Checked = std::convert::Infallible;
+
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn server(&self) -> Option<&Arc<str>> {
+        None
+    }
+
+    fn arguments(&self) -> Bytes {
+        if self.request.method != Method::ToolsCall {
+            return said(self.request);
+        }
+        let arguments = self.request.params.get("arguments");
+        arguments.map_or(Bytes::from_static(b"{}"), |arguments| arguments.bytes().clone())
+    }
+
+    async fn check(&self, _gate: &Gate, _call: &Call<'_>) -> Result<Self::Checked, Outcome> {
+        Err(Outcome::Failed(self.why.clone()))
+    }
+
+    async fn dispatch(
+        &self,
+        _gate: &Gate,
+        _call: &Call<'_>,
+        never: Self::Checked,
+        _record: &mut CallRecord,
+    ) -> Outcome {
+        match never {}
+    }
+}

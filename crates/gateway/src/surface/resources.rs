@@ -1,0 +1,170 @@
+//! `resources/read`: of the server that lists the resource, else of all that may have it, one after the other.
+
+use std::sync::Arc;
+
+use bridgehead_wire::{Era, Object, Raw, RpcError, Spliced, code};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::{Keep, named, said};
+use crate::caller::{Caller, ClientRequest, ProgressSink};
+use crate::catalog::Catalog;
+use crate::catalog::items::Owner;
+use crate::gate::{Call, CallRecord, Gate, Subject};
+use crate::gateway::Gateway;
+use crate::relay::request::{Outcome, RelayTarget, RelayedRequest};
+use crate::relay::rewrite::Rewrite;
+
+/// One resource, by the URI that the client used.
+struct WantedResource<'a> {
+    uri: Arc<str>,
+    /// The URI that its server knows it by.
+    own: String,
+    /// Who is asked for it, in this order.
+    owners: Vec<Owner>,
+    request: &'a ClientRequest,
+}
+
+impl Gateway {
+    pub(crate) async fn read_resource(
+        &self,
+        caller: &Caller,
+        request: &ClientRequest,
+        progress: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        let uri = named(&request.params, "uri", "resource")?;
+        let call = Call::new(caller, request, progress);
+        let own = self.inner().catalog.load().own_uri(&uri).to_owned();
+        let mut owners = self.inner().catalog.load().owners(&uri);
+        if owners.is_empty() {
+            let find = |catalog: &Catalog| Some(catalog.owners(&uri)).filter(|owners| !owners.is_empty());
+            owners = Box::pin(self.wait_for(None, find)).await.unwrap_or_default();
+        } else if owners.len() > 1 {
+            self.wait_for_servers().await;
+            owners = self.inner().catalog.load().owners(&uri);
+        }
+        let wanted = WantedResource { uri: uri.into(), own, owners, request };
+        let gate = &self.inner().gate;
+        let outcome = gate.pass(&call, &wanted).await;
+        match outcome {
+            Outcome::Relayed(error) => Err(resource_error(error, caller.era(), &wanted.uri)),
+            outcome => gate.tell(&call, ("resource", &wanted.uri), outcome, Keep::Moment),
+        }
+    }
+}
+
+impl Subject for WantedResource<'_> {
+    type Checked = ();
+
+    fn name(&self) -> &Arc<str> {
+        &self.uri
+    }
+
+    fn server(&self) -> Option<&Arc<str>> {
+        match self.owners.as_slice() {
+            [only] => Some(&only.server),
+            _ => None,
+        }
+    }
+
+    fn arguments(&self) -> Bytes {
+        said(self.request)
+    }
+
+    async fn check(&self, _gate: &Gate, call: &Call<'_>) -> Result<(), Outcome> {
+        if self.owners.is_empty() {
+            return Err(no_such_resource(call, &self.uri));
+        }
+        Ok(())
+    }
+
+    async fn dispatch(&self, gate: &Gate, call: &Call<'_>, (): (), record: &mut CallRecord) -> Outcome {
+        let changed = *self.own != *self.uri;
+        let target = RelayTarget {
+            kind: "resource",
+            offered: &self.uri,
+            own: &self.own,
+            rewrite: changed.then(|| Rewrite { member: "uri", value: Raw::string(&self.own).into() }),
+            headers: &[],
+            repeatable: true,
+        };
+        let relayed = RelayedRequest { call, target };
+        let several = self.owners.len() > 1;
+        let mut failed = None;
+        for owner in &self.owners {
+            match gate.relay(&relayed, owner, record).await {
+                // Nobody said that it has this one, so a refusal only means that it is not there.
+                Outcome::Relayed(_) if several => {}
+                outcome @ Outcome::Failed(_) if several => failed = Some(outcome),
+                outcome => return outcome,
+            }
+        }
+        failed.unwrap_or_else(|| no_such_resource(call, &self.uri))
+    }
+}
+
+fn no_such_resource(call: &Call<'_>, uri: &str) -> Outcome {
+    Outcome::Relayed(resource_not_found(call.caller.era(), "no server has this resource", None, uri))
+}
+
+/// A server's error about a resource, as the client's era has it.
+fn resource_error(error: RpcError, era: Era, uri: &str) -> RpcError {
+    let data = error.data();
+    let names_uri = data
+        .as_ref()
+        .and_then(|data| Object::parse(data).ok())
+        .and_then(|data| data.get("uri"))
+        .is_some_and(|uri| uri.to_text().is_some());
+    let not_found =
+        error.code() == code::RESOURCE_NOT_FOUND || error.code() == code::INVALID_PARAMS && names_uri;
+    match not_found {
+        true => resource_not_found(era, &error.message(), data.as_ref(), uri),
+        false => error,
+    }
+}
+
+pub(crate) fn resource_not_found(era: Era, message: &str, data: Option<&Raw>, uri: &str) -> RpcError {
+    let code = match era {
+        Era::Legacy => code::RESOURCE_NOT_FOUND,
+        Era::Modern => code::INVALID_PARAMS,
+    };
+    let mut data = match data.and_then(|data| data.decode::<Value>().ok()) {
+        Some(Value::Object(data)) => Value::Object(data),
+        _ => json!({}),
+    };
+    if !data["uri"].is_string() {
+        data["uri"] = json!(uri);
+    }
+    RpcError::with_data(code, message, &data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ERA-4: "not found" has a code of each era, and the URI is always told; other errors pass.
+    #[test]
+    fn errors_about_resources() {
+        #[track_caller]
+        fn check(code: i64, data: Option<Value>, era: Era, expected: &Value) {
+            let error = match data {
+                Some(data) => RpcError::with_data(code, "x", &data),
+                None => RpcError::new(code, "x"),
+            };
+            let body: Value = resource_error(error, era, "a://b").body().decode().unwrap();
+            assert_eq!(&body, expected);
+        }
+        let with = |code: i64, data: Value| json!({"code": code, "message": "x", "data": data});
+        check(-32002, None, Era::Modern, &with(-32602, json!({"uri": "a://b"})));
+        check(
+            -32002,
+            Some(json!({"uri": "c", "n": 1})),
+            Era::Modern,
+            &with(-32602, json!({"uri": "c", "n": 1})),
+        );
+        check(-32602, Some(json!({"uri": "c"})), Era::Legacy, &with(-32002, json!({"uri": "c"})));
+        check(-32002, Some(json!([1])), Era::Legacy, &with(-32002, json!({"uri": "a://b"})));
+        check(-32602, None, Era::Legacy, &json!({"code": -32602, "message": "x"}));
+        check(-32603, Some(json!({"uri": "c"})), Era::Legacy, &with(-32603, json!({"uri": "c"})));
+    }
+}

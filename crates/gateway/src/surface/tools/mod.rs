@@ -1,0 +1,163 @@
+//! Calls of tools, built-in or of a server: the arguments fit the schema, the tool runs, its result keeps what it promises.
+
+mod dispatch;
+mod output;
+mod validate;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridgehead_wire::{Raw, RpcError, Shape, Spliced, code};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tracing::Instrument;
+use tracing::field::Empty;
+
+use crate::caller::{Caller, ClientRequest, ProgressSink};
+use crate::catalog::{Route, Target, ToolLock};
+use crate::error::CallError;
+use crate::gate::{Call, CallRecord, Gate, Subject};
+use crate::gateway::Gateway;
+use crate::relay::request::Outcome;
+use crate::relay::rewrite::{Input, Reply};
+use crate::relay::trace::Trace;
+
+/// One tool, by the name that the client used.
+pub(crate) struct CalledTool {
+    name: Arc<str>,
+    /// Where it goes, or why it goes nowhere.
+    route: Result<Arc<Route>, CallError>,
+    arguments: Raw,
+}
+
+impl Gateway {
+    pub(crate) async fn call_tool(
+        &self,
+        caller: &Caller,
+        request: &ClientRequest,
+        progress: Option<ProgressSink>,
+    ) -> Result<Spliced, RpcError> {
+        let Some(name) = request.params.get("name").and_then(|name| name.to_text()) else {
+            return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be the name of a tool"));
+        };
+        let mut route = self.inner().catalog.load().route(&name).cloned();
+        if route.is_none() {
+            // A client may know the name from an earlier list, while its server is still coming up.
+            route = Box::pin(self.wait_for(Some(&name), |catalog| catalog.route(&name).cloned())).await;
+        }
+        let route = route.ok_or_else(|| self.inner().why_unknown("tool", &name));
+        let mut call = Call::new(caller, request, progress);
+        let span = tracing::debug_span!(
+            "call", correlationId = %call.correlation, tool = %name, principal = %caller.principal,
+            traceId = Empty, spanId = Empty, parentSpanId = Empty,
+        );
+        call.trace = Trace::of(&span, &request.meta, call.correlation);
+        let tool = CalledTool::new(&name, route, request);
+        // Pinned where it is made, here and wherever a span is around much: an instrumented future is moved twice.
+        let outcome = pin!(self.inner().gate.pass(&call, &tool)).instrument(span).await;
+        let outcome = match outcome {
+            Outcome::Result(result, reply) if reply.is_task() => {
+                self.inner().offer_task(caller, tool.server(), &result)
+            }
+            outcome => outcome,
+        };
+        tool.answer(&self.inner().gate, &call, outcome)
+    }
+}
+
+impl CalledTool {
+    pub(crate) fn new(name: &str, route: Result<Arc<Route>, CallError>, request: &ClientRequest) -> Self {
+        Self {
+            name: route.as_ref().map_or_else(|_| name.into(), |route| Arc::clone(&route.name)),
+            route,
+            arguments: request.params.get("arguments").unwrap_or(Raw::literal("{}")),
+        }
+    }
+
+    /// What the client gets for its call.
+    fn answer(&self, gate: &Gate, call: &Call<'_>, outcome: Outcome) -> Result<Spliced, RpcError> {
+        let revision = call.caller.revision;
+        match outcome {
+            Outcome::Result(_, result) => Ok(result.finish(revision, &gate.server_info, call.correlation)),
+            Outcome::Prepared(result) => Ok(result),
+            Outcome::Relayed(error) => Err(error),
+            Outcome::Failed(error) => match error.code.shape() {
+                Shape::Rpc(code) => {
+                    let server = self.routed_server().map(|server| &**server);
+                    Err(error.to_rpc(code, server, ("tool", &self.name), call.correlation))
+                }
+                Shape::ToolResult | Shape::Internal => {
+                    let structured = self.routed_server().is_none();
+                    let result = envelope_result(&error.envelope(), true, structured);
+                    let marked = Reply::read(&result, Input::Refused)
+                        .map(|result| result.finish(revision, &gate.server_info, call.correlation));
+                    Ok(marked.unwrap_or_else(|_| result.into()))
+                }
+            },
+        }
+    }
+
+    /// The server that the call goes to.
+    fn routed_server(&self) -> Option<&Arc<str>> {
+        self.route.as_ref().ok().and_then(|route| route.server.as_ref())
+    }
+}
+
+impl Subject for CalledTool {
+    /// The arguments, where somebody takes them decoded.
+    type Checked = Value;
+
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn server(&self) -> Option<&Arc<str>> {
+        match &self.route {
+            Ok(route) => route.server.as_ref(),
+            Err(error) => error.server.as_ref(),
+        }
+    }
+
+    fn arguments(&self) -> Bytes {
+        self.arguments.bytes().clone()
+    }
+
+    fn lock(&self) -> Option<&ToolLock> {
+        self.route.as_ref().ok().and_then(|route| route.lock.as_ref())
+    }
+
+    fn limits(&self, gate: &Gate) -> (Duration, Duration) {
+        match self.route.as_ref().map(|route| &route.target) {
+            Ok(Target::Upstream { upstream, .. }) => {
+                let limits = upstream.config();
+                (limits.request_timeout, limits.max_total)
+            }
+            _ => gate.limits,
+        }
+    }
+
+    async fn check(&self, gate: &Gate, call: &Call<'_>) -> Result<Value, Outcome> {
+        validate::check(gate, call, self).await.map_err(Outcome::Failed)
+    }
+
+    async fn dispatch(
+        &self,
+        gate: &Gate,
+        call: &Call<'_>,
+        arguments: Value,
+        record: &mut CallRecord,
+    ) -> Outcome {
+        dispatch::run(gate, call, self, arguments, record).await
+    }
+}
+
+/// ENV-1: the envelope as text and, for our own tools, as structured content with the same JSON.
+fn envelope_result(envelope: &Value, is_error: bool, structured: bool) -> Raw {
+    let text = envelope.to_string();
+    let mut result = json!({"content": [{"type": "text", "text": text}], "isError": is_error});
+    if structured {
+        result["structuredContent"] = envelope.clone();
+    }
+    Raw::encode(&result)
+}
