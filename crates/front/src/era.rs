@@ -41,20 +41,6 @@ pub(crate) fn is_modern_version(version: &str) -> bool {
     is_date && version >= Revision::V2026_07_28.as_str()
 }
 
-/// Whether `method` is of the other era only. Methods that nobody serves are the gateway's to refuse.
-pub(crate) fn absent_in(era: Era, method: &Method) -> bool {
-    match era {
-        Era::Modern => matches!(
-            method,
-            Method::Initialize | Method::Ping | Method::SetLevel | Method::Subscribe | Method::Unsubscribe
-        ),
-        Era::Legacy => matches!(
-            method,
-            Method::Discover | Method::Listen | Method::TasksGet | Method::TasksUpdate | Method::TasksCancel
-        ),
-    }
-}
-
 /// The error for a method that is not there.
 pub(crate) fn no_such_method(method: &Method, era: Era) -> RpcError {
     let era = match era {

@@ -20,8 +20,8 @@ use bridgehead_gateway::{
 use bridgehead_lines::{LineReader, Outbox};
 use bridgehead_wire::held::{Account, Budget, Reservation, SMALL};
 use bridgehead_wire::{
-    Era, Id, Incoming, Line, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError,
-    Spliced, code, error_response, response,
+    Era, Id, Incoming, Line, Malformed, Message, Method, Note, Notification, Raw, Request, Revision,
+    RpcError, Spliced, code, error_response, response,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::{AbortRegistration, BoxFuture, join_all};
@@ -423,22 +423,37 @@ impl<B: Backend> Connection<B> {
             );
             return Err(RpcError::new(code::INVALID_REQUEST, &reason));
         };
-        if era::absent_in(Era::Legacy, &method) {
+        if !method.eras().has(Era::Legacy) {
             return Err(era::no_such_method(&method, Era::Legacy));
         }
         Ok((revision, reading.into_request(method, id)?))
     }
 
     fn told(&mut self, told: &Notification) {
-        match told.method {
-            Method::Initialized if self.revision.is_some() => self.initialized.store(true, Ordering::Release),
-            Method::Cancelled => {
+        match told.method.note() {
+            Some(Note::Initialized) if self.revision.is_some() => {
+                self.initialized.store(true, Ordering::Release);
+            }
+            Some(Note::Cancelled) => {
                 let found =
                     era::cancelled_id(told.params.as_ref()).is_some_and(|id| self.in_flight.cancel(&id));
                 debug!(found, "cancelled by the client");
             }
-            Method::RootsListChanged if self.revision.is_some() => self.session.roots_changed(),
-            _ => debug!(method = era::shown(&told.method), "ignored a notification"),
+            Some(Note::RootsListChanged) if self.revision.is_some() => self.session.roots_changed(),
+            Some(Note::RootsListChanged)
+            | Some(
+                Note::Initialized
+                | Note::Progress
+                | Note::LogMessage
+                | Note::ElicitationComplete
+                | Note::ToolsListChanged
+                | Note::PromptsListChanged
+                | Note::ResourcesListChanged
+                | Note::ResourceUpdated
+                | Note::TaskChanged
+                | Note::Acknowledged,
+            )
+            | None => debug!(method = era::shown(&told.method), "ignored a notification"),
         }
     }
 
@@ -453,7 +468,7 @@ impl<B: Backend> Connection<B> {
 fn modern(reading: Reading, method: Method, id: &Id) -> Result<ClientRequest, RpcError> {
     let meta = reading.envelope()?;
     era::check_served(meta.protocol_version.as_deref().unwrap_or_default())?;
-    if era::absent_in(Era::Modern, &method) {
+    if !method.eras().has(Era::Modern) {
         return Err(era::no_such_method(&method, Era::Modern));
     }
     reading.into_request(method, id)

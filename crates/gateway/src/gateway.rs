@@ -14,7 +14,8 @@ use bridgehead_upstream::{
     FailureStage, Features, INIT_TIMEOUT, LineSink, Lists, Registry, ServerRecords, Upstream, UpstreamState,
 };
 use bridgehead_wire::{
-    Abilities, Ambiguous, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code, key,
+    Abilities, Ambiguous, ClientMethod, Code, Era, Method, Object, Raw, Revision, RpcError, Spliced, code,
+    key,
 };
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use serde_json::{Value, json};
@@ -340,46 +341,33 @@ impl Gateway {
         if !method.eras().has(era) || !self.serves(era, method) {
             return Err(not_offered(method));
         }
-        match method {
-            Method::ToolsCall => self.call_tool(caller, request, progress).await,
-            Method::Discover => {
+        match method.of_client() {
+            Some(ClientMethod::ToolsCall) => self.call_tool(caller, request, progress).await,
+            Some(ClientMethod::Discover) => {
                 // What servers have is known when they have come up.
                 self.wait_for_servers().await;
                 Ok(self.0.discover())
             }
-            Method::PromptsGet => Box::pin(self.get_prompt(caller, request, progress)).await,
-            Method::ResourcesRead => Box::pin(self.read_resource(caller, request, progress)).await,
-            Method::Complete => Box::pin(self.complete(caller, request, progress)).await,
-            Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => {
+            Some(ClientMethod::PromptsGet) => Box::pin(self.get_prompt(caller, request, progress)).await,
+            Some(ClientMethod::ResourcesRead) => {
+                Box::pin(self.read_resource(caller, request, progress)).await
+            }
+            Some(ClientMethod::Complete) => Box::pin(self.complete(caller, request, progress)).await,
+            Some(ClientMethod::TasksGet | ClientMethod::TasksUpdate | ClientMethod::TasksCancel) => {
                 Box::pin(self.ask_task(caller, request, progress)).await
             }
-            Method::ToolsList
-            | Method::PromptsList
-            | Method::ResourcesList
-            | Method::TemplatesList
-            | Method::SetLevel
-            | Method::Subscribe
-            | Method::Unsubscribe
-            | Method::Listen => Box::pin(self.answer_itself(caller, request, progress)).await,
-            // No client asks a gateway for these; `is_served` has said so.
-            Method::Initialize
-            | Method::Ping
-            | Method::CreateMessage
-            | Method::Elicit
-            | Method::RootsList
-            | Method::Initialized
-            | Method::Cancelled
-            | Method::RootsListChanged
-            | Method::Progress
-            | Method::LogMessage
-            | Method::ElicitationComplete
-            | Method::ToolsListChanged
-            | Method::PromptsListChanged
-            | Method::ResourcesListChanged
-            | Method::ResourceUpdated
-            | Method::TaskChanged
-            | Method::Acknowledged
-            | Method::Other(_) => Err(not_offered(method)),
+            Some(
+                ClientMethod::ToolsList
+                | ClientMethod::PromptsList
+                | ClientMethod::ResourcesList
+                | ClientMethod::TemplatesList
+                | ClientMethod::SetLevel
+                | ClientMethod::Subscribe
+                | ClientMethod::Unsubscribe
+                | ClientMethod::Listen,
+            ) => Box::pin(self.answer_itself(caller, request, progress)).await,
+            // The front answers these two.
+            Some(ClientMethod::Initialize | ClientMethod::Ping) | None => Err(not_offered(method)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a client can be asked by a server while it waits for an answer of its own.
 
-use crate::{Method, Object, Raw, Revision};
+use crate::{Method, Object, Raw, Revision, ServerMethod};
 
 /// What a client declared that it can answer. Small enough to go along with every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -108,14 +108,13 @@ impl Abilities {
 
     /// The capability without which this cannot be asked; nothing for what nobody can be asked.
     pub fn needed(method: &Method, params: Option<&Raw>) -> Option<Raw> {
-        Some(match method {
-            Method::CreateMessage => Raw::literal(r#"{"sampling":{}}"#),
-            Method::RootsList => Raw::literal(r#"{"roots":{}}"#),
-            Method::Elicit if mode(params).as_deref() == Some("url") => {
+        method.of_server().map(|question| match question {
+            ServerMethod::CreateMessage => Raw::literal(r#"{"sampling":{}}"#),
+            ServerMethod::RootsList => Raw::literal(r#"{"roots":{}}"#),
+            ServerMethod::Elicit if mode(params).as_deref() == Some("url") => {
                 Raw::literal(r#"{"elicitation":{"url":{}}}"#)
             }
-            Method::Elicit => Raw::literal(r#"{"elicitation":{}}"#),
-            _ => return None,
+            ServerMethod::Elicit => Raw::literal(r#"{"elicitation":{}}"#),
         })
     }
 
@@ -131,11 +130,11 @@ impl Abilities {
 
     /// Whether the client answers such requests at all, whatever is in them.
     pub const fn knows(self, method: &Method) -> bool {
-        let wanted = match method {
-            Method::CreateMessage => SAMPLING,
-            Method::Elicit => FORM | URL,
-            Method::RootsList => ROOTS,
-            _ => 0,
+        let wanted = match method.of_server() {
+            Some(ServerMethod::CreateMessage) => SAMPLING,
+            Some(ServerMethod::Elicit) => FORM | URL,
+            Some(ServerMethod::RootsList) => ROOTS,
+            None => 0,
         };
         self.0 & wanted != 0
     }

@@ -1,7 +1,7 @@
 //! The methods of both eras in one table: who has them, how they are recorded, which members their parameters have.
 //!
-//! A new method is a new row. The compiler then names every place that must decide about it, because methods are matched
-//! without a rest.
+//! A new method is a new row. The compiler then names every place that must decide about it: [`ClientMethod`], [`ServerMethod`] and
+//! [`Note`] are matched without a rest.
 
 use std::fmt;
 
@@ -37,55 +37,117 @@ pub enum Recording {
 }
 
 macro_rules! methods {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal $eras:ident $recording:ident [$($member:literal),*],)*) => {
+    (
+        requests { $($(#[$asked_doc:meta])* $asked:ident = $asked_name:literal $asked_eras:ident $recording:ident
+            $named:ident $(($subject:literal))? [$($asked_member:literal),*],)* }
+        questions { $($(#[$back_doc:meta])* $back:ident = $back_name:literal $back_eras:ident
+            [$($back_member:literal),*],)* }
+        notes { $($(#[$note_doc:meta])* $note:ident = $note_name:literal $note_eras:ident
+            [$($note_member:literal),*],)* }
+    ) => {
         /// A JSON-RPC method, known or not.
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         pub enum Method {
-            $($(#[$doc])* $variant,)*
+            $($(#[$asked_doc])* $asked,)*
+            $($(#[$back_doc])* $back,)*
+            $($(#[$note_doc])* $note,)*
             /// Any other name.
             Other(Box<str>),
         }
 
-        impl Method {
-            /// All that are known, in the order of the table.
-            pub const KNOWN: &'static [Self] = &[$(Self::$variant),*];
+        /// What clients ask of servers.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum ClientMethod {
+            $($(#[$asked_doc])* $asked,)*
+        }
 
+        /// What servers ask of clients.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum ServerMethod {
+            $($(#[$back_doc])* $back,)*
+        }
+
+        /// What either side tells the other without being asked.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Note {
+            $($(#[$note_doc])* $note,)*
+        }
+
+        impl Method {
             /// Its name on the wire.
             pub fn as_str(&self) -> &str {
                 match self {
-                    $(Self::$variant => $name,)*
                     Self::Other(name) => name,
+                    known => known.known().unwrap_or_default(),
                 }
             }
 
             /// Its name, if it is known.
             pub const fn known(&self) -> Option<&'static str> {
+                Some(match self {
+                    $(Self::$asked => $asked_name,)*
+                    $(Self::$back => $back_name,)*
+                    $(Self::$note => $note_name,)*
+                    Self::Other(_) => return None,
+                })
+            }
+
+            /// Which of the requests of clients it is, if it is one.
+            pub const fn of_client(&self) -> Option<ClientMethod> {
                 match self {
-                    $(Self::$variant => Some($name),)*
-                    Self::Other(_) => None,
+                    $(Self::$asked => Some(ClientMethod::$asked),)*
+                    _ => None,
+                }
+            }
+
+            /// Which of the questions of servers it is, if it is one.
+            pub const fn of_server(&self) -> Option<ServerMethod> {
+                match self {
+                    $(Self::$back => Some(ServerMethod::$back),)*
+                    _ => None,
+                }
+            }
+
+            /// Which of the notifications it is, if it is one.
+            pub const fn note(&self) -> Option<Note> {
+                match self {
+                    $(Self::$note => Some(Note::$note),)*
+                    _ => None,
                 }
             }
 
             /// Which eras have it. One that nobody knows is refused in both alike.
             pub const fn eras(&self) -> Eras {
                 match self {
-                    $(Self::$variant => Eras::$eras,)*
+                    $(Self::$asked => Eras::$asked_eras,)*
+                    $(Self::$back => Eras::$back_eras,)*
+                    $(Self::$note => Eras::$note_eras,)*
                     Self::Other(_) => Eras::Both,
                 }
             }
 
-            /// Whether it is recorded.
+            /// Whether a request of a client leaves its pair of audit events.
             pub const fn recording(&self) -> Recording {
                 match self {
-                    $(Self::$variant => Recording::$recording,)*
-                    Self::Other(_) => Recording::Never,
+                    $(Self::$asked => Recording::$recording,)*
+                    _ => Recording::Never,
+                }
+            }
+
+            /// The member of `params` that names what a request is about, as `Mcp-Name` mirrors it.
+            pub const fn named_by(&self) -> Option<&'static str> {
+                match self {
+                    $(Self::$asked => $named $(($subject))?,)*
+                    _ => None,
                 }
             }
 
             /// The members that its `params` have by the protocol, of whichever revision.
             pub const fn params(&self) -> &'static [&'static str] {
                 match self {
-                    $(Self::$variant => &[key::META, $($member),*],)*
+                    $(Self::$asked => &[key::META, $($asked_member),*],)*
+                    $(Self::$back => &[key::META, $($back_member),*],)*
+                    $(Self::$note => &[key::META, $($note_member),*],)*
                     Self::Other(_) => &[key::META],
                 }
             }
@@ -94,7 +156,9 @@ macro_rules! methods {
         impl From<&str> for Method {
             fn from(name: &str) -> Self {
                 match name {
-                    $($name => Self::$variant,)*
+                    $($asked_name => Self::$asked,)*
+                    $($back_name => Self::$back,)*
+                    $($note_name => Self::$note,)*
                     other => Self::Other(other.into()),
                 }
             }
@@ -103,72 +167,78 @@ macro_rules! methods {
 }
 
 methods! {
-    /// Opens a legacy session.
-    Initialize = "initialize" Legacy Never ["protocolVersion", "capabilities", "clientInfo"],
-    /// Legacy sign of life.
-    Ping = "ping" Legacy Never [],
-    /// What a modern server is and can do.
-    Discover = "server/discover" Modern Never [],
-    /// The tools.
-    ToolsList = "tools/list" Both OnDemand ["cursor"],
-    /// One tool invocation.
-    ToolsCall = "tools/call" Both Always ["name", "arguments", "task", "inputResponses", "requestState"],
-    /// The prompts.
-    PromptsList = "prompts/list" Both OnDemand ["cursor"],
-    /// One prompt.
-    PromptsGet = "prompts/get" Both Always ["name", "arguments", "inputResponses", "requestState"],
-    /// The resources.
-    ResourcesList = "resources/list" Both OnDemand ["cursor"],
-    /// One resource.
-    ResourcesRead = "resources/read" Both Always ["uri", "inputResponses", "requestState"],
-    /// The patterns of resources that no list can hold.
-    TemplatesList = "resources/templates/list" Both OnDemand ["cursor"],
-    /// What an argument might be.
-    Complete = "completion/complete" Both OnDemand ["ref", "argument", "context"],
-    /// Legacy: which log lines are wanted from now on.
-    SetLevel = "logging/setLevel" Legacy OnDemand ["level"],
-    /// Legacy: changes of a resource are to be told.
-    Subscribe = "resources/subscribe" Legacy Always ["uri"],
-    /// Legacy: and no longer.
-    Unsubscribe = "resources/unsubscribe" Legacy OnDemand ["uri"],
-    /// Modern: changes are to be told for as long as this request is open.
-    Listen = "subscriptions/listen" Modern Always ["notifications"],
-    /// How a task is doing (an extension).
-    TasksGet = "tasks/get" Modern OnDemand ["taskId"],
-    /// Answers for a task (an extension).
-    TasksUpdate = "tasks/update" Modern Always ["taskId", "inputResponses"],
-    /// Nobody wants the task any more (an extension).
-    TasksCancel = "tasks/cancel" Modern Always ["taskId"],
-    /// A legacy server's question to its client's model.
-    CreateMessage = "sampling/createMessage" Both Never ["messages", "modelPreferences", "systemPrompt", "includeContext", "temperature", "maxTokens", "stopSequences", "metadata", "tools", "toolChoice", "task"],
-    /// A legacy server's question to its client's user.
-    Elicit = "elicitation/create" Both Never ["mode", "message", "requestedSchema", "url", "elicitationId", "task"],
-    /// A legacy server's question for its client's folders.
-    RootsList = "roots/list" Both Never [],
-    /// The end of the legacy handshake.
-    Initialized = "notifications/initialized" Legacy Never [],
-    /// The sender no longer wants an answer.
-    Cancelled = "notifications/cancelled" Both Never ["requestId", "reason"],
-    /// Legacy: a client's folders are others now.
-    RootsListChanged = "notifications/roots/list_changed" Legacy Never [],
-    /// How far a request has come.
-    Progress = "notifications/progress" Both Never ["progressToken", "progress", "total", "message"],
-    /// A log line.
-    LogMessage = "notifications/message" Both Never ["level", "logger", "data"],
-    /// The user has finished what a URL asked for; 2025-11-25 only.
-    ElicitationComplete = "notifications/elicitation/complete" Legacy Never ["elicitationId"],
-    /// The set of tools is another one.
-    ToolsListChanged = "notifications/tools/list_changed" Both Never [],
-    /// The set of prompts is another one.
-    PromptsListChanged = "notifications/prompts/list_changed" Both Never [],
-    /// The set of resources is another one.
-    ResourcesListChanged = "notifications/resources/list_changed" Both Never [],
-    /// A resource reads otherwise now.
-    ResourceUpdated = "notifications/resources/updated" Both Never ["uri"],
-    /// How a task is doing now (an extension).
-    TaskChanged = "notifications/tasks" Modern Never ["taskId"],
-    /// Modern: what of a `subscriptions/listen` is honoured.
-    Acknowledged = "notifications/subscriptions/acknowledged" Modern Never ["notifications"],
+    requests {
+        /// Opens a legacy session.
+        Initialize = "initialize" Legacy Never None ["protocolVersion", "capabilities", "clientInfo"],
+        /// Legacy sign of life.
+        Ping = "ping" Legacy Never None [],
+        /// What a modern server is and can do.
+        Discover = "server/discover" Modern Never None [],
+        /// The tools.
+        ToolsList = "tools/list" Both OnDemand None ["cursor"],
+        /// One tool invocation.
+        ToolsCall = "tools/call" Both Always Some("name") ["name", "arguments", "task", "inputResponses", "requestState"],
+        /// The prompts.
+        PromptsList = "prompts/list" Both OnDemand None ["cursor"],
+        /// One prompt.
+        PromptsGet = "prompts/get" Both Always Some("name") ["name", "arguments", "inputResponses", "requestState"],
+        /// The resources.
+        ResourcesList = "resources/list" Both OnDemand None ["cursor"],
+        /// One resource.
+        ResourcesRead = "resources/read" Both Always Some("uri") ["uri", "inputResponses", "requestState"],
+        /// The patterns of resources that no list can hold.
+        TemplatesList = "resources/templates/list" Both OnDemand None ["cursor"],
+        /// What an argument might be.
+        Complete = "completion/complete" Both OnDemand None ["ref", "argument", "context"],
+        /// Legacy: which log lines are wanted from now on.
+        SetLevel = "logging/setLevel" Legacy OnDemand None ["level"],
+        /// Legacy: changes of a resource are to be told.
+        Subscribe = "resources/subscribe" Legacy Always None ["uri"],
+        /// Legacy: and no longer.
+        Unsubscribe = "resources/unsubscribe" Legacy OnDemand None ["uri"],
+        /// Modern: changes are to be told for as long as this request is open.
+        Listen = "subscriptions/listen" Modern Always None ["notifications"],
+        /// How a task is doing (an extension).
+        TasksGet = "tasks/get" Modern OnDemand Some("taskId") ["taskId"],
+        /// Answers for a task (an extension).
+        TasksUpdate = "tasks/update" Modern Always Some("taskId") ["taskId", "inputResponses"],
+        /// Nobody wants the task any more (an extension).
+        TasksCancel = "tasks/cancel" Modern Always Some("taskId") ["taskId"],
+    }
+    questions {
+        /// A legacy server's question to its client's model.
+        CreateMessage = "sampling/createMessage" Both ["messages", "modelPreferences", "systemPrompt", "includeContext", "temperature", "maxTokens", "stopSequences", "metadata", "tools", "toolChoice", "task"],
+        /// A legacy server's question to its client's user.
+        Elicit = "elicitation/create" Both ["mode", "message", "requestedSchema", "url", "elicitationId", "task"],
+        /// A legacy server's question for its client's folders.
+        RootsList = "roots/list" Both [],
+    }
+    notes {
+        /// The end of the legacy handshake.
+        Initialized = "notifications/initialized" Legacy [],
+        /// The sender no longer wants an answer.
+        Cancelled = "notifications/cancelled" Both ["requestId", "reason"],
+        /// Legacy: a client's folders are others now.
+        RootsListChanged = "notifications/roots/list_changed" Legacy [],
+        /// How far a request has come.
+        Progress = "notifications/progress" Both ["progressToken", "progress", "total", "message"],
+        /// A log line.
+        LogMessage = "notifications/message" Both ["level", "logger", "data"],
+        /// The user has finished what a URL asked for; 2025-11-25 only.
+        ElicitationComplete = "notifications/elicitation/complete" Legacy ["elicitationId"],
+        /// The set of tools is another one.
+        ToolsListChanged = "notifications/tools/list_changed" Both [],
+        /// The set of prompts is another one.
+        PromptsListChanged = "notifications/prompts/list_changed" Both [],
+        /// The set of resources is another one.
+        ResourcesListChanged = "notifications/resources/list_changed" Both [],
+        /// A resource reads otherwise now.
+        ResourceUpdated = "notifications/resources/updated" Both ["uri"],
+        /// How a task is doing now (an extension).
+        TaskChanged = "notifications/tasks" Modern ["taskId"],
+        /// Modern: what of a `subscriptions/listen` is honoured.
+        Acknowledged = "notifications/subscriptions/acknowledged" Modern ["notifications"],
+    }
 }
 
 impl Method {

@@ -114,25 +114,11 @@ pub(crate) fn check_mirrored<B: Backend>(
         }
         Some(_) => {}
     }
-    let Some(member) = named_by(method) else { return Ok(()) };
+    let Some(member) = method.named_by() else { return Ok(()) };
     let name = params.and_then(|params| params.get(member)).and_then(|name| name.to_text());
     check_value("Mcp-Name", single(headers, "Mcp-Name", &NAME)?, name.as_deref(), |text, name| text == name)?;
-    match name {
-        Some(tool) if *method == Method::ToolsCall => {
-            check_parameters(&backend.header_parameters(&tool), headers, params)
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The member of `params` that `Mcp-Name` mirrors.
-fn named_by(method: &Method) -> Option<&'static str> {
-    match method {
-        Method::ToolsCall | Method::PromptsGet => Some("name"),
-        Method::ResourcesRead => Some("uri"),
-        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => Some("taskId"),
-        _ => None,
-    }
+    let tool = name.filter(|_| *method == Method::ToolsCall);
+    tool.map_or(Ok(()), |tool| check_parameters(&backend.header_parameters(&tool), headers, params))
 }
 
 fn check_parameters(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bridgehead_gateway::{Caller, Feed, Outlet, Principal, ProgressSink, Questioner, Transport};
 use bridgehead_wire::{
-    Era, Id, Malformed, Message, Method, Notification, Raw, Request, Revision, RpcError, Spliced, code,
+    Era, Id, Malformed, Message, Method, Note, Notification, Raw, Request, Revision, RpcError, Spliced, code,
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{BoxFuture, join_all};
@@ -174,7 +174,7 @@ fn call<B: Backend>(
     if method == Method::Ping {
         return Err(Answer::new(&id, Ok(&Raw::literal("{}").into())));
     }
-    if era::absent_in(Era::Legacy, &method) {
+    if !method.eras().has(Era::Legacy) {
         return Err(Answer::new(&id, Err(&era::no_such_method(&method, Era::Legacy))));
     }
     let refused = |error: RpcError| {
@@ -259,14 +259,26 @@ pub(crate) async fn batch<B: Backend>(
 
 /// Takes a notification of a session.
 pub(crate) fn notified(session: &Session, told: &Notification) {
-    match told.method {
-        Method::Cancelled => {
+    match told.method.note() {
+        Some(Note::Cancelled) => {
             let id = era::cancelled_id(told.params.as_ref());
             let found = id.is_some_and(|id| session.in_flight.cancel(&id));
             debug!(session = session.label(), found, "cancelled by the client");
         }
-        Method::RootsListChanged => session.identity.roots_changed(),
-        _ => debug!(session = session.label(), method = era::shown(&told.method), "took a notification"),
+        Some(Note::RootsListChanged) => session.identity.roots_changed(),
+        Some(
+            Note::Initialized
+            | Note::Progress
+            | Note::LogMessage
+            | Note::ElicitationComplete
+            | Note::ToolsListChanged
+            | Note::PromptsListChanged
+            | Note::ResourcesListChanged
+            | Note::ResourceUpdated
+            | Note::TaskChanged
+            | Note::Acknowledged,
+        )
+        | None => debug!(session = session.label(), method = era::shown(&told.method), "took a notification"),
     }
 }
 

@@ -99,7 +99,7 @@ fn rules<B: Backend>(
     }
     era::check_served(claimed).map_err(bad)?;
     headers::check_mirrored(&front.backend, headers, method, reading.params()).map_err(bad)?;
-    if era::absent_in(Era::Modern, method) {
+    if !method.eras().has(Era::Modern) {
         return Err((StatusCode::NOT_FOUND, era::no_such_method(method, Era::Modern)));
     }
     Ok(())

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_audit::CorrelationId;
-use bridgehead_wire::{Abilities, Method, Object, Raw, RpcError, Spliced, code, key};
+use bridgehead_wire::{Abilities, Method, Object, Raw, RpcError, ServerMethod, Spliced, code, key};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -504,10 +504,13 @@ impl Drop for Open {
 /// Whether a result has what makes it an answer to a question of that kind.
 pub(crate) fn answers(method: &Method, result: &Raw) -> bool {
     let Ok(result) = Object::parse(result) else { return false };
-    match method {
-        Method::Elicit => result.get("action").and_then(|action| action.to_text()).is_some(),
-        Method::CreateMessage => result.get("content").is_some(),
-        _ => result.get("roots").is_some_and(|roots| roots.as_str().starts_with('[')),
+    match method.of_server() {
+        Some(ServerMethod::Elicit) => result.get("action").and_then(|action| action.to_text()).is_some(),
+        Some(ServerMethod::CreateMessage) => result.get("content").is_some(),
+        Some(ServerMethod::RootsList) => {
+            result.get("roots").is_some_and(|roots| roots.as_str().starts_with('['))
+        }
+        None => false,
     }
 }
 

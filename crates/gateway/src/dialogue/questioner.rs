@@ -66,10 +66,10 @@ impl OpenQuestions {
 
 /// The way to a client that can be asked. Clones are the same.
 #[derive(Clone)]
-pub struct Questioner(Asked);
+pub struct Questioner(QuestionPath);
 
 #[derive(Clone)]
-enum Asked {
+enum QuestionPath {
     /// The client answers while its call is open.
     Open(Arc<Inner>),
     /// The client is asked by the result of its request, and answers with the next.
@@ -91,25 +91,25 @@ impl fmt::Debug for Questioner {
 impl Questioner {
     /// Asks by `outlet`; the answers come to `desk`.
     pub fn new(abilities: Abilities, questions: OpenQuestions, outlet: impl Outlet) -> Self {
-        Self(Asked::Open(Arc::new(Inner { abilities, questions, outlet: Box::new(outlet) })))
+        Self(QuestionPath::Open(Arc::new(Inner { abilities, questions, outlet: Box::new(outlet) })))
     }
 
     /// Asks the client of a call that may be parked.
     pub(crate) const fn parked(park: Arc<Park>) -> Self {
-        Self(Asked::Parked(park))
+        Self(QuestionPath::Parked(park))
     }
 
     /// What the client can be asked.
     pub fn abilities(&self) -> Abilities {
         match &self.0 {
-            Asked::Open(inner) => inner.abilities,
-            Asked::Parked(park) => park.abilities(),
+            QuestionPath::Open(inner) => inner.abilities,
+            QuestionPath::Parked(park) => park.abilities(),
         }
     }
 
     /// Tells the client something during its call; it may have gone.
     pub(crate) fn tell(&self, method: &Method, params: &Spliced) {
-        if let Asked::Open(inner) = &self.0 {
+        if let QuestionPath::Open(inner) = &self.0 {
             let mut message = BytesMut::new();
             notification(&mut message, method.as_str(), Some(params));
             inner.outlet.put(message.freeze());
@@ -125,8 +125,8 @@ impl Questioner {
         patience: Duration,
     ) -> BoxFuture<'static, Answer> {
         match &self.0 {
-            Asked::Open(inner) => Inner::ask(inner, method, params),
-            Asked::Parked(park) => park.put(method, params, patience),
+            QuestionPath::Open(inner) => Inner::ask(inner, method, params),
+            QuestionPath::Parked(park) => park.put(method, params, patience),
         }
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod tasks;
 pub(crate) mod tools;
 
 use bridgehead_upstream::Features;
-use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Shape, Spliced, code, key};
+use bridgehead_wire::{ClientMethod, Era, Method, Object, Raw, RpcError, Shape, Spliced, code, key};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tracing::debug;
@@ -23,30 +23,22 @@ use crate::relay::request::{Outcome, RelayedRequest, addressed};
 
 /// Whether a method is there if servers have these features.
 pub(crate) const fn is_served(method: &Method, features: Features) -> bool {
-    match method {
-        Method::Discover | Method::ToolsList | Method::ToolsCall | Method::Listen => true,
-        Method::PromptsList | Method::PromptsGet => features.prompts,
-        Method::ResourcesList | Method::TemplatesList | Method::ResourcesRead => features.resources,
-        Method::Complete => features.completions,
-        Method::Subscribe | Method::Unsubscribe => features.subscribe,
-        Method::SetLevel => features.logging,
-        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => features.tasks,
-        // The front answers these.
-        Method::Initialize | Method::Ping => false,
-        Method::CreateMessage | Method::Elicit | Method::RootsList => false,
-        Method::Initialized
-        | Method::Cancelled
-        | Method::RootsListChanged
-        | Method::Progress
-        | Method::LogMessage
-        | Method::ElicitationComplete
-        | Method::ToolsListChanged
-        | Method::PromptsListChanged
-        | Method::ResourcesListChanged
-        | Method::ResourceUpdated
-        | Method::TaskChanged
-        | Method::Acknowledged
-        | Method::Other(_) => false,
+    match method.of_client() {
+        Some(
+            ClientMethod::Discover | ClientMethod::ToolsList | ClientMethod::ToolsCall | ClientMethod::Listen,
+        ) => true,
+        Some(ClientMethod::PromptsList | ClientMethod::PromptsGet) => features.prompts,
+        Some(ClientMethod::ResourcesList | ClientMethod::TemplatesList | ClientMethod::ResourcesRead) => {
+            features.resources
+        }
+        Some(ClientMethod::Complete) => features.completions,
+        Some(ClientMethod::Subscribe | ClientMethod::Unsubscribe) => features.subscribe,
+        Some(ClientMethod::SetLevel) => features.logging,
+        Some(ClientMethod::TasksGet | ClientMethod::TasksUpdate | ClientMethod::TasksCancel) => {
+            features.tasks
+        }
+        // The front answers these two.
+        Some(ClientMethod::Initialize | ClientMethod::Ping) | None => false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bridgehead_wire::{Method, RpcError, Spliced};
+use bridgehead_wire::{ClientMethod, RpcError, Spliced};
 use bytes::Bytes;
 
 use super::{Keep, foreign_cursor, not_offered, said};
@@ -63,18 +63,31 @@ impl OwnAnswer<'_> {
         let merged = |of: fn(&Catalog) -> &Arc<Merged>| {
             gateway.list(call, move |catalog, cursor| of(catalog).list(revision, cursor))
         };
-        match &request.method {
-            Method::ToolsList => {
+        match request.method.of_client() {
+            Some(ClientMethod::ToolsList) => {
                 gateway.list(call, move |catalog, cursor| catalog.list(revision, cursor)).await
             }
-            Method::PromptsList => merged(|catalog| &catalog.prompts).await,
-            Method::ResourcesList => merged(|catalog| &catalog.resources).await,
-            Method::TemplatesList => merged(|catalog| &catalog.templates).await,
-            Method::SetLevel => gateway.set_level(call.caller, request).await,
-            Method::Subscribe => gateway.subscribe(call.caller, request, record).await,
-            Method::Unsubscribe => gateway.unsubscribe(call.caller, request),
-            Method::Listen => gateway.listen(call.caller, request, call.progress.clone()).await,
-            method => Err(not_offered(method)),
+            Some(ClientMethod::PromptsList) => merged(|catalog| &catalog.prompts).await,
+            Some(ClientMethod::ResourcesList) => merged(|catalog| &catalog.resources).await,
+            Some(ClientMethod::TemplatesList) => merged(|catalog| &catalog.templates).await,
+            Some(ClientMethod::SetLevel) => gateway.set_level(call.caller, request).await,
+            Some(ClientMethod::Subscribe) => gateway.subscribe(call.caller, request, record).await,
+            Some(ClientMethod::Unsubscribe) => gateway.unsubscribe(call.caller, request),
+            Some(ClientMethod::Listen) => gateway.listen(call.caller, request, call.progress.clone()).await,
+            // Somebody else answers these.
+            Some(
+                ClientMethod::Initialize
+                | ClientMethod::Ping
+                | ClientMethod::Discover
+                | ClientMethod::ToolsCall
+                | ClientMethod::PromptsGet
+                | ClientMethod::ResourcesRead
+                | ClientMethod::Complete
+                | ClientMethod::TasksGet
+                | ClientMethod::TasksUpdate
+                | ClientMethod::TasksCancel,
+            )
+            | None => Err(not_offered(&request.method)),
         }
     }
 }

@@ -188,13 +188,15 @@ impl Listening {
                     if !matches!(answer, Ok(Ok(Ok(_)))) {
                         debug!(%method, "the server does not tell of changes of a resource");
                     }
-                    core.followed.send_modify(|followed| match method {
-                        Method::Subscribe => drop(followed.insert(watched.clone())),
-                        _ => drop(followed.remove(&watched)),
-                    });
                     if method == Method::Subscribe {
+                        core.followed.send_modify(|followed| {
+                            followed.insert(watched.clone());
+                        });
                         asked.insert(watched);
                     } else {
+                        core.followed.send_modify(|followed| {
+                            followed.remove(&watched);
+                        });
                         asked.remove(&watched);
                     }
                 }

@@ -23,8 +23,8 @@ use std::sync::{Arc, OnceLock};
 use bridgehead_config::Roots;
 use bridgehead_wire::held::{Account, Budget};
 use bridgehead_wire::{
-    Abilities, Id, Level, Message, Method, Notification, Object, Raw, Redactor, Request, Response, RpcError,
-    Spliced, code, is_broken_answer, key, response,
+    Abilities, Id, Level, Message, Method, Note, Notification, Object, Raw, Redactor, Request, Response,
+    RpcError, Spliced, code, is_broken_answer, key, response,
 };
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -342,25 +342,22 @@ impl Switchboard {
 
     /// Takes a notification.
     pub(crate) fn told(&self, note: Notification) {
-        match note.method {
-            Method::Progress => self.progressed(note.params),
-            Method::ToolsListChanged => self.doubt(Lists::TOOLS),
-            Method::PromptsListChanged => self.doubt(Lists::PROMPTS),
-            Method::ResourcesListChanged => self.doubt(Lists::RESOURCES),
-            Method::Cancelled => self.withdrawn(note.params.as_ref()),
-            Method::ResourceUpdated => {
-                if let Some(params) = note.params {
-                    self.notice(&Notice::Updated(params));
-                }
-            }
-            Method::TaskChanged => {
-                if let Some(params) = note.params {
-                    self.notice(&Notice::Task(params));
-                }
-            }
-            Method::LogMessage => self.logged(note.params),
-            Method::Acknowledged => self.acknowledged(note.params.as_ref()),
-            method => debug!(server = %self.server, %method, "notification not relayed"),
+        let relayed = match note.method.note() {
+            Some(Note::Progress) => return self.progressed(note.params),
+            Some(Note::ToolsListChanged) => return self.doubt(Lists::TOOLS),
+            Some(Note::PromptsListChanged) => return self.doubt(Lists::PROMPTS),
+            Some(Note::ResourcesListChanged) => return self.doubt(Lists::RESOURCES),
+            Some(Note::Cancelled) => return self.withdrawn(note.params.as_ref()),
+            Some(Note::LogMessage) => return self.logged(note.params),
+            Some(Note::Acknowledged) => return self.acknowledged(note.params.as_ref()),
+            Some(Note::ResourceUpdated) => note.params.map(Notice::Updated),
+            Some(Note::TaskChanged) => note.params.map(Notice::Task),
+            // These are a client's to say, or end with the question that they are about.
+            Some(Note::Initialized | Note::RootsListChanged | Note::ElicitationComplete) | None => None,
+        };
+        match relayed {
+            Some(notice) => self.notice(&notice),
+            None => debug!(server = %self.server, method = %note.method, "notification not relayed"),
         }
     }
 

@@ -23,10 +23,10 @@ pub(super) struct Mirrored {
 impl Mirrored {
     pub(super) fn new(method: &Method, mirror: Mirror<'_>) -> Self {
         Self {
-            method: match method {
-                Method::ToolsCall => HeaderValue::from_static("tools/call"),
-                other => text(other.as_str().to_owned()).unwrap_or(HeaderValue::from_static("")),
-            },
+            method: method
+                .known()
+                .map(HeaderValue::from_static)
+                .unwrap_or_else(|| text(method.as_str().to_owned()).unwrap_or(HeaderValue::from_static(""))),
             name: mirror.name.and_then(|name| text(encode_header_value(name))),
             parameters: if mirror.parameters.is_empty() { Vec::new() } else { parameters(mirror) },
         }
