@@ -31,6 +31,8 @@ struct Flat<'a> {
     correlation_id: &'a str,
     principal: Option<&'a str>,
     server: Option<&'a str>,
+    method: &'a str,
+    subject: &'a str,
     tool: &'a str,
     era: Option<&'a str>,
     transport: Option<&'a str>,
@@ -66,6 +68,8 @@ impl Serialize for RecordedCall {
             correlation_id: &self.first.correlation_id,
             principal: self.first.principal.as_deref(),
             server: self.first.server.as_deref(),
+            method: self.method(),
+            subject: self.subject(),
             tool: &self.first.tool,
             era: self.first.era.as_deref(),
             transport: self.first.transport.as_deref(),
@@ -98,6 +102,18 @@ impl RecordedCall {
     #[must_use]
     pub fn exit(&self) -> Option<&Row> {
         if self.first.kind == ENTER { self.exit.as_ref() } else { Some(&self.first) }
+    }
+
+    /// The method of the protocol.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        self.first.method.as_deref().unwrap_or("tools/call")
+    }
+
+    /// What the method is about: a tool, a prompt, a resource.
+    #[must_use]
+    pub fn subject(&self) -> &str {
+        self.first.subject.as_deref().unwrap_or(&self.first.tool)
     }
 
     /// How it ended; `open` if it has not.

@@ -92,10 +92,10 @@ pub struct About {
 }
 
 impl About {
-    /// What a request other than a call of a tool is about.
+    /// What a request other than a call of a tool is about; an empty subject is none.
     #[must_use]
     pub fn of(method: Option<&'static str>, subject: Arc<str>) -> Self {
-        Self { method, subject: Some(subject), client: None }
+        Self { method, subject: Some(subject).filter(|subject| !subject.is_empty()), client: None }
     }
 }
 

@@ -87,6 +87,12 @@ impl ServerOptions {
         self
     }
 
+    /// Methods that are recorded besides those that always are, by their names: `tools/list`.
+    pub fn also_recorded(mut self, methods: Vec<&'static str>) -> Self {
+        self.gateway.also_recorded = methods;
+        self
+    }
+
     /// Where running upstreams are shared; by default with every server of this process.
     pub fn registry(mut self, registry: Registry) -> Self {
         self.gateway.registry = registry;

@@ -207,6 +207,8 @@ pub struct AuditSettings {
     pub store: AuditStore,
     /// Its folder, where one is written.
     pub folder: Option<PathBuf>,
+    /// The methods that are recorded besides those that always are.
+    pub methods: Vec<&'static str>,
     /// What is kept of arguments and results.
     pub payloads: AuditPayloads,
     /// Whether a call that cannot be recorded is made all the same.
@@ -230,6 +232,7 @@ impl Default for AuditSettings {
         Self {
             store: AuditStore::default(),
             folder: None,
+            methods: Vec::new(),
             payloads: AuditPayloads::default(),
             continue_on_failure: false,
             rules: Arc::default(),

@@ -66,6 +66,8 @@ pub struct Options {
     pub environment: BTreeMap<String, String>,
     /// Where calls are recorded.
     pub audit: Arc<dyn AuditSink>,
+    /// The methods that are recorded besides those that always are.
+    pub also_recorded: Vec<&'static str>,
     /// Tells the time.
     pub clock: Arc<dyn Clock>,
     /// When this process came up, by the clock's monotonic reading; now, if absent.
@@ -90,6 +92,7 @@ impl Default for Options {
             servers: Vec::new(),
             environment: BTreeMap::new(),
             audit: Arc::new(NoopSink),
+            also_recorded: Vec::new(),
             clock: Arc::new(SystemClock::default()),
             boot: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -178,6 +181,7 @@ impl Gateway {
             servers,
             environment,
             audit,
+            also_recorded,
             clock,
             boot,
             version,
@@ -190,7 +194,7 @@ impl Gateway {
         let server_info = Raw::encode(&json!({"name": "bridgehead", "version": version}));
         let gate = Gate {
             audit,
-            also_recorded: Vec::new(),
+            also_recorded,
             server_info,
             uris: settings.resource_uris,
             limits: (settings.request_timeout, settings.max_total),

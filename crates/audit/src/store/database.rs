@@ -41,6 +41,8 @@ const MIGRATIONS: &[&str] = &["
     CREATE VIEW calls AS
         SELECT i.seq, i.body->>'time' AS time, i.body->>'correlationId' AS correlation_id,
             i.body->>'principal' AS principal, i.body->>'server' AS server, i.body->>'tool' AS tool,
+            coalesce(i.body->>'method', 'tools/call') AS method,
+            coalesce(i.body->>'subject', i.body->>'tool') AS subject,
             i.body->>'era' AS era, i.body->>'transport' AS transport,
             o.body->>'outcome' AS outcome, o.body->>'code' AS code,
             o.body->>'durationMs' AS duration_ms, o.body->>'queuedMs' AS queued_ms,

@@ -107,7 +107,7 @@ async fn serve_until_end(
         }
     };
     if let Some(record) = &record {
-        options = options.audit(record.sink.clone());
+        options = options.audit(record.sink.clone()).also_recorded(config.audit.methods.clone());
     }
     if serve.stdio {
         options = options.transport(Transport::Stdio);

@@ -461,7 +461,7 @@ async fn a_failing_exit_reaches_the_logger() {
     let line = logged.lines().find(|line| line.contains("the end of a call could not be recorded"));
     let line = line.unwrap_or_else(|| panic!("{logged}"));
     assert!(
-        line.contains("ERROR") && line.contains("tool=server_ping") && line.contains("correlationId="),
+        line.contains("ERROR") && line.contains("subject=\"server_ping\"") && line.contains("correlationId="),
         "{line}"
     );
     running.stop().await;

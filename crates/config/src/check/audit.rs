@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_wire::{RuleError, Rules};
+use bridgehead_wire::{Method, Recording, RuleError, Rules};
 
 use super::World;
 use crate::section::{Findings, Section};
@@ -31,6 +31,7 @@ pub(super) fn read(section: &Section<'_>, world: World<'_>, findings: &mut Findi
     AuditSettings {
         store: if is("store", "none") { AuditStore::None } else { AuditStore::Sqlite },
         folder,
+        methods: methods(section, findings),
         payloads: match () {
             () if is("payloads", "digest") => AuditPayloads::Digest,
             () if is("payloads", "none") => AuditPayloads::None,
@@ -47,6 +48,21 @@ pub(super) fn read(section: &Section<'_>, world: World<'_>, findings: &mut Findi
             .map_or(default.keep_for, |days| DAY * days),
         keep_bytes: megabytes("keep_mb", default.keep_bytes),
     }
+}
+
+/// The methods that are recorded besides those that always are.
+fn methods(section: &Section<'_>, findings: &mut Findings) -> Vec<&'static str> {
+    let listed = section.list("methods").into_iter();
+    let known = listed.filter_map(|(name, span)| {
+        let method = Method::from(name);
+        if method.recording() == Recording::Never {
+            let message = format!("`{name}` is no method that can be recorded");
+            let help = "write a method of the protocol that clients ask for, such as \"tools/list\"";
+            findings.mistake(findings.diagnostic(message, span).help(help));
+        }
+        method.known()
+    });
+    known.collect()
 }
 
 fn rules(section: &Section<'_>, findings: &mut Findings) -> Rules {

@@ -80,6 +80,7 @@ pub const KEYS: &[Key] = &[
 
     works(Audit, "store", Choice(&["sqlite", "none"]), "\"sqlite\"", "Whether calls are recorded, in SQLite files; the mode `test` records nothing."),
     works(Audit, "folder", Text, "`$XDG_STATE_HOME/bridgehead/audit`", "Folder of the record."),
+    works(Audit, "methods", List, "[]", "Methods that are recorded besides calls, prompts, reads, subscriptions and what is told to tasks: lists, `completion/complete`, `logging/setLevel`, `resources/unsubscribe`, `tasks/get`."),
     works(Audit, "payloads", Choice(&["redacted", "digest", "none"]), "\"redacted\"", "What is kept of arguments and results: their text without secrets and a digest, the digest, or neither."),
     works(Audit, "on_failure", Choice(&["refuse", "continue"]), "\"refuse\"", "What happens to a call that cannot be recorded: it is not made, or made without a record and counted."),
     works(Audit, "redact", List, "[]", "Regular expressions of what is hidden in the record, the log, events and errors, besides the built-in list."),

@@ -64,9 +64,13 @@ struct FollowedResource {
 impl Drop for FollowedResource {
     fn drop(&mut self) {
         if let Some(record) = self.record.take() {
-            record.exit(Outcome::Prepared(Raw::literal("{}").into()));
+            end(record);
         }
     }
+}
+
+fn end(record: CallRecord) {
+    record.exit(Outcome::Prepared(Raw::literal("{}").into()));
 }
 
 /// Where a task is.
@@ -186,6 +190,17 @@ impl Feeds {
             state.lines.push_back(params.detached());
             drop(state);
             feed.bell.notify_one();
+        });
+    }
+
+    /// Ends the records of all that is followed: no server tells anything any more.
+    pub(crate) fn end_records(&self) {
+        self.each(|feed| {
+            let records: Vec<CallRecord> = {
+                let mut state = feed.state.lock();
+                state.resources.values_mut().filter_map(|followed| followed.record.take()).collect()
+            };
+            records.into_iter().for_each(end);
         });
     }
 

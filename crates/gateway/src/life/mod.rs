@@ -127,6 +127,7 @@ impl Gateway {
         inner.parks.close().await;
         let upstreams = std::mem::take(&mut *inner.upstreams.write());
         futures_util::future::join_all(upstreams.iter().map(Upstream::stop)).await;
+        inner.feeds.end_records();
         if let Some(run) = run {
             run.tasks.wait().await;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bridgehead_audit::{CorrelationId, Era, Outcome};
 use bridgehead_gateway::{Caller, ClientRequest, NativeTool, Principal, Session, Transport};
 use bridgehead_testkit::{Behaviour, FakeClock, Mock};
-use bridgehead_wire::{Object, Raw, RequestMeta, Revision};
+use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError, Spliced};
 use serde_json::{Value, json};
 
 use crate::support::Fixture;
@@ -144,5 +144,156 @@ async fn the_health_is_told_whole() {
     );
     assert_eq!(server["queue"], json!({"name": null, "running": 0, "waiting": 0}));
     assert_eq!(fixture.gateway.health()["counters"], counters);
+    fixture.end().await;
+}
+
+/// A server with one of everything.
+fn everything() -> Mock {
+    let all = r#"{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
+    Mock::legacy()
+        .capabilities(all)
+        .tool("say", Behaviour::Text("said".to_owned()))
+        .replies("prompts/list", r#"{"prompts":[{"name":"plan"}]}"#)
+        .replies("prompts/get", r#"{"messages":[]}"#)
+        .replies("resources/list", r#"{"resources":[{"uri":"a://r","name":"r"}]}"#)
+        .replies("resources/templates/list", r#"{"resourceTemplates":[]}"#)
+        .replies("resources/read", r#"{"contents":[]}"#)
+        .replies("resources/subscribe", "{}")
+        .replies("resources/unsubscribe", "{}")
+        .replies("completion/complete", r#"{"completion":{"values":["x"]}}"#)
+        .replies("logging/setLevel", "{}")
+}
+
+/// What each method is asked with, and what a record of it is about.
+fn asked() -> Vec<(&'static str, Value, &'static str, Option<&'static str>)> {
+    let reference = json!({"type": "ref/prompt", "name": "plan"});
+    vec![
+        ("prompts/get", json!({"name": "plan", "arguments": {"n": "1"}}), "plan", Some("m")),
+        ("resources/read", json!({"uri": "a://r"}), "a://r", Some("m")),
+        ("tools/list", json!({}), "", None),
+        ("prompts/list", json!({}), "", None),
+        ("resources/list", json!({}), "", None),
+        ("resources/templates/list", json!({}), "", None),
+        (
+            "completion/complete",
+            json!({"ref": reference, "argument": {"name": "n", "value": ""}}),
+            "plan",
+            Some("m"),
+        ),
+        ("logging/setLevel", json!({"level": "error"}), "", None),
+        ("resources/unsubscribe", json!({"uri": "a://r"}), "a://r", None),
+    ]
+}
+
+/// Asks as a legacy client of a session.
+async fn ask_as(
+    fixture: &Fixture,
+    session: &Session,
+    method: &str,
+    params: &'static str,
+) -> Result<Spliced, RpcError> {
+    let params = Object::parse(&Raw::literal(params)).unwrap();
+    let meta = RequestMeta::read(Some(&params)).unwrap();
+    let caller = Caller {
+        principal: Principal::local(),
+        revision: Revision::V2025_11_25,
+        transport: Transport::Memory,
+        session: session.clone(),
+        questioner: None,
+    };
+    let request = ClientRequest { method: method.into(), params, meta, id: None };
+    fixture.gateway.answer(&caller, &request, None).await
+}
+
+/// GATE-1, GATE-2: prompts and reads are recorded as calls are, with their method and what they are about; lists and what
+/// else concerns nobody's work only where `audit.methods` names them.
+#[tokio::test]
+async fn every_surface_is_recorded() {
+    for on_demand in [false, true] {
+        let fixture = Fixture::start(&[("m", everything())], |options| {
+            if on_demand {
+                options.also_recorded = asked().iter().map(|(method, ..)| *method).collect();
+            }
+        });
+        fixture.gateway.settled().await;
+        let mut expected = Vec::new();
+        for (method, params, subject, server) in asked() {
+            fixture.ask(Revision::V2025_11_25, method, params).await.unwrap();
+            if on_demand || matches!(method, "prompts/get" | "resources/read") {
+                expected.push((method, subject.to_owned(), server.map(str::to_owned)));
+            }
+        }
+        let recorded: Vec<_> = fixture
+            .recorder
+            .enters()
+            .iter()
+            .map(|enter| {
+                assert!(enter.validated() && enter.tool().is_empty());
+                let call = enter.call();
+                (call.method(), call.subject().to_owned(), enter.server().map(str::to_owned))
+            })
+            .collect();
+        assert_eq!(recorded, expected, "{on_demand}");
+        let prompt = fixture.recorder.enters().remove(0);
+        assert_eq!(prompt.arguments(), &r#"{"n":"1"}"#);
+        let Outcome::Result { body, is_error } = fixture.recorder.exits().remove(0).outcome().clone() else {
+            panic!("the prompt was got")
+        };
+        assert_eq!((body, is_error), (r#"{"messages":[]}"#.into(), false));
+        fixture.end().await;
+    }
+}
+
+/// GATE-2: what is refused leaves its pair too, and its client a JSON-RPC error of invalid params.
+#[tokio::test]
+async fn refusals_of_every_surface_are_recorded() {
+    let fixture = Fixture::start(&[("m", everything())], |_| ());
+    fixture.gateway.settled().await;
+    let cases = [
+        ("prompts/get", r#"{"name":"other"}"#, "other", "PROVIDER_TOOL_UNKNOWN"),
+        ("prompts/get", r#"{"name":"plan","arguments":{"n":"1","n":"2"}}"#, "plan", "-32602"),
+        ("resources/read", r#"{"uri":"a://r","uri":"a://s"}"#, "a://r", "INVALID_PARAMS"),
+    ];
+    for (method, params, subject, code) in cases {
+        let refused = ask_as(&fixture, &Session::new(), method, params).await.unwrap_err();
+        assert_eq!(refused.code(), -32602, "{method} {params}");
+        let (enter, exit) =
+            (fixture.recorder.enters().pop().unwrap(), fixture.recorder.exits().pop().unwrap());
+        let Outcome::Error { code: recorded, .. } = exit.outcome() else { panic!("{exit:?}") };
+        assert_eq!((enter.call().method(), enter.validated()), (method, false), "{params}");
+        assert_eq!((enter.call().subject(), &**recorded), (subject, code), "{params}");
+    }
+    fixture.end().await;
+}
+
+/// GATE-2: a subscription is recorded from when it is asked for to when it ends: by `resources/unsubscribe`, with its
+/// session, or with the gateway.
+#[tokio::test]
+async fn a_subscription_is_recorded_while_it_lasts() {
+    let fixture = Fixture::start(&[("m", everything())], |_| ());
+    fixture.gateway.settled().await;
+    let session = Session::new();
+    let ask = async |session: &Session, method: &str| {
+        ask_as(&fixture, session, method, r#"{"uri":"a://r"}"#).await.unwrap();
+    };
+    let count = || (fixture.recorder.enters().len(), fixture.recorder.exits().len());
+    ask(&session, "resources/subscribe").await;
+    assert_eq!(count(), (1, 0), "it lasts");
+    let enter = fixture.recorder.enters().remove(0);
+    assert_eq!((enter.call().method(), enter.call().subject()), ("resources/subscribe", "a://r"));
+    ask(&session, "resources/subscribe").await;
+    assert_eq!(count(), (2, 1), "the second takes the place of the first");
+    ask(&session, "resources/unsubscribe").await;
+    assert_eq!(count(), (2, 2));
+    ask(&session, "resources/subscribe").await;
+    session.end();
+    assert_eq!(count(), (3, 3), "it ends with its session");
+    for exit in fixture.recorder.exits() {
+        assert!(matches!(exit.outcome(), Outcome::Result { is_error: false, .. }), "{exit:?}");
+    }
+    let other = Session::new();
+    ask(&other, "resources/subscribe").await;
+    assert_eq!(count(), (4, 3));
+    // The end of the fixture stops the gateway, and finds every enter with its exit.
     fixture.end().await;
 }

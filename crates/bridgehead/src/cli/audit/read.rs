@@ -13,11 +13,13 @@ use crate::cli::exit::Exit;
 use crate::cli::output::{self, one_line};
 
 /// The columns of a table and of CSV: those of the JSON form that are not text of the parties.
-const COLUMNS: [&str; 20] = [
+const COLUMNS: [&str; 22] = [
     "time",
     "correlationId",
     "principal",
     "server",
+    "method",
+    "subject",
     "tool",
     "era",
     "transport",
@@ -53,6 +55,9 @@ pub(crate) struct Which {
     /// Calls of this tool, by the name clients use
     #[arg(long, value_name = "NAME")]
     tool: Option<String>,
+    /// Requests of this method, such as prompts/get
+    #[arg(long, value_name = "METHOD")]
+    method: Option<String>,
     /// Calls to this server
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
@@ -74,6 +79,7 @@ impl Which {
             Err(_) => true,
         };
         same(&self.tool, &call.first.tool)
+            && same(&self.method, call.method())
             && same(&self.server, call.first.server.as_deref().unwrap_or_default())
             && same(&self.outcome, call.outcome())
             && self.id.as_deref().is_none_or(|id| begins_with(&call.first.correlation_id, id))
@@ -161,7 +167,7 @@ pub(super) fn list(list: &List, folder: &Path, json: bool) -> Result<Exit, Strin
         let took = exit.and_then(|row| row.duration_ms).map_or_else(|| "-".to_owned(), |ms| ms.to_string());
         vec![
             call.first.time.clone(),
-            one_line(&call.first.tool, 64),
+            one_line(&asked(call), 64),
             one_line(outcome, 40),
             took,
             one_line(call.first.principal.as_deref().unwrap_or("-"), 30),
@@ -169,6 +175,16 @@ pub(super) fn list(list: &List, folder: &Path, json: bool) -> Result<Exit, Strin
         ]
     });
     Ok(output::data(&output::table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()), Exit::Success))
+}
+
+/// What was asked for: a tool by its name, all else by its method and what that is about.
+fn asked(call: &RecordedCall) -> String {
+    match &call.first.method {
+        None => call.first.tool.clone(),
+        Some(method) => {
+            format!("{method} {}", call.first.subject.as_deref().unwrap_or_default()).trim_end().to_owned()
+        }
+    }
 }
 
 /// The newest calls of all gateways. They come gateway by gateway, each in the order of their ends.
