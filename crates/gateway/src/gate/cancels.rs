@@ -1,6 +1,6 @@
 //! Calls that run, and how somebody other than their client ends them: by the session and the tool.
 //!
-//! Whoever runs a call, a shared server, a lease or a process of the call's own, is reached by dropping its errand. A call
+//! Whoever runs a call, a shared server, a lease or a process of the call's own, is reached by dropping its request. A call
 //! takes a place when it is dispatched; places are used again, so that an ordinary call allocates nothing.
 //!
 //! Nearly no call is cancelled, so what all of them pay is kept small: a place, one load whenever the call is polled, and a

@@ -311,6 +311,13 @@ mod tests {
     use crate::error::CallError;
     use crate::relay::rewrite::Input;
 
+    /// What is not recorded shows nothing of a call.
+    #[test]
+    fn an_empty_record_shows_no_call() {
+        let shown = format!("{:?}", CallRecord { open: None });
+        assert_eq!(shown, "CallRecord { correlation: None, .. }");
+    }
+
     /// SRV-7, PIPE-6: what counts as failed, and how the end of each is written down.
     #[test]
     fn how_calls_end() {

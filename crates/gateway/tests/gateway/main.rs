@@ -3,12 +3,12 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod catalog;
-mod chain;
 mod codes;
 mod edges;
 mod envelopes;
 mod eras;
 mod events;
+mod gate;
 mod leases;
 mod limits;
 mod one_shot;

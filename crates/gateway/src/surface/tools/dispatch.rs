@@ -26,15 +26,14 @@ pub(super) async fn run(
     gate: &Gate,
     call: &Call<'_>,
     called: &CalledTool,
-    arguments: Value,
+    (target, arguments): (&Target, Value),
     record: &mut CallRecord,
 ) -> Outcome {
-    let outcome = match called.route.as_ref().map(|route| &route.target) {
-        Ok(Target::Native(native)) => run_native(gate, call, native, arguments).await,
-        Ok(Target::Upstream { upstream, tool, queue }) => {
+    let outcome = match target {
+        Target::Native(native) => run_native(gate, call, native, arguments).await,
+        Target::Upstream { upstream, tool, queue } => {
             run_upstream(gate, call, called, (upstream, tool, queue), record).await
         }
-        Err(nowhere) => Err(nowhere.clone()),
     };
     outcome.unwrap_or_else(|error| {
         debug!(correlationId = %call.correlation, tool = %called.name, code = %error.code, %error, "call failed");

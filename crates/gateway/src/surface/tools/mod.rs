@@ -105,8 +105,8 @@ impl CalledTool {
 }
 
 impl Subject for CalledTool {
-    /// The arguments, where somebody takes them decoded.
-    type Checked = Value;
+    /// Where it goes, and the arguments where somebody takes them decoded.
+    type Checked = (Arc<Route>, Value);
 
     fn name(&self) -> &Arc<str> {
         &self.name
@@ -137,7 +137,7 @@ impl Subject for CalledTool {
         }
     }
 
-    async fn check(&self, gate: &Gate, call: &Call<'_>) -> Result<Value, Outcome> {
+    async fn check(&self, gate: &Gate, call: &Call<'_>) -> Result<Self::Checked, Outcome> {
         validate::check(gate, call, self).await.map_err(Outcome::Failed)
     }
 
@@ -145,10 +145,10 @@ impl Subject for CalledTool {
         &self,
         gate: &Gate,
         call: &Call<'_>,
-        arguments: Value,
+        (route, arguments): Self::Checked,
         record: &mut CallRecord,
     ) -> Outcome {
-        dispatch::run(gate, call, self, arguments, record).await
+        dispatch::run(gate, call, self, (&route.target, arguments), record).await
     }
 }
 

@@ -16,7 +16,11 @@ use crate::gate::{Call, Gate};
 
 /// Whether the call may go on, and its arguments, decoded where somebody takes them so. A tool that goes nowhere is a refusal like any other, so that it is audited
 /// like any other.
-pub(super) async fn check(gate: &Gate, call: &Call<'_>, called: &CalledTool) -> Result<Value, CallError> {
+pub(super) async fn check(
+    gate: &Gate,
+    call: &Call<'_>,
+    called: &CalledTool,
+) -> Result<(Arc<Route>, Value), CallError> {
     let route = called.route.as_ref().map_err(Clone::clone)?;
     if let Some(mode) = route.excluded_by {
         let message = format!("tool `{}` is not available in mode `{mode}`", called.name);
@@ -28,11 +32,12 @@ pub(super) async fn check(gate: &Gate, call: &Call<'_>, called: &CalledTool) -> 
             &json!([{"path": "", "schemaPath": "/type", "message": "the arguments must be an object"}]),
         ));
     }
-    match read(route, &called.arguments, Effort::Brief) {
-        Ok(arguments) => Ok(arguments),
-        Err(Unfit::Issues(issues)) => Err(refuse(route, &json!(issues))),
-        Err(Unfit::NotBriefly) => Box::pin(read_apart(gate, call, called, route)).await,
-    }
+    let arguments = match read(route, &called.arguments, Effort::Brief) {
+        Ok(arguments) => arguments,
+        Err(Unfit::Issues(issues)) => return Err(refuse(route, &json!(issues))),
+        Err(Unfit::NotBriefly) => Box::pin(read_apart(gate, call, called, route)).await?,
+    };
+    Ok((Arc::clone(route), arguments))
 }
 
 /// The arguments, if they fit.
