@@ -1,0 +1,209 @@
+//! What a conversation with a server is like for each pair of eras, client and server: one small type for each.
+
+use std::time::Duration;
+
+use bridgehead_config::Roots;
+use bridgehead_upstream::{Ready, Upstream};
+use bridgehead_wire::{Abilities, Method, Object, Raw, RpcError, Spliced};
+
+use super::conversation::Clocks;
+use super::rewrite::{Input, declares_tasks};
+use crate::caller::{Caller, ClientRequest};
+use crate::dialogue::park::not_valid;
+use crate::dialogue::rounds::{Configured, Next, Rounds, Stop};
+
+/// What becomes of a result that asks its client something.
+pub(super) enum Answered {
+    /// It is the client's result.
+    PassOn,
+    /// This is: what the configuration answers is taken out.
+    Rest(Raw),
+    /// The server is called again.
+    Again(Next),
+}
+
+/// A pair of eras.
+pub(super) trait Cell: Send {
+    /// What the server may ask during the exchange.
+    fn abilities(&self, caller: &Caller) -> Abilities;
+
+    /// Why a request is not sent at all.
+    fn refuses(&self, _request: &ClientRequest) -> Option<RpcError> {
+        None
+    }
+
+    /// The params as such a server gets them.
+    fn params(&self, _request: &ClientRequest, params: Spliced) -> Spliced {
+        params
+    }
+
+    /// The request was sent.
+    fn sent(
+        &self,
+        _caller: &Caller,
+        _upstream: &Upstream,
+        _ready: &Ready,
+    ) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
+    /// What a result may be besides complete.
+    fn input(&self) -> Input;
+
+    /// Answers a result that asks something.
+    fn asked(
+        &mut self,
+        asks: &Object,
+        caller: &Caller,
+        request: &ClientRequest,
+        clocks: &mut Clocks<'_, '_>,
+    ) -> impl Future<Output = Result<Answered, Stop>> + Send;
+
+    /// The request has its result.
+    fn done(&mut self, _caller: &Caller) {}
+}
+
+/// Both stateless: questions, states and tasks pass as they came, but for roots that the configuration has.
+pub(super) struct Modern<'a> {
+    tasks: bool,
+    roots: Option<&'a Roots>,
+    rounds: Rounds,
+}
+
+impl<'a> Modern<'a> {
+    pub(super) fn new(request: &ClientRequest, ready: &Ready, roots: Option<&'a Roots>) -> Self {
+        let declared = request.meta.client_capabilities.as_ref();
+        let takes_tasks = request.method == Method::ToolsCall && declared.is_some_and(declares_tasks);
+        Self { tasks: ready.tools.features.tasks && takes_tasks, roots, rounds: Rounds::default() }
+    }
+}
+
+impl Cell for Modern<'_> {
+    fn abilities(&self, _caller: &Caller) -> Abilities {
+        Abilities::NONE
+    }
+
+    fn input(&self) -> Input {
+        if self.tasks { Input::Task } else { Input::Relayed }
+    }
+
+    async fn asked(
+        &mut self,
+        asks: &Object,
+        _caller: &Caller,
+        request: &ClientRequest,
+        _clocks: &mut Clocks<'_, '_>,
+    ) -> Result<Answered, Stop> {
+        let Some(roots) = self.roots else { return Ok(Answered::PassOn) };
+        let given = request.params.get("inputResponses");
+        Ok(match self.rounds.configured(asks, roots, given.as_ref())? {
+            Configured::Nothing => Answered::PassOn,
+            Configured::Rest(rest) => Answered::Rest(rest),
+            Configured::Next(next) => Answered::Again(next),
+        })
+    }
+}
+
+/// Both with sessions: the server asks during the call, and so is the client asked.
+pub(super) struct Legacy;
+
+impl Cell for Legacy {
+    fn abilities(&self, caller: &Caller) -> Abilities {
+        caller.abilities()
+    }
+
+    /// Changed roots are told with the next call, because what the server asks then there is somebody to answer.
+    async fn sent(&self, caller: &Caller, upstream: &Upstream, ready: &Ready) {
+        if upstream.is_session() && caller.session.take_roots_changed(upstream) {
+            Box::pin(ready.link.notify(&Method::RootsListChanged, None)).await;
+        }
+    }
+
+    fn input(&self) -> Input {
+        Input::Refused
+    }
+
+    async fn asked(
+        &mut self,
+        _asks: &Object,
+        _caller: &Caller,
+        _request: &ClientRequest,
+        _clocks: &mut Clocks<'_, '_>,
+    ) -> Result<Answered, Stop> {
+        Ok(Answered::PassOn)
+    }
+}
+
+/// A legacy client of a modern server: the server asks by its result, and the client is asked during its call.
+pub(super) struct InRounds<'a> {
+    pub(super) roots: Option<&'a Roots>,
+    /// How long the client has for an answer.
+    pub(super) patience: Duration,
+    pub(super) rounds: Rounds,
+}
+
+impl Cell for InRounds<'_> {
+    fn abilities(&self, _caller: &Caller) -> Abilities {
+        Abilities::NONE
+    }
+
+    fn input(&self) -> Input {
+        Input::Relayed
+    }
+
+    async fn asked(
+        &mut self,
+        asks: &Object,
+        caller: &Caller,
+        _request: &ClientRequest,
+        clocks: &mut Clocks<'_, '_>,
+    ) -> Result<Answered, Stop> {
+        // The server waits for nothing meanwhile.
+        let round = Box::pin(self.rounds.answer(asks, caller, self.roots, self.patience));
+        clocks.stand_still(round).await.map(Answered::Again)
+    }
+
+    fn done(&mut self, caller: &Caller) {
+        self.rounds.done(caller);
+    }
+}
+
+/// A modern client of a legacy server: the server asks during the call, and the client by its result.
+pub(super) struct Parking;
+
+impl Cell for Parking {
+    /// What its client did not declare ends the call, so it must be heard.
+    fn abilities(&self, caller: &Caller) -> Abilities {
+        caller.abilities().hearing_all()
+    }
+
+    /// No server of this era gave a state away, and whatever we gave was taken up before.
+    fn refuses(&self, request: &ClientRequest) -> Option<RpcError> {
+        request.params.get("requestState").map(|_| not_valid())
+    }
+
+    /// Without answers: the server never asked.
+    fn params(&self, request: &ClientRequest, params: Spliced) -> Spliced {
+        if request.params.get("inputResponses").is_none() {
+            return params;
+        }
+        let Ok(object) = Object::parse(&params.to_raw()) else { return params };
+        let mut edit = object.edit();
+        edit.remove("inputResponses");
+        edit.finish()
+    }
+
+    fn input(&self) -> Input {
+        Input::Refused
+    }
+
+    async fn asked(
+        &mut self,
+        _asks: &Object,
+        _caller: &Caller,
+        _request: &ClientRequest,
+        _clocks: &mut Clocks<'_, '_>,
+    ) -> Result<Answered, Stop> {
+        Ok(Answered::PassOn)
+    }
+}

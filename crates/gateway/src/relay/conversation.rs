@@ -1,0 +1,311 @@
+//! One conversation with a server about a request: it is sent, events come, and the answer is the last of them.
+
+use std::time::Duration;
+
+use bridgehead_upstream::{Event, Exchange, LinkError, Mirror, Purpose, Ready, Upstream};
+use bridgehead_wire::{Code, Era, Level, Method, Raw, Revision, RpcError, code, notification};
+use bytes::BytesMut;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::cell::{Answered, Cell, InRounds, Legacy, Modern, Parking};
+use super::queue::QueueSlot;
+use super::request::{MOST_SENDS, Outcome, RelayedRequest, read, restart_own};
+use super::rewrite::{Hop, log_for, params_for, progress_for, takes_levels};
+use crate::dialogue::questions::{Questions, undeclared};
+use crate::dialogue::rounds::{Next, Rounds, visit};
+use crate::error::CallError;
+
+/// How long a server may take to be told which log lines are wanted.
+const LEVEL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a call may still take, and its place in the queue.
+pub(super) struct Clocks<'c, 'q> {
+    /// When it must have ended.
+    pub(super) last: &'c mut Instant,
+    pub(super) slot: &'c mut QueueSlot<'q>,
+}
+
+impl Clocks<'_, '_> {
+    /// PIPE-9: no clock of the call runs while its client is asked, and others may have its place.
+    pub(super) async fn stand_still<T>(&mut self, asking: impl Future<Output = T>) -> T {
+        let began = Instant::now();
+        self.slot.pause();
+        let answer = asking.await;
+        self.slot.go_on();
+        *self.last += began.elapsed();
+        answer
+    }
+}
+
+/// Who talks about what.
+pub(super) struct Conversation<'c, 'q> {
+    pub(super) relayed: &'c RelayedRequest<'c>,
+    pub(super) upstream: &'c Upstream,
+    pub(super) ready: &'c Ready,
+    pub(super) clocks: Clocks<'c, 'q>,
+    pub(super) progress: &'c mut Progress,
+}
+
+impl Conversation<'_, '_> {
+    /// Sends the request and waits for its answer, as the eras of the two sides have it.
+    pub(super) async fn hold(&mut self) -> Result<Outcome, CallError> {
+        let (call, config) = (self.relayed.call, self.upstream.config());
+        let roots = config.roots.as_ref();
+        match (call.caller.era(), self.ready.peer.revision.era()) {
+            (Era::Modern, Era::Modern) => self.converse(Modern::new(call.request, self.ready, roots)).await,
+            (Era::Legacy, Era::Legacy) => self.converse(Legacy).await,
+            (Era::Modern, Era::Legacy) => self.converse(Parking).await,
+            (Era::Legacy, Era::Modern) => {
+                let patience = config.question_timeout;
+                self.converse(InRounds { roots, patience, rounds: Rounds::default() }).await
+            }
+        }
+    }
+
+    async fn converse(&mut self, mut cell: impl Cell) -> Result<Outcome, CallError> {
+        let Self { relayed, upstream, ready, .. } = *self;
+        let (caller, request) = (relayed.call.caller, relayed.call.request);
+        if let Some(refusal) = cell.refuses(request) {
+            return Ok(Outcome::Relayed(refusal));
+        }
+        let level = relayed.call.progress.as_ref().and_then(|_| caller.log_level(request));
+        if let Some(level) = level.filter(|_| takes_levels(ready.peer.revision.era(), ready.tools.features)) {
+            // Answered late or not at all it only costs lines.
+            let _ = tokio::time::timeout(LEVEL_TIMEOUT, Box::pin(ready.link.want_level(level))).await;
+        }
+        let patience = upstream.config().question_timeout;
+        let mut questions = Questions::default();
+        let mut visits = 0;
+        let mut exchange = self.begin(&cell, level, None).await;
+        cell.sent(caller, upstream, ready).await;
+        loop {
+            let event = if questions.is_open() {
+                let Some(event) = self.clocks.stand_still(questions.next(&mut exchange)).await else {
+                    continue;
+                };
+                event
+            } else {
+                let deadline = (*self.clocks.last).min(Instant::now() + upstream.config().request_timeout);
+                match tokio::time::timeout_at(deadline, exchange.next()).await {
+                    Ok(event) => event,
+                    Err(_) => return Err(self.timed_out()),
+                }
+            };
+            match event {
+                Event::Progress(params) => self.progress.forward(relayed, &params),
+                Event::Log(params) => self.log(level, &params),
+                Event::Acknowledged => {}
+                Event::Asked(asked) if !caller.abilities().covers(&asked.method, asked.params.as_ref()) => {
+                    return Ok(Outcome::Relayed(undeclared(&asked.method, asked.params.as_ref())));
+                }
+                Event::Asked(asked) => questions.put(&asked, caller, &mut exchange, patience),
+                Event::Withdrawn(id) => questions.withdraw(&id),
+                Event::Answer(Ok(result)) => match self.answered(&mut cell, result).await? {
+                    Step::Done(outcome) => return Ok(outcome),
+                    Step::Again(next) => exchange = self.begin(&cell, level, next.as_ref()).await,
+                },
+                Event::Answer(Err(error)) => match self.refused(error, &mut visits, patience).await? {
+                    Step::Done(outcome) => return Ok(outcome),
+                    Step::Again(next) => exchange = self.begin(&cell, level, next.as_ref()).await,
+                },
+                Event::Lost(lost) => return Err(self.lost(lost, exchange.was_sent())),
+            }
+        }
+    }
+
+    /// Sends the request, or sends it again with what a round adds.
+    async fn begin(&self, cell: &impl Cell, level: Option<Level>, next: Option<&Next>) -> Exchange {
+        let Self { relayed, upstream, ready, .. } = self;
+        let RelayedRequest { call, target } = relayed;
+        let mut exchange = ready.link.open_for(Purpose::Ordinary, cell.abilities(call.caller));
+        if level.is_some() {
+            exchange.want_logs();
+        }
+        let wants_progress = call.progress.is_some() && call.request.meta.progress_token.is_some();
+        let hop = Hop {
+            caller: call.caller,
+            server: ready.peer.revision.era(),
+            progress_token: wants_progress.then(|| exchange.id()),
+            correlation: call.correlation,
+            trace: call.trace,
+            log_level: level,
+            tasks: ready.tools.features.tasks,
+            roots: upstream.config().roots.is_some(),
+        };
+        let params = params_for(&call.request.params, &call.request.meta, target.rewrite.as_ref(), hop);
+        let params = match next {
+            Some(next) => next.params(&params),
+            None => cell.params(call.request, params),
+        };
+        let mirror =
+            Mirror { name: Some(target.own), parameters: target.headers, params: Some(&call.request.params) };
+        exchange.send_mirrored(&call.request.method, &params, mirror).await;
+        exchange
+    }
+
+    /// What becomes of a result.
+    async fn answered(&mut self, cell: &mut impl Cell, result: Raw) -> Result<Step, CallError> {
+        let relayed = self.relayed;
+        let server = self.upstream.name();
+        let outcome = read(result, cell.input()).map_err(|error| CallError {
+            message: format!("server `{server}`: {}", error.message),
+            ..error
+        })?;
+        let asks = match &outcome {
+            Outcome::Result(_, reply) => reply.asks(),
+            _ => None,
+        };
+        let Some(asks) = asks else {
+            cell.done(relayed.call.caller);
+            return Ok(Step::Done(outcome));
+        };
+        match cell.asked(asks, relayed.call.caller, relayed.call.request, &mut self.clocks).await {
+            Ok(Answered::PassOn) => Ok(Step::Done(outcome)),
+            Ok(Answered::Rest(rest)) => read(rest, cell.input()).map(Step::Done),
+            Ok(Answered::Again(next)) => {
+                if let Some(pause) = next.pause {
+                    tokio::time::sleep(pause).await;
+                }
+                Ok(Step::Again(Some(next)))
+            }
+            Err(stop) => relayed.stopped(server.as_ref(), stop).map(Step::Done),
+        }
+    }
+
+    /// What becomes of an error of the server.
+    async fn refused(
+        &mut self,
+        error: RpcError,
+        visits: &mut usize,
+        patience: Duration,
+    ) -> Result<Step, CallError> {
+        let caller = self.relayed.call.caller;
+        match error.code() {
+            // These two are about our own request to the server; a client would take them for its own.
+            code::HEADER_MISMATCH | code::UNSUPPORTED_PROTOCOL_VERSION => {
+                let server = self.upstream.name();
+                let message = format!("server `{server}` refused the gateway's request: {}", error.message());
+                Err(CallError::new(Code::ProviderUnavailable, message))
+            }
+            // The server has not run it: the user has to go somewhere first.
+            code::URL_ELICITATION_REQUIRED if caller.revision != Revision::V2025_11_25 => {
+                *visits += 1;
+                let agreed = match caller.era() {
+                    Era::Modern if *visits <= MOST_SENDS => {
+                        self.clocks.stand_still(Box::pin(visit(&error, caller, patience))).await
+                    }
+                    _ => Ok(false),
+                };
+                match agreed {
+                    Ok(true) => Ok(Step::Again(None)),
+                    Ok(false) => self.relayed.in_words(&error.message(), error.data()).map(Step::Done),
+                    Err(error) => Ok(Step::Done(Outcome::Relayed(error))),
+                }
+            }
+            // A code that earlier revisions do not have; the words and the data still tell what was missing.
+            code::MISSING_CLIENT_CAPABILITY if caller.era() == Era::Legacy => {
+                let data = error.data().and_then(|data| data.decode().ok()).unwrap_or(Value::Null);
+                let told = RpcError::with_data(code::INVALID_PARAMS, &error.message(), &data);
+                Ok(Step::Done(Outcome::Relayed(told)))
+            }
+            _ => Ok(Step::Done(Outcome::Relayed(error))),
+        }
+    }
+
+    /// Leaving drops the exchange, which tells the server; whether it is well is looked into, unless only this client
+    /// would miss what it does now.
+    fn timed_out(&self) -> CallError {
+        if !restart_own(self.upstream) {
+            self.upstream.suspect();
+        }
+        let (server, target) = (self.upstream.name(), &self.relayed.target);
+        let message = format!(
+            "server `{server}` did not answer {kind} `{}` in time ({kind} failed: timeout)",
+            target.own,
+            kind = target.kind,
+        );
+        CallError::new(Code::ProviderTimeout, message).after_sending()
+    }
+
+    /// How a request ends whose exchange has no answer any more.
+    fn lost(&self, lost: LinkError, was_sent: bool) -> CallError {
+        let server = self.upstream.name();
+        let error = match lost {
+            LinkError::TooLarge { .. } | LinkError::Unusable(_) => {
+                let message = format!("server `{server}`: {lost}");
+                return CallError::new(Code::ProviderInvalidOutput, message).after_sending();
+            }
+            LinkError::Refused { reason, .. } => {
+                // Whether it turns everybody away is looked into.
+                self.upstream.suspect();
+                let message = format!("server `{server}` did not take the call: {reason}");
+                CallError::new(Code::ProviderUnavailable, message)
+            }
+            LinkError::Closed(_) | LinkError::Crashed(_) => {
+                let message = format!("server `{server}` was lost during the call: {lost}");
+                let error = CallError::new(Code::ProviderCrashed, message);
+                match lost {
+                    LinkError::Crashed(crash) => error.with_details(&json!({
+                        "reason": crash.reason.as_str(),
+                        "status": crash.status,
+                        "stderr": crash.stderr,
+                        "killed": crash.killed,
+                    })),
+                    _ => error,
+                }
+            }
+        };
+        if was_sent { error.after_sending() } else { error }
+    }
+
+    /// Tells the client a log line of its request.
+    fn log(&self, wanted: Option<Level>, params: &Raw) {
+        // Where names are the server's own there is only one.
+        let several = self.relayed.target.rewrite.is_some();
+        let (Some(sink), Some(wanted)) = (&self.relayed.call.progress, wanted) else { return };
+        let server = self.upstream.name();
+        let Some((level, params)) = log_for(params, several.then_some(server.as_ref())) else { return };
+        if level >= wanted {
+            let mut out = BytesMut::new();
+            notification(&mut out, Method::LogMessage.as_str(), Some(&params.into()));
+            sink.send(out.freeze());
+        }
+    }
+}
+
+/// What comes after an answer.
+enum Step {
+    Done(Outcome),
+    /// The request is sent again, with what a round adds.
+    Again(Option<Next>),
+}
+
+/// What the client has been told of a call's progress. A call that is sent again begins anew; its client must not see it
+/// go backwards.
+#[derive(Default)]
+pub(super) struct Progress {
+    last: Option<f64>,
+}
+
+impl Progress {
+    fn forward(&mut self, relayed: &RelayedRequest<'_>, params: &Raw) {
+        #[derive(serde::Deserialize)]
+        struct Reached {
+            progress: f64,
+        }
+        let call = relayed.call;
+        let (Some(sink), Some(first)) = (&call.progress, &call.request.meta.progress_token) else { return };
+        let Some(token) = sink.token(first) else { return };
+        let Ok(Reached { progress }) = params.decode() else { return };
+        if self.last.is_some_and(|last| progress <= last) {
+            return;
+        }
+        self.last = Some(progress);
+        let told = progress_for(params, &token, call.caller.revision).is_some_and(|told| sink.send(told));
+        if !told {
+            debug!(correlationId = %call.correlation, "the client does not read its progress; one was dropped");
+        }
+    }
+}
