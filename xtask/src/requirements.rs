@@ -242,17 +242,15 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("HOUR", 9, "a command with arguments in it is told that they belong in `args`"),
     kept("HOUR", 10, "the endpoint that is printed works, and `allowed_origins` works in a browser"),
     kept("HOUR", 11, "hints survive redaction, JSON logs are only JSON, and errors point to what a user has"),
-    later(
+    kept(
         "GATE",
         1,
         "every request of every surface passes one function, and what a stage means is a property of its subject",
-        GATE,
     ),
-    later(
+    kept(
         "GATE",
         2,
         "prompts, reads, subscriptions and task changes are recorded as calls are; `audit.methods` adds the rest",
-        GATE,
     ),
     later(
         "GATE",
@@ -279,11 +277,10 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "credentials of a remote server are asked for with each request and told of a refusal",
         GATE,
     ),
-    later(
+    kept(
         "GATE",
         8,
         "each pair of eras is a strategy of its own, and the compiler checks that every method is decided on",
-        GATE,
     ),
     later(
         "WORD",

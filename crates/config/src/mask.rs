@@ -124,7 +124,7 @@ fn mask_place(node: &Node, place: KeyTable, ranges: &mut Vec<Span>) {
                     named.iter().for_each(|entry| mask_place(&entry.node, inner, ranges));
                 }
                 (ValueKind::Map | ValueKind::Table(_) | ValueKind::Tables(_), _) => {
-                    mask_leaves(&entry.node, ranges)
+                    mask_leaves(&entry.node, ranges);
                 }
                 _ if key.name == "proxy" => mask_leaves(&entry.node, ranges),
                 _ if key.name == "token_env" => mask_unless_variable(&entry.node, ranges),

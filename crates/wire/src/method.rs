@@ -266,6 +266,63 @@ mod tests {
         assert_eq!(Method::from("tools/call"), Method::ToolsCall);
     }
 
+    /// GATE-8: a method is a request, a question, a note or unknown, and of one or both eras.
+    #[test]
+    fn every_method_has_one_role() {
+        #[track_caller]
+        fn check(name: &str, roles: [bool; 3], (legacy, modern): (bool, bool), recording: Recording) {
+            let method = Method::from(name);
+            let found = [method.of_client().is_some(), method.of_server().is_some(), method.note().is_some()];
+            assert_eq!(found, roles, "{name}");
+            let eras = method.eras();
+            assert_eq!((eras.has(Era::Legacy), eras.has(Era::Modern)), (legacy, modern), "{name}");
+            assert_eq!(method.recording(), recording, "{name}");
+            assert_eq!(method.known(), roles.contains(&true).then_some(name));
+        }
+        let (request, question, note) = ([true, false, false], [false, true, false], [false, false, true]);
+        let (both, old, new) = ((true, true), (true, false), (false, true));
+        check("initialize", request, old, Recording::Never);
+        check("ping", request, old, Recording::Never);
+        check("server/discover", request, new, Recording::Never);
+        for recorded in ["tools/call", "prompts/get", "resources/read"] {
+            check(recorded, request, both, Recording::Always);
+        }
+        for list in ["tools/list", "prompts/list", "resources/list", "resources/templates/list"] {
+            check(list, request, both, Recording::OnDemand);
+        }
+        check("completion/complete", request, both, Recording::OnDemand);
+        check("logging/setLevel", request, old, Recording::OnDemand);
+        check("resources/subscribe", request, old, Recording::Always);
+        check("resources/unsubscribe", request, old, Recording::OnDemand);
+        check("subscriptions/listen", request, new, Recording::Always);
+        check("tasks/get", request, new, Recording::OnDemand);
+        check("tasks/update", request, new, Recording::Always);
+        check("tasks/cancel", request, new, Recording::Always);
+        check("elicitation/create", question, both, Recording::Never);
+        check("notifications/initialized", note, old, Recording::Never);
+        check("notifications/progress", note, both, Recording::Never);
+        check("notifications/tasks", note, new, Recording::Never);
+        check("something/else", [false; 3], both, Recording::Never);
+    }
+
+    /// The member that names what a request is about is the one that the protocol mirrors in a header.
+    #[test]
+    fn what_a_request_is_named_by() {
+        for (method, member) in [
+            (Method::ToolsCall, Some("name")),
+            (Method::PromptsGet, Some("name")),
+            (Method::ResourcesRead, Some("uri")),
+            (Method::TasksGet, Some("taskId")),
+            (Method::TasksUpdate, Some("taskId")),
+            (Method::TasksCancel, Some("taskId")),
+            (Method::Subscribe, None),
+            (Method::ToolsList, None),
+            (Method::RootsList, None),
+        ] {
+            assert_eq!(method.named_by(), member, "{method}");
+        }
+    }
+
     #[test]
     fn every_method_knows_its_members() {
         assert!(Method::ToolsCall.params().contains(&"arguments"));

@@ -207,3 +207,48 @@ impl Cell for Parking {
         Ok(Answered::PassOn)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_wire::{RequestMeta, Revision};
+
+    use super::*;
+    use crate::caller::{Principal, Transport};
+    use crate::life::session::Session;
+
+    /// GATE-8, ERA-1: what each pair of eras lets a server ask and answer, which requests it refuses, and what it takes out
+    /// of them.
+    #[test]
+    fn each_pair_of_eras_has_its_own_way() {
+        #[track_caller]
+        fn check(cell: &impl Cell, abilities: Abilities, input: Input, parks: bool) {
+            let caller = Caller {
+                principal: Principal::local(),
+                revision: Revision::MODERN,
+                transport: Transport::Memory,
+                session: Session::new(),
+                questioner: None,
+            };
+            assert_eq!(cell.abilities(&caller), abilities);
+            assert_eq!(cell.input(), input);
+            let request = |text: &'static str| {
+                let params = Object::parse(&Raw::literal(text)).unwrap();
+                let meta = RequestMeta::read(Some(&params)).unwrap();
+                ClientRequest { method: Method::ToolsCall, params, meta, id: None }
+            };
+            assert!(cell.refuses(&request("{}")).is_none());
+            assert_eq!(cell.refuses(&request(r#"{"requestState":"s"}"#)).is_some(), parks);
+            let text = r#"{"name":"t","inputResponses":{}}"#;
+            let sent = cell.params(&request(text), Raw::literal(text).into()).to_raw();
+            let expected = if parks { r#"{"name":"t"}"# } else { text };
+            assert_eq!(sent.as_str(), expected);
+        }
+        let modern = |tasks| Modern { tasks, roots: None, rounds: Rounds::default() };
+        check(&modern(false), Abilities::NONE, Input::Relayed, false);
+        check(&modern(true), Abilities::NONE, Input::Task, false);
+        check(&Legacy, Abilities::NONE, Input::Refused, false);
+        let in_rounds = InRounds { roots: None, patience: Duration::ZERO, rounds: Rounds::default() };
+        check(&in_rounds, Abilities::NONE, Input::Relayed, false);
+        check(&Parking, Abilities::NONE.hearing_all(), Input::Refused, true);
+    }
+}
