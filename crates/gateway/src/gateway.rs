@@ -35,7 +35,7 @@ use crate::dialogue::questioner::Questioner;
 use crate::dialogue::seal::{Seal, SealedFor};
 use crate::error::CallError;
 use crate::feeds::Feeds;
-use crate::gate::{Call, Cancels, Counters, Gate, Subject, places};
+use crate::gate::{Call, Cancels, Counters, Gate, Limits, Subject, places};
 use crate::life::Run;
 use crate::life::status::About;
 use crate::logger::Logger;
@@ -197,7 +197,7 @@ impl Gateway {
             also_recorded,
             server_info,
             uris: settings.resource_uris,
-            limits: (settings.request_timeout, settings.max_total),
+            limits: Limits { silent: settings.request_timeout, total: settings.max_total },
             apart: places(),
             debug_errors: settings.debug_errors || settings.mode == Mode::Test,
             counters: Arc::new(Counters::default()),

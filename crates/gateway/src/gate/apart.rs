@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bridgehead_wire::Code;
 use tokio::sync::Semaphore;
 
-use super::{Call, Gate, Subject};
+use super::{Call, Gate, Limits};
 use crate::error::CallError;
 
 /// How much of it runs at once, whatever the machine has.
@@ -25,19 +25,17 @@ fn share(threads: usize) -> usize {
 impl Gate {
     /// Runs `work` apart. Whoever waits for a place does so on the clocks of the call. A call that is dropped leaves
     /// its work to its end, which still counts.
-    pub(crate) async fn apart<S: Subject, T: Send + 'static>(
+    pub(crate) async fn apart<T: Send + 'static>(
         &self,
         call: &Call<'_>,
-        subject: &S,
+        (tool, limits): (&str, Limits),
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CallError> {
-        let waiting =
-            tokio::time::timeout_at(self.patience(call, subject), Arc::clone(&self.apart).acquire_owned());
+        let waiting = tokio::time::timeout_at(limits.patience(call), Arc::clone(&self.apart).acquire_owned());
         // A semaphore that is never closed gives a permit.
         let Ok(Ok(place)) = waiting.await else {
             let message = format!(
-                "tool `{}`: a large check against its schema had to wait for others for too long; try again later",
-                subject.name()
+                "tool `{tool}`: a large check against its schema had to wait for others for too long; try again later"
             );
             return Err(CallError::new(Code::ProviderUnavailable, message));
         };

@@ -7,7 +7,7 @@ use bridgehead_wire::Code;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
-use super::{Call, CallRecord, Gate, Subject};
+use super::{Call, CallRecord, Gate, Limits, Subject};
 use crate::error::CallError;
 use crate::relay::queue::Wait;
 
@@ -19,15 +19,14 @@ pub(super) async fn enter<'s, S: Subject>(
     subject: &'s S,
     record: &mut CallRecord,
 ) -> Result<Option<MutexGuard<'s, ()>>, CallError> {
-    let Some(lock) = subject.lock() else { return Ok(None) };
+    let Some((lock, limits)) = subject.lock(gate) else { return Ok(None) };
     // Free only if nobody waits: it goes from hand to hand.
     if let Ok(held) = lock.try_lock() {
         return Ok(Some(held));
     }
     let _waiting = Wait::new(Instant::now(), |queued| record.waited(queued));
     // In a box: the timer would make the future of every call larger.
-    let patience = gate.patience(call, subject);
-    match Box::pin(tokio::time::timeout_at(patience, lock.lock())).await {
+    match Box::pin(tokio::time::timeout_at(limits.patience(call), lock.lock())).await {
         Ok(held) => Ok(Some(held)),
         Err(_) => {
             let message = format!(
@@ -40,11 +39,10 @@ pub(super) async fn enter<'s, S: Subject>(
     }
 }
 
-impl Gate {
+impl Limits {
     /// Until when a call waits for whatever comes before it is sent: silent for as long as it may be, and never past
     /// its end.
-    pub(super) fn patience<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Instant {
-        let (silent, total) = subject.limits(self);
-        (Instant::now() + silent).min(call.began + total)
+    pub(super) fn patience(self, call: &Call<'_>) -> Instant {
+        (Instant::now() + self.silent).min(call.began + self.total)
     }
 }

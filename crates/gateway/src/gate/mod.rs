@@ -66,8 +66,8 @@ pub(crate) struct Gate {
     pub(crate) server_info: Raw,
     /// How resources are addressed in results.
     pub(crate) uris: ResourceUris,
-    /// How long a call without a server may be silent, and how long it may take altogether.
-    pub(crate) limits: (Duration, Duration),
+    /// The limits of a call without a server.
+    pub(crate) limits: Limits,
     /// The places for work that would hold up a thread that serves.
     pub(crate) apart: Arc<Semaphore>,
     /// Whether errors may show what happened inside.
@@ -78,6 +78,13 @@ pub(crate) struct Gate {
     pub(crate) bus: Bus,
     /// Where failures of the record are told of.
     pub(crate) logger: Logger,
+}
+
+/// How long a call may be silent, and how long it may take altogether.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) silent: Duration,
+    pub(crate) total: Duration,
 }
 
 /// What has been counted since the start.

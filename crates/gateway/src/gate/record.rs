@@ -342,6 +342,7 @@ mod tests {
         check(&result(r#"{"content":[]}"#), false, r#"false {"content":[]}"#);
         check(&result(r#"{"content":[],"isError":true}"#), true, r#"true {"content":[],"isError":true}"#);
         let relayed = RpcError::with_data(-7, "no", &serde_json::json!([1]));
+        check(&Outcome::Prepared(Raw::literal("{}").into()), false, "false {}");
         check(&Outcome::Relayed(relayed), true, r#"-7 no Some("[1]")"#);
         let failed = CallError::new(Code::ProviderTimeout, "late");
         check(&Outcome::Failed(failed), true, "PROVIDER_TIMEOUT late None");

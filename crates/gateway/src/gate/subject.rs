@@ -1,11 +1,10 @@
 //! What a request is about, as the stages of the gate see it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Call, CallRecord, Gate};
+use super::{Call, CallRecord, Gate, Limits};
 use crate::catalog::ToolLock;
 use crate::relay::request::Outcome;
 
@@ -23,14 +22,9 @@ pub(crate) trait Subject: Sync {
     /// What the client said besides the name, as the record keeps it: a JSON text.
     fn arguments(&self) -> Bytes;
 
-    /// Set where requests take turns.
-    fn lock(&self) -> Option<&ToolLock> {
+    /// Set where requests take turns: the lock, and how long they wait for it at the most.
+    fn lock(&self, _gate: &Gate) -> Option<(&ToolLock, Limits)> {
         None
-    }
-
-    /// How long a request may be silent, and how long it may take altogether.
-    fn limits(&self, gate: &Gate) -> (Duration, Duration) {
-        gate.limits
     }
 
     /// Whether the request may go on, or how it ends without.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_audit::{CorrelationId, Era, Outcome};
+use bridgehead_gateway::events::Delivery;
 use bridgehead_gateway::{Caller, ClientRequest, NativeTool, Principal, Session, Transport};
 use bridgehead_testkit::{Behaviour, FakeClock, Mock};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError, Spliced};
@@ -295,5 +296,52 @@ async fn a_subscription_is_recorded_while_it_lasts() {
     ask(&other, "resources/subscribe").await;
     assert_eq!(count(), (4, 3));
     // The end of the fixture stops the gateway, and finds every enter with its exit.
+    fixture.end().await;
+}
+
+/// GATE-2, BUS-1: what is recorded is told on the bus, with its method and what it is about.
+#[tokio::test]
+async fn a_prompt_is_told_on_the_bus() {
+    let fixture = Fixture::start(&[("m", everything())], |_| ());
+    fixture.gateway.settled().await;
+    let mut told = fixture.gateway.events().subscribe(16);
+    ask_as(&fixture, &Session::new(), "prompts/get", r#"{"name":"plan"}"#).await.unwrap();
+    ask_as(&fixture, &Session::new(), "prompts/get", r#"{"name":"other"}"#).await.unwrap_err();
+    let mut next = async || match told.next().await {
+        Some(Delivery::Event(event)) => serde_json::to_value(&*event).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let completed = next().await;
+    assert_eq!(
+        (&completed["topic"], &completed["method"], &completed["subject"], &completed["server"]),
+        (&json!("provider.mcp.request.completed"), &json!("prompts/get"), &json!("plan"), &json!("m"))
+    );
+    let failed = next().await;
+    assert_eq!(
+        (&failed["topic"], &failed["subject"], &failed["code"], &failed["retryable"]),
+        (
+            &json!("provider.mcp.request.failed"),
+            &json!("other"),
+            &json!("PROVIDER_TOOL_UNKNOWN"),
+            &json!(false)
+        )
+    );
+    fixture.end().await;
+}
+
+/// GATE-2: a call without a name is about nothing and leaves nothing, and neither does a refusal of what is never recorded.
+#[tokio::test]
+async fn what_is_about_nothing_is_not_recorded() {
+    let fixture = Fixture::start(&[("m", everything())], |_| ());
+    fixture.gateway.settled().await;
+    for (method, params) in [
+        ("tools/call", r#"{"arguments":{}}"#),
+        ("server/discover", r#"{"_Meta":{}}"#),
+        ("ping", r#"{"_Meta":{}}"#),
+    ] {
+        let refused = ask_as(&fixture, &Session::new(), method, params).await.unwrap_err();
+        assert_eq!(refused.code(), -32602, "{method}");
+    }
+    assert!(fixture.recorder.enters().is_empty() && fixture.recorder.exits().is_empty());
     fixture.end().await;
 }

@@ -6,7 +6,6 @@ mod validate;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bridgehead_wire::{Raw, RpcError, Shape, Spliced, code};
 use bytes::Bytes;
@@ -14,10 +13,11 @@ use serde_json::{Value, json};
 use tracing::Instrument;
 use tracing::field::Empty;
 
+use super::Keep;
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::{Route, Target, ToolLock};
 use crate::error::CallError;
-use crate::gate::{Call, CallRecord, Gate, Subject};
+use crate::gate::{Call, CallRecord, Gate, Limits, Subject};
 use crate::gateway::Gateway;
 use crate::relay::request::Outcome;
 use crate::relay::rewrite::{Input, Reply};
@@ -79,9 +79,6 @@ impl CalledTool {
     fn answer(&self, gate: &Gate, call: &Call<'_>, outcome: Outcome) -> Result<Spliced, RpcError> {
         let revision = call.caller.revision;
         match outcome {
-            Outcome::Result(_, result) => Ok(result.finish(revision, &gate.server_info, call.correlation)),
-            Outcome::Prepared(result) => Ok(result),
-            Outcome::Relayed(error) => Err(error),
             Outcome::Failed(error) => match error.code.shape() {
                 Shape::Rpc(code) => {
                     let server = self.routed_server().map(|server| &**server);
@@ -95,6 +92,17 @@ impl CalledTool {
                     Ok(marked.unwrap_or_else(|_| result.into()))
                 }
             },
+            outcome => gate.tell(call, ("tool", &self.name), outcome, Keep::Never),
+        }
+    }
+
+    fn limits(&self, gate: &Gate) -> Limits {
+        match self.route.as_ref().map(|route| &route.target) {
+            Ok(Target::Upstream { upstream, .. }) => {
+                let limits = upstream.config();
+                Limits { silent: limits.request_timeout, total: limits.max_total }
+            }
+            _ => gate.limits,
         }
     }
 
@@ -123,18 +131,9 @@ impl Subject for CalledTool {
         self.arguments.bytes().clone()
     }
 
-    fn lock(&self) -> Option<&ToolLock> {
-        self.route.as_ref().ok().and_then(|route| route.lock.as_ref())
-    }
-
-    fn limits(&self, gate: &Gate) -> (Duration, Duration) {
-        match self.route.as_ref().map(|route| &route.target) {
-            Ok(Target::Upstream { upstream, .. }) => {
-                let limits = upstream.config();
-                (limits.request_timeout, limits.max_total)
-            }
-            _ => gate.limits,
-        }
+    fn lock(&self, gate: &Gate) -> Option<(&ToolLock, Limits)> {
+        let lock = self.route.as_ref().ok()?.lock.as_ref()?;
+        Some((lock, self.limits(gate)))
     }
 
     async fn check(&self, gate: &Gate, call: &Call<'_>) -> Result<Self::Checked, Outcome> {

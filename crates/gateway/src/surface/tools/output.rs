@@ -44,6 +44,8 @@ async fn check_apart(
     tool: Arc<Tool>,
     result: Object,
 ) -> Result<(), String> {
-    let checked = gate.apart(call, called, move || tool.check_output(&result, Effort::Full)).await;
+    let checked = gate
+        .apart(call, (&called.name, called.limits(gate)), move || tool.check_output(&result, Effort::Full))
+        .await;
     checked.map_err(|error| error.message)?.map_err(|error| error.to_string())
 }

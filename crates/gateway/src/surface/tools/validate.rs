@@ -59,7 +59,9 @@ async fn read_apart(
     route: &Arc<Route>,
 ) -> Result<Value, CallError> {
     let (checked, arguments) = (Arc::clone(route), called.arguments.clone());
-    let outcome = gate.apart(call, called, move || read(&checked, &arguments, Effort::Full)).await?;
+    let outcome = gate
+        .apart(call, (&called.name, called.limits(gate)), move || read(&checked, &arguments, Effort::Full))
+        .await?;
     outcome.map_err(|unfit| refuse(route, &json!(issues(unfit))))
 }
 
