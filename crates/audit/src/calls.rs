@@ -161,3 +161,23 @@ fn instance(path: &Path) -> String {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.split('.').next().unwrap_or_default().to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// GATE-2: a call names its tool, and any other request its method and what that is about.
+    #[test]
+    fn what_a_request_was_about() {
+        #[track_caller]
+        fn check(more: &str, expected: (&str, &str)) {
+            let text =
+                format!(r#"{{"seq":1,"kind":"enter","time":"t","correlationId":"c","tool":"say"{more}}}"#);
+            let first = serde_json::from_str(&text).unwrap();
+            let call = RecordedCall { segment: String::new(), first, exit: None };
+            assert_eq!((call.method(), call.subject()), expected);
+        }
+        check("", ("tools/call", "say"));
+        check(r#","method":"prompts/get","subject":"plan""#, ("prompts/get", "plan"));
+    }
+}
