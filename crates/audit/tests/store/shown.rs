@@ -1,4 +1,4 @@
-//! What values of the record show of themselves, and what is not there.
+//! How values of the record are printed, and what reading a missing file gives.
 
 use bridgehead_audit::{AuditSink, CorrelationId, Hash, NoopSink, Signer, read_checkpoints};
 

@@ -50,14 +50,16 @@ pub(super) trait Cell: Send {
     /// What a result may be besides complete.
     fn input(&self) -> Input;
 
-    /// Answers a result that asks something.
+    /// Answers a result that asks something. A legacy server has no such results.
     fn asked(
         &mut self,
-        asks: &Object,
-        caller: &Caller,
-        request: &ClientRequest,
-        clocks: &mut Clocks<'_, '_>,
-    ) -> impl Future<Output = Result<Answered, Stop>> + Send;
+        _asks: &Object,
+        _caller: &Caller,
+        _request: &ClientRequest,
+        _clocks: &mut Clocks<'_, '_>,
+    ) -> impl Future<Output = Result<Answered, Stop>> + Send {
+        std::future::ready(Ok(Answered::PassOn))
+    }
 
     /// The request has its result.
     fn done(&mut self, _caller: &Caller) {}
@@ -122,16 +124,6 @@ impl Cell for Legacy {
     fn input(&self) -> Input {
         Input::Refused
     }
-
-    async fn asked(
-        &mut self,
-        _asks: &Object,
-        _caller: &Caller,
-        _request: &ClientRequest,
-        _clocks: &mut Clocks<'_, '_>,
-    ) -> Result<Answered, Stop> {
-        Ok(Answered::PassOn)
-    }
 }
 
 /// A legacy client of a modern server: the server asks by its result, and the client is asked during its call.
@@ -195,16 +187,6 @@ impl Cell for Parking {
 
     fn input(&self) -> Input {
         Input::Refused
-    }
-
-    async fn asked(
-        &mut self,
-        _asks: &Object,
-        _caller: &Caller,
-        _request: &ClientRequest,
-        _clocks: &mut Clocks<'_, '_>,
-    ) -> Result<Answered, Stop> {
-        Ok(Answered::PassOn)
     }
 }
 
