@@ -21,6 +21,7 @@ const CRATES: &[(&str, f64)] = &[
     ("schema", 85.0),
     ("config", 85.0),
     ("audit", 85.0),
+    ("call", 85.0),
     ("events", 85.0),
     ("lines", 85.0),
     ("process", 85.0),

@@ -508,11 +508,8 @@ mod tests {
     /// WIRE-2: what else may be known of a call stands in its enter, where it is known.
     #[test]
     fn an_enter_row_tells_what_is_known_of_the_call() {
-        let about = About {
-            method: Some("resources/read"),
-            subject: Some("file:///notes".into()),
-            client: Some("editor 1.2".into()),
-        };
+        let mut about = About::of(Some("resources/read"), "file:///notes".into());
+        about.client = Some("editor 1.2".into());
         let enter = Enter::new(Call { about, ..call() }, Bytes::from_static(b"{}"), true, at());
         let row: Row = serde_json::from_str(&whole(Keeping::default().enter(&enter), 1)).unwrap();
         assert_eq!(

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use bridgehead_audit::{Clock, CorrelationId};
+use bridgehead_call::{Clock, CorrelationId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use jiff::Timestamp;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 

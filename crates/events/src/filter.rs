@@ -36,7 +36,7 @@ fn begins_with(topic: &str, prefix: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bridgehead_audit::CorrelationId;
+    use bridgehead_call::CorrelationId;
 
     use super::*;
     use crate::Detail;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
-use bridgehead_audit::{Clock, CorrelationId};
+use bridgehead_call::{Clock, CorrelationId};
 use bridgehead_events::{Bus, Delivery, Detail, Event, Excerpt, Filter, Subscription};
 use bridgehead_testkit::FakeClock;
 use bridgehead_wire::Redactor;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_wire::{Abilities, Era, Id, Level, Method, Object, Raw, RequestMeta, Revision};
 use bytes::Bytes;
 use tokio::sync::mpsc;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_wire::{Code, Raw, Redactor, RpcError};
 use serde_json::{Value, json};
 

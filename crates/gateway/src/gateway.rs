@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bridgehead_audit::{AuditSink, Clock, NoopSink, SystemClock};
+use bridgehead_call::{AuditSink, Clock, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_events::Bus;
 use bridgehead_schema::HeaderParameter;

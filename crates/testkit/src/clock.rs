@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::Clock;
+use bridgehead_call::Clock;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 

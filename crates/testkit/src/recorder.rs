@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bridgehead_audit::{AuditError, AuditSink, CorrelationId, Enter, EnterFuture, Exit, Ticket};
+use bridgehead_call::{AuditError, AuditSink, CorrelationId, Enter, EnterFuture, Exit, Ticket};
 use parking_lot::Mutex;
 
 /// One event as the sink got it.
@@ -122,7 +122,7 @@ fn outcome(fail: &AtomicBool) -> Result<(), AuditError> {
 
 #[cfg(test)]
 mod tests {
-    use bridgehead_audit::{Call, Clock, Outcome};
+    use bridgehead_call::{Call, Clock, Outcome};
     use bytes::Bytes;
 
     use super::*;
@@ -134,9 +134,9 @@ mod tests {
             server: None,
             principal: "ada".into(),
             correlation: CorrelationId::mint(),
-            era: bridgehead_audit::Era::Modern,
+            era: bridgehead_call::Era::Modern,
             transport: "memory",
-            about: bridgehead_audit::About::default(),
+            about: bridgehead_call::About::default(),
         };
         Enter::new(call, Bytes::from_static(b"{}"), true, clock.now())
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::SystemClock;
+use bridgehead_call::SystemClock;
 use bridgehead_config::{GatewaySettings, Launch, Server, Stdio};
 use bridgehead_events::Bus;
 use bridgehead_wire::{Raw, Revision};

@@ -57,7 +57,7 @@ fn surroundings() -> Surroundings {
         changed: Arc::new(Notify::new()),
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),
-        bus: Bus::new(Arc::new(bridgehead_audit::SystemClock::default())),
+        bus: Bus::new(Arc::new(bridgehead_call::SystemClock::default())),
         records: bridgehead_upstream::ServerRecords::default(),
         shelf: None,
         policy: RestartPolicy::REGISTRY,

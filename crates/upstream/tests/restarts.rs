@@ -26,7 +26,7 @@ struct Watched {
 }
 
 fn watch(server: Server) -> Watched {
-    let bus = Bus::new(Arc::new(bridgehead_audit::SystemClock::default()));
+    let bus = Bus::new(Arc::new(bridgehead_call::SystemClock::default()));
     let told = bus.subscribe(1_024);
     let surroundings = Surroundings {
         environment: Arc::default(),

@@ -93,6 +93,7 @@ impl Group {
             ("crates/upstream/src/transport", Group::Rest),
             ("crates/upstream/", Group::Registry),
             ("crates/audit/", Group::Audit),
+            ("crates/call/", Group::Audit),
             ("crates/events/", Group::EventsAndConfig),
             ("crates/config/", Group::EventsAndConfig),
         ];
@@ -119,6 +120,7 @@ pub(super) const PACKAGES: &[&str] = &[
     "bridgehead-wire",
     "bridgehead-schema",
     "bridgehead-config",
+    "bridgehead-call",
     "bridgehead-audit",
     "bridgehead-events",
     "bridgehead-lines",

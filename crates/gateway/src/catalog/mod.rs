@@ -35,7 +35,7 @@ use crate::catalog::template::matches;
 use crate::relay::queue::{Queue, Queues};
 use crate::relay::uris::inward;
 
-/// A fair turn: whoever asks first goes first.
+/// The lock of a tool whose calls take turns: whoever asks first goes first.
 pub(crate) type ToolLock = Arc<tokio::sync::Mutex<()>>;
 
 /// A Rust tool with its schema compiled.
@@ -145,7 +145,7 @@ impl Catalog {
     }
 
     /// Merges the Rust tools and the offers, the offers first. `before` lends all that is still the same, the
-    /// turns that calls may be waiting for among it.
+    /// locks that calls may be waiting for among it.
     pub(crate) fn merge(
         shape: Shape,
         natives: &[Arc<Registered>],

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_config::Mode;
 use bridgehead_schema::Validator;
 use bridgehead_wire::{Code, Raw};

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_wire::{Abilities, Method, Object, Raw, RpcError, ServerMethod, Spliced, code, key};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use parking_lot::Mutex;
 
 use crate::life::CancelReason;

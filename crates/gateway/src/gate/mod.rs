@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use bridgehead_audit::{AuditSink, Clock, CorrelationId};
+use bridgehead_call::{AuditSink, Clock, CorrelationId};
 use bridgehead_config::ResourceUris;
 use bridgehead_events::Bus;
 use bridgehead_wire::{Code, Raw, Recording};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bridgehead_audit::{
+use bridgehead_call::{
     About, AuditError, AuditSink, Call as AuditCall, Clock, Enter, EnterFuture, Exit, Moment,
     Outcome as Ending, Ticket,
 };

@@ -75,8 +75,10 @@ pub(super) struct Modern<'a> {
 impl<'a> Modern<'a> {
     pub(super) fn new(request: &ClientRequest, ready: &Ready, roots: Option<&'a Roots>) -> Self {
         let declared = request.meta.client_capabilities.as_ref();
-        let takes_tasks = request.method == Method::ToolsCall && declared.is_some_and(declares_tasks);
-        Self { tasks: ready.tools.features.tasks && takes_tasks, roots, rounds: Rounds::default() }
+        let tasks = ready.tools.features.tasks
+            && request.method == Method::ToolsCall
+            && declared.is_some_and(declares_tasks);
+        Self { tasks, roots, rounds: Rounds::default() }
     }
 }
 

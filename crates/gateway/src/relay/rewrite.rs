@@ -1,7 +1,7 @@
 //! What changes in a call on its way to a server and in its answer on the way back. Everything else
 //! passes as the bytes that came.
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_upstream::{Features, stamp_modern};
 use bridgehead_wire::{
     Edit, Era, Level, Method, Object, Raw, RequestMeta, Revision, Spliced, key, notification,

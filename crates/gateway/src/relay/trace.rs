@@ -3,7 +3,7 @@
 //! Who records continues the trace: the server is told of a span of ours, which is a child of the client's. Who does
 //! not passes on what came, byte for byte, and none of this runs.
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_wire::{RequestMeta, Traceparent};
 use tracing::Span;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_config::{Queue, Requirement};
 use bridgehead_gateway::{NativeTool, ToolFailure};
 use bridgehead_testkit::{Behaviour, Crash, Initialize, Mock, Probe, Tool};
@@ -53,7 +53,7 @@ async fn check(fixture: &Fixture, row: Row) -> Option<Value> {
     // The record tells the same code.
     let exits = fixture.recorder.exits();
     let exit = exits.iter().find(|exit| exit.correlation().to_string() == id).unwrap();
-    let told = matches!(exit.outcome(), bridgehead_audit::Outcome::Error { code, .. } if code == row.code);
+    let told = matches!(exit.outcome(), bridgehead_call::Outcome::Error { code, .. } if code == row.code);
     assert!(told, "{exit:?}");
     details
 }

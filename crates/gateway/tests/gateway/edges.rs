@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::support::{Fixture, ask, ask_raw, until};
-use bridgehead_audit::{AuditError, AuditSink, Enter, EnterFuture, Exit, Outcome, Ticket};
+use bridgehead_call::{AuditError, AuditSink, Enter, EnterFuture, Exit, Outcome, Ticket};
 use bridgehead_config::ToolOverride;
 use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink};
 use bridgehead_testkit::{Behaviour, Mock, Recorder, Tool};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::NoopSink;
+use bridgehead_call::NoopSink;
 use bridgehead_config::{Isolation, Limits};
 use bridgehead_gateway::Options;
 use bridgehead_testkit::{Behaviour, Crash, Mock};

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use crate::support::{Fixture, ask, until};
 use crate::telemetry::Lines;
-use bridgehead_audit::{
-    AuditError, AuditSink, Clock, Enter, EnterFuture, Exit, Outcome, SystemClock, Ticket,
-};
+use bridgehead_call::{AuditError, AuditSink, Clock, Enter, EnterFuture, Exit, Outcome, SystemClock, Ticket};
 use bridgehead_gateway::NativeTool;
 use bridgehead_testkit::Recorder;
 use bridgehead_wire::Revision;

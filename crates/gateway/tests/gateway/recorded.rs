@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::{CorrelationId, Era, Outcome};
+use bridgehead_call::{CorrelationId, Era, Outcome};
 use bridgehead_gateway::events::Delivery;
 use bridgehead_gateway::{Caller, ClientRequest, NativeTool, Principal, Session, Transport};
 use bridgehead_testkit::{Behaviour, FakeClock, Mock};
@@ -50,7 +50,7 @@ async fn a_sink_gets_the_whole_call() {
     fixture.gateway.settled().await;
     clock.advance(Duration::from_secs(5));
     clock.set_wall("1999-01-01T00:00:00Z".parse().unwrap());
-    let before = bridgehead_audit::Clock::monotonic(&clock);
+    let before = bridgehead_call::Clock::monotonic(&clock);
     let ids = [(); 3].map(|()| CorrelationId::mint().to_string());
     call(&fixture, ("ada", Transport::Http, Revision::MODERN), "slow", &ids[0]).await;
     call(&fixture, ("local", Transport::Stdio, Revision::V2025_06_18), "say", &ids[1]).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::Outcome;
+use bridgehead_call::Outcome;
 use bridgehead_config::Output;
 use bridgehead_gateway::NativeTool;
 use bridgehead_testkit::{Behaviour, Mock, Tool};

@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_config::{GatewaySettings, Launch, Remote, Retry, Secret, Server, ServerName, Transport, Url};
 use bridgehead_process::INHERITED;
 use bridgehead_wire::{Method, Object, Raw};

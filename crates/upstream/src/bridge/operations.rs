@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_schema::{Envelope, Origin, OutputSchema};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;

@@ -20,7 +20,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_config::Roots;
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::held::Account;

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_config::{
     Confinement, GatewaySettings, Isolation, Launch, Limits, Server, ServerName, ToolOverride,
 };

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bridgehead_audit::SystemClock;
+use bridgehead_call::SystemClock;
 use bridgehead_config::{Isolation, Launch, Limits, Server, ServerName};
 use bridgehead_events::Bus;
 use parking_lot::Mutex;

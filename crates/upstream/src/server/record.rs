@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use bridgehead_audit::{Clock, SystemClock};
+use bridgehead_call::{Clock, SystemClock};
 use bridgehead_events::{Detail, InitOutcome};
 use bridgehead_process::ProcessView;
 use bridgehead_wire::Redactor;

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_config::{Launch, Requirement, Server};
 use bridgehead_events::{Detail, Excerpt, InitOutcome};
 use bridgehead_process::SpawnError;

@@ -130,7 +130,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
-    use bridgehead_audit::SystemClock;
+    use bridgehead_call::SystemClock;
 
     use super::*;
     use crate::server::UpstreamState;

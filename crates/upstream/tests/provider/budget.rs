@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_config::{Isolation, Limits};
 use bridgehead_testkit::{Behaviour, Mock};
 use bridgehead_upstream::provider::{Invocation, ProviderAdapter, ProviderConfig, ProviderError};

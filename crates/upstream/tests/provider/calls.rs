@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_config::{Isolation, Limits};
 use bridgehead_events::Event;
 use bridgehead_testkit::{Behaviour, Standstill, Tool};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_config::{Isolation, Limits};
 use bridgehead_events::{Detail, Topic};
 use bridgehead_testkit::{Behaviour, Standstill, Tool};

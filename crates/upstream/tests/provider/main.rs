@@ -9,7 +9,7 @@ mod world;
 
 use std::time::Duration;
 
-use bridgehead_audit::CorrelationId;
+use bridgehead_call::CorrelationId;
 use bridgehead_config::{Isolation, Limits};
 use bridgehead_events::Detail;
 use bridgehead_testkit::{Behaviour, Crash, Mock};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::{CorrelationId, SystemClock};
+use bridgehead_call::{CorrelationId, SystemClock};
 use bridgehead_config::{Isolation, Launch, Limits, Remote, Secret, Stdio, Transport};
 use bridgehead_events::{Bus, Delivery, Event, Subscription};
 use bridgehead_testkit::{Behaviour, Carrier, Crash, LeakCheck, Mock, Served, Tool};

@@ -43,7 +43,8 @@ impl CorrelationId {
     }
 
     /// Its text, to be written without detours.
-    pub(crate) fn hyphenated(self) -> uuid::fmt::Hyphenated {
+    #[must_use]
+    pub fn hyphenated(self) -> uuid::fmt::Hyphenated {
         self.0.hyphenated()
     }
 
@@ -348,7 +349,8 @@ impl Exit {
     }
 
     /// The size of the result; zero without one.
-    pub(crate) fn payload_bytes(&self) -> usize {
+    #[must_use]
+    pub fn payload_bytes(&self) -> usize {
         match &self.outcome {
             Outcome::Result { body, .. } => body.len(),
             Outcome::Error { .. } | Outcome::Cancelled => 0,
