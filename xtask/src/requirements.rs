@@ -258,11 +258,10 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "one principal is made by an authenticator and carried everywhere; what it owns is refused to any other",
         GATE,
     ),
-    later(
+    kept(
         "GATE",
         4,
         "lists are prepared per view and revision class, never per client, and a call is routed in its view",
-        GATE,
     ),
     later("GATE", 5, "the record has a store behind a trait, and one suite proves two implementations", GATE),
     later(

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bridgehead_audit::{AuditSink, Clock};
 use bridgehead_config::{Config, GatewaySettings, HttpSettings, Mode, Server as Upstream};
 use bridgehead_front::TokenError;
-use bridgehead_gateway::{Gateway, LineSink, NativeTool, Options, RegisterError, Registry};
+use bridgehead_gateway::{Authorizer, Gateway, LineSink, NativeTool, Options, RegisterError, Registry};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -90,6 +90,12 @@ impl ServerOptions {
     /// Methods that are recorded besides those that always are, by their names: `tools/list`.
     pub fn also_recorded(mut self, methods: Vec<&'static str>) -> Self {
         self.gateway.also_recorded = methods;
+        self
+    }
+
+    /// Decides who may use what; by default everybody may use everything.
+    pub fn authorizer(mut self, authorizer: Arc<dyn Authorizer>) -> Self {
+        self.gateway.authorizer = Some(authorizer);
         self
     }
 

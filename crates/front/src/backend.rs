@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use bridgehead_gateway::{Caller, ClientRequest, Feed, Gateway, ProgressSink, Session};
+use bridgehead_gateway::{Caller, ClientRequest, Feed, Gateway, Principal, ProgressSink, Session};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::{Era, Method, Raw, Revision, RpcError, Spliced};
 
@@ -18,10 +18,10 @@ pub trait Backend: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Spliced, RpcError>> + Send;
 
     /// The result of a legacy `initialize` that negotiated `revision`.
-    fn initialize(&self, revision: Revision) -> Raw;
+    fn initialize(&self, principal: &Principal, revision: Revision) -> Raw;
 
     /// The arguments of a tool that travel as `Mcp-Param-*` headers too; none for an unknown tool.
-    fn header_parameters(&self, tool: &str) -> Arc<[HeaderParameter]>;
+    fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]>;
 
     /// Whether a method is there for clients of an era.
     fn serves(&self, era: Era, method: &Method) -> bool;
@@ -45,12 +45,12 @@ impl Backend for Gateway {
         Self::answer(self, caller, request, progress)
     }
 
-    fn initialize(&self, revision: Revision) -> Raw {
-        Self::initialize(self, revision)
+    fn initialize(&self, principal: &Principal, revision: Revision) -> Raw {
+        Self::initialize(self, principal, revision)
     }
 
-    fn header_parameters(&self, tool: &str) -> Arc<[HeaderParameter]> {
-        Self::header_parameters(self, tool)
+    fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]> {
+        Self::header_parameters(self, principal, tool)
     }
 
     fn serves(&self, era: Era, method: &Method) -> bool {

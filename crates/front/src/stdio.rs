@@ -406,7 +406,7 @@ impl<B: Backend> Connection<B> {
         self.questioner = (!abilities.is_none())
             .then(|| Questioner::new(abilities, self.questions.clone(), Lines(Arc::clone(&self.outbox))));
         self.initialized.store(false, Ordering::Release);
-        Ok(self.backend.initialize(revision))
+        Ok(self.backend.initialize(&self.options.principal, revision))
     }
 
     fn legacy(

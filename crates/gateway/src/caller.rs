@@ -1,6 +1,5 @@
 //! Who asks, in which protocol, and what.
 
-use std::fmt;
 use std::sync::Arc;
 
 use bridgehead_call::CorrelationId;
@@ -8,41 +7,10 @@ use bridgehead_wire::{Abilities, Era, Id, Level, Method, Object, Raw, RequestMet
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use crate::access::Principal;
 use crate::dialogue::park::Park;
 use crate::dialogue::questioner::Questioner;
 use crate::life::session::Session;
-
-/// Who calls: `local` without authentication, else the name of the token.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Principal(Arc<str>);
-
-impl Principal {
-    /// The principal of an endpoint without authentication.
-    pub fn local() -> Self {
-        Self::named("local")
-    }
-
-    /// The principal that a token names.
-    pub fn named(name: &str) -> Self {
-        Self(name.into())
-    }
-
-    /// Its name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Its name, shared.
-    pub fn shared(&self) -> Arc<str> {
-        Arc::clone(&self.0)
-    }
-}
-
-impl fmt::Display for Principal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// How the client reaches us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use bridgehead_call::{AuditSink, Clock, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_events::Bus;
@@ -24,8 +24,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Dispatch;
 
+use crate::access::views::Views;
+use crate::access::{Action, Authorizer, Decision, Principal, Thing};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::builtin::{server_health, server_ping};
+use crate::catalog::items::Owner;
 use crate::catalog::names::is_under;
 use crate::catalog::native::{NativeTool, RegisterError};
 use crate::catalog::offers::{Offers, is_prefixed};
@@ -68,6 +71,8 @@ pub struct Options {
     pub audit: Arc<dyn AuditSink>,
     /// The methods that are recorded besides those that always are.
     pub also_recorded: Vec<&'static str>,
+    /// Decides who may use what; by default everybody may use everything.
+    pub authorizer: Option<Arc<dyn Authorizer>>,
     /// Tells the time.
     pub clock: Arc<dyn Clock>,
     /// When this process came up, by the clock's monotonic reading; now, if absent.
@@ -93,6 +98,7 @@ impl Default for Options {
             environment: BTreeMap::new(),
             audit: Arc::new(NoopSink),
             also_recorded: Vec::new(),
+            authorizer: None,
             clock: Arc::new(SystemClock::default()),
             boot: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -152,6 +158,8 @@ pub(crate) struct Inner {
     pub(crate) queues: Queues,
     pub(crate) parks: Arc<Parks>,
     pub(crate) catalog: ArcSwap<Catalog>,
+    /// What of it each class of principals sees.
+    pub(crate) views: Views,
     /// What clients are told of their own accord.
     pub(crate) feeds: Feeds,
     /// Ticks when the list that clients see has become another one.
@@ -182,6 +190,7 @@ impl Gateway {
             environment,
             audit,
             also_recorded,
+            authorizer,
             clock,
             boot,
             version,
@@ -193,6 +202,7 @@ impl Gateway {
         let about = About::new(audit.instance());
         let server_info = Raw::encode(&json!({"name": "bridgehead", "version": version}));
         let gate = Gate {
+            authorizer: authorizer.clone(),
             audit,
             also_recorded,
             server_info,
@@ -227,6 +237,7 @@ impl Gateway {
                 queues: Queues::default(),
                 parks: Arc::default(),
                 catalog: ArcSwap::from_pointee(catalog),
+                views: Views::new(authorizer.clone()),
                 feeds: Feeds::default(),
                 changes: watch::Sender::new(0),
                 starting: watch::Sender::new(0),
@@ -350,7 +361,7 @@ impl Gateway {
             Some(ClientMethod::Discover) => {
                 // What servers have is known when they have come up.
                 self.wait_for_servers().await;
-                Ok(self.0.discover())
+                Ok(self.0.discover(&caller.principal))
             }
             Some(ClientMethod::PromptsGet) => Box::pin(self.get_prompt(caller, request, progress)).await,
             Some(ClientMethod::ResourcesRead) => {
@@ -391,15 +402,15 @@ impl Gateway {
 
     /// The result of a legacy `initialize` that negotiated `revision`. Its instructions are those of the
     /// servers that serve by now. While some are starting, all is declared that there can be.
-    pub fn initialize(&self, revision: Revision) -> Raw {
-        let catalog = self.0.catalog.load();
+    pub fn initialize(&self, principal: &Principal, revision: Revision) -> Raw {
+        let catalog = self.0.view(principal);
         let features = if catalog.starting == 0 { catalog.features } else { EVERYTHING };
         let result = json!({
             "protocolVersion": revision.as_str(),
             "capabilities": capabilities(features, catalog.experimental.as_ref(), Era::Legacy),
             "serverInfo": {"name": "bridgehead", "version": self.0.version},
         });
-        self.0.with_instructions(&result).to_raw()
+        with_instructions(&catalog, &result).to_raw()
     }
 
     /// What the servers and their tools tell the model, in one text: the servers that serve now, in the
@@ -428,9 +439,9 @@ impl Gateway {
     }
 
     /// The arguments of a tool that travel as `Mcp-Param-*` headers too; none for an unknown tool.
-    pub fn header_parameters(&self, tool: &str) -> Arc<[HeaderParameter]> {
+    pub fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]> {
         static NONE: LazyLock<Arc<[HeaderParameter]>> = LazyLock::new(|| Arc::new([]));
-        self.0.catalog.load().route(tool).and_then(|route| route.headers()).unwrap_or(&NONE).clone()
+        self.0.view(principal).route(tool).and_then(|route| route.headers()).unwrap_or(&NONE).clone()
     }
 
     /// Ticks whenever one of the lists has become another one.
@@ -475,40 +486,48 @@ impl Gateway {
 }
 
 impl Inner {
+    /// What a principal sees of what is offered.
+    pub(crate) fn view(&self, principal: &Principal) -> Guard<Arc<Catalog>> {
+        self.views.of(principal, self.catalog.load())
+    }
+
+    /// The servers that a principal may ask for a resource, in this order.
+    pub(crate) fn owners(&self, principal: &Principal, uri: &str) -> Vec<Owner> {
+        let view = self.view(principal);
+        let mut owners = view.owners(uri);
+        if let Some(authorizer) = self.views.authorizer() {
+            let name = view.own_uri(uri);
+            owners.retain(|owner| {
+                let thing = Thing { server: Some(&owner.server), name, read_only: true };
+                authorizer.decide(principal, Action::Read, thing) != Decision::Deny
+            });
+        }
+        owners
+    }
+
     /// Since the start, by the monotonic clock.
     pub(crate) fn uptime(&self) -> Duration {
         self.gate.clock.monotonic().saturating_sub(self.boot)
     }
 
-    fn discover(&self) -> Spliced {
-        let catalog = self.catalog.load();
-        self.with_instructions(&json!({
-            "supportedVersions": [Revision::MODERN.as_str()],
-            "capabilities": capabilities(catalog.features, catalog.experimental.as_ref(), Era::Modern),
-            "ttlMs": 0,
-            "cacheScope": "private",
-            "resultType": "complete",
-            "_meta": {key::SERVER_INFO: {"name": "bridgehead", "version": self.version}},
-        }))
-    }
-
-    /// The instructions are long and prepared, so they are put in as they are.
-    fn with_instructions(&self, result: &Value) -> Spliced {
-        let result = Raw::encode(result);
-        let catalog = self.catalog.load();
-        match (catalog.instructions(), Object::parse(&result)) {
-            (Some(instructions), Ok(object)) => {
-                let mut edit = object.edit();
-                edit.set("instructions", instructions.clone());
-                edit.finish()
-            }
-            _ => result.into(),
-        }
+    fn discover(&self, principal: &Principal) -> Spliced {
+        let catalog = self.view(principal);
+        with_instructions(
+            &catalog,
+            &json!({
+                "supportedVersions": [Revision::MODERN.as_str()],
+                "capabilities": capabilities(catalog.features, catalog.experimental.as_ref(), Era::Modern),
+                "ttlMs": 0,
+                "cacheScope": "private",
+                "resultType": "complete",
+                "_meta": {key::SERVER_INFO: {"name": "bridgehead", "version": self.version}},
+            }),
+        )
     }
 
     /// Why no tool or prompt of that name is offered: its server may be down, which is another thing to know and
     /// to do.
-    pub(crate) fn why_unknown(&self, kind: &str, name: &str) -> CallError {
+    pub(crate) fn why_unknown(&self, principal: &Principal, kind: &str, name: &str) -> CallError {
         if let Some(server) = self.gone.lock().get(name) {
             let message =
                 format!("{kind} `{name}` is gone: server `{server}` was removed from the configuration");
@@ -561,7 +580,7 @@ impl Inner {
             })
         });
         why.unwrap_or_else(|| {
-            let near = self.similar_names(kind, name);
+            let near = self.similar_names(principal, kind, name);
             let meant = match near.is_empty() {
                 true => String::new(),
                 false => format!("; did you mean `{}`?", near.join("` or `")),
@@ -590,7 +609,20 @@ impl Inner {
             self.changes.send_modify(|generation| *generation += 1);
             self.feeds.changed(changed);
         }
-        self.feeds.watch_again(|uri| self.watch(uri), |place| self.watch_task_again(place));
+        self.feeds.watch_again(|uri| self.watch(None, uri), |place| self.watch_task_again(place));
+    }
+}
+
+/// The instructions are long and prepared, so they are put in as they are.
+fn with_instructions(catalog: &Catalog, result: &Value) -> Spliced {
+    let result = Raw::encode(result);
+    match (catalog.instructions(), Object::parse(&result)) {
+        (Some(instructions), Ok(object)) => {
+            let mut edit = object.edit();
+            edit.set("instructions", instructions.clone());
+            edit.finish()
+        }
+        _ => result.into(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Routes every request to the upstream that serves it and lets every request through one gate. Opens no socket and starts
 //! no process: the front brings requests, `upstream` holds links.
 
+mod access;
 mod caller;
 mod catalog;
 mod dialogue;
@@ -14,12 +15,13 @@ pub mod panics;
 mod relay;
 mod surface;
 
+pub use access::{Action, Authorizer, Decision, Principal, PrincipalKind, Thing};
 pub use bridgehead_events as events;
 pub use bridgehead_upstream::{
     Followed, Follower, LineSink, LineSource, Lists, LogLine, Registry, ServerRecord,
 };
 pub use bridgehead_wire::{Code, Shape};
-pub use caller::{Caller, ClientRequest, Principal, ProgressSink, Transport};
+pub use caller::{Caller, ClientRequest, ProgressSink, Transport};
 pub use catalog::native::{NativeTool, Need, RegisterError, ToolContext, ToolFailure};
 pub use catalog::offers::may_offer;
 pub use catalog::similar::similar;

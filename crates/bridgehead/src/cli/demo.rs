@@ -79,7 +79,7 @@ impl Backend for Demo {
         Ok(Raw::encode(&result).into())
     }
 
-    fn initialize(&self, revision: Revision) -> Raw {
+    fn initialize(&self, _principal: &Principal, revision: Revision) -> Raw {
         Raw::encode(&json!({
             "protocolVersion": revision.as_str(),
             "capabilities": {"tools": {}},
@@ -87,7 +87,7 @@ impl Backend for Demo {
         }))
     }
 
-    fn header_parameters(&self, _tool: &str) -> Arc<[HeaderParameter]> {
+    fn header_parameters(&self, _principal: &Principal, _tool: &str) -> Arc<[HeaderParameter]> {
         Arc::new([])
     }
 

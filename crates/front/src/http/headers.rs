@@ -3,6 +3,7 @@
 //! A mirrored header that is absent, stands twice or says something else than the body is refused, so
 //! that whoever routed by the header and whoever reads the body agree. Values are compared decoded.
 
+use bridgehead_gateway::Principal;
 use bridgehead_schema::{HeaderKind, HeaderParameter};
 use bridgehead_wire::{Method, Object, Raw, RpcError, code, decode_header_value};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -103,6 +104,7 @@ pub(crate) fn mismatch(reason: &str) -> RpcError {
 /// Checks `Mcp-Method`, then `Mcp-Name`, then the `Mcp-Param-*` of the tool.
 pub(crate) fn check_mirrored<B: Backend>(
     backend: &B,
+    principal: &Principal,
     headers: &HeaderMap,
     method: &Method,
     params: Option<&Object>,
@@ -118,7 +120,9 @@ pub(crate) fn check_mirrored<B: Backend>(
     let name = params.and_then(|params| params.get(member)).and_then(|name| name.to_text());
     check_value("Mcp-Name", single(headers, "Mcp-Name", &NAME)?, name.as_deref(), |text, name| text == name)?;
     let tool = name.filter(|_| *method == Method::ToolsCall);
-    tool.map_or(Ok(()), |tool| check_parameters(&backend.header_parameters(&tool), headers, params))
+    tool.map_or(Ok(()), |tool| {
+        check_parameters(&backend.header_parameters(principal, &tool), headers, params)
+    })
 }
 
 fn check_parameters(

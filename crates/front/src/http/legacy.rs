@@ -54,7 +54,8 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
     session.identity.declare(abilities);
     // What changes from now on is told, also before the client opens its stream.
     drop(front.backend.feed(&session.identity));
-    let mut reply = Answer::new(id, Ok(&front.backend.initialize(revision).into())).into_reply();
+    let mut reply =
+        Answer::new(id, Ok(&front.backend.initialize(&session.principal, revision).into())).into_reply();
     if let Ok(value) = HeaderValue::try_from(session.id.to_string()) {
         reply.headers_mut().insert(headers::SESSION, value);
     }

@@ -42,7 +42,7 @@ pub(crate) fn check<B: Backend>(
     reading: Reading,
 ) -> Result<Passed, Box<Reply>> {
     let Request { id, method, .. } = request;
-    if let Err((status, error)) = rules(front, headers, version, &method, &reading) {
+    if let Err((status, error)) = rules(front, &principal, headers, version, &method, &reading) {
         debug!(code = error.code(), reason = error.message(), "refused a modern request");
         return Err(Box::new(reply::error(status, Some(&id), &error)));
     }
@@ -83,6 +83,7 @@ pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Pass
 /// Everything that is checked before the gateway is asked, in the order that clients rely on.
 fn rules<B: Backend>(
     front: &Front<B>,
+    principal: &Principal,
     headers: &HeaderMap,
     version: Version<'_>,
     method: &Method,
@@ -98,7 +99,7 @@ fn rules<B: Backend>(
         return Err(bad(headers::mismatch("`MCP-Protocol-Version` differs from the version in `_meta`")));
     }
     era::check_served(claimed).map_err(bad)?;
-    headers::check_mirrored(&front.backend, headers, method, reading.params()).map_err(bad)?;
+    headers::check_mirrored(&front.backend, principal, headers, method, reading.params()).map_err(bad)?;
     if !method.eras().has(Era::Modern) {
         return Err((StatusCode::NOT_FOUND, era::no_such_method(method, Era::Modern)));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bridgehead_front::Backend;
-use bridgehead_gateway::{Caller, ClientRequest, Feed, Feeds, ProgressSink, Session};
+use bridgehead_gateway::{Caller, ClientRequest, Feed, Feeds, Principal, ProgressSink, Session};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::{Era, Method, Object, Raw, Revision, RpcError, Spliced, code};
 use bytes::Bytes;
@@ -194,12 +194,12 @@ impl Backend for Fake {
         }
     }
 
-    fn initialize(&self, revision: Revision) -> Raw {
+    fn initialize(&self, _principal: &Principal, revision: Revision) -> Raw {
         self.panic_at("initialize");
         Raw::encode(&serde_json::json!({ "protocolVersion": revision.as_str(), "capabilities": {} }))
     }
 
-    fn header_parameters(&self, tool: &str) -> Arc<[HeaderParameter]> {
+    fn header_parameters(&self, _principal: &Principal, tool: &str) -> Arc<[HeaderParameter]> {
         if tool == "echo" { self.headers.clone() } else { Arc::new([]) }
     }
 

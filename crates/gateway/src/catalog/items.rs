@@ -14,10 +14,12 @@ use bridgehead_upstream::{Features, Item, Items, Upstream};
 use bridgehead_wire::{Object, Raw, Revision, Spliced};
 use tracing::debug;
 
+use crate::access::{Action, Decision, Thing};
 use crate::catalog::fnv::Fnv;
 use crate::catalog::names::{Wanted, expose, plain};
 use crate::catalog::offers::{Offer, Offers, Share};
 use crate::catalog::pages::{Lists, Pages};
+use crate::catalog::view::Decide;
 use crate::relay::queue::Queue;
 use crate::relay::uris::outward;
 
@@ -161,12 +163,7 @@ impl Merged {
                 }
             }
         }
-        let mut generation = Fnv::new();
-        for entry in &listed {
-            generation.add(entry.definition.bytes());
-            generation.add(&[0]);
-        }
-        let pages = Arc::new(Pages::new(generation.whole(), listed.len()));
+        let pages = Arc::new(Pages::new(fingerprint(&listed), listed.len()));
         let sources = of_kind().map(|offer| Source {
             share: Arc::clone(&offer.share),
             items: Arc::clone(kind.of(&offer.share)),
@@ -178,6 +175,37 @@ impl Merged {
             listed,
             by_name,
         })
+    }
+
+    /// Without what is denied. `before` lends the list if it is still the same.
+    pub(crate) fn seen_by(
+        self: &Arc<Self>,
+        action: Action,
+        decide: &Decide<'_>,
+        before: Option<&Arc<Self>>,
+    ) -> Arc<Self> {
+        let admits = |entry: &&Arc<Entry>| {
+            let thing = Thing { server: Some(&entry.owner.server), name: &entry.item.name, read_only: true };
+            decide(action, thing) != Decision::Deny
+        };
+        let by_name: HashMap<_, _> = self
+            .by_name
+            .iter()
+            .filter(|(_, entry)| admits(entry))
+            .map(|(name, entry)| (Arc::clone(name), Arc::clone(entry)))
+            .collect();
+        if by_name.len() == self.by_name.len() {
+            return Arc::clone(self);
+        }
+        let listed: Vec<Arc<Entry>> =
+            self.listed.iter().filter(|entry| by_name.contains_key(&entry.name)).cloned().collect();
+        let pages = Arc::new(Pages::new(fingerprint(&listed), listed.len()));
+        let pages = match before {
+            Some(before) if before.lists.pages.is_like(&pages) => Arc::clone(&before.lists.pages),
+            _ => pages,
+        };
+        let lists = self.lists.around_pages(pages);
+        Arc::new(Self { listed, by_name, lists, sources: Vec::new() })
     }
 
     /// The entry of that name.
@@ -199,6 +227,16 @@ impl Merged {
     pub(crate) fn lists_the_same(&self, other: &Self) -> bool {
         self.lists.pages.is_like(&other.lists.pages)
     }
+}
+
+/// Tells one list from another.
+fn fingerprint(listed: &[Arc<Entry>]) -> u64 {
+    let mut generation = Fnv::new();
+    for entry in listed {
+        generation.add(entry.definition.bytes());
+        generation.add(&[0]);
+    }
+    generation.whole()
 }
 
 fn names<'a>(

@@ -14,6 +14,7 @@ pub(crate) mod offers;
 pub(crate) mod pages;
 pub(crate) mod similar;
 pub(crate) mod template;
+pub(crate) mod view;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -126,6 +127,8 @@ pub(crate) struct Catalog {
     pub(crate) starting: usize,
     /// How many tools the mode hides.
     pub(crate) hidden: usize,
+    /// The tools whose calls are asked about one by one: those of a view alone.
+    by_arguments: HashSet<Arc<str>>,
 }
 
 impl Catalog {
@@ -190,6 +193,7 @@ impl Catalog {
             instructions: OnceLock::new(),
             starting: offers.starting,
             hidden: groups.iter().map(|group| group.summary.hidden).sum(),
+            by_arguments: HashSet::new(),
             groups,
         };
         debug!(tools = total, starting = catalog.starting, hidden = catalog.hidden, "catalog merged");

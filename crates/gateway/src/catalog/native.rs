@@ -12,7 +12,7 @@ use bridgehead_wire::{Code, Raw};
 use futures_util::FutureExt;
 use serde_json::{Value, json};
 
-use crate::Principal;
+use crate::access::Principal;
 use crate::catalog::Registered;
 use crate::error::CallError;
 use crate::gateway::Gateway;
@@ -184,6 +184,10 @@ impl NativeTool {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) const fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     pub(crate) const fn locked(&self) -> bool {

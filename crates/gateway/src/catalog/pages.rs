@@ -67,6 +67,14 @@ impl Lists {
         Self { member, pages, results, ttl_ms: if complete { LIST_TTL_MS } else { 0 }, server_info }
     }
 
+    pub(super) const fn member(&self) -> &'static str {
+        self.member
+    }
+
+    pub(super) const fn server_info(&self) -> &Raw {
+        &self.server_info
+    }
+
     /// Whether nobody was still starting.
     pub(crate) const fn is_complete(&self) -> bool {
         self.ttl_ms != 0

@@ -3,6 +3,7 @@
 //! Whoever asks for names that nobody has, again and again, must not keep a thread busy: long names are not compared,
 //! and of many only the first.
 
+use crate::access::Principal;
 use crate::gateway::Inner;
 
 /// How many are told.
@@ -35,8 +36,8 @@ pub fn similar<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Vec<&'k 
 
 impl Inner {
     /// What a client may have meant, of what it is shown. A name without the prefix of its server is near, too.
-    pub(crate) fn similar_names(&self, kind: &str, name: &str) -> Vec<String> {
-        let catalog = self.catalog.load();
+    pub(crate) fn similar_names(&self, principal: &Principal, kind: &str, name: &str) -> Vec<String> {
+        let catalog = self.view(principal);
         let names: Vec<&str> = match kind {
             "prompt" => catalog.prompts.listed().map(|entry| &*entry.name).collect(),
             _ => catalog.listed().map(|route| &*route.name).collect(),

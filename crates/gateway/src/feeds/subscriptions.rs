@@ -9,6 +9,7 @@ use bridgehead_wire::{Era, Level, Method, Object, Raw, RpcError, Spliced, code, 
 use bytes::BytesMut;
 use serde_json::json;
 
+use crate::access::Principal;
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::feeds::{Feed, tagged};
 use crate::gate::CallRecord;
@@ -62,10 +63,10 @@ impl Gateway {
         record: &mut CallRecord,
     ) -> Result<Spliced, RpcError> {
         let uri = named(&request.params, "uri", "resource")?;
-        let mut owners = self.inner().catalog.load().owners(&uri);
+        let mut owners = self.inner().owners(&caller.principal, &uri);
         if owners.is_empty() {
             self.wait_for_servers().await;
-            owners = self.inner().catalog.load().owners(&uri);
+            owners = self.inner().owners(&caller.principal, &uri);
         }
         if owners.is_empty() {
             return Err(resource_not_found(Era::Legacy, "no server has this resource", None, &uri));
@@ -139,7 +140,7 @@ impl Gateway {
         let feed = self.inner().feeds.open_listen(id.clone(), lists);
         let (mut followed, mut settled) = (Vec::new(), Vec::new());
         for uri in filter.resource_subscriptions {
-            if let Some(watch) = self.inner().watch(&uri) {
+            if let Some(watch) = self.inner().watch(Some(&caller.principal), &uri) {
                 settled.push(watch.settled());
                 if feed.follow(&uri, Some(watch)) {
                     followed.push(uri);
@@ -192,9 +193,14 @@ impl Gateway {
 
 impl Inner {
     /// Has the server that owns a resource tell of its changes; none if there is none that does.
-    pub(crate) fn watch(&self, uri: &str) -> Option<Watch> {
+    pub(crate) fn watch(&self, principal: Option<&Principal>, uri: &str) -> Option<Watch> {
         let catalog = self.catalog.load();
-        let owner = catalog.owners(uri).into_iter().find(|owner| owner.features.subscribe)?;
+        let owners = match principal {
+            Some(principal) => self.owners(principal, uri),
+            // It was followed before: who follows it may.
+            None => catalog.owners(uri),
+        };
+        let owner = owners.into_iter().find(|owner| owner.features.subscribe)?;
         Some(owner.upstream.watch_resource(catalog.own_uri(uri)))
     }
 

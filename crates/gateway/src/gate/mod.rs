@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{Instrument, debug_span};
 
+use crate::access::Authorizer;
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::error::CallError;
 use crate::logger::Logger;
@@ -59,6 +60,8 @@ impl<'a> Call<'a> {
 
 /// What the gate needs besides the request.
 pub(crate) struct Gate {
+    /// Is asked about calls whose arguments matter; what nobody may use at all is in no view.
+    pub(crate) authorizer: Option<Arc<dyn Authorizer>>,
     pub(crate) audit: Arc<dyn AuditSink>,
     /// The methods that are recorded besides those that always are.
     pub(crate) also_recorded: Vec<&'static str>,
@@ -102,10 +105,17 @@ impl Gate {
     /// the request upstream and still leaves its pair of audit events.
     pub(crate) async fn pass<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Outcome {
         let mut record = CallRecord::open(self, call, subject);
-        let lock = pin!(lock::enter(self, call, subject, &mut record)).instrument(debug_span!("lock")).await;
+        let allowed = subject.authorize(self, call);
+        let lock = match allowed {
+            Ok(()) => {
+                let locking = pin!(lock::enter(self, call, subject, &mut record));
+                locking.instrument(debug_span!("lock")).await
+            }
+            Err(denied) => Err(denied),
+        };
         let checked = match &lock {
             Ok(_) => pin!(subject.check(self, call)).instrument(debug_span!("validate")).await,
-            Err(late) => Err(Outcome::Failed(late.clone())),
+            Err(refused) => Err(Outcome::Failed(refused.clone())),
         };
         let entered = pin!(record.enter(checked.is_ok())).instrument(debug_span!("audit_enter")).await;
         if let Err(error) = entered {

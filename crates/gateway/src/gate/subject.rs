@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::{Call, CallRecord, Gate, Limits};
 use crate::catalog::ToolLock;
+use crate::error::CallError;
 use crate::relay::request::Outcome;
 
 /// A tool, a prompt, a resource, a list, a subscription: each says what the stages do with it.
@@ -21,6 +22,12 @@ pub(crate) trait Subject: Sync {
 
     /// What the client said besides the name, as the record keeps it: a JSON text.
     fn arguments(&self) -> Bytes;
+
+    /// Whether this request may be made, where that depends on what it says: whatever its principal may not use at all is
+    /// not in its view, and so not found.
+    fn authorize(&self, _gate: &Gate, _call: &Call<'_>) -> Result<(), CallError> {
+        Ok(())
+    }
 
     /// Set where requests take turns: the lock, and how long they wait for it at the most.
     fn lock(&self, _gate: &Gate) -> Option<(&ToolLock, Limits)> {

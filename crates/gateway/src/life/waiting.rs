@@ -6,6 +6,7 @@
 use bridgehead_upstream::{INIT_TIMEOUT, Upstream, UpstreamState};
 use tokio::time::Instant;
 
+use crate::access::Principal;
 use crate::catalog::Catalog;
 use crate::catalog::names::is_under;
 use crate::catalog::offers::is_prefixed;
@@ -28,6 +29,7 @@ impl Gateway {
     /// server's first minute (POOL-2). Where no such server is starting, it waits as lists do.
     pub(crate) async fn wait_for<T>(
         &self,
+        principal: &Principal,
         name: Option<&str>,
         find: impl Fn(&Catalog) -> Option<T>,
     ) -> Option<T> {
@@ -35,16 +37,16 @@ impl Gateway {
         let mut merged = self.inner().starting.subscribe();
         loop {
             merged.mark_unchanged();
-            if let Some(found) = find(&self.inner().catalog.load()) {
+            if let Some(found) = find(&self.inner().view(principal)) {
                 return Some(found);
             }
             let Some(until) = self.inner().starts_until(name, began) else { break };
             if tokio::time::timeout_at(until, merged.changed()).await.is_err() {
-                return find(&self.inner().catalog.load());
+                return find(&self.inner().view(principal));
             }
         }
         self.wait_for_servers().await;
-        find(&self.inner().catalog.load())
+        find(&self.inner().view(principal))
     }
 }
 

@@ -197,7 +197,8 @@ mod tests {
     use bridgehead_wire::{RequestMeta, Revision};
 
     use super::*;
-    use crate::caller::{Principal, Transport};
+    use crate::access::Principal;
+    use crate::caller::Transport;
     use crate::life::session::Session;
 
     /// GATE-8, ERA-1: what each pair of eras lets a server ask and answer, which requests it refuses, and what it takes out

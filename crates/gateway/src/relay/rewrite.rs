@@ -293,7 +293,8 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caller::{Principal, Transport};
+    use crate::access::Principal;
+    use crate::caller::Transport;
     use crate::life::session::Session;
 
     /// ERA-1: a legacy server that has log lines is told which are wanted, and no other is.

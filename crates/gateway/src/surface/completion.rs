@@ -83,10 +83,11 @@ impl Reference {
 impl Inner {
     fn completed(&self, call: &Call<'_>, reference: &Reference) -> Result<Completed, RpcError> {
         let Reference { object, is_prompt, name } = reference;
-        let catalog = self.catalog.load_full();
+        let principal = &call.caller.principal;
+        let catalog = self.view(principal);
         if *is_prompt {
             let Some(entry) = catalog.prompts.get(name) else {
-                return Err(told(&self.why_unknown("prompt", name), "prompt", name, call));
+                return Err(told(&self.why_unknown(principal, "prompt", name), "prompt", name, call));
             };
             let own = entry.item.name.clone();
             let rewrite = (*entry.name != *own).then(|| {
@@ -98,7 +99,7 @@ impl Inner {
         }
         let exact = catalog.templates.get(name).map(|entry| entry.owner.clone());
         let owner = exact.or_else(|| {
-            let mut owners = catalog.owners(name).into_iter();
+            let mut owners = self.owners(principal, name).into_iter();
             owners.find(|owner| owner.features.completions)
         });
         let Some(owner) = owner else {

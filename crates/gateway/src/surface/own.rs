@@ -41,7 +41,7 @@ impl Gateway {
         page: impl FnOnce(&Catalog, Option<&str>) -> Option<Spliced>,
     ) -> Result<Spliced, RpcError> {
         let cursor = self.cursor(call.request).await?;
-        page(&self.inner().catalog.load(), cursor.as_deref()).ok_or_else(foreign_cursor)
+        page(&self.inner().view(&call.caller.principal), cursor.as_deref()).ok_or_else(foreign_cursor)
     }
 
     /// Where a list is to go on. One that begins waits for servers that are starting.

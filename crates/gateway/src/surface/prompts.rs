@@ -32,12 +32,15 @@ impl Gateway {
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         let name = named(&request.params, "name", "prompt")?;
-        let mut entry = self.inner().catalog.load().prompts.get(&name).cloned();
+        let mut entry = self.inner().view(&caller.principal).prompts.get(&name).cloned();
         if entry.is_none() {
-            entry = Box::pin(self.wait_for(Some(&name), |catalog| catalog.prompts.get(&name).cloned())).await;
+            entry = Box::pin(
+                self.wait_for(&caller.principal, Some(&name), |catalog| catalog.prompts.get(&name).cloned()),
+            )
+            .await;
         }
         let wanted = WantedPrompt {
-            entry: entry.ok_or_else(|| self.inner().why_unknown("prompt", &name)),
+            entry: entry.ok_or_else(|| self.inner().why_unknown(&caller.principal, "prompt", &name)),
             name: name.into(),
             arguments: request.params.get("arguments"),
         };

@@ -35,13 +35,15 @@ impl Gateway {
         let uri = named(&request.params, "uri", "resource")?;
         let call = Call::new(caller, request, progress);
         let own = self.inner().catalog.load().own_uri(&uri).to_owned();
-        let mut owners = self.inner().catalog.load().owners(&uri);
+        let principal = &caller.principal;
+        let mut owners = self.inner().owners(principal, &uri);
         if owners.is_empty() {
-            let find = |catalog: &Catalog| Some(catalog.owners(&uri)).filter(|owners| !owners.is_empty());
-            owners = Box::pin(self.wait_for(None, find)).await.unwrap_or_default();
+            let find =
+                |_: &Catalog| Some(self.inner().owners(principal, &uri)).filter(|owners| !owners.is_empty());
+            owners = Box::pin(self.wait_for(principal, None, find)).await.unwrap_or_default();
         } else if owners.len() > 1 {
             self.wait_for_servers().await;
-            owners = self.inner().catalog.load().owners(&uri);
+            owners = self.inner().owners(principal, &uri);
         }
         let wanted = WantedResource { uri: uri.into(), own, owners, request };
         let gate = &self.inner().gate;

@@ -30,6 +30,7 @@ mod support;
 mod surfaces;
 mod tasks;
 mod telemetry;
+mod views;
 
 /// Everything about isolation holds for a user without privileges, as which root runs it once more.
 #[test]

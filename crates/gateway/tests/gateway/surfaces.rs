@@ -91,7 +91,8 @@ async fn lists_are_merged() {
         assert_eq!(foreign["code"], -32602);
     }
     let discovered = result(&fixture, MODERN, "server/discover", json!({})).await;
-    let initialized: Value = fixture.gateway.initialize(LEGACY).decode().unwrap();
+    let initialized: Value =
+        fixture.gateway.initialize(&bridgehead_gateway::Principal::local(), LEGACY).decode().unwrap();
     for capabilities in [&discovered["capabilities"], &initialized["capabilities"]] {
         assert_eq!(capabilities["prompts"], json!({"listChanged": true}));
         assert_eq!(capabilities["completions"], json!({}));

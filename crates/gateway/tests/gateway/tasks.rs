@@ -208,7 +208,8 @@ async fn what_is_declared() {
         let declared = &declared["capabilities"];
         assert_eq!(!declared["extensions"].is_null(), extensions, "{declared}");
         assert_eq!(!declared["experimental"].is_null(), experimental, "{declared}");
-        let legacy: Value = fixture.gateway.initialize(Revision::V2025_11_25).decode().unwrap();
+        let legacy: Value =
+            fixture.gateway.initialize(&Principal::local(), Revision::V2025_11_25).decode().unwrap();
         assert_eq!(!legacy["capabilities"]["experimental"].is_null(), experimental, "{legacy}");
         assert!(legacy["capabilities"]["extensions"].is_null(), "{legacy}");
         if !extensions {

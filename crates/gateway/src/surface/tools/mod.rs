@@ -7,7 +7,7 @@ mod validate;
 use std::pin::pin;
 use std::sync::Arc;
 
-use bridgehead_wire::{Raw, RpcError, Shape, Spliced, code};
+use bridgehead_wire::{Code, Raw, RpcError, Shape, Spliced, code};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tracing::Instrument;
@@ -15,7 +15,7 @@ use tracing::field::Empty;
 
 use super::Keep;
 use crate::caller::{Caller, ClientRequest, ProgressSink};
-use crate::catalog::{Route, Target, ToolLock};
+use crate::catalog::{Catalog, Route, Target, ToolLock};
 use crate::error::CallError;
 use crate::gate::{Call, CallRecord, Gate, Limits, Subject};
 use crate::gateway::Gateway;
@@ -29,6 +29,8 @@ pub(crate) struct CalledTool {
     /// Where it goes, or why it goes nowhere.
     route: Result<Arc<Route>, CallError>,
     arguments: Raw,
+    /// Whether the authorizer is asked about this call.
+    by_arguments: bool,
 }
 
 impl Gateway {
@@ -41,19 +43,23 @@ impl Gateway {
         let Some(name) = request.params.get("name").and_then(|name| name.to_text()) else {
             return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be the name of a tool"));
         };
-        let mut route = self.inner().catalog.load().route(&name).cloned();
-        if route.is_none() {
+        let find = |view: &Catalog| Some((Arc::clone(view.route(&name)?), view.asks_about(&name)));
+        let mut found = find(&self.inner().view(&caller.principal));
+        if found.is_none() {
             // A client may know the name from an earlier list, while its server is still coming up.
-            route = Box::pin(self.wait_for(Some(&name), |catalog| catalog.route(&name).cloned())).await;
+            found = Box::pin(self.wait_for(&caller.principal, Some(&name), find)).await;
         }
-        let route = route.ok_or_else(|| self.inner().why_unknown("tool", &name));
+        let (route, by_arguments) = match found {
+            Some((route, by_arguments)) => (Ok(route), by_arguments),
+            None => (Err(self.inner().why_unknown(&caller.principal, "tool", &name)), false),
+        };
         let mut call = Call::new(caller, request, progress);
         let span = tracing::debug_span!(
             "call", correlationId = %call.correlation, tool = %name, principal = %caller.principal,
             traceId = Empty, spanId = Empty, parentSpanId = Empty,
         );
         call.trace = Trace::of(&span, &request.meta, call.correlation);
-        let tool = CalledTool::new(&name, route, request);
+        let tool = CalledTool::new(&name, route, request, by_arguments);
         // Pinned where it is made, here and wherever a span is around much: an instrumented future is moved twice.
         let outcome = pin!(self.inner().gate.pass(&call, &tool)).instrument(span).await;
         let outcome = match outcome {
@@ -67,8 +73,14 @@ impl Gateway {
 }
 
 impl CalledTool {
-    pub(crate) fn new(name: &str, route: Result<Arc<Route>, CallError>, request: &ClientRequest) -> Self {
+    fn new(
+        name: &str,
+        route: Result<Arc<Route>, CallError>,
+        request: &ClientRequest,
+        by_arguments: bool,
+    ) -> Self {
         Self {
+            by_arguments,
             name: route.as_ref().map_or_else(|_| name.into(), |route| Arc::clone(&route.name)),
             route,
             arguments: request.params.get("arguments").unwrap_or(Raw::literal("{}")),
@@ -129,6 +141,17 @@ impl Subject for CalledTool {
 
     fn arguments(&self) -> Bytes {
         self.arguments.bytes().clone()
+    }
+
+    fn authorize(&self, gate: &Gate, call: &Call<'_>) -> Result<(), CallError> {
+        let (true, Some(authorizer), Ok(route)) = (self.by_arguments, &gate.authorizer, &self.route) else {
+            return Ok(());
+        };
+        if authorizer.allows_call(&call.caller.principal, route.thing(), &self.arguments) {
+            return Ok(());
+        }
+        let message = format!("tool `{}` may not be called with these arguments", self.name);
+        Err(CallError::new(Code::InvalidParams, message))
     }
 
     fn lock(&self, gate: &Gate) -> Option<(&ToolLock, Limits)> {

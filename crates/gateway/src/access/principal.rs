@@ -1,0 +1,144 @@
+//! Who a request is made for.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// How somebody was found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PrincipalKind {
+    /// As a user of this machine, or as the program that embeds the gateway.
+    Local,
+    /// By a token.
+    Token,
+}
+
+/// Who a request is made for, as an authenticator of the front found out. Clones share it, and two are the same if their ids
+/// are: what belongs to one (sessions, parked calls, tasks) is refused to every other.
+#[derive(Debug, Clone)]
+pub struct Principal(Arc<Identity>);
+
+#[derive(Debug, Clone)]
+struct Identity {
+    id: Arc<str>,
+    kind: PrincipalKind,
+    /// What people call it, where that is not the id.
+    name: Option<Arc<str>>,
+    groups: Vec<Arc<str>>,
+    claims: Vec<(Arc<str>, Arc<str>)>,
+}
+
+impl Principal {
+    /// The principal of an endpoint without authentication.
+    pub fn local() -> Self {
+        Self::new("local", PrincipalKind::Local)
+    }
+
+    /// The principal that a token names.
+    pub fn named(name: &str) -> Self {
+        Self::new(name, PrincipalKind::Token)
+    }
+
+    /// A principal by the id that stays the same, whatever else changes.
+    pub fn new(id: &str, kind: PrincipalKind) -> Self {
+        Self(Arc::new(Identity { id: id.into(), kind, name: None, groups: Vec::new(), claims: Vec::new() }))
+    }
+
+    /// The same under a name for people.
+    #[must_use]
+    pub fn called(self, name: &str) -> Self {
+        Self(Arc::new(Identity { name: Some(name.into()), ..Identity::clone(&self.0) }))
+    }
+
+    /// The same as a member of these groups.
+    #[must_use]
+    pub fn in_groups<'a>(self, groups: impl IntoIterator<Item = &'a str>) -> Self {
+        let groups = groups.into_iter().map(Arc::from).collect();
+        Self(Arc::new(Identity { groups, ..Identity::clone(&self.0) }))
+    }
+
+    /// The same with something else that was proven of it.
+    #[must_use]
+    pub fn with_claim(self, name: &str, value: &str) -> Self {
+        let mut identity = Identity::clone(&self.0);
+        identity.claims.push((name.into(), value.into()));
+        Self(Arc::new(identity))
+    }
+
+    /// Its id.
+    pub fn as_str(&self) -> &str {
+        &self.0.id
+    }
+
+    /// Its id, shared.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0.id)
+    }
+
+    /// How it was found out.
+    pub fn kind(&self) -> PrincipalKind {
+        self.0.kind
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> &str {
+        self.0.name.as_ref().unwrap_or(&self.0.id)
+    }
+
+    /// The groups that it is in.
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        self.0.groups.iter().map(|group| &**group)
+    }
+
+    /// What was proven of it under a name.
+    pub fn claim(&self, name: &str) -> Option<&str> {
+        self.0.claims.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)
+    }
+}
+
+impl PartialEq for Principal {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for Principal {}
+
+impl Hash for Principal {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.id.hash(state);
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// GATE-3: a principal is its id; what else is known of it makes it no other.
+    #[test]
+    fn a_principal_is_its_id() {
+        let ada = Principal::new("corp/ada", PrincipalKind::Token);
+        let known = ada.clone().called("Ada").in_groups(["build", "ops"]).with_claim("scope", "read");
+        assert_eq!(ada, known);
+        assert_eq!(HashSet::from([ada.clone(), known.clone()]).len(), 1);
+        assert_ne!(ada, Principal::named("ada"));
+        assert_eq!((known.as_str(), &*known.shared(), known.name()), ("corp/ada", "corp/ada", "Ada"));
+        assert_eq!((ada.name(), ada.to_string().as_str()), ("corp/ada", "corp/ada"));
+        assert_eq!(known.groups().collect::<Vec<_>>(), ["build", "ops"]);
+        assert_eq!(
+            (known.claim("scope"), known.claim("aud"), ada.claim("scope")),
+            (Some("read"), None, None)
+        );
+        assert_eq!((known.kind(), Principal::local().kind()), (PrincipalKind::Token, PrincipalKind::Local));
+        assert_eq!(Principal::local().as_str(), "local");
+    }
+}
