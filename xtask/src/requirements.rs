@@ -252,11 +252,10 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         2,
         "prompts, reads, subscriptions and task changes are recorded as calls are; `audit.methods` adds the rest",
     ),
-    later(
+    kept(
         "GATE",
         3,
         "one principal is made by an authenticator and carried everywhere; what it owns is refused to any other",
-        GATE,
     ),
     kept(
         "GATE",

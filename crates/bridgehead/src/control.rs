@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bridgehead_config::{HttpSettings, Secret};
-use bridgehead_front::{Api, Token, router, serve_socket};
+use bridgehead_front::{Api, Token, authenticator, router, serve_socket};
 use bridgehead_gateway::Gateway;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -173,7 +173,7 @@ pub(crate) fn open(
                 let any = || vec!["*".to_owned()];
                 let open =
                     HttpSettings { allowed_hosts: any(), allowed_origins: any(), ..HttpSettings::default() };
-                let clients = router(gateway, &open, None, shutdown.clone());
+                let clients = router(gateway, &open, authenticator(&open, None), shutdown.clone());
                 serve_socket(listener, served, clients, shutdown).await;
                 drop(files);
             }

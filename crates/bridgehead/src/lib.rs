@@ -48,9 +48,9 @@ pub use bridgehead_config as config;
 pub use bridgehead_config::{Config, GatewaySettings, HttpSettings, Mode};
 pub use bridgehead_events as events;
 pub use bridgehead_gateway::{
-    Action, Authorizer, CallError, CancelReason, Code, Decision, Followed, Follower, Gateway, LineSink,
-    LineSource, LogLine, NativeTool, Need, Principal, PrincipalKind, RegisterError, Registry, ReloadReport,
-    Session, Thing, ToolContext, ToolFailure,
+    Action, Allowance, Authorizer, CallError, CancelReason, Code, Decision, Followed, Follower, Gateway,
+    Limited, Limiter, LineSink, LineSource, LogLine, NativeTool, Need, Principal, PrincipalKind,
+    RegisterError, Registry, ReloadReport, Session, Thing, ToolContext, ToolFailure,
 };
 pub use bridgehead_upstream::{bridge, provider};
 pub use control::Control;

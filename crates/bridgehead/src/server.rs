@@ -11,7 +11,9 @@ use std::time::Duration;
 use bridgehead_audit::{AuditSink, Clock};
 use bridgehead_config::{Config, GatewaySettings, HttpSettings, Mode, Server as Upstream};
 use bridgehead_front::TokenError;
-use bridgehead_gateway::{Authorizer, Gateway, LineSink, NativeTool, Options, RegisterError, Registry};
+use bridgehead_gateway::{
+    Authorizer, Gateway, Limiter, LineSink, NativeTool, Options, RegisterError, Registry,
+};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -96,6 +98,12 @@ impl ServerOptions {
     /// Decides who may use what; by default everybody may use everything.
     pub fn authorizer(mut self, authorizer: Arc<dyn Authorizer>) -> Self {
         self.gateway.authorizer = Some(authorizer);
+        self
+    }
+
+    /// Decides how much they may do; by default as much as the servers take.
+    pub fn limiter(mut self, limiter: Arc<dyn Limiter>) -> Self {
+        self.gateway.limiter = Some(limiter);
         self
     }
 

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 
 use bridgehead_config::{HttpSettings, TokenSource};
-use bridgehead_front::{Api, LineOptions, Token, Workers, resolve_token, router, serve, serve_lines};
+use bridgehead_front::{
+    Api, LineOptions, Token, Workers, authenticator, resolve_token, router, serve, serve_lines,
+};
 use bridgehead_gateway::{Gateway, Principal, Transport as Kind};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::TcpListener;
@@ -141,7 +143,8 @@ impl Connected {
                 serve_lines(reader, writer, gateway, options, shutdown).await
             }
             Self::Http { listener, settings, token } => {
-                let routes = router(gateway, &settings, token, shutdown.clone()).with_api(api);
+                let authenticator = authenticator(&settings, token);
+                let routes = router(gateway, &settings, authenticator, shutdown.clone()).with_api(api);
                 let workers = Workers::start(threads.saturating_sub(1))?;
                 serve(listener, routes, &workers, shutdown).await
             }

@@ -306,6 +306,18 @@ pub enum Retry {
     Never,
 }
 
+impl Retry {
+    /// Whether a call that was lost may be made again. `harmless` says that running its tool twice does no harm.
+    #[must_use]
+    pub const fn permits(self, may_have_run: bool, harmless: bool) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Safe => !may_have_run || harmless,
+            Self::Never => false,
+        }
+    }
+}
+
 /// What is done with results that do not keep what their tool promises of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Output {
@@ -455,6 +467,12 @@ impl AsRef<str> for ServerName {
 }
 
 impl Server {
+    /// What a call of a tool may use: as is said of the tool, or else of its server.
+    #[must_use]
+    pub fn limits_of(&self, tool: &str) -> Limits {
+        self.tools.get(tool).map_or(self.limits, |own| own.limits.or(self.limits))
+    }
+
     /// A server with the defaults of the gateway, for embedders and the demo.
     pub fn new(name: ServerName, launch: Launch, gateway: &GatewaySettings) -> Self {
         Self {

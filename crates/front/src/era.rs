@@ -154,6 +154,11 @@ pub(crate) fn abilities(params: Option<&Raw>, revision: Revision) -> Abilities {
         .map_or(Abilities::NONE, |capabilities| Abilities::declared(&capabilities).as_of(revision))
 }
 
+/// What a legacy client says at `initialize` that it is.
+pub(crate) fn client_info(params: Option<&Raw>) -> Option<Raw> {
+    Object::parse(params?).ok()?.get("clientInfo")
+}
+
 /// The id that a `notifications/cancelled` names.
 pub(crate) fn cancelled_id(params: Option<&Raw>) -> Option<Id> {
     params

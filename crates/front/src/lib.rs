@@ -15,6 +15,9 @@ mod stdio;
 mod token;
 
 pub use backend::Backend;
-pub use http::{API, Api, Body, ENDPOINT, HEALTH, Routes, Workers, router, serve, serve_socket};
+pub use http::{
+    API, Api, Authenticating, Authenticator, Body, ENDPOINT, HEALTH, Peer, Refusal, Routes, Workers,
+    authenticator, router, serve, serve_socket,
+};
 pub use stdio::{DRAIN_AFTER_END, LineOptions, serve_lines};
 pub use token::{Token, TokenError, resolve_token};

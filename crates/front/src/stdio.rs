@@ -20,8 +20,8 @@ use bridgehead_gateway::{
 use bridgehead_lines::{LineReader, Outbox};
 use bridgehead_wire::held::{Account, Budget, Reservation, SMALL};
 use bridgehead_wire::{
-    Era, Id, Incoming, Line, Malformed, Message, Method, Note, Notification, Raw, Request, Revision,
-    RpcError, Spliced, code, error_response, response,
+    ClientNote, Era, Id, Incoming, Line, Malformed, Message, Method, Note, Notification, Raw, Request,
+    Revision, RpcError, Spliced, code, error_response, response,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::{AbortRegistration, BoxFuture, join_all};
@@ -403,6 +403,9 @@ impl<B: Backend> Connection<B> {
         self.revision = Some(revision);
         let abilities = era::abilities(params, revision);
         self.session.declare(abilities);
+        if let Some(info) = era::client_info(params) {
+            self.session.introduce(&info);
+        }
         self.questioner = (!abilities.is_none())
             .then(|| Questioner::new(abilities, self.questions.clone(), Lines(Arc::clone(&self.outbox))));
         self.initialized.store(false, Ordering::Release);
@@ -430,30 +433,19 @@ impl<B: Backend> Connection<B> {
     }
 
     fn told(&mut self, told: &Notification) {
-        match told.method.note() {
-            Some(Note::Initialized) if self.revision.is_some() => {
+        match told.method.note().and_then(Note::of_client) {
+            Some(ClientNote::Initialized) if self.revision.is_some() => {
                 self.initialized.store(true, Ordering::Release);
             }
-            Some(Note::Cancelled) => {
+            Some(ClientNote::Cancelled) => {
                 let found =
                     era::cancelled_id(told.params.as_ref()).is_some_and(|id| self.in_flight.cancel(&id));
                 debug!(found, "cancelled by the client");
             }
-            Some(Note::RootsListChanged) if self.revision.is_some() => self.session.roots_changed(),
-            Some(Note::RootsListChanged)
-            | Some(
-                Note::Initialized
-                | Note::Progress
-                | Note::LogMessage
-                | Note::ElicitationComplete
-                | Note::ToolsListChanged
-                | Note::PromptsListChanged
-                | Note::ResourcesListChanged
-                | Note::ResourceUpdated
-                | Note::TaskChanged
-                | Note::Acknowledged,
-            )
-            | None => debug!(method = era::shown(&told.method), "ignored a notification"),
+            Some(ClientNote::RootsListChanged) => self.session.roots_changed(),
+            Some(ClientNote::Initialized) | None => {
+                debug!(method = era::shown(&told.method), "ignored a notification");
+            }
         }
     }
 

@@ -70,6 +70,11 @@ impl Caller {
             || self.log_level(request).is_some()
     }
 
+    /// The name and version of the program that asks, as it says itself.
+    pub(crate) fn client(&self, request: &ClientRequest) -> Option<Arc<str>> {
+        self.session.client(self.era(), &request.meta)
+    }
+
     /// What it can be asked during its call.
     pub fn abilities(&self) -> Abilities {
         self.questioner.as_ref().map_or(Abilities::NONE, Questioner::abilities)

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Dispatch;
 
 use crate::access::views::Views;
-use crate::access::{Action, Authorizer, Decision, Principal, Thing};
+use crate::access::{Action, Authorizer, Decision, Limiter, Principal, Thing};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::builtin::{server_health, server_ping};
 use crate::catalog::items::Owner;
@@ -73,6 +73,8 @@ pub struct Options {
     pub also_recorded: Vec<&'static str>,
     /// Decides who may use what; by default everybody may use everything.
     pub authorizer: Option<Arc<dyn Authorizer>>,
+    /// Decides how much they may do; by default as much as the servers take.
+    pub limiter: Option<Arc<dyn Limiter>>,
     /// Tells the time.
     pub clock: Arc<dyn Clock>,
     /// When this process came up, by the clock's monotonic reading; now, if absent.
@@ -99,6 +101,7 @@ impl Default for Options {
             audit: Arc::new(NoopSink),
             also_recorded: Vec::new(),
             authorizer: None,
+            limiter: None,
             clock: Arc::new(SystemClock::default()),
             boot: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -191,6 +194,7 @@ impl Gateway {
             audit,
             also_recorded,
             authorizer,
+            limiter,
             clock,
             boot,
             version,
@@ -203,6 +207,7 @@ impl Gateway {
         let server_info = Raw::encode(&json!({"name": "bridgehead", "version": version}));
         let gate = Gate {
             authorizer: authorizer.clone(),
+            limiter,
             audit,
             also_recorded,
             server_info,
@@ -299,12 +304,10 @@ impl Gateway {
         let call = Call::new(caller, request, None);
         let refused = RefusedRequest::new(request, error.clone());
         self.0.gate.pass(&call, &refused).await;
-        match request.method {
-            Method::ToolsCall => {
-                error.to_rpc(code::INVALID_PARAMS, None, ("tool", refused.name()), call.correlation)
-            }
-            _ => RpcError::new(code::INVALID_PARAMS, &error.message),
+        if request.method == Method::ToolsCall {
+            return error.to_rpc(code::INVALID_PARAMS, None, ("tool", refused.name()), call.correlation);
         }
+        RpcError::new(code::INVALID_PARAMS, &error.message)
     }
 
     /// Answers a request whose client may be asked something, or has been asked and comes back.

@@ -15,7 +15,9 @@ pub mod panics;
 mod relay;
 mod surface;
 
-pub use access::{Action, Authorizer, Decision, Principal, PrincipalKind, Thing};
+pub use access::{
+    Action, Allowance, Authorizer, Decision, Limited, Limiter, Principal, PrincipalKind, Thing,
+};
 pub use bridgehead_events as events;
 pub use bridgehead_upstream::{
     Followed, Follower, LineSink, LineSource, Lists, LogLine, Registry, ServerRecord,

@@ -40,7 +40,7 @@ pub use header::{HeaderValueError, decode_header_value, encode_header_value};
 pub use level::Level;
 pub use message::{Id, Incoming, Malformed, Message, Notification, Request, Response};
 pub use meta::{MetaError, RequestMeta, key};
-pub use method::{ClientMethod, Eras, Method, Note, Recording, ServerMethod};
+pub use method::{ClientMethod, ClientNote, Eras, Method, Note, Recording, ServerMethod};
 pub use raw::{NotJson, Raw};
 pub use redact::{Redactor, RuleError, Rules};
 pub use revision::{Era, Revision};

@@ -169,6 +169,11 @@ impl RequestMeta {
         edit.finish()
     }
 
+    /// Who the modern client says it is: an object. Read on demand, like the trace.
+    pub fn client_info(&self) -> Option<Raw> {
+        self.object.get(key::CLIENT_INFO)
+    }
+
     /// Which trace it says it belongs to, not yet checked. Read on demand: hardly anybody wants to know.
     pub fn traceparent(&self) -> Option<String> {
         self.object.get(key::TRACEPARENT)?.to_text()

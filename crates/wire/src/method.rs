@@ -248,6 +248,37 @@ impl Method {
     }
 }
 
+/// What a client tells without being asked, as far as it changes anything here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientNote {
+    /// Its legacy handshake is over.
+    Initialized,
+    /// It no longer wants an answer.
+    Cancelled,
+    /// Its folders are others now.
+    RootsListChanged,
+}
+
+impl Note {
+    /// What it means where a client says it; none for what only servers have to say.
+    pub const fn of_client(self) -> Option<ClientNote> {
+        match self {
+            Self::Initialized => Some(ClientNote::Initialized),
+            Self::Cancelled => Some(ClientNote::Cancelled),
+            Self::RootsListChanged => Some(ClientNote::RootsListChanged),
+            Self::Progress
+            | Self::LogMessage
+            | Self::ElicitationComplete
+            | Self::ToolsListChanged
+            | Self::PromptsListChanged
+            | Self::ResourcesListChanged
+            | Self::ResourceUpdated
+            | Self::TaskChanged
+            | Self::Acknowledged => None,
+        }
+    }
+}
+
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

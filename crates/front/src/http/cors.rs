@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 
-use super::peer::Peer;
+use super::auth::Peer;
 use super::reply::{self, Reply};
 use super::{Front, endpoint};
 use crate::Backend;

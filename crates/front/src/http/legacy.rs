@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use bridgehead_gateway::{Caller, Feed, Outlet, Principal, ProgressSink, Questioner, Transport};
 use bridgehead_wire::{
-    Era, Id, Malformed, Message, Method, Note, Notification, Raw, Request, Revision, RpcError, Spliced, code,
+    ClientNote, Era, Id, Malformed, Message, Method, Note, Notification, Raw, Request, Revision, RpcError,
+    Spliced, code,
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{BoxFuture, join_all};
@@ -52,6 +53,9 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
     };
     debug!(session = session.label(), principal = %session.principal, %revision, "session opened");
     session.identity.declare(abilities);
+    if let Some(info) = era::client_info(request.params.as_ref()) {
+        session.identity.introduce(&info);
+    }
     // What changes from now on is told, also before the client opens its stream.
     drop(front.backend.feed(&session.identity));
     let mut reply =
@@ -260,26 +264,16 @@ pub(crate) async fn batch<B: Backend>(
 
 /// Takes a notification of a session.
 pub(crate) fn notified(session: &Session, told: &Notification) {
-    match told.method.note() {
-        Some(Note::Cancelled) => {
+    match told.method.note().and_then(Note::of_client) {
+        Some(ClientNote::Cancelled) => {
             let id = era::cancelled_id(told.params.as_ref());
             let found = id.is_some_and(|id| session.in_flight.cancel(&id));
             debug!(session = session.label(), found, "cancelled by the client");
         }
-        Some(Note::RootsListChanged) => session.identity.roots_changed(),
-        Some(
-            Note::Initialized
-            | Note::Progress
-            | Note::LogMessage
-            | Note::ElicitationComplete
-            | Note::ToolsListChanged
-            | Note::PromptsListChanged
-            | Note::ResourcesListChanged
-            | Note::ResourceUpdated
-            | Note::TaskChanged
-            | Note::Acknowledged,
-        )
-        | None => debug!(session = session.label(), method = era::shown(&told.method), "took a notification"),
+        Some(ClientNote::RootsListChanged) => session.identity.roots_changed(),
+        Some(ClientNote::Initialized) | None => {
+            debug!(session = session.label(), method = era::shown(&told.method), "took a notification");
+        }
     }
 }
 

@@ -48,10 +48,10 @@ pub(crate) fn check<B: Backend>(
     }
     let served = front.backend.serves(Era::Modern, &method);
     let caller = Caller {
+        session: front.stateless.of(&principal),
         principal,
         revision: Revision::V2026_07_28,
         transport: Transport::Http,
-        session: front.stateless.clone(),
         questioner: None,
     };
     match reading.into_request(method, &id) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bridgehead_config::{GatewaySettings, HttpSettings, Launch, Secret, Server as Upstream};
-use bridgehead_front::{Api, Token, Workers, router, serve, serve_socket};
+use bridgehead_front::{Api, Token, Workers, authenticator, router, serve, serve_socket};
 use bridgehead_gateway::{Gateway, Options};
 use bytes::Bytes;
 use http::Request;
@@ -40,8 +40,9 @@ impl Place {
         let shutdown = CancellationToken::new();
         let token = Token::new("operator", Secret::new("operators-only"));
         let api = Api::new(gateway.clone(), Some(token), shutdown.clone());
-        let routes =
-            router(gateway.clone(), &HttpSettings::default(), None, shutdown.clone()).with_api(api.clone());
+        let settings = HttpSettings::default();
+        let routes = router(gateway.clone(), &settings, authenticator(&settings, None), shutdown.clone())
+            .with_api(api.clone());
         let ending = shutdown.clone();
         let serving =
             tokio::spawn(async move { serve(listener, routes, &Workers::start(0).unwrap(), ending).await });
@@ -49,7 +50,7 @@ impl Place {
         let socket = folder.path().join("api.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let open = HttpSettings { allowed_hosts: vec!["*".to_owned()], ..HttpSettings::default() };
-        let clients = router(gateway.clone(), &open, None, shutdown.clone());
+        let clients = router(gateway.clone(), &open, authenticator(&open, None), shutdown.clone());
         let on_socket = tokio::spawn(serve_socket(listener, api, clients, shutdown.clone()));
         Self { server: Server { address, shutdown, serving }, socket, gateway, on_socket, _folder: folder }
     }

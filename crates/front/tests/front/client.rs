@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
-use bridgehead_front::{Body, Routes, Token, Workers, router, serve};
+use bridgehead_front::{Authenticator, Body, Routes, Token, Workers, authenticator, router, serve};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -31,10 +31,20 @@ impl Server {
     }
 
     pub(crate) async fn with(fake: &Fake, settings: HttpSettings, token: Option<Token>) -> Self {
+        let authenticator = authenticator(&settings, token);
+        Self::known_by(fake, settings, authenticator).await
+    }
+
+    /// One whose clients somebody else finds out about.
+    pub(crate) async fn known_by(
+        fake: &Fake,
+        settings: HttpSettings,
+        authenticator: Box<dyn Authenticator>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let router = router(fake.clone(), &settings, token, shutdown.clone());
+        let router = router(fake.clone(), &settings, authenticator, shutdown.clone());
         // One thread besides this one: every other connection is handed over.
         let workers = Workers::start(1).unwrap();
         let (ending, routes) = (shutdown.clone(), router);
@@ -107,7 +117,9 @@ pub(crate) struct Direct {
 impl Direct {
     pub(crate) fn start(fake: &Fake) -> Self {
         let shutdown = CancellationToken::new();
-        Self { routes: router(fake.clone(), &HttpSettings::default(), None, shutdown.clone()), shutdown }
+        let settings = HttpSettings::default();
+        let routes = router(fake.clone(), &settings, authenticator(&settings, None), shutdown.clone());
+        Self { routes, shutdown }
     }
 
     /// An answer whose body is still to be read; dropping it is a disconnect.

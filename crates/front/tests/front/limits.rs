@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
-use bridgehead_front::{Workers, router, serve};
+use bridgehead_front::{Workers, authenticator, router, serve};
 use bytes::Bytes;
 use http::Request;
 use http_body::Frame;
@@ -25,7 +25,7 @@ async fn a_head_has_the_time_of_the_settings() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let routes = router(Fake::new(), &settings, None, shutdown.clone());
+    let routes = router(Fake::new(), &settings, authenticator(&settings, None), shutdown.clone());
     let ending = shutdown.clone();
     let serving = tokio::spawn(async move {
         let workers = Workers::start(0).unwrap();
@@ -46,7 +46,7 @@ async fn a_head_has_the_time_of_the_settings() {
 #[tokio::test(start_paused = true)]
 async fn a_body_has_the_time_of_the_settings() {
     let settings = HttpSettings { body_within: OURS, ..HttpSettings::default() };
-    let routes = router(Fake::new(), &settings, None, CancellationToken::new());
+    let routes = router(Fake::new(), &settings, authenticator(&settings, None), CancellationToken::new());
     let request = Request::post("/mcp")
         .header("host", "localhost")
         .header("accept", "*/*")
@@ -65,7 +65,7 @@ async fn a_body_has_the_time_of_the_settings() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_stream_has_the_pace_of_the_settings() {
     let settings = HttpSettings { keep_alive: OURS, ..HttpSettings::default() };
-    let routes = router(Fake::new(), &settings, None, CancellationToken::new());
+    let routes = router(Fake::new(), &settings, authenticator(&settings, None), CancellationToken::new());
     let headers = [("host", "localhost"), ("accept", "*/*"), ("content-type", "application/json")];
     let request =
         headers.iter().fold(Request::post("/mcp"), |request, (name, value)| request.header(*name, *value));

@@ -14,4 +14,5 @@ mod limits;
 mod lines;
 mod modern;
 mod panics;
+mod principals;
 mod sessions;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
-use bridgehead_front::router;
+use bridgehead_front::{authenticator, router};
 use bridgehead_gateway::Lists;
 use bytes::Bytes;
 use http::Request;
@@ -122,7 +122,7 @@ async fn idle_sessions_expire_unless_a_call_is_in_flight() {
     const IDLE: Duration = Duration::from_secs(60);
     let fake = Fake::new();
     let settings = HttpSettings { session_idle: IDLE, ..HttpSettings::default() };
-    let service = router(fake.clone(), &settings, None, CancellationToken::new());
+    let service = router(fake.clone(), &settings, authenticator(&settings, None), CancellationToken::new());
     let post = async |session: &str, body: String| {
         let request = Request::post("/mcp")
             .header("host", "localhost")

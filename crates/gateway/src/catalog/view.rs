@@ -19,7 +19,10 @@ impl Catalog {
         let mut admits = |route: &&Arc<Route>| match decide(Action::Call, route.thing()) {
             Decision::Allow => true,
             Decision::Deny => false,
-            Decision::ByArguments => by_arguments.insert(Arc::clone(&route.name)) || true,
+            Decision::ByArguments => {
+                by_arguments.insert(Arc::clone(&route.name));
+                true
+            }
         };
         let prompts = self.prompts.seen_by(Action::Get, decide, before.map(|before| &before.prompts));
         let resources = self.resources.seen_by(Action::Read, decide, before.map(|before| &before.resources));

@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{Instrument, debug_span};
 
-use crate::access::Authorizer;
+use crate::access::{Allowance, Authorizer, Limited, Limiter};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::error::CallError;
 use crate::logger::Logger;
@@ -62,6 +62,7 @@ impl<'a> Call<'a> {
 pub(crate) struct Gate {
     /// Is asked about calls whose arguments matter; what nobody may use at all is in no view.
     pub(crate) authorizer: Option<Arc<dyn Authorizer>>,
+    pub(crate) limiter: Option<Arc<dyn Limiter>>,
     pub(crate) audit: Arc<dyn AuditSink>,
     /// The methods that are recorded besides those that always are.
     pub(crate) also_recorded: Vec<&'static str>,
@@ -105,13 +106,14 @@ impl Gate {
     /// the request upstream and still leaves its pair of audit events.
     pub(crate) async fn pass<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Outcome {
         let mut record = CallRecord::open(self, call, subject);
-        let allowed = subject.authorize(self, call);
-        let lock = match allowed {
-            Ok(()) => {
+        // Who asks was found out before; what they may not use at all is not in their view.
+        let allowance = subject.authorize(self, call).and_then(|()| self.limit(call, subject));
+        let lock = match &allowance {
+            Ok(_) => {
                 let locking = pin!(lock::enter(self, call, subject, &mut record));
                 locking.instrument(debug_span!("lock")).await
             }
-            Err(denied) => Err(denied),
+            Err(refused) => Err(refused.clone()),
         };
         let checked = match &lock {
             Ok(_) => pin!(subject.check(self, call)).instrument(debug_span!("validate")).await,
@@ -132,6 +134,14 @@ impl Gate {
             Err(refused) => refused,
         };
         debug_span!("audit_exit").in_scope(|| record.exit(outcome))
+    }
+
+    /// What a request takes of what its principal may do.
+    fn limit<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Result<Allowance, CallError> {
+        let Some(limiter) = &self.limiter else { return Ok(None) };
+        let server = subject.server().map(|server| &**server);
+        let request = Limited { method: &call.request.method, server, name: subject.name() };
+        limiter.admit(&call.caller.principal, request)
     }
 
     /// Whether a request leaves a pair of audit events.

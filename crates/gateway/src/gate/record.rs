@@ -68,7 +68,8 @@ impl CallRecord {
         if !gate.records(call.request) {
             return Self { open: None };
         }
-        let (tool, about) = named(call.request, subject.name());
+        let (tool, mut about) = named(call.request, subject.name());
+        about.client = call.caller.client(call.request);
         if about.method.is_none() {
             gate.counters.calls.fetch_add(1, Ordering::Relaxed);
         }
@@ -137,10 +138,10 @@ impl CallRecord {
 
 /// How rows name what a request is about: a tool by its name, all else by its method and what that is about.
 fn named(request: &ClientRequest, name: &Arc<str>) -> (Arc<str>, About) {
-    match &request.method {
-        Method::ToolsCall => (Arc::clone(name), About::default()),
-        method => (Arc::default(), About::of(method.known(), Arc::clone(name))),
+    if request.method == Method::ToolsCall {
+        return (Arc::clone(name), About::default());
     }
+    (Arc::default(), About::of(request.method.known(), Arc::clone(name)))
 }
 
 impl Open {

@@ -3,6 +3,7 @@
 //! A gateway that was stopped can be started again. What changes the set of servers does so in one step, so
 //! that a client hears of one change; a server whose configuration is the same is not touched by it.
 
+mod label;
 pub(crate) mod session;
 pub(crate) mod status;
 pub(crate) mod waiting;

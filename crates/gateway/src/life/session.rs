@@ -9,10 +9,11 @@ use std::sync::{Arc, OnceLock};
 
 use bridgehead_config::{Interactive, Isolation};
 use bridgehead_upstream::{Hold, Keeper, Reason, Unavailable, Upstream};
-use bridgehead_wire::{Abilities, Era, Level, Method};
+use bridgehead_wire::{Abilities, Era, Level, Method, Raw, RequestMeta};
 use parking_lot::Mutex;
 use tracing::info;
 
+use super::label::ClientLabel;
 use crate::feeds::Feed;
 
 /// One client, from its first request to its last. Clones are the same session.
@@ -25,6 +26,7 @@ struct Inner {
     /// The bits of what a legacy client declared that it can be asked.
     abilities: AtomicU8,
     kept: Mutex<Kept>,
+    label: ClientLabel,
     /// What a legacy client is told of its own accord.
     feed: OnceLock<Feed>,
 }
@@ -58,13 +60,32 @@ impl Session {
     pub fn new() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let (abilities, kept) = (AtomicU8::new(0), Mutex::default());
-        Self(Arc::new(Inner { number, abilities, kept, feed: OnceLock::new() }))
+        let (abilities, kept, label) = (AtomicU8::new(0), Mutex::default(), ClientLabel::default());
+        Self(Arc::new(Inner { number, abilities, kept, label, feed: OnceLock::new() }))
     }
 
     /// Notes what its client said at its handshake that it can be asked.
     pub fn declare(&self, abilities: Abilities) {
         self.0.abilities.store(abilities.bits(), Ordering::Release);
+    }
+
+    /// Notes what its client said at its handshake that it is.
+    pub fn introduce(&self, client_info: &Raw) {
+        self.0.label.of(client_info);
+    }
+
+    /// The name and version of its client: of a modern one by what its request says, of a legacy one by what it said at
+    /// its handshake.
+    pub(crate) fn client(&self, era: Era, meta: &RequestMeta) -> Option<Arc<str>> {
+        match era {
+            Era::Modern => self.0.label.of(&meta.client_info()?),
+            Era::Legacy => self.0.label.last(),
+        }
+    }
+
+    /// Whether anybody holds it besides the one who asks.
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     fn abilities(&self) -> Abilities {

@@ -110,7 +110,7 @@ impl Conversation<'_, '_> {
                     Step::Done(outcome) => return Ok(outcome),
                     Step::Again(next) => exchange = self.begin(&cell, level, next.as_ref()).await,
                 },
-                Event::Lost(lost) => return Err(self.lost(lost, exchange.was_sent())),
+                Event::Lost(lost) => return Err(self.lost(&lost, exchange.was_sent())),
             }
         }
     }
@@ -230,31 +230,27 @@ impl Conversation<'_, '_> {
     }
 
     /// How a request ends whose exchange has no answer any more.
-    fn lost(&self, lost: LinkError, was_sent: bool) -> CallError {
+    fn lost(&self, lost: &LinkError, was_sent: bool) -> CallError {
         let server = self.upstream.name();
+        let error = |message| CallError::new(lost.code(), message);
         let error = match lost {
             LinkError::TooLarge { .. } | LinkError::Unusable(_) => {
-                let message = format!("server `{server}`: {lost}");
-                return CallError::new(Code::ProviderInvalidOutput, message).after_sending();
+                return error(format!("server `{server}`: {lost}")).after_sending();
             }
             LinkError::Refused { reason, .. } => {
                 // Whether it turns everybody away is looked into.
                 self.upstream.suspect();
-                let message = format!("server `{server}` did not take the call: {reason}");
-                CallError::new(Code::ProviderUnavailable, message)
+                error(format!("server `{server}` did not take the call: {reason}"))
             }
-            LinkError::Closed(_) | LinkError::Crashed(_) => {
-                let message = format!("server `{server}` was lost during the call: {lost}");
-                let error = CallError::new(Code::ProviderCrashed, message);
-                match lost {
-                    LinkError::Crashed(crash) => error.with_details(&json!({
-                        "reason": crash.reason.as_str(),
-                        "status": crash.status,
-                        "stderr": crash.stderr,
-                        "killed": crash.killed,
-                    })),
-                    _ => error,
-                }
+            LinkError::Closed(_) => error(format!("server `{server}` was lost during the call: {lost}")),
+            LinkError::Crashed(crash) => {
+                let details = json!({
+                    "reason": crash.reason.as_str(),
+                    "status": crash.status,
+                    "stderr": crash.stderr,
+                    "killed": crash.killed,
+                });
+                error(format!("server `{server}` was lost during the call: {lost}")).with_details(&details)
             }
         };
         if was_sent { error.after_sending() } else { error }

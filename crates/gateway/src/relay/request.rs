@@ -7,7 +7,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use bridgehead_config::{Isolation, ResourceUris, Retry, Roots, Server};
+use bridgehead_config::{Isolation, ResourceUris, Roots, Server};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{CrashReason, FailureStage, Keeper, Lease, Unavailable, Upstream};
 use bridgehead_wire::{Code, Era, Method, Raw, RpcError, Spliced, code};
@@ -204,11 +204,7 @@ impl RelayedRequest<'_> {
         if lost.details.as_ref().is_some_and(limit) {
             return false;
         }
-        match upstream.config().retry {
-            Retry::Always => true,
-            Retry::Safe => !lost.may_have_run || self.target.repeatable,
-            Retry::Never => false,
-        }
+        upstream.config().retry.permits(lost.may_have_run, self.target.repeatable)
     }
 }
 
@@ -273,9 +269,10 @@ pub(crate) fn sandbox_setup() -> Value {
 
 /// How long a call may run: as its tool says, or else its server.
 fn execution(server: &Server, relayed: &RelayedRequest<'_>) -> Option<Duration> {
-    let of_tool = || server.tools.get(relayed.target.own).and_then(|tool| tool.limits.execution);
-    let tool = (relayed.call.request.method == Method::ToolsCall).then(of_tool).flatten();
-    tool.or(server.limits.execution)
+    match relayed.call.request.method == Method::ToolsCall {
+        true => server.limits_of(relayed.target.own).execution,
+        false => server.limits.execution,
+    }
 }
 
 #[cfg(test)]

@@ -134,6 +134,22 @@ async fn who_shares_what() {
     fixture.end().await;
 }
 
+/// ERA-3: a call that has a process for itself takes no lease, whatever its client can be asked.
+#[tokio::test]
+async fn a_process_for_one_call_is_no_lease() {
+    let fixture = fixture(|server| {
+        server.isolation = Isolation::Call;
+        server.interactive = Interactive::Exclusive;
+    })
+    .await;
+    let client = Client::new(EVERYTHING);
+    let pids = [client.call(&fixture.gateway, "pid"), client.call(&fixture.gateway, "pid")];
+    let [first, second] = pids.map(|call| async { pid(&call.await.unwrap().unwrap()) });
+    assert_ne!(first.await, second.await);
+    assert_eq!(leased(&fixture), 0);
+    fixture.end().await;
+}
+
 /// ERA-3: a server that is known to ask is told exactly what its client declared, once; who declared all uses the
 /// shared one.
 #[tokio::test]
@@ -284,7 +300,7 @@ async fn pid_with_roots(fixture: &Fixture, principal: &str, roots: &Value) -> u6
     pid(&fixture.ask_as(principal, "tools/call", modern_params(again)).await)
 }
 
-/// HOUR-1: a modern client that has roots keeps its process from call to call: it is asked for them first and finds the
+/// HOUR-1, GATE-3: a modern client that has roots keeps its process from call to call: it is asked for them first and finds the
 /// one that is kept for its principal and these roots. Whoever has others, or is somebody else, has another; the server is
 /// told the roots that belong to it, whenever it asks. `status` says why there are several.
 #[tokio::test]

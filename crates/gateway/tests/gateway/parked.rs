@@ -219,7 +219,7 @@ async fn questions_come_together_and_in_rounds() {
     fixture.end().await;
 }
 
-/// ERA-2: a state that was changed, used before, belongs to another or to another request opens nothing, and nothing
+/// ERA-2, GATE-3: a state that was changed, used before, belongs to another or to another request opens nothing, and nothing
 /// is run by it.
 #[tokio::test]
 async fn a_state_is_good_for_one_request_of_one_client_once() {

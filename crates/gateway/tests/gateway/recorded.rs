@@ -345,3 +345,32 @@ async fn what_is_about_nothing_is_not_recorded() {
     assert!(fixture.recorder.enters().is_empty() && fixture.recorder.exits().is_empty());
     fixture.end().await;
 }
+
+/// GATE-3: a record says which program called: by what a modern request says of it, by what a legacy client said at its
+/// handshake, and nothing where it said nothing.
+#[tokio::test]
+async fn a_record_names_the_program_that_called() {
+    let fixture = Fixture::start(&[], |_| ());
+    for (revision, meta, expected) in [
+        (
+            Revision::MODERN,
+            r#"{"io.modelcontextprotocol/clientInfo":{"name":"agent","version":"3"}}"#,
+            Some("agent 3"),
+        ),
+        (Revision::MODERN, "{}", None),
+        (Revision::V2025_11_25, "{}", Some("editor 1.2")),
+    ] {
+        let session = Session::new();
+        session.introduce(&Raw::literal(r#"{"name":"editor","version":"1.2"}"#));
+        let text = format!(r#"{{"name":"server__ping","arguments":{{}},"_meta":{meta}}}"#);
+        let params = Object::parse(&Raw::parse(text).unwrap()).unwrap();
+        let meta = RequestMeta::read(Some(&params)).unwrap();
+        let principal = Principal::local();
+        let caller = Caller { principal, revision, transport: Transport::Memory, session, questioner: None };
+        let request = ClientRequest { method: "tools/call".into(), params, meta, id: None };
+        let _outcome = fixture.gateway.answer(&caller, &request, None).await;
+        let enter = fixture.recorder.enters().pop().unwrap();
+        assert_eq!(enter.call().about.client.as_deref(), expected, "{revision}");
+    }
+    fixture.end().await;
+}

@@ -118,7 +118,7 @@ async fn a_task_is_found_again() {
     fixture.end().await;
 }
 
-/// ERA-1: what a server says of a task of its own accord is told on the listens that follow it, under the id that its client
+/// ERA-1, GATE-3: what a server says of a task of its own accord is told on the listens that follow it, under the id that its client
 /// knows, as it came; nobody else's listen, and no other server's task of the same id, has a part in it.
 #[tokio::test]
 async fn a_task_that_changes_is_told_to_its_client() {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use bridgehead_call::CorrelationId;
 use bridgehead_config::{GatewaySettings, Launch, Remote, Retry, Secret, Server, ServerName, Transport, Url};
 use bridgehead_process::INHERITED;
-use bridgehead_wire::{Method, Object, Raw};
+use bridgehead_wire::{Object, Raw};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::sync::{Mutex, Semaphore};
@@ -33,8 +33,9 @@ pub use operations::{Operation, OperationSpec, operations};
 pub use timeout::{DEFAULT_TIMEOUT_MS, InvalidTimeout, TIMEOUT_VARIABLE, resolve_timeout_ms};
 
 use crate::catalog::{ListError, Lists, Tool, list_tools};
+use crate::link::call::ToolCall;
 use crate::link::negotiate::{Offer, Opening, Peer, negotiate};
-use crate::link::{Link, LinkError, Mirror, Purpose, call_params};
+use crate::link::{Link, LinkError, Purpose};
 use crate::server::record::ServerRecords;
 use crate::transport::{self, ConnectError};
 
@@ -250,13 +251,11 @@ pub async fn call_tool(
             Ok(result) => return Ok(result),
             Err(lost) => lost,
         };
-        let again = lost.cause.retryable()
-            && attempts < options.max_attempts.max(1)
-            && match options.retry {
-                Retry::Always => true,
-                Retry::Safe => !lost.may_have_run || bridge.may_run_twice(name).await,
-                Retry::Never => false,
-            };
+        let mut again = lost.cause.retryable() && attempts < options.max_attempts.max(1);
+        if again && !options.retry.permits(lost.may_have_run, false) {
+            // Whether the tool may run twice is looked up only where it matters.
+            again = options.retry == Retry::Safe && bridge.may_run_twice(name).await;
+        }
         if !again {
             return Err(failed(attempts, lost.cause));
         }
@@ -325,14 +324,11 @@ impl Bridge {
         let mut exchange = client.link.open(Purpose::Ordinary);
         let answered = {
             let asking = async {
-                let era = client.peer.revision.era();
-                let (members, params) = call_params(era, name, arguments, correlation);
                 // Only such a peer wants to know more of the tool than its name.
                 let tool = if client.link.mirrors_headers() { client.tool(name).await } else { None };
-                let parameters = tool.as_ref().map_or(&[][..], |tool| &tool.headers);
-                let mirror = Mirror { name: Some(name), parameters, params: Some(&members) };
-                exchange.send_mirrored(&Method::ToolsCall, &params, mirror).await;
-                exchange.answer().await
+                let headers = tool.as_ref().map_or(&[][..], |tool| &tool.headers);
+                let call = ToolCall { name, arguments, correlation };
+                exchange.call_tool(client.peer.revision.era(), call, headers).await
             };
             tokio::time::timeout(timeout, asking).await
         };

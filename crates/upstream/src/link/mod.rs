@@ -9,6 +9,7 @@
 //! [`Abilities`] gets the question as an [`Event`] and owes it an [`Exchange::reply`]; what is left is refused when
 //! the exchange is dropped.
 
+pub(crate) mod call;
 pub(crate) mod doorbell;
 pub(crate) mod listening;
 pub(crate) mod negotiate;
@@ -20,14 +21,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bridgehead_call::CorrelationId;
 use bridgehead_config::Roots;
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::held::Account;
-use bridgehead_wire::{
-    Abilities, Era, Id, Level, Method, Object, Raw, Request, RpcError, Spliced, code, key,
-};
-use serde_json::{Value, json};
+use bridgehead_wire::{Abilities, Id, Level, Method, Object, Raw, Request, RpcError, Spliced, code, key};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::catalog::Lists;
@@ -485,26 +482,6 @@ pub(crate) fn modern_params_declaring(members: &Object, capabilities: Raw) -> Sp
     let mut edit = members.edit();
     edit.set(key::META, meta.finish());
     edit.finish()
-}
-
-/// Params of a tool call of our own, and their members.
-pub(crate) fn call_params(
-    era: Era,
-    tool: &str,
-    arguments: &Value,
-    correlation: CorrelationId,
-) -> (Object, Spliced) {
-    let params = Raw::encode(&json!({
-        "name": tool,
-        "arguments": arguments,
-        key::META: {key::CORRELATION_ID: correlation.to_string()},
-    }));
-    let members = Object::parse(&params).unwrap_or_else(|_| Object::empty());
-    let sent = match era {
-        Era::Legacy => params.into(),
-        Era::Modern => modern_params(&members),
-    };
-    (members, sent)
 }
 
 /// Who we are to servers.

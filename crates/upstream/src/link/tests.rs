@@ -1,5 +1,7 @@
 //! A link over lines, from both of its ends.
 
+use serde_json::json;
+
 use super::*;
 use crate::testing;
 

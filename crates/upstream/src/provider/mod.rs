@@ -20,14 +20,15 @@ use bridgehead_config::{
 };
 use bridgehead_events::{Asked, Bus, Detail, Excerpt};
 use bridgehead_schema::{Effort, Envelope, Flat, Origin};
-use bridgehead_wire::{Code, Method, Object, Raw, Redactor, code};
+use bridgehead_wire::{Code, Object, Raw, Redactor, code};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::catalog::{Listing, OutputError, Tool};
-use crate::link::{LinkError, Mirror, Purpose, call_params};
+use crate::link::call::ToolCall;
+use crate::link::{LinkError, Purpose};
 use crate::server::policy::{Delays, RestartPolicy};
 use crate::server::record::ServerRecords;
 use crate::server::{FailureStage, Ready, Surroundings, Unavailable, Upstream, UpstreamState};
@@ -398,11 +399,6 @@ fn limited(limits: Limits) -> ToolOverride {
     ToolOverride { limits, ..ToolOverride::default() }
 }
 
-/// What a call of a tool may use: as is said of the tool, or else of its server.
-fn limits_of(server: &Server, tool: &str) -> Limits {
-    server.tools.get(tool).map_or(server.limits, |own| own.limits.or(server.limits))
-}
-
 /// Tells the bus how one call ended, exactly once: also that its caller dropped it.
 struct End<'a> {
     bus: &'a Bus,
@@ -478,7 +474,7 @@ async fn call(
         let message = format!("the arguments do not fit the schema of tool `{name}`: {}", json!(issues));
         return Err(ProviderError::new(Code::ProviderInvalidInput, message));
     }
-    let execution = limits_of(upstream.config(), &tool.name).execution;
+    let execution = upstream.config().limits_of(&tool.name).execution;
     let budget = Budget::new(began, timeout.unwrap_or(usual), execution);
     let result = match upstream.config().isolation {
         Isolation::Call => {
@@ -528,13 +524,9 @@ async fn ask(
     (budget, correlation): (Budget, CorrelationId),
 ) -> Result<Raw, ProviderError> {
     let (namespace, name) = (upstream.name(), &tool.name);
-    let (members, params) = call_params(ready.peer.revision.era(), name, arguments, correlation);
+    let call = ToolCall { name, arguments, correlation };
     let mut exchange = ready.link.open(Purpose::Ordinary);
-    let asking = async {
-        let mirror = Mirror { name: Some(name), parameters: &tool.headers, params: Some(&members) };
-        exchange.send_mirrored(&Method::ToolsCall, &params, mirror).await;
-        exchange.answer().await
-    };
+    let asking = exchange.call_tool(ready.peer.revision.era(), call, &tool.headers);
     let (code, message) = match tokio::time::timeout_at(budget.ends, asking).await {
         Ok(Ok(Ok(result))) => return Ok(result),
         Ok(Ok(Err(error))) => {
@@ -545,20 +537,20 @@ async fn ask(
             };
             (code, format!("refused tool `{name}`: {} (code {})", error.message(), error.code()))
         }
-        Ok(Err(error @ (LinkError::Closed(_) | LinkError::Crashed(_)))) => {
-            // Over HTTP nothing else tells that the server is gone.
-            upstream.suspect();
-            let reason = match &error {
-                LinkError::Crashed(crash) => format!(" ({})", crash.reason.as_str()),
-                _ => String::new(),
+        Ok(Err(error)) => {
+            let message = match &error {
+                LinkError::Crashed(crash) => {
+                    format!("was lost during the call ({}): {error}", crash.reason.as_str())
+                }
+                LinkError::Closed(_) => format!("was lost during the call: {error}"),
+                LinkError::Refused { .. } => format!("turned the call away: {error}"),
+                LinkError::Unusable(_) | LinkError::TooLarge { .. } => error.to_string(),
             };
-            (Code::ProviderCrashed, format!("was lost during the call{reason}: {error}"))
-        }
-        Ok(Err(error @ LinkError::Refused { .. })) => {
-            (Code::ProviderUnavailable, format!("turned the call away: {error}"))
-        }
-        Ok(Err(error @ (LinkError::Unusable(_) | LinkError::TooLarge { .. }))) => {
-            (Code::ProviderInvalidOutput, error.to_string())
+            // Over HTTP nothing else tells that the server is gone.
+            if error.code() == Code::ProviderCrashed {
+                upstream.suspect();
+            }
+            (error.code(), message)
         }
         Err(_) => {
             upstream.suspect();

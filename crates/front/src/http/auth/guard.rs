@@ -1,9 +1,8 @@
-//! Who may speak to the endpoint at all: `Host`, `Origin`, then the bearer token or, without one, the local user.
+//! Who may speak to the endpoint at all: `Host`, `Origin`, then whom the [`Authenticator`] knows.
 //!
 //! `Host` and `Origin` keep web pages out that reach a local port through a browser (DNS rebinding,
-//! cross-site requests); the token keeps everybody out who does not hold it; where none is asked for, other users of
-//! the machine are kept out by who they are, which was found out when they connected. Whoever must show a token may
-//! come by any `Host`: a page that got here by a name of its own does not have the token.
+//! cross-site requests). Whoever must show a secret may come by any `Host`: a page that got here by a name of its own
+//! does not have it.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -13,28 +12,17 @@ use bridgehead_gateway::Principal;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use super::peer::{LocalRule, Peer};
+use super::{Authenticator, NO_TOKEN, Peer, Refusal, bearer_token};
 use crate::Token;
 
 /// The rules of one endpoint.
-#[derive(Debug)]
 pub(crate) struct Guard {
     listen: SocketAddr,
     any_host: bool,
     hosts: Vec<(String, Option<u16>)>,
     any_origin: bool,
     origins: Vec<String>,
-    token: Option<Token>,
-    local_rule: LocalRule,
-    /// Who clients are where no token is asked for.
-    local: Principal,
-}
-
-/// Why a request is turned away.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) status: StatusCode,
-    pub(crate) reason: Cow<'static, str>,
+    authenticator: Box<dyn Authenticator>,
 }
 
 const BAD_HOST: Refusal = Refusal {
@@ -45,13 +33,8 @@ const BAD_ORIGIN: Refusal = Refusal {
     status: StatusCode::FORBIDDEN,
     reason: Cow::Borrowed("this `Origin` is not admitted; add it to `http.allowed_origins` to admit it"),
 };
-const NO_TOKEN: Refusal = Refusal {
-    status: StatusCode::UNAUTHORIZED,
-    reason: Cow::Borrowed("a valid bearer token is required; send it as `Authorization: Bearer …`"),
-};
-
 impl Guard {
-    pub(crate) fn new(settings: &HttpSettings, token: Option<Token>) -> Self {
+    pub(crate) fn new(settings: &HttpSettings, authenticator: Box<dyn Authenticator>) -> Self {
         let hosts = settings.allowed_hosts.iter().filter_map(|host| {
             let (name, port) = split_authority(host)?;
             Some((name.to_ascii_lowercase(), port))
@@ -62,15 +45,13 @@ impl Guard {
             hosts: hosts.collect(),
             any_origin: settings.allowed_origins.iter().any(|origin| origin == "*"),
             origins: settings.allowed_origins.clone(),
-            token,
-            local_rule: LocalRule::new(settings),
-            local: Principal::local(),
+            authenticator,
         }
     }
 
-    /// Finds out who connects, once for all that they will ask. Whoever must show a token needs no other proof.
+    /// Finds out who connects, once for all that they will ask.
     pub(crate) fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
-        if self.token.is_some() { Peer::Admitted } else { self.local_rule.judge(peer, ours) }
+        self.authenticator.meet(peer, ours)
     }
 
     /// Whether pages of other origins are admitted by name.
@@ -78,12 +59,12 @@ impl Guard {
         !self.origins.is_empty()
     }
 
-    /// The origin of a request, if it is listed. That any is admitted counts only where a token is asked for too.
+    /// The origin of a request, if it is listed. That any is admitted counts only where a secret is asked for too.
     pub(crate) fn listed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let mut values = headers.get_all(header::ORIGIN).iter();
         let (Some(value), None) = (values.next(), values.next()) else { return None };
         let listed = self.origins.iter().any(|known| known.as_bytes() == value.as_bytes());
-        (listed || (self.any_origin && self.token.is_some())).then(|| value.clone())
+        (listed || (self.any_origin && self.authenticator.asks_for_secret())).then(|| value.clone())
     }
 
     /// Whether a request names a host that is served here.
@@ -92,21 +73,26 @@ impl Guard {
     }
 
     /// Says who asks, or why they may not.
-    pub(crate) fn admit(&self, parts: &Parts, peer: Peer) -> Result<Principal, Refusal> {
+    pub(crate) async fn admit(&self, parts: &Parts, peer: Peer) -> Result<Principal, Refusal> {
         let host = self.host(parts)?;
         self.origin(&parts.headers, host)?;
-        self.principal(&parts.headers, peer)
+        self.authenticator.authenticate(&parts.headers, peer).await
     }
 
-    /// The same for operators, who must hold a token in any case: `instance` or that of the endpoint.
-    pub(crate) fn admit_operator(&self, parts: &Parts, instance: Option<&Token>) -> Result<(), Refusal> {
+    /// The same for operators, who must show a secret in any case: the token of the instance, or what clients show.
+    pub(crate) async fn admit_operator(
+        &self,
+        parts: &Parts,
+        instance: Option<&Token>,
+    ) -> Result<(), Refusal> {
         let host = self.host(parts)?;
         self.origin(&parts.headers, host)?;
-        let offered = offered(&parts.headers).ok_or(NO_TOKEN)?;
-        // Both are compared in any case, so that the time tells nothing.
-        let known =
-            [instance, self.token.as_ref()].map(|token| token.is_some_and(|token| token.matches(offered)));
-        if known.contains(&true) { Ok(()) } else { Err(NO_TOKEN) }
+        let offered = bearer_token(&parts.headers).ok_or(NO_TOKEN)?;
+        // Both are looked at in any case, so that the time tells nothing.
+        let is_client = self.authenticator.asks_for_secret()
+            && self.authenticator.authenticate(&parts.headers, Peer::Refused(None)).await.is_ok();
+        let is_operator = instance.is_some_and(|token| token.matches(offered));
+        if is_client || is_operator { Ok(()) } else { Err(NO_TOKEN) }
     }
 
     /// The host that is asked, if it is known by name.
@@ -130,7 +116,7 @@ impl Guard {
         let target_served = || parts.uri.authority().is_none_or(|target| served(target.as_str()));
         match more.is_none() && served(host) && target_served() {
             true => Ok(Some(host)),
-            false if self.token.is_some() => Ok(None),
+            false if self.authenticator.asks_for_secret() => Ok(None),
             false => Err(BAD_HOST),
         }
     }
@@ -152,46 +138,6 @@ impl Guard {
             });
         if admitted { Ok(()) } else { Err(BAD_ORIGIN) }
     }
-
-    fn principal(&self, headers: &HeaderMap, peer: Peer) -> Result<Principal, Refusal> {
-        let Some(token) = &self.token else {
-            return match peer {
-                Peer::Admitted => Ok(self.local.clone()),
-                Peer::Refused(user) => Err(bad_user(user)),
-            };
-        };
-        match offered(headers) {
-            Some(offered) if token.matches(offered) => Ok(token.principal().clone()),
-            _ => Err(NO_TOKEN),
-        }
-    }
-}
-
-fn bad_user(user: Option<u32>) -> Refusal {
-    let reason = match user {
-        Some(user) => format!(
-            "user {user} of this machine may not call; add {user} to `http.local_users` to admit that user, or \
-             ask for a token with `http.token_file`"
-        ),
-        None => "the user at the other end cannot be found out, so `http.local_users` admits nobody here; ask for a \
-                 token with `http.token_file`, or set `http.local_users` to \"any\""
-            .to_owned(),
-    };
-    Refusal { status: StatusCode::FORBIDDEN, reason: reason.into() }
-}
-
-/// The one bearer token that a request carries.
-fn offered(headers: &HeaderMap) -> Option<&[u8]> {
-    let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    match (values.next(), values.next()) {
-        (Some(value), None) => bearer(value.as_bytes()),
-        _ => None,
-    }
-}
-
-fn bearer(value: &[u8]) -> Option<&[u8]> {
-    let (scheme, rest) = value.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| rest.trim_ascii())
 }
 
 /// Splits `name`, `name:port`, `[v6]` or `[v6]:port`; the name comes without brackets.
@@ -221,8 +167,11 @@ fn is_loopback(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use bridgehead_config::Secret;
+    use futures_util::FutureExt;
+
+    use super::super::authenticator;
+    use super::*;
 
     fn guard(listen: &str, hosts: &[&str], origins: &[&str], token: Option<&str>) -> Guard {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
@@ -232,7 +181,8 @@ mod tests {
             allowed_origins: owned(origins),
             ..HttpSettings::default()
         };
-        Guard::new(&settings, token.map(|token| Token::new("token", Secret::new(token))))
+        let token = token.map(|token| Token::new("token", Secret::new(token)));
+        Guard::new(&settings, authenticator(&settings, token))
     }
 
     fn ask(guard: &Guard, target: &str, headers: &[(&str, &str)]) -> Result<String, u16> {
@@ -241,10 +191,8 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        guard
-            .admit(&parts, Peer::Admitted)
-            .map(|principal| principal.as_str().to_owned())
-            .map_err(|refusal| refusal.status.as_u16())
+        let admitted = guard.admit(&parts, Peer::Admitted).now_or_never().unwrap();
+        admitted.map(|principal| principal.as_str().to_owned()).map_err(|refusal| refusal.status.as_u16())
     }
 
     #[test]
@@ -342,7 +290,7 @@ mod tests {
                 request = request.header(*name, *value);
             }
             let (parts, ()) = request.body(()).unwrap().into_parts();
-            let outcome = guard.admit_operator(&parts, instance.as_ref());
+            let outcome = guard.admit_operator(&parts, instance.as_ref()).now_or_never().unwrap();
             assert_eq!(outcome.map_err(|refusal| refusal.status.as_u16()), expected);
         }
         let (host, good, other) =
@@ -383,7 +331,7 @@ mod tests {
         let (parts, ()) = request.header("authorization", "Bearer s3cret").body(()).unwrap().into_parts();
         let open = guard("127.0.0.1:1", &[], &[], None);
         for (user, named) in [(Some(4711), "user 4711"), (None, "cannot be found out")] {
-            let refusal = open.admit(&parts, Peer::Refused(user)).unwrap_err();
+            let refusal = open.admit(&parts, Peer::Refused(user)).now_or_never().unwrap().unwrap_err();
             assert_eq!(refusal.status, StatusCode::FORBIDDEN);
             assert!(refusal.reason.contains(named) && refusal.reason.contains("`http.local_users`"));
         }
@@ -391,6 +339,7 @@ mod tests {
         assert_eq!(open.meet(nowhere, nowhere), Peer::Refused(None));
         let by_token = guard("127.0.0.1:1", &[], &[], Some("s3cret"));
         let peer = by_token.meet(nowhere, nowhere);
-        assert_eq!(by_token.admit(&parts, peer).unwrap().as_str(), "token");
+        let admitted = by_token.admit(&parts, peer).now_or_never().unwrap();
+        assert_eq!(admitted.unwrap().as_str(), "token");
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct LocalRule {
 
 /// What is known of whoever is at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Peer {
+pub enum Peer {
     /// One who may call, as far as users go.
     Admitted,
     /// A local user who may not; without a number, if the user cannot be found out.

@@ -1,0 +1,83 @@
+//! What belongs to one principal is refused to every other, whoever it is that says who asks.
+
+use bridgehead_config::HttpSettings;
+use bridgehead_front::{Authenticating, Authenticator, Peer, Refusal};
+use bridgehead_gateway::{Principal, PrincipalKind};
+use futures_util::FutureExt;
+use futures_util::future::Either;
+use http::{HeaderMap, StatusCode};
+
+use crate::client::{Server, mirrored};
+use crate::fake::{Fake, initialize, legacy, modern};
+
+/// Takes everybody's word, after a look elsewhere.
+struct ByHeader;
+
+impl Authenticator for ByHeader {
+    fn authenticate<'a>(&'a self, headers: &'a HeaderMap, _peer: Peer) -> Authenticating<'a> {
+        let looking = async move {
+            tokio::task::yield_now().await;
+            match headers.get("x-user").and_then(|user| user.to_str().ok()) {
+                Some(user) => Ok(Principal::new(user, PrincipalKind::Token)),
+                None => Err(Refusal { status: StatusCode::UNAUTHORIZED, reason: "who are you?".into() }),
+            }
+        };
+        Either::Right(looking.boxed())
+    }
+
+    fn asks_for_secret(&self) -> bool {
+        true
+    }
+}
+
+async fn start(fake: &Fake) -> Server {
+    Server::known_by(fake, HttpSettings::default(), Box::new(ByHeader)).await
+}
+
+/// GATE-3: the authenticator says who asks, also where it has to ask first, and a refusal of its own words is told.
+#[tokio::test]
+async fn an_authenticator_names_the_principal() {
+    let fake = Fake::new();
+    let server = start(&fake).await;
+    let body = modern("1", "tools/list", "");
+    for user in ["ada", "bob", "ada"] {
+        let headers: Vec<_> = [&mirrored("tools/list", "")[..], &[("x-user", user)]].concat();
+        assert_eq!(server.post(&headers, &body).await.status, 200);
+    }
+    let callers = fake.callers.lock().unwrap().clone();
+    assert_eq!(callers, ["ada 2026-07-28", "bob 2026-07-28", "ada 2026-07-28"]);
+    let refused = server.post(&mirrored("tools/list", ""), &body).await;
+    assert_eq!(refused.error(), (401, -32600, None));
+    assert!(refused.text.contains("who are you?") && refused.headers["www-authenticate"] == "Bearer");
+    // A modern client is the same from request to request, and nobody else is.
+    let sessions = fake.sessions.lock().unwrap().clone();
+    assert_eq!(sessions[0], sessions[2]);
+    assert_ne!(sessions[0], sessions[1]);
+}
+
+/// GATE-3: a legacy session, its stream and what that told are there for the principal that opened it, and unknown to
+/// every other, whatever they do with its id.
+#[tokio::test]
+async fn a_session_is_unknown_to_others() {
+    let fake = Fake::new();
+    let server = start(&fake).await;
+    let opened = server.post(&[("x-user", "ada")], &initialize("0", "2025-06-18")).await;
+    let id = opened.headers["mcp-session-id"].to_str().unwrap().to_owned();
+    let call = legacy("1", "tools/call", r#""name":"echo""#);
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
+    let answer = r#"{"jsonrpc":"2.0","id":"q","result":{}}"#;
+    let bob = [("mcp-session-id", id.as_str()), ("x-user", "bob")];
+    for body in [&call, cancel, answer] {
+        assert_eq!(server.post(&bob, body).await.status, 404, "{body}");
+    }
+    for resumed in [None, Some(("last-event-id", "0-0"))] {
+        let headers: Vec<_> = bob.into_iter().chain(resumed).collect();
+        assert_eq!(server.send("GET", &headers, "").await.status, 404);
+    }
+    assert_eq!(server.send("DELETE", &bob, "").await.status, 404);
+    assert!(fake.callers.lock().unwrap().is_empty(), "nothing of it reached the gateway");
+
+    let ada = [("mcp-session-id", id.as_str()), ("x-user", "ada")];
+    assert_eq!(server.post(&ada, &call).await.status, 200);
+    assert_eq!(server.send("DELETE", &ada, "").await.status, 204);
+}
