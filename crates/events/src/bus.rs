@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use crate::{Detail, Event, Filter};
 
-/// Where events are published and subscribed to. Clones are the same bus.
+/// Where events are subscribed to; what is published comes from [`Signals`](crate::Signals). Clones are the same bus.
 #[derive(Clone)]
 pub struct Bus(Arc<Shared>);
 
@@ -84,8 +84,8 @@ impl Bus {
         self.0.watchers.load(Ordering::Acquire) > 0
     }
 
-    /// Publishes what happened just now. `detail` is built only if somebody listens.
-    pub fn tell(
+    /// Publishes what happened just now. `detail` is built only if somebody listens. Only signals are told.
+    pub(crate) fn tell(
         &self,
         correlation: CorrelationId,
         server: Option<&Arc<str>>,
@@ -97,7 +97,7 @@ impl Bus {
     }
 
     /// Publishes an event to everyone who listens now and whose filter lets it pass. Never waits.
-    pub fn publish(&self, event: Event) {
+    pub(crate) fn publish(&self, event: Event) {
         if !self.is_watched() {
             return;
         }
@@ -225,3 +225,6 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

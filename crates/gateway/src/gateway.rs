@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use bridgehead_call::{AuditSink, Clock, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, Server};
-use bridgehead_events::Bus;
+use bridgehead_events::{Bus, Signals};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{
     FailureStage, Features, INIT_TIMEOUT, LineSink, Lists, Registry, ServerRecords, Upstream, UpstreamState,
@@ -38,10 +38,9 @@ use crate::dialogue::questioner::Questioner;
 use crate::dialogue::seal::{Seal, SealedFor};
 use crate::error::CallError;
 use crate::feeds::Feeds;
-use crate::gate::{Call, Cancels, Counters, Gate, Limits, Subject, places};
+use crate::gate::{Call, Cancels, Gate, Limits, Subject, places};
 use crate::life::Run;
 use crate::life::status::About;
-use crate::logger::Logger;
 use crate::relay::queue::Queues;
 use crate::relay::request::sandbox_setup;
 use crate::surface::refused::RefusedRequest;
@@ -215,10 +214,8 @@ impl Gateway {
             limits: Limits { silent: settings.request_timeout, total: settings.max_total },
             apart: places(),
             debug_errors: settings.debug_errors || settings.mode == Mode::Test,
-            counters: Arc::new(Counters::default()),
-            logger: Logger(logger),
             cancels: Cancels::default(),
-            bus: Bus::new(Arc::clone(&clock)),
+            signals: Signals::new(Bus::new(Arc::clone(&clock)), logger),
             clock: Arc::clone(&clock),
         };
         let boot = boot.unwrap_or_else(|| clock.monotonic());
@@ -484,7 +481,12 @@ impl Gateway {
 
     /// Where everything that happens is told.
     pub fn events(&self) -> &Bus {
-        &self.0.gate.bus
+        self.signals().bus()
+    }
+
+    /// Where everything that happens is logged, counted and told; what was counted is read here.
+    pub fn signals(&self) -> &Signals {
+        &self.0.gate.signals
     }
 }
 

@@ -10,7 +10,6 @@ mod feeds;
 mod gate;
 mod gateway;
 mod life;
-mod logger;
 pub mod panics;
 mod relay;
 mod surface;

@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 
+use bridgehead_events::Signal;
 use bridgehead_wire::{Code, RpcError, Spliced, code};
 use futures_util::FutureExt;
 
@@ -51,9 +52,7 @@ impl Gateway {
     /// Takes note of a panic in the code that serves clients around the gateway: it is logged, and
     /// [`panicked`](Self::panicked) resolves.
     pub fn report_panic(&self, panic: &(dyn Any + Send)) {
-        self.inner().gate.logger.tell(|| {
-            tracing::error!(panic = words(panic), "serving a client panicked");
-        });
+        self.signals().emit(&Signal::FrontPanicked(words(panic)));
         self.inner().panicked.cancel();
     }
 
@@ -72,9 +71,7 @@ impl Gateway {
 
     fn answer_panic(&self, request: &ClientRequest, panic: &(dyn Any + Send)) -> RpcError {
         let (method, id) = (request.method.as_str(), request.correlation());
-        self.inner().gate.logger.tell(|| {
-            tracing::error!(correlationId = %id, method, panic = words(panic), "answering a request panicked");
-        });
+        self.signals().emit(&Signal::AnswerPanicked { correlation: id, method, words: words(panic) });
         self.inner().panicked.cancel();
         let message = format!("the gateway panicked while it answered `{method}`; its log says where");
         let error = CallError::new(Code::HandlerError, message).after_sending();

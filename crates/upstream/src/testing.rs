@@ -5,9 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_call::SystemClock;
 use bridgehead_config::{GatewaySettings, Launch, Server, Stdio};
-use bridgehead_events::Bus;
+use bridgehead_events::Signals;
 use bridgehead_wire::{Raw, Revision};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
@@ -30,7 +29,7 @@ pub(crate) fn surroundings() -> Surroundings {
         changed: Arc::new(Notify::new()),
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),
-        bus: Bus::new(Arc::new(SystemClock::default())),
+        signals: Signals::default(),
         records: ServerRecords::default(),
         shelf: None,
         policy: RestartPolicy::REGISTRY,

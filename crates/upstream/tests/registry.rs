@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, Server, Stdio};
-use bridgehead_events::{Bus, Delivery, InitOutcome, Subscription, Topic};
+use bridgehead_events::{Delivery, InitOutcome, Signals, Subscription, Topic};
 use bridgehead_testkit::{Behaviour, Initialize, LeakCheck, Mock, Probe};
 use bridgehead_upstream::{
     Event, Exchange, Lease, ProcessView, Purpose, Registry, RestartPolicy, Surroundings, Unavailable,
@@ -57,7 +57,7 @@ fn surroundings() -> Surroundings {
         changed: Arc::new(Notify::new()),
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),
-        bus: Bus::new(Arc::new(bridgehead_call::SystemClock::default())),
+        signals: Signals::default(),
         records: bridgehead_upstream::ServerRecords::default(),
         shelf: None,
         policy: RestartPolicy::REGISTRY,
@@ -230,7 +230,7 @@ fn told(subscription: &mut Subscription, topic: Topic) -> Vec<String> {
 async fn everybody_attached_is_told() {
     let world = World::new();
     let (here, there) = (surroundings(), surroundings());
-    let mut heard = [here.bus.subscribe(64), there.bus.subscribe(64)];
+    let mut heard = [here.signals.bus().subscribe(64), there.signals.bus().subscribe(64)];
     let one = world.registry.attach(world.server("one", &mock()), here.clone());
     let two = world.registry.attach(world.server("two", &mock()), there.clone());
     becomes(&one, |state| matches!(state, UpstreamState::Ready(_))).await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::{GatewaySettings, HealthProbe, Launch, Remote, Secret, Server, Stdio};
-use bridgehead_events::{Bus, Delivery, Event, Subscription, Topic};
+use bridgehead_events::{Delivery, Event, Signals, Subscription, Topic};
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply};
 use bridgehead_testkit::{Behaviour, Crash, LeakCheck, Mock, Standstill};
 use bridgehead_upstream::{Registry, RestartPolicy, Surroundings, Upstream, UpstreamState};
@@ -26,15 +26,15 @@ struct Watched {
 }
 
 fn watch(server: Server) -> Watched {
-    let bus = Bus::new(Arc::new(bridgehead_call::SystemClock::default()));
-    let told = bus.subscribe(1_024);
+    let signals = Signals::default();
+    let told = signals.bus().subscribe(1_024);
     let surroundings = Surroundings {
         environment: Arc::default(),
         limit: 1 << 20,
         changed: Arc::new(Notify::new()),
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),
-        bus,
+        signals,
         records: bridgehead_upstream::ServerRecords::default(),
         shelf: None,
         policy: RestartPolicy::REGISTRY,

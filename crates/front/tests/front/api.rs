@@ -158,7 +158,7 @@ async fn the_socket_serves_the_same() {
     record.line(bridgehead_gateway::LineSource::Stderr, "two");
     let cause = bridgehead_audit::CorrelationId::mint();
     let name = "files".into();
-    place.gateway.events().tell(cause, Some(&name), || bridgehead_gateway::events::Detail::InitStarted);
+    place.gateway.signals().hear(&bridgehead_gateway::events::ServerSignal::StartBegan, &name, cause);
     place.server.shutdown.cancel();
     let mut texts = Vec::new();
     for (body, _driving) in streams {

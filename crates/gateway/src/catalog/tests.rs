@@ -25,7 +25,7 @@ pub(crate) fn start(server: Server) -> Upstream {
             changed: Arc::default(),
             notices: None,
             warm_up: Arc::new(tokio::sync::Semaphore::new(1)),
-            bus: bridgehead_events::Bus::new(Arc::new(bridgehead_call::SystemClock::default())),
+            signals: bridgehead_events::Signals::default(),
             records: bridgehead_upstream::ServerRecords::default(),
             shelf: None,
             policy: RestartPolicy::REGISTRY,

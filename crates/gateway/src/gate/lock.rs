@@ -3,6 +3,7 @@
 //! Whoever comes first goes first. A waiter waits on the clocks of its own call and no longer: whoever holds the lock may
 //! hold it for long, a call that is parked for its client among them.
 
+use bridgehead_events::{Line, Stage, WaitEnd};
 use bridgehead_wire::Code;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
@@ -24,11 +25,17 @@ pub(super) async fn enter<'s, S: Subject>(
     if let Ok(held) = lock.try_lock() {
         return Ok(Some(held));
     }
-    let _waiting = Wait::new(Instant::now(), |queued| record.waited(queued));
+    let mut wait = Wait::new(&gate.signals, Line::Lock, Instant::now(), |queued| record.waited(queued));
     // In a box: the timer would make the future of every call larger.
     match Box::pin(tokio::time::timeout_at(limits.patience(call), lock.lock())).await {
-        Ok(held) => Ok(Some(held)),
+        Ok(held) => {
+            wait.end = WaitEnd::Turn;
+            Ok(Some(held))
+        }
         Err(_) => {
+            wait.end = WaitEnd::TimedOut;
+            drop(wait);
+            record.refused(Stage::Lock);
             let message = format!(
                 "tool `{}` was not called: its calls take turns, and none came within {} ms; try again later",
                 subject.name(),

@@ -11,12 +11,11 @@ mod subject;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bridgehead_call::{AuditSink, Clock, CorrelationId};
 use bridgehead_config::ResourceUris;
-use bridgehead_events::Bus;
+use bridgehead_events::{Signals, Stage};
 use bridgehead_wire::{Code, Raw, Recording};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -25,7 +24,6 @@ use tracing::{Instrument, debug_span};
 use crate::access::{Allowance, Authorizer, Limited, Limiter};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::error::CallError;
-use crate::logger::Logger;
 use crate::relay::request::Outcome;
 use crate::relay::trace::Trace;
 
@@ -76,12 +74,10 @@ pub(crate) struct Gate {
     pub(crate) apart: Arc<Semaphore>,
     /// Whether errors may show what happened inside.
     pub(crate) debug_errors: bool,
-    pub(crate) counters: Arc<Counters>,
     /// How others than its client end a call.
     pub(crate) cancels: Cancels,
-    pub(crate) bus: Bus,
-    /// Where failures of the record are told of.
-    pub(crate) logger: Logger,
+    /// Where what happens is logged, counted and told.
+    pub(crate) signals: Signals,
 }
 
 /// How long a call may be silent, and how long it may take altogether.
@@ -91,23 +87,19 @@ pub(crate) struct Limits {
     pub(crate) total: Duration,
 }
 
-/// What has been counted since the start.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) calls: AtomicU64,
-    pub(crate) failed: AtomicU64,
-    pub(crate) cancelled: AtomicU64,
-    pub(crate) audit_exit_failures: AtomicU64,
-    pub(crate) invalid_outputs: AtomicU64,
-}
-
 impl Gate {
     /// Read top to bottom: this is the order a request meets. Dropping the future at any point releases the lock, cancels
     /// the request upstream and still leaves its pair of audit events.
     pub(crate) async fn pass<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Outcome {
         let mut record = CallRecord::open(self, call, subject);
         // Who asks was found out before; what they may not use at all is not in their view.
-        let allowance = subject.authorize(self, call).and_then(|()| self.limit(call, subject));
+        let allowance = match subject.authorize(self, call) {
+            Ok(()) => self.limit(call, subject).inspect_err(|_| record.refused(Stage::Limit)),
+            Err(denied) => {
+                record.refused(Stage::Authorize);
+                Err(denied)
+            }
+        };
         let lock = match &allowance {
             Ok(_) => {
                 let locking = pin!(lock::enter(self, call, subject, &mut record));
@@ -116,11 +108,17 @@ impl Gate {
             Err(refused) => Err(refused.clone()),
         };
         let checked = match &lock {
-            Ok(_) => pin!(subject.check(self, call)).instrument(debug_span!("validate")).await,
+            Ok(_) => {
+                let checked = pin!(subject.check(self, call)).instrument(debug_span!("validate")).await;
+                checked.inspect_err(|_| record.refused(Stage::Check))
+            }
             Err(refused) => Err(Outcome::Failed(refused.clone())),
         };
         let entered = pin!(record.enter(checked.is_ok())).instrument(debug_span!("audit_enter")).await;
         if let Err(error) = entered {
+            if checked.is_ok() {
+                record.refused(Stage::Record);
+            }
             let error = CallError::new(Code::AuditEnterFailed, format!("the call was not made: {error}"));
             return record.exit(Outcome::Failed(error));
         }

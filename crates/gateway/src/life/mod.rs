@@ -89,7 +89,7 @@ impl Gateway {
                 changed: Arc::clone(&inner.upstream_changed),
                 notices: Some(inner.notices()),
                 warm_up: Arc::new(Semaphore::new(inner.settings.init_concurrency)),
-                bus: self.events().clone(),
+                signals: self.signals().clone(),
                 records: inner.records.clone(),
                 shelf: shelf(inner),
                 policy: RestartPolicy::REGISTRY,

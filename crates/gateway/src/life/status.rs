@@ -3,10 +3,10 @@
 //! Built from memory, and from what the system tells about the servers' processes; no server is asked. Holds no
 //! secrets: reasons and lines were cleaned where they came in.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bridgehead_config::{Confinement, Isolation, Launch, Limits, Network, Requirement, Server, Transport};
+use bridgehead_events::Counter;
 use bridgehead_upstream::{
     Containment, Enforced, FailureStage, Initialisation, Listing, ProcessView, ServerRecord, Upstream,
     UpstreamState,
@@ -300,8 +300,7 @@ impl Inner {
             let told = self.about.told.lock();
             (told.addresses.clone(), told.reload.clone())
         };
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.gate.counters;
+        let metrics = self.gate.signals.metrics();
         Status {
             version: self.version.clone(),
             mode: self.settings.mode.to_string(),
@@ -313,11 +312,11 @@ impl Inner {
             upstreams: upstreams.iter().map(|upstream| describe(upstream, &self.queues)).collect(),
             queues: self.queues.named().iter().map(|queue| queue.describe()).collect(),
             counters: json!({
-                "calls": count(&counters.calls),
-                "failed": count(&counters.failed),
-                "cancelled": count(&counters.cancelled),
-                "auditExitFailures": count(&counters.audit_exit_failures),
-                "invalidOutputs": count(&counters.invalid_outputs),
+                "calls": metrics.count(Counter::Calls),
+                "failed": metrics.count(Counter::Failed),
+                "cancelled": metrics.count(Counter::Cancelled),
+                "auditExitFailures": metrics.count(Counter::AuditExitFailures),
+                "invalidOutputs": metrics.count(Counter::InvalidOutputs),
                 "toolsHiddenByMode": self.catalog.load().hidden,
             }),
             capabilities: json!({"tools": {"listChanged": true}}),

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bridgehead_config::{Queue as Settings, ServerName};
+use bridgehead_events::{Line, Signal, Signals, WaitEnd};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -30,21 +31,27 @@ pub(crate) struct Depth {
 }
 
 /// A wait, whose length is told when it ends, also when it is given up halfway.
-pub(crate) struct Wait<F: FnOnce(Duration)> {
+pub(crate) struct Wait<'s, F: FnOnce(Duration)> {
+    signals: &'s Signals,
+    line: Line,
     began: Instant,
+    /// How it ended, for as long as nobody says so: whoever waited has gone.
+    pub(crate) end: WaitEnd,
     tell: Option<F>,
 }
 
-impl<F: FnOnce(Duration)> Wait<F> {
-    pub(crate) fn new(began: Instant, tell: F) -> Self {
-        Self { began, tell: Some(tell) }
+impl<'s, F: FnOnce(Duration)> Wait<'s, F> {
+    pub(crate) fn new(signals: &'s Signals, line: Line, began: Instant, tell: F) -> Self {
+        Self { signals, line, began, end: WaitEnd::Left, tell: Some(tell) }
     }
 }
 
-impl<F: FnOnce(Duration)> Drop for Wait<F> {
+impl<F: FnOnce(Duration)> Drop for Wait<'_, F> {
     fn drop(&mut self) {
+        let waited = self.began.elapsed();
+        self.signals.emit(&Signal::Waited { line: self.line, end: self.end, waited });
         if let Some(tell) = self.tell.take() {
-            tell(self.began.elapsed());
+            tell(waited);
         }
     }
 }
@@ -88,6 +95,16 @@ pub(crate) enum NoPermit {
         .waited.as_millis()
     )]
     TimedOut { waited: Duration, running: usize, cure: String },
+}
+
+impl NoPermit {
+    /// How the wait ended that brought it.
+    pub(crate) fn end(&self) -> WaitEnd {
+        match self {
+            Self::Full { .. } => WaitEnd::Full,
+            Self::TimedOut { .. } => WaitEnd::TimedOut,
+        }
+    }
 }
 
 impl Queue {

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bridgehead_config::{Isolation, ResourceUris, Roots, Server};
+use bridgehead_events::{Line, Signals, WaitEnd};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{CrashReason, FailureStage, Keeper, Lease, Unavailable, Upstream};
 use bridgehead_wire::{Code, Era, Method, Raw, RpcError, Spliced, code};
@@ -20,7 +21,7 @@ use crate::dialogue::questions::in_time;
 use crate::dialogue::rounds::Stop;
 use crate::error::CallError;
 use crate::gate::Call;
-use crate::relay::queue::{Queue, QueueSlot, Wait};
+use crate::relay::queue::{NoPermit, Queue, QueueSlot, Wait};
 use crate::relay::rewrite::{Input, Reply, Rewrite};
 use crate::relay::uris::result_outward;
 
@@ -68,6 +69,7 @@ impl RelayedRequest<'_> {
         &self,
         upstream: &Upstream,
         queue: &Queue,
+        signals: &Signals,
         waited: impl FnOnce(Duration),
     ) -> Result<Outcome, CallError> {
         let limits = upstream.config();
@@ -79,10 +81,11 @@ impl RelayedRequest<'_> {
         let permit = match queue.try_enter() {
             Some(permit) => permit,
             None => {
-                let waiting = Wait::new(began, waited);
+                let mut wait = Wait::new(signals, Line::Queue, began, waited);
                 let slot = queue.enter(last.min(began + limits.request_timeout));
                 let slot = slot.instrument(debug_span!("queue")).await;
-                drop(waiting);
+                wait.end = slot.as_ref().map_or_else(NoPermit::end, |_| WaitEnd::Turn);
+                drop(wait);
                 slot.map_err(|error| {
                     let message = format!("server `{}` cannot be called now: {error}", upstream.name());
                     CallError::new(Code::ProviderUnavailable, message)

@@ -104,7 +104,8 @@ enum Keep {
 impl Gate {
     /// Carries a request to its server, and says of a failure whose it is.
     async fn relay(&self, relayed: &RelayedRequest<'_>, owner: &Owner, record: &mut CallRecord) -> Outcome {
-        let outcome = relayed.run(&owner.upstream, &owner.queue, |queued| record.waited(queued)).await;
+        let outcome =
+            relayed.run(&owner.upstream, &owner.queue, &self.signals, |queued| record.waited(queued)).await;
         let outcome = outcome.and_then(|outcome| addressed(self.uris, &owner.server, outcome));
         outcome.unwrap_or_else(|error| {
             debug!(correlationId = %relayed.call.correlation, kind = relayed.target.kind, server = %owner.server, code = %error.code, %error, "request failed");

@@ -24,6 +24,7 @@ mod reload;
 mod remote;
 mod rounds;
 mod secrets;
+mod signals;
 mod status;
 mod strict;
 mod subscriptions;

@@ -145,7 +145,7 @@ impl Clock for Cursed {
     }
 }
 
-/// PIPE-7, SRV-2: a panic on the way of a call answers the call, leaves its pair with an error, not as cancelled, and is
+/// GATE-6, PIPE-7, SRV-2: a panic on the way of a call answers the call, leaves its pair with an error, not as cancelled, and is
 /// told to whoever runs the gateway; the next call is served.
 #[tokio::test]
 async fn a_panic_in_the_chain_is_answered_and_recorded() {
@@ -183,6 +183,8 @@ async fn a_panic_in_the_chain_is_answered_and_recorded() {
         "{exits:?}"
     );
     fixture.call("server_ping", json!({})).await.unwrap();
+    let counters = &fixture.gateway.health()["counters"];
+    assert_eq!((&counters["failed"], &counters["cancelled"]), (&json!(1), &json!(0)), "as its row says");
     fixture.end().await;
 }
 

@@ -16,8 +16,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_call::CorrelationId;
+use bridgehead_call::{CorrelationId, SystemClock};
 use bridgehead_config::{GatewaySettings, Launch, Remote, Retry, Secret, Server, ServerName, Transport, Url};
+use bridgehead_events::{Bus, Signal, Signals};
 use bridgehead_process::INHERITED;
 use bridgehead_wire::{Object, Raw};
 use serde_json::Value;
@@ -25,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use tracing::{Dispatch, dispatcher, warn};
+use tracing::Dispatch;
 
 pub use attempts::{BACKOFF_BASE, DEFAULT_ATTEMPTS, Sleep};
 pub use error::{BridgeError, Cause};
@@ -153,6 +154,7 @@ struct Shared {
     url: String,
     endpoint: Endpoint,
     options: ConnectOptions,
+    signals: Signals,
     state: Mutex<BridgeState>,
 }
 
@@ -223,7 +225,8 @@ pub async fn connect_to_endpoint(endpoint: Launch, options: ConnectOptions) -> R
 }
 
 async fn open(url: String, endpoint: Endpoint, options: ConnectOptions) -> Result<Bridge, BridgeError> {
-    let shared = Shared { url, endpoint, options, state: Mutex::new(BridgeState::Lost) };
+    let signals = Signals::new(Bus::new(Arc::new(SystemClock::default())), options.logger.clone());
+    let shared = Shared { url, endpoint, options, signals, state: Mutex::new(BridgeState::Lost) };
     let bridge = Bridge(Arc::new(shared));
     bridge.client().await.map(|_| bridge)
 }
@@ -260,13 +263,8 @@ pub async fn call_tool(
             return Err(failed(attempts, lost.cause));
         }
         let pause = attempts::pause(attempts, options.backoff);
-        let log = || {
-            warn!(correlationId = %correlation, tool = name, attempt = attempts, delayMs = pause.as_millis(), cause = %lost.cause, "trying again");
-        };
-        match &bridge.0.options.logger {
-            Some(logger) => dispatcher::with_default(logger, log),
-            None => log(),
-        }
+        let (tool, attempt, cause) = (name, attempts, &lost.cause);
+        bridge.0.signals.emit(&Signal::Retry { correlation, tool, attempt, pause, cause });
         options.sleep.for_a(pause).await;
     }
 }
@@ -281,6 +279,11 @@ impl Bridge {
     /// The address it was made for.
     pub fn url(&self) -> &str {
         &self.0.url
+    }
+
+    /// Where what happens to its calls is counted: how often they were tried again, and results cast.
+    pub fn signals(&self) -> &Signals {
+        &self.0.signals
     }
 
     /// What speaks with the server now; made anew if it was lost.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bridgehead_call::CorrelationId;
+use bridgehead_events::Signal;
 use bridgehead_schema::{Envelope, Origin, OutputSchema};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -107,6 +108,11 @@ impl Operation {
             latency: began.elapsed(),
         };
         let anything = OutputSchema::anything();
-        Ok(Envelope::new(&result, origin).cast(self.tool.output_schema().unwrap_or(&anything)))
+        let envelope = Envelope::new(&result, origin).cast(self.tool.output_schema().unwrap_or(&anything));
+        if envelope.meta.structured_content.is_some() && !envelope.meta.is_error {
+            let (changes, issues) = (envelope.meta.cast.len(), envelope.meta.issues.len());
+            self.bridge.signals().emit(&Signal::Cast { changes, issues });
+        }
+        Ok(envelope)
     }
 }

@@ -18,9 +18,9 @@ use bridgehead_call::CorrelationId;
 use bridgehead_config::{
     Confinement, GatewaySettings, Isolation, Launch, Limits, Server, ServerName, ToolOverride,
 };
-use bridgehead_events::{Asked, Bus, Detail, Excerpt};
+use bridgehead_events::{Bus, ExecutionEnded, ExecutionOutcome, Signal, Signals};
 use bridgehead_schema::{Effort, Envelope, Flat, Origin};
-use bridgehead_wire::{Code, Object, Raw, Redactor, code};
+use bridgehead_wire::{Code, Object, Raw, code};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -38,9 +38,6 @@ use crate::sharing::registry::Registry;
 const STARTS: usize = 4;
 /// A call that may take longer than this, a year, may take as long as it likes.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
-/// What the bus calls a call that its caller no longer wanted.
-const CANCELLED: &str = "cancelled";
 
 /// The answer to something asked of a provider, on its way.
 pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -211,7 +208,7 @@ impl ProviderError {
 
 /// An MCP server as a provider.
 pub struct McpProvider {
-    bus: Bus,
+    signals: Signals,
     active: Mutex<Option<Active>>,
 }
 
@@ -230,7 +227,12 @@ impl fmt::Debug for McpProvider {
 impl McpProvider {
     /// A provider that tells `bus` of its life and its calls. Connects nothing yet.
     pub fn new(bus: Bus) -> Self {
-        Self { bus, active: Mutex::new(None) }
+        Self { signals: Signals::new(bus, None), active: Mutex::new(None) }
+    }
+
+    /// Where what happens to it is counted and told.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
     }
 
     /// What it offers, under the names to call it by, with the definitions as the server wrote them. From memory;
@@ -282,7 +284,7 @@ impl McpProvider {
             changed: Arc::new(Notify::new()),
             notices: None,
             warm_up: Arc::new(Semaphore::new(STARTS)),
-            bus: self.bus.clone(),
+            signals: self.signals.clone(),
             records: ServerRecords::default(),
             shelf: None,
             policy,
@@ -318,10 +320,9 @@ impl McpProvider {
     ) -> Result<Execution, ProviderError> {
         let began = Instant::now();
         let active = self.active.lock().clone();
-        let end = End::new(&self.bus, active.as_ref(), &invocation.tool, correlation);
+        let end = End::new(&self.signals, active.as_ref(), invocation, (correlation, began));
         let outcome = call(active, began, invocation, correlation).await;
-        let duration = began.elapsed();
-        end.tell(outcome.as_ref().map(|(_, result)| result), duration);
+        let duration = end.tell(outcome.as_ref().map(|(_, result)| result));
         let tool = invocation.tool.clone();
         outcome.map(|(namespace, result)| Execution { tool, result, duration, correlation, namespace })
     }
@@ -399,53 +400,57 @@ fn limited(limits: Limits) -> ToolOverride {
     ToolOverride { limits, ..ToolOverride::default() }
 }
 
-/// Tells the bus how one call ended, exactly once: also that its caller dropped it.
+/// Says how one call ended, exactly once: also that its caller dropped it.
 struct End<'a> {
-    bus: &'a Bus,
+    signals: &'a Signals,
     server: Option<Arc<str>>,
     tool: &'a str,
     correlation: CorrelationId,
+    began: Instant,
     told: bool,
 }
 
 impl<'a> End<'a> {
-    fn new(bus: &'a Bus, active: Option<&Active>, tool: &'a str, correlation: CorrelationId) -> Self {
+    fn new(
+        signals: &'a Signals,
+        active: Option<&Active>,
+        invocation: &'a Invocation,
+        (correlation, began): (CorrelationId, Instant),
+    ) -> Self {
         let server = active.map(|active| Arc::from(active.upstream.name().as_ref()));
-        Self { bus, server, tool, correlation, told: false }
+        Self { signals, server, tool: &invocation.tool, correlation, began, told: false }
     }
 
-    fn tell(mut self, outcome: Result<&Raw, &ProviderError>, duration: Duration) {
+    /// How long it took.
+    fn tell(mut self, outcome: Result<&Raw, &ProviderError>) -> Duration {
         self.told = true;
-        self.publish(|tool, redactor| match outcome {
-            Ok(result) => Detail::Completed {
-                about: Asked::Tool(tool),
-                summary: Excerpt::new(redactor, result.as_str()),
-                duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
-            },
-            Err(error) => Detail::Failed {
-                about: Asked::Tool(tool),
-                code: error.code.as_str().into(),
+        self.emit(match outcome {
+            Ok(result) => ExecutionOutcome::Result(result.as_str()),
+            Err(error) => ExecutionOutcome::Failed {
+                code: error.code.as_str(),
                 retryable: error.retryable(),
-                message: Excerpt::new(redactor, &error.message),
+                message: &error.message,
             },
-        });
+        })
     }
 
-    fn publish(&self, detail: impl FnOnce(Arc<str>, &Redactor) -> Detail) {
-        let detail = || detail(self.tool.into(), &Redactor::default());
-        self.bus.tell(self.correlation, self.server.as_ref(), detail);
+    fn emit(&self, outcome: ExecutionOutcome<'_>) -> Duration {
+        let took = self.began.elapsed();
+        self.signals.emit(&Signal::ExecutionEnded(ExecutionEnded {
+            correlation: self.correlation,
+            server: self.server.as_ref(),
+            tool: self.tool,
+            outcome,
+            took,
+        }));
+        took
     }
 }
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
         if !self.told {
-            self.publish(|tool, redactor| Detail::Failed {
-                about: Asked::Tool(tool),
-                code: CANCELLED.into(),
-                retryable: false,
-                message: Excerpt::new(redactor, "the caller no longer wants the answer"),
-            });
+            self.emit(ExecutionOutcome::Cancelled);
         }
     }
 }

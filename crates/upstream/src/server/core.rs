@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bridgehead_call::CorrelationId;
 use bridgehead_config::Server;
-use bridgehead_events::{Bus, Detail};
+use bridgehead_events::{ServerSignal, Signals};
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -41,7 +41,7 @@ pub(crate) struct Orders {
 pub(crate) struct Listener {
     pub(crate) number: u64,
     pub(crate) name: Arc<str>,
-    pub(crate) bus: Bus,
+    pub(crate) signals: Signals,
     pub(crate) changed: Arc<Notify>,
     /// Is told what the server says outside of any request.
     pub(crate) notices: Option<NoticeSink>,
@@ -128,10 +128,13 @@ impl Core {
         self.state.has_changed().is_ok()
     }
 
-    /// Tells everybody who is attached, each under the name it has there.
-    pub(crate) fn tell(&self, cause: CorrelationId, detail: &Detail) {
+    /// What happened to it: logged and remembered once, under the name of its configuration; counted and told by everybody
+    /// who is attached, each under the name it has there.
+    pub(crate) fn emit(&self, name: &str, cause: CorrelationId, signal: &ServerSignal<'_>) {
+        signal.log(name);
+        self.record.hear(signal);
         for listener in &*self.listeners.read() {
-            listener.bus.tell(cause, Some(&listener.name), || detail.clone());
+            listener.signals.hear(signal, &listener.name, cause);
         }
     }
 

@@ -17,9 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bridgehead_call::SystemClock;
 use bridgehead_config::{Isolation, Launch, Limits, Server, ServerName};
-use bridgehead_events::Bus;
+use bridgehead_events::Signals;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -173,8 +172,8 @@ pub struct Surroundings {
     /// How many server processes are launched at the same time. One that was launched and has not answered yet does not
     /// count.
     pub warm_up: Arc<Semaphore>,
-    /// Told of what happens to servers.
-    pub bus: Bus,
+    /// Where what happens to servers is counted and told.
+    pub signals: Signals,
     /// What is remembered of them.
     pub records: ServerRecords,
     /// The folder in which the tools of lazy servers are kept; nowhere, if absent.
@@ -390,7 +389,7 @@ impl Upstream {
         // What happens to it between two calls is nobody's business but the log's.
         let surroundings = Surroundings {
             changed: Arc::default(),
-            bus: Bus::new(Arc::new(SystemClock::default())),
+            signals: Signals::default(),
             ..this.surroundings.clone()
         };
         let scope = Scope::Call(pool::number());

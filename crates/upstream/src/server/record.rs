@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bridgehead_call::{Clock, SystemClock};
-use bridgehead_events::{Detail, InitOutcome};
+use bridgehead_events::{Detail, InitOutcome, ServerSignal};
 use bridgehead_process::ProcessView;
 use bridgehead_wire::Redactor;
 use jiff::Timestamp;
@@ -310,8 +310,18 @@ impl ServerRecord {
         }
     }
 
+    /// Takes note of what happened to it.
+    pub(crate) fn hear(&self, signal: &ServerSignal<'_>) {
+        if let Some(detail) = signal.detail() {
+            self.note(&detail);
+        }
+        if let Some(reason) = signal.loss() {
+            self.lost(reason);
+        }
+    }
+
     /// It was lost.
-    pub(crate) fn lost(&self, reason: &str) {
+    fn lost(&self, reason: &str) {
         let time = self.0.clock.wall();
         let reason = self.0.redactor.text(reason).into_owned();
         self.0.kept.lock().facts.last_error = Some((time, reason));
@@ -325,8 +335,8 @@ impl ServerRecord {
         self.0.kept.lock().facts.findings = findings;
     }
 
-    /// Takes note of what happened to it.
-    pub(crate) fn note(&self, detail: &Detail) {
+    /// Takes note of what the bus is told of it.
+    fn note(&self, detail: &Detail) {
         let time = self.0.clock.wall();
         {
             let facts = &mut self.0.kept.lock().facts;

@@ -3,19 +3,18 @@
 //! Everybody else only reads the state. A server is `Ready` again only after its tool list was read anew and
 //! a probe succeeded, so "ready" never means "ready, but without tools".
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
 use bridgehead_config::{Launch, Requirement, Server};
-use bridgehead_events::{Detail, Excerpt, InitOutcome};
+use bridgehead_events::{Change, Parting, ServerSignal};
 use bridgehead_process::SpawnError;
 use bridgehead_wire::{Era, Object, Raw, Redactor};
 use futures_util::FutureExt;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::{debug, error, info, trace, warn};
+use tracing::warn;
 
 use crate::catalog::cache;
 use crate::catalog::{Features, ItemList, Items, ListError, Listing, Lists, list_items, list_tools};
@@ -69,6 +68,16 @@ struct Refusal {
     walls: bool,
     /// Whether it will be the same at the next attempt.
     lasting: bool,
+}
+
+impl End {
+    fn parting(&self) -> Parting<'_> {
+        match self {
+            Self::Lost(reason) => Parting::Lost(reason),
+            Self::Asked => Parting::Asked,
+            Self::Unused => Parting::Unused,
+        }
+    }
 }
 
 impl From<String> for Refusal {
@@ -126,21 +135,17 @@ impl Supervisor {
                 }
             }
             let Some(failure) = given_up else { break };
+            self.become_state(UpstreamState::Failed(Arc::new(failure)));
             if self.core.one_shot {
                 // Whoever takes it sees that, and takes another.
-                debug!(server = %self.label(), reason = failure.reason, "one that was to serve a call does not");
-                self.become_state(UpstreamState::Failed(Arc::new(failure)));
                 stop.cancelled().await;
                 break;
             }
-            warn!(server = %self.label(), reason = failure.reason, "does not serve, and will not be started again");
-            self.become_state(UpstreamState::Failed(Arc::new(failure)));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.core.orders.restart.notified() => {}
             }
-            warn!(server = %self.label(), "is started again as asked");
             self.become_state(UpstreamState::Starting { since: Instant::now(), known: None });
         }
         self.become_state(UpstreamState::Stopped);
@@ -175,16 +180,16 @@ impl Supervisor {
             // One id for an attempt and all that follows from it.
             let cause = CorrelationId::mint();
             let listed_until = since + LISTED_FOR;
-            let (reason, lasting) = match self.unlisting(listed_until, self.come_up(restarts, cause)).await {
+            let coming_up = self.come_up(restarts, attempts, cause);
+            let (reason, lasting) = match self.unlisting(listed_until, coming_up).await {
                 Err(Refusal { reason, sandbox: true, .. }) => {
-                    error!(server = %self.label(), reason, "was not started");
                     return Failure { stage: FailureStage::Sandbox, reason };
                 }
                 Ok((process, ready)) => {
-                    self.tell_tools(cause, known.as_deref(), &ready.tools);
+                    self.listed(cause, known.as_deref(), &ready.tools);
                     self.remember(known.as_deref(), &ready.tools).await;
                     if served {
-                        self.tell(cause, || Detail::Reconnected);
+                        self.emit(cause, &ServerSignal::Reconnected);
                     }
                     (served, vain) = (true, 0);
                     let process = current.insert(process);
@@ -192,25 +197,19 @@ impl Supervisor {
                     let mut last = Some(Arc::clone(&ready));
                     self.become_state(UpstreamState::Ready(Arc::clone(&ready)));
                     let end = self.serve(process, &mut last, cause).await;
-                    self.tell(cause, || Detail::Disconnected);
+                    self.emit(cause, &ServerSignal::Disconnected(end.parting()));
                     *known = last.map(|last| Arc::clone(&last.tools));
                     since = Instant::now();
                     if since - ready.since >= self.policy.stable_after {
                         attempts = 0;
                     }
                     let reason = match end {
-                        End::Lost(reason) => {
-                            warn!(server = %self.label(), reason, "lost");
-                            self.record.lost(&reason);
-                            reason
-                        }
+                        End::Lost(reason) => reason,
                         End::Asked => {
-                            warn!(server = %self.label(), "restarts as asked");
                             attempts = 0;
                             "it was asked to restart".to_owned()
                         }
                         End::Unused => {
-                            info!(server = %self.label(), "is not used and goes to sleep");
                             if let Some(process) = current.take() {
                                 self.end(process, cause).await;
                             }
@@ -228,27 +227,19 @@ impl Supervisor {
                     }
                     (reason, false)
                 }
-                Err(Refusal { reason, lasting, .. }) => {
-                    error!(server = %self.label(), attempt = attempts, reason, "did not come up");
-                    (reason, lasting)
-                }
+                Err(Refusal { reason, lasting, .. }) => (reason, lasting),
             };
             let stage = if served { FailureStage::Crashed } else { FailureStage::Init };
             if !self.server.restart || self.policy.gives_up(vain) {
-                self.tell(cause, || Detail::ReconnectExhausted);
+                self.emit(cause, &ServerSignal::GivenUp);
                 return Failure { stage, reason };
             }
             let delay = self.policy.delay(attempts, random());
             attempts += 1;
             vain += 1;
             restarts += 1;
-            self.tell(cause, || Detail::Restart {
-                attempt: attempts,
-                delay_ms: milliseconds(delay),
-                reason: Excerpt::new(&self.redactor, &reason),
-            });
+            self.emit(cause, &ServerSignal::Restart { attempt: attempts, delay, reason: &reason });
             self.down(since, attempts, (&reason, lasting), known.as_ref());
-            warn!(server = %self.label(), attempt = attempts, ?delay, "restart scheduled");
             let waiting = async {
                 tokio::select! {
                     () = tokio::time::sleep(delay) => {}
@@ -281,7 +272,6 @@ impl Supervisor {
                 () = self.core.orders.restart.notified() => break,
             }
         }
-        debug!(server = %self.label(), "is woken");
         let known = Some(Arc::clone(listing));
         self.become_state(UpstreamState::Starting { since: Instant::now(), known });
     }
@@ -325,7 +315,6 @@ impl Supervisor {
             _ => None,
         };
         if let Some(outage) = outage {
-            warn!(server = %self.label(), "still down; its tools leave the lists");
             self.become_state(UpstreamState::Restarting(Arc::new(outage)));
         }
         work.await
@@ -345,18 +334,30 @@ impl Supervisor {
         self.become_state(UpstreamState::Restarting(Arc::new(outage)));
     }
 
-    /// One attempt, told of at its beginning and end.
-    async fn come_up(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), Refusal> {
+    /// One attempt, after so many that failed; told of at its beginning and end.
+    async fn come_up(
+        &self,
+        restarts: u32,
+        attempt: u32,
+        cause: CorrelationId,
+    ) -> Result<(Connection, Ready), Refusal> {
         let began = Instant::now();
-        self.tell(cause, || Detail::InitStarted);
+        self.emit(cause, &ServerSignal::StartBegan);
         let outcome = self.attempt(restarts, cause).await.map_err(|refusal| self.with_missed(refusal));
-        self.tell(cause, || {
-            let (end, tools, error) = match &outcome {
-                Ok((_, ready)) => (InitOutcome::Ready, ready.tools.len(), None),
-                Err(refusal) => (InitOutcome::Failed, 0, Some(Excerpt::new(&self.redactor, &refusal.reason))),
-            };
-            Detail::InitFinished { outcome: end, tools, duration_ms: milliseconds(began.elapsed()), error }
-        });
+        let took = began.elapsed();
+        match &outcome {
+            Ok((_, ready)) => {
+                let Ready { transport, pid, restarts, .. } = *ready;
+                let (revision, one_shot) = (ready.peer.revision, self.core.one_shot);
+                let tools = &names(&ready.tools);
+                let serves =
+                    ServerSignal::Serves { transport, pid, revision, tools, restarts, took, one_shot };
+                self.emit(cause, &serves);
+            }
+            Err(Refusal { reason, sandbox, .. }) => {
+                self.emit(cause, &ServerSignal::StartFailed { attempt, reason, sandbox: *sandbox, took });
+            }
+        }
         outcome
     }
 
@@ -383,7 +384,6 @@ impl Supervisor {
     /// One attempt: process, protocol, tools, probe.
     async fn attempt(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), Refusal> {
         let Surroundings { environment, limit, warm_up, .. } = &self.surroundings;
-        let began = Instant::now();
         let starting = async {
             let (mut process, peer) =
                 connect(&self.server, environment, *limit, &self.record, self.core.scope.offer(), warm_up)
@@ -433,12 +433,7 @@ impl Supervisor {
         let transport = process.kind().as_str();
         if self.core.one_shot {
             process.link.be_strict();
-            debug!(server = %self.label(), pid, took = ?began.elapsed(), "one is ready to serve a call");
-        } else {
-            info!(server = %self.label(), transport, pid, revision = %peer.revision, tools = tools.len(), restarts, took = ?began.elapsed(), "serves");
         }
-        let names = || tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>();
-        trace!(server = %self.label(), names = ?names(), "its tools");
         let ready = Ready {
             link: process.link.clone(),
             peer,
@@ -517,19 +512,13 @@ impl Supervisor {
         }
     }
 
-    /// A health probe, told of; one that fails is logged. Fails with words.
+    /// A health probe. Fails with words.
     async fn look(&self, link: &Link, peer: &Peer, cause: CorrelationId) -> Result<(), String> {
         let began = Instant::now();
         let probed = probe(link, peer, self.server.health_probe).await;
         let looked = probed.outcome.map_err(|reason| format!("its health probe failed: {reason}"));
-        self.tell(cause, || Detail::Probe {
-            kind: probed.kind,
-            duration_ms: milliseconds(began.elapsed()),
-            error: looked.as_ref().err().map(|reason| Excerpt::new(&self.redactor, reason)),
-        });
-        if let Err(reason) = &looked {
-            error!(server = %self.label(), reason, "health probe failed");
-        }
+        let error = looked.as_ref().err().map(String::as_str);
+        self.emit(cause, &ServerSignal::Probe { kind: probed.kind, took: began.elapsed(), error });
         looked
     }
 
@@ -538,37 +527,19 @@ impl Supervisor {
         let (pid, link) = (process.pid(), process.link.clone());
         let exit = process.stop().await;
         let Some((pid, exit)) = pid.zip(exit) else { return };
-        self.tell(cause, || Detail::ProcessExited {
-            pid,
-            status: exit.to_string(),
-            reason: Excerpt::new(
-                &self.redactor,
-                &link.ended().map(|end| end.to_string()).unwrap_or_default(),
-            ),
-        });
+        let reason = &link.ended().map(|end| end.to_string()).unwrap_or_default();
+        self.emit(cause, &ServerSignal::ProcessExited { pid, status: &exit, reason });
     }
 
-    /// What is offered now, compared with before.
-    fn tell_tools(&self, cause: CorrelationId, before: Option<&Listing>, now: &Listing) {
-        self.tell(cause, || {
-            let names = |listing: &Listing| {
-                listing.iter().map(|tool| Arc::<str>::from(tool.name.as_str())).collect::<Vec<_>>()
-            };
-            let Some(before) = before else { return Detail::ToolsDiscovered { names: names(now) } };
-            let (old, new) = (names(before), names(now));
-            let (old_set, new_set): (HashSet<_>, HashSet<_>) = (old.iter().collect(), new.iter().collect());
-            Detail::ToolsRefreshed {
-                added: new.iter().filter(|name| !old_set.contains(name)).cloned().collect(),
-                removed: old.iter().filter(|name| !new_set.contains(name)).cloned().collect(),
-                unchanged: new.iter().filter(|name| old_set.contains(name)).count(),
-            }
-        });
+    /// What is offered now, and was before.
+    fn listed(&self, cause: CorrelationId, before: Option<&Listing>, now: &Listing) {
+        let before = before.map(names);
+        self.emit(cause, &ServerSignal::Listed { before: before.as_deref(), now: &names(now) });
     }
 
-    fn tell(&self, cause: CorrelationId, detail: impl FnOnce() -> Detail) {
-        let detail = detail();
-        self.record.note(&detail);
-        self.core.tell(cause, &detail);
+    /// The one place where what happens to the server is told.
+    fn emit(&self, cause: CorrelationId, signal: &ServerSignal<'_>) {
+        self.core.emit(self.server.name.as_ref(), cause, signal);
     }
 
     /// What it offers: `wanted` is read, the rest is as `before`. What is wrong with some of its tools is told.
@@ -639,7 +610,7 @@ impl Supervisor {
             Ok(listing) => {
                 let tools = Arc::new(listing);
                 if changed.has(Lists::TOOLS) {
-                    self.tell_tools(cause, Some(&now.tools), &tools);
+                    self.listed(cause, Some(&now.tools), &tools);
                 }
                 self.remember(Some(&now.tools), &tools).await;
                 let ready = Arc::new(Ready {
@@ -661,6 +632,11 @@ impl Supervisor {
     }
 
     fn become_state(&self, state: UpstreamState) {
+        let change = change(&self.state.borrow(), &state, self.core.one_shot);
+        if let Some(change) = change {
+            // No event tells of it, so that it belongs to nothing else.
+            self.emit(CorrelationId::mint(), &ServerSignal::State(change));
+        }
         self.state.send_replace(state);
         self.core.changed();
     }
@@ -668,6 +644,30 @@ impl Supervisor {
     fn label(&self) -> String {
         format!("mcp:{}", self.server.name)
     }
+}
+
+/// What is another once a server that was in the state `before` is in the state `now`.
+fn change<'a>(before: &UpstreamState, now: &'a UpstreamState, one_shot: bool) -> Option<Change<'a>> {
+    Some(match (before, now) {
+        (UpstreamState::Asleep(_), UpstreamState::Starting { .. }) => Change::Woken,
+        (UpstreamState::Failed(_), UpstreamState::Starting { .. }) => Change::StartedAnew,
+        (UpstreamState::Restarting(before), UpstreamState::Restarting(now)) => {
+            return (before.listed && !now.listed).then_some(Change::Unlisted);
+        }
+        (_, UpstreamState::Restarting(_)) => Change::Down,
+        (_, UpstreamState::Failed(failure)) if one_shot => Change::Spent(&failure.reason),
+        (_, UpstreamState::Failed(failure)) => Change::Failed(&failure.reason),
+        (UpstreamState::Ready(_), UpstreamState::Ready(_)) | (_, UpstreamState::Starting { .. }) => {
+            return None;
+        }
+        (_, UpstreamState::Ready(_)) => Change::Ready,
+        (_, UpstreamState::Asleep(_)) => Change::Asleep,
+        (_, UpstreamState::Stopped) => Change::Stopped,
+    })
+}
+
+fn names(listing: &Listing) -> Vec<&str> {
+    listing.iter().map(|tool| tool.name.as_str()).collect()
 }
 
 /// Why such a server is not even tried.
@@ -716,10 +716,6 @@ pub(crate) async fn sleep_until(time: Option<Instant>) {
         Some(time) => tokio::time::sleep_until(time).await,
         None => std::future::pending().await,
     }
-}
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A number in 0..1, to spread restarts.

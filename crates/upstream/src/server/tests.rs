@@ -94,7 +94,7 @@ async fn some_wait_before_they_are_called() {
 #[tokio::test(start_paused = true)]
 async fn processes_of_calls_are_not_told_of() {
     let around = testing::surroundings();
-    let mut told = around.bus.subscribe(64);
+    let mut told = around.signals.bus().subscribe(64);
     let server = Server { restart: false, isolation: Isolation::Call, lazy: true, ..testing::missing() };
     let upstream = Upstream::start(server, around);
     upstream.settled().await;

@@ -58,7 +58,7 @@ impl Registry {
         let listener = Listener {
             number: self.0.attached.fetch_add(1, Ordering::Relaxed),
             name: Arc::from(server.name.as_ref()),
-            bus: surroundings.bus.clone(),
+            signals: surroundings.signals.clone(),
             changed: Arc::clone(&surroundings.changed),
             notices: surroundings.notices.clone(),
             session: match scope {

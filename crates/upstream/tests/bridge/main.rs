@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::Retry;
+use bridgehead_events::Counter;
 use bridgehead_upstream::bridge::{
     BACKOFF_BASE, Bridge, CallOptions, Cause, ConnectOptions, DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_MS,
     TIMEOUT_VARIABLE, TransportFactory, call_tool, connect_to_server, memory_transport, operations,
@@ -210,7 +211,7 @@ async fn close() {
 }
 
 /// ENV-9, ENV-4: every tool is an operation with its schemas as the server gave them, anything where it gave none or none
-/// that is one; a result comes with its data cast, and the id of the call went along.
+/// that is one; a result comes with its data cast, and the id of the call went along. GATE-6: what was cast is counted.
 #[tokio::test(start_paused = true)]
 async fn tools_become_operations() {
     let world = World::new(&[Turn::Structured, Turn::Answer]);
@@ -234,6 +235,8 @@ async fn tools_become_operations() {
     assert_eq!(envelope.meta.meta.unwrap()["got/id"], envelope.meta.correlation_id.as_str());
     let plain = add.run(&json!({"a": 1})).await.unwrap();
     assert_eq!(plain.data, json!([{"type": "text", "text": r#"{"a":1}"#}]));
+    let counted = [Counter::Casts, Counter::CastChanges, Counter::CastIssues, Counter::Retries];
+    assert_eq!(counted.map(|counter| bridge.signals().metrics().count(counter)), [1, 2, 0, 0]);
     bridge.close().await;
 }
 
@@ -304,7 +307,8 @@ fn options_from_the_environment() {
     assert_eq!(resolve_timeout_ms(&environment, None), Ok(1234));
 }
 
-/// BRG-3: each retry is logged at WARN with its delay and cause, to the embedder's logger where there is one.
+/// BRG-3, GATE-6: each retry is logged at WARN with its delay and cause, to the embedder's logger where there is one, and
+/// counted.
 #[tokio::test(start_paused = true)]
 async fn retries_are_logged_to_the_logger_of_the_options() {
     let world = World::new(&[Turn::Fail(-32603), Turn::Fail(-32001)]);
@@ -329,6 +333,7 @@ async fn retries_are_logged_to_the_logger_of_the_options() {
             assert!(line.contains(part), "{part} in {line}");
         }
     }
+    assert_eq!(bridge.signals().metrics().count(Counter::Retries), 2);
     bridge.close().await;
 }
 

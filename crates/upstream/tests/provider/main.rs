@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
 use bridgehead_config::{Isolation, Limits};
-use bridgehead_events::Detail;
+use bridgehead_events::{Counter, Detail};
 use bridgehead_testkit::{Behaviour, Crash, Mock};
 use bridgehead_upstream::provider::{Health, Invocation, ProviderAdapter, ProviderConfig};
 use bridgehead_wire::Code;
@@ -158,6 +158,8 @@ async fn bus_events(way: Way) {
     assert_eq!(of(|detail| matches!(detail, Detail::InitFinished { .. })), started);
     assert_eq!(of(|detail| matches!(detail, Detail::ToolsDiscovered { .. })), started);
     assert!(told.iter().all(|event| event.server() == Some("far")), "{told:?}");
+    let counted = [Counter::Calls, Counter::Failed, Counter::Starts, Counter::Listings];
+    assert_eq!(counted.map(|counter| world.provider.signals().metrics().count(counter)), [2, 1, 1, 1]);
     world.end().await;
 }
 

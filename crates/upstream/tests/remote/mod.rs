@@ -36,7 +36,7 @@ impl Running {
             changed: Arc::new(Notify::new()),
             notices: None,
             warm_up: Arc::new(Semaphore::new(8)),
-            bus: bridgehead_events::Bus::new(Arc::new(bridgehead_call::SystemClock::default())),
+            signals: bridgehead_events::Signals::default(),
             records: bridgehead_upstream::ServerRecords::default(),
             shelf: None,
             policy: bridgehead_upstream::RestartPolicy::REGISTRY,

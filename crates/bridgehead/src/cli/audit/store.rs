@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use bridgehead::audit::{CorrelationId, OnFailure, Payloads, Signer, SqliteSink, StoreOptions};
+use bridgehead::audit::{OnFailure, Payloads, Signer, SqliteSink, StoreOptions};
 use bridgehead::config::{AuditPayloads, AuditSettings, AuditStore};
 use bridgehead::{Config, Gateway, Mode};
-use bridgehead_events::Detail;
+use bridgehead_events::Signal;
 
 use crate::cli::world::World;
 
@@ -82,13 +82,13 @@ fn options(
         checkpoint_file: settings.checkpoint_file.clone(),
         on_checkpoint: Some(Box::new(move |checkpoint| {
             if let Some(gateway) = told.get() {
-                gateway.events().tell(CorrelationId::mint(), None, || Detail::AuditCheckpoint {
-                    segment: checkpoint.segment.clone(),
+                gateway.signals().emit(&Signal::Checkpoint(bridgehead_events::Checkpoint {
+                    segment: &checkpoint.segment,
                     count: checkpoint.count,
-                    root: checkpoint.root.to_string(),
-                    head: checkpoint.head.to_string(),
+                    root: &checkpoint.root,
+                    head: &checkpoint.head,
                     sealed: checkpoint.sealed,
-                });
+                }));
             }
         })),
         segment_bytes: settings.segment_bytes,

@@ -71,7 +71,7 @@ async fn run_upstream(
         },
     };
     let mut watched = gate.cancels.watch(call.caller.session.number(), &called.name, call.correlation);
-    let mut running = pin!(relayed.run(upstream, queue, |queued| record.waited(queued)));
+    let mut running = pin!(relayed.run(upstream, queue, &gate.signals, |queued| record.waited(queued)));
     // Leaving drops the request, which reaches whoever runs the call. By hand, because an outcome is large: `select!` moves
     // it twice more.
     let outcome = poll_fn(|context| {

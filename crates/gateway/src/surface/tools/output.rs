@@ -1,12 +1,11 @@
 //! Whether a result keeps what its tool promises, for servers where that is wanted.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use bridgehead_events::Signal;
 use bridgehead_schema::Effort;
 use bridgehead_upstream::{OutputError, Tool};
 use bridgehead_wire::{Code, Object};
-use tracing::warn;
 
 use super::CalledTool;
 use crate::error::CallError;
@@ -31,8 +30,12 @@ pub(super) async fn broken_promise(
             Box::pin(check_apart(gate, call, called, Arc::clone(tool), result.clone())).await.err()?
         }
     };
-    gate.counters.invalid_outputs.fetch_add(1, Ordering::Relaxed);
-    warn!(correlationId = %call.correlation, tool = %called.name, server = called.server().map(|server| &**server), %why, "a result does not fit its output schema");
+    gate.signals.emit(&Signal::OutputInvalid {
+        correlation: call.correlation,
+        tool: &called.name,
+        server: called.server().map(|server| &**server),
+        why: &why,
+    });
     let message = format!("the result of tool `{}` does not fit its output schema: {why}", called.name);
     Some(CallError::new(Code::ProviderInvalidOutput, message).after_sending())
 }

@@ -99,7 +99,7 @@ async fn what_starts_now() {
 async fn a_server_is_given_up_after_its_attempts() {
     let around = testing::surroundings();
     let policy = RestartPolicy { attempts: Some(3), ..around.policy };
-    let mut told = around.bus.subscribe(64);
+    let mut told = around.signals.bus().subscribe(64);
     let upstream = Upstream::start(testing::missing(), Surroundings { policy, ..around });
     let mut states = upstream.watch();
     let given_up = states.wait_for(|state| matches!(state, UpstreamState::Failed(_)));

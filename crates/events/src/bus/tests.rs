@@ -6,11 +6,12 @@ use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 use bridgehead_call::{Clock, CorrelationId};
-use bridgehead_events::{Bus, Delivery, Detail, Event, Excerpt, Filter, Subscription};
 use bridgehead_testkit::FakeClock;
 use bridgehead_wire::Redactor;
 use futures_util::FutureExt;
 use proptest::prelude::*;
+
+use crate::{Bus, Delivery, Detail, Event, Excerpt, Filter, Subscription};
 
 use Got::{Missed, Number};
 
