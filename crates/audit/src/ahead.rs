@@ -1,16 +1,18 @@
-//! Verifies files on all processors: several threads read and hash parts of them, which are judged in their order.
+//! Verifies segments and exports on all processors: several threads read and hash parts of them, which are judged in their order.
 //!
 //! What was read ahead waits in bounded queues. The judging, which needs the order, is the cheap part.
 
 use std::num::NonZero;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::available_parallelism;
 
 use parking_lot::Mutex;
 
-use crate::records::{Frame, Journal, ReadError, Record, Segment, read_export};
+use crate::archive::{OpenedSegment, StoredSegment};
+use crate::records::{Checkpoints, Journal, ReadError, read_export};
+use crate::store::{Frame, TakeRecord};
 use crate::verify::{Seen, Verifier};
 
 /// How many rows are one part of a segment, if its numbers have no gaps.
@@ -22,16 +24,52 @@ const BATCH: usize = 512;
 /// How many batches of a part wait for their turn.
 const WAITING: usize = 16;
 
+/// What can be verified.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A segment, in whatever store.
+    Segment(StoredSegment),
+    /// The file of an export.
+    Export(PathBuf),
+}
+
+impl Source {
+    /// Where it is, for people.
+    fn place(&self) -> String {
+        match self {
+            Self::Segment(segment) => segment.place(),
+            Self::Export(file) => file.display().to_string(),
+        }
+    }
+}
+
+/// A file is an export (`*.jsonl`) or a segment (`*.sqlite`).
+impl From<&PathBuf> for Source {
+    fn from(file: &PathBuf) -> Self {
+        if file.extension().is_some_and(|ending| ending == "jsonl") {
+            Self::Export(file.clone())
+        } else {
+            Self::Segment(file.into())
+        }
+    }
+}
+
+impl From<StoredSegment> for Source {
+    fn from(segment: StoredSegment) -> Self {
+        Self::Segment(segment)
+    }
+}
+
 /// What is read at a time.
 enum Part {
-    /// A file begins. What stands between its rows is already known.
+    /// A source begins. What stands between its rows is already known.
     Begin(Result<Frame, ReadError>),
     /// The rows of a segment with these numbers.
     Rows(RangeInclusive<i64>),
     /// The rows of its journal behind the one with this number.
     Journal(Journal, Option<i64>),
     /// All of an export.
-    Export,
+    Export(PathBuf),
 }
 
 /// What is judged at a time, in the order of the parts.
@@ -44,11 +82,12 @@ enum NextPart {
 type Found = Result<Vec<Seen>, ReadError>;
 
 impl Verifier {
-    /// Checks segments (`*.sqlite`) and exports (`*.jsonl`), in this order. A file that cannot be read is a
-    /// problem like any other.
-    pub fn read(&mut self, files: &[PathBuf]) {
+    /// Checks segments and exports, in this order. One that cannot be read is a problem like any other.
+    pub fn read(&mut self, sources: impl IntoIterator<Item: Into<Source>>) {
+        let sources: Vec<Source> = sources.into_iter().map(Into::into).collect();
         let threads = available_parallelism().map_or(1, NonZero::get);
-        let parts = Mutex::new(files.iter().flat_map(|file| parts(file).map(|part| (file.as_path(), part))));
+        let parts =
+            Mutex::new(sources.iter().flat_map(|source| parts(source).map(move |part| (source, part))));
         let parts = &parts;
         let (turns, due) = sync_channel(threads);
         std::thread::scope(|scope| {
@@ -61,55 +100,58 @@ impl Verifier {
         });
     }
 
-    fn judge_turns(&mut self, due: Receiver<(&Path, NextPart)>) {
-        // Of the file whose turn it is; none once it proved to be unreadable.
-        let mut frame: Option<Frame> = None;
-        for (file, turn) in due {
+    fn judge_turns(&mut self, due: Receiver<(&Source, NextPart)>) {
+        // Of the source whose turn it is; none once it proved to be unreadable.
+        let mut checkpoints: Option<Checkpoints> = None;
+        for (source, turn) in due {
             let outcome = match turn {
                 NextPart::Begin(begun) => {
-                    self.judge_rest(frame.take());
-                    begun.map(|begun| {
-                        begun.headers.iter().for_each(|header| self.take(header));
-                        frame = Some(begun);
+                    self.judge_rest(checkpoints.take());
+                    begun.map(|frame| {
+                        frame.headers.iter().for_each(|header| self.take(header));
+                        checkpoints = Some(Checkpoints::new(frame.checkpoints));
                     })
                 }
                 NextPart::Records(found) => {
-                    frame.as_mut().map_or(Ok(()), |frame| self.judge_part(found, frame))
+                    checkpoints.as_mut().map_or(Ok(()), |checkpoints| self.judge_part(found, checkpoints))
                 }
             };
             if let Err(error) = outcome {
-                frame = None;
-                self.report(&file.display().to_string(), error.to_string());
+                checkpoints = None;
+                self.report(&source.place(), error.to_string());
             }
         }
-        self.judge_rest(frame);
+        self.judge_rest(checkpoints);
     }
 
-    fn judge_part(&mut self, found: Receiver<Found>, frame: &mut Frame) -> Result<(), ReadError> {
+    fn judge_part(&mut self, found: Receiver<Found>, checkpoints: &mut Checkpoints) -> Result<(), ReadError> {
         for batch in found {
             for seen in batch? {
                 self.judge(&seen);
                 if let Seen::Row(_) = seen {
-                    frame.checkpoints.after_row().for_each(|checkpoint| self.take(&checkpoint));
+                    checkpoints.after_row().for_each(|checkpoint| self.take(&checkpoint));
                 }
             }
         }
         Ok(())
     }
 
-    fn judge_rest(&mut self, frame: Option<Frame>) {
-        let left = frame.into_iter().flat_map(|frame| frame.checkpoints.left());
+    fn judge_rest(&mut self, checkpoints: Option<Checkpoints>) {
+        let left = checkpoints.into_iter().flat_map(Checkpoints::left);
         left.for_each(|checkpoint| self.take(&checkpoint));
     }
 }
 
-/// The parts of a file, in their order.
-fn parts(file: &Path) -> impl Iterator<Item = Part> {
-    if file.extension().is_some_and(|ending| ending == "jsonl") {
-        return vec![Part::Begin(Ok(Frame::default())), Part::Export].into_iter();
-    }
+/// The parts of a source, in their order.
+fn parts(source: &Source) -> impl Iterator<Item = Part> {
+    let segment = match source {
+        Source::Export(file) => {
+            return vec![Part::Begin(Ok(Frame::default())), Part::Export(file.clone())].into_iter();
+        }
+        Source::Segment(segment) => segment,
+    };
     let (frame, journal) =
-        match Segment::open(file).and_then(|segment| Ok((segment.frame()?, segment.journal))) {
+        match segment.open().and_then(|segment| Ok((segment.stored.frame()?, segment.journal))) {
             Ok((frame, journal)) => (Ok(frame), journal),
             Err(error) => (Err(error), None),
         };
@@ -133,29 +175,31 @@ fn split(numbers: RangeInclusive<i64>) -> impl Iterator<Item = RangeInclusive<i6
 
 /// Reads part after part, until none is left or nobody judges them any more.
 fn read_parts<'a>(
-    parts: &Mutex<impl Iterator<Item = (&'a Path, Part)>>,
-    turns: &SyncSender<(&'a Path, NextPart)>,
+    parts: &Mutex<impl Iterator<Item = (&'a Source, Part)>>,
+    turns: &SyncSender<(&'a Source, NextPart)>,
 ) {
-    let mut segment: Option<(&Path, Segment<'_>)> = None;
+    let mut segment: Option<(&Source, OpenedSegment)> = None;
     loop {
         let (found, records) = sync_channel(WAITING);
         // Under one lock: the turns come in the order of the parts.
-        let (file, part) = {
+        let (source, part) = {
             let mut parts = parts.lock();
-            let Some((file, part)) = parts.next() else { return };
+            let Some((source, part)) = parts.next() else { return };
             let (turn, part) = match part {
                 Part::Begin(frame) => (NextPart::Begin(frame), None),
-                Part::Rows(_) | Part::Journal(..) | Part::Export => (NextPart::Records(records), Some(part)),
+                Part::Rows(_) | Part::Journal(..) | Part::Export(_) => {
+                    (NextPart::Records(records), Some(part))
+                }
             };
-            if turns.send((file, turn)).is_err() {
+            if turns.send((source, turn)).is_err() {
                 return;
             }
-            (file, part)
+            (source, part)
         };
         let outcome = match part {
-            Some(Part::Rows(numbers)) => rows(&mut segment, file, numbers, &found),
+            Some(Part::Rows(numbers)) => rows(&mut segment, source, numbers, &found),
             Some(Part::Journal(journal, last)) => batched(&found, |take| journal.rows(last, take)),
-            Some(Part::Export) => batched(&found, |take| read_export(file, take)),
+            Some(Part::Export(file)) => batched(&found, |take| read_export(&file, take)),
             Some(Part::Begin(_)) | None => Ok(()),
         };
         if let Err(error) = outcome {
@@ -165,25 +209,26 @@ fn read_parts<'a>(
     }
 }
 
-/// The file stays open for the next of its parts.
+/// The segment stays open for the next of its parts.
 fn rows<'a>(
-    open: &mut Option<(&'a Path, Segment<'a>)>,
-    file: &'a Path,
+    open: &mut Option<(&'a Source, OpenedSegment)>,
+    source: &'a Source,
     numbers: RangeInclusive<i64>,
     found: &SyncSender<Found>,
 ) -> Result<(), ReadError> {
-    let segment = match open.take() {
-        Some((path, segment)) if path == file => segment,
-        _ => Segment::open(file)?,
+    let Source::Segment(segment) = source else { return Ok(()) };
+    let opened = match open.take() {
+        Some((one, opened)) if std::ptr::eq(one, source) => opened,
+        _ => segment.open()?,
     };
-    let (_, segment) = open.insert((file, segment));
-    batched(found, |take| segment.rows(numbers, take))
+    let (_, opened) = open.insert((source, opened));
+    batched(found, |take| opened.stored.rows(numbers, take))
 }
 
 /// Sends what is read in batches.
 fn batched(
     found: &SyncSender<Found>,
-    read: impl FnOnce(&mut dyn FnMut(&Record) -> Result<(), ReadError>) -> Result<(), ReadError>,
+    read: impl FnOnce(&mut TakeRecord<'_>) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
     let mut batch = Vec::with_capacity(BATCH);
     let outcome = read(&mut |record| {

@@ -1,11 +1,11 @@
 //! The two rows of a call put together again, for those who read the record.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::records::{ReadError, RecordKind, read_segment};
+use crate::archive::{StoredSegment, read_segment};
+use crate::records::{ReadError, RecordKind};
 use crate::row::{ENTER, Row};
 
 /// One call as the record tells it.
@@ -130,20 +130,20 @@ impl RecordedCall {
 /// # Errors
 /// When a segment cannot be read, or when `take` fails. A row that is no row is left to the verifier.
 pub fn read_calls(
-    paths: &[PathBuf],
+    segments: impl IntoIterator<Item: Into<StoredSegment>>,
     mut take: impl FnMut(RecordedCall) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
     // Numbers are those of an instance, whose segments follow each other.
     let mut open: HashMap<String, BTreeMap<u64, RecordedCall>> = HashMap::new();
-    for path in paths {
-        let segment = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        let instance = instance(path);
-        read_segment(path, |record| {
+    for stored in segments {
+        let stored = stored.into();
+        let segment = stored.name().to_owned();
+        read_segment(&stored, |record| {
             if record.kind != RecordKind::Row {
                 return Ok(());
             }
             let Ok(row) = serde_json::from_slice::<Row>(&record.text) else { return Ok(()) };
-            let calls = open.entry(instance.clone()).or_default();
+            let calls = open.entry(stored.instance().to_owned()).or_default();
             if row.kind == ENTER {
                 let call = RecordedCall { segment: segment.clone(), first: row, exit: None };
                 calls.insert(call.first.seq, call);
@@ -157,11 +157,6 @@ pub fn read_calls(
         })?;
     }
     open.into_values().flat_map(BTreeMap::into_values).try_for_each(take)
-}
-
-fn instance(path: &Path) -> String {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.split('.').next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! A proof that a row is in the record: the row, the way up to a root, and the checkpoint that states the
 //! root. Whoever holds the checkpoint, or trusts the key that signed it, needs nothing else.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 
+use crate::archive::{StoredSegment, read_segment};
 use crate::merkle::{path, root_from};
-use crate::records::{ReadError, RecordKind, number_of, read_segment};
+use crate::records::{ReadError, RecordKind, number_of};
 use crate::{Checkpoint, Hash, PublicKey, Row};
 
 /// That one row is under the root of one checkpoint.
@@ -56,7 +55,7 @@ impl Proof {
     ///
     /// # Errors
     /// When there is no such row or no such checkpoint.
-    pub fn of(segment: &Path, seq: u64) -> Result<Self, ProofError> {
+    pub fn of(segment: impl Into<StoredSegment>, seq: u64) -> Result<Self, ProofError> {
         let mut leaves = Vec::new();
         let mut row = None;
         let mut covering: Option<Checkpoint> = None;

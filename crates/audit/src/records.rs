@@ -1,20 +1,17 @@
-//! Segments and exports read as one sequence: a header, its rows in order, each checkpoint behind the row it
-//! was made after.
+//! Records, and the files that hold them as lines: exports, journals, the file of checkpoints. A segment or an export is a
+//! header, its rows in order, each checkpoint behind the row it was made after.
 //!
 //! A record is text and the hash that is stored beside it. Reading judges nothing; that is `verify`'s.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read, Write};
 use std::iter;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rusqlite::Connection;
 use serde::de::IgnoredAny;
 
 use crate::hash::unhex;
-use crate::store::{Access, StoreError, connect, journal_of, private, segment_files};
+use crate::store::{StoreError, private};
 use crate::{Checkpoint, Hash, Removal};
 
 /// What a record is.
@@ -33,7 +30,7 @@ pub enum RecordKind {
 pub struct Record {
     /// What it is.
     pub kind: RecordKind,
-    /// The number that the database has for a row; an export has none beside the text.
+    /// The number that the store has for a row, or how many a checkpoint covers; an export has none beside the text.
     pub seq: Option<u64>,
     /// The bytes that are hashed.
     pub text: Vec<u8>,
@@ -75,136 +72,22 @@ pub enum ReadError {
     Write(#[from] io::Error),
 }
 
-/// The segments in a folder, the oldest first.
-#[must_use]
-pub fn segments(folder: &Path) -> Vec<PathBuf> {
-    segment_files(folder)
-}
-
-/// Reads a segment, also one that is being written.
-///
-/// # Errors
-/// When the file cannot be read, or when `take` fails.
-pub fn read_segment(
-    path: &Path,
-    mut take: impl FnMut(&Record) -> Result<(), ReadError>,
-) -> Result<(), ReadError> {
-    let segment = Segment::open(path)?;
-    let mut frame = segment.frame()?;
-    frame.headers.iter().try_for_each(&mut take)?;
-    let mut rows = |row: &Record| {
-        take(row)?;
-        frame.checkpoints.after_row().try_for_each(|checkpoint| take(&checkpoint))
-    };
-    segment.rows(i64::MIN..=i64::MAX, &mut rows)?;
-    if let Some(journal) = segment.journal {
-        journal.rows(frame.bounds.as_ref().map(|bounds| *bounds.end()), &mut rows)?;
-    }
-    frame.checkpoints.left().try_for_each(|checkpoint| take(&checkpoint))
-}
-
-/// A segment that is open for reading, as it was in one moment, however long the reading takes.
-pub(crate) struct Segment<'a> {
-    path: &'a Path,
-    connection: Connection,
-    pub(crate) journal: Option<Journal>,
-}
-
 /// The newest rows of a segment that is being written, or was when its process was killed.
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
 }
 
-/// All of a segment but its rows.
-#[derive(Default)]
-pub(crate) struct Frame {
-    /// There should be one.
-    pub(crate) headers: Vec<Record>,
-    pub(crate) checkpoints: Checkpoints,
-    /// The numbers of the first row and the last.
-    pub(crate) bounds: Option<RangeInclusive<i64>>,
-}
-
 /// Checkpoints that wait for the row that they were made after.
-#[derive(Default)]
 pub(crate) struct Checkpoints {
     /// The next stands last.
-    waiting: Vec<(u64, Record)>,
+    waiting: Vec<Record>,
     rows: u64,
-}
-
-impl<'a> Segment<'a> {
-    pub(crate) fn open(path: &'a Path) -> Result<Self, ReadError> {
-        let broken = |error: rusqlite::Error| StoreError::database(path, &error);
-        if let Err(error) = std::fs::metadata(path) {
-            return Err(ReadError::File { path: path.to_owned(), error });
-        }
-        // First: rows go from here into the database, and what is read of that is younger then.
-        let journal = Journal::open(path)?;
-        let connection = connect(path, Access::Read)?;
-        connection.busy_timeout(Duration::from_secs(2)).map_err(broken)?;
-        connection.execute_batch("BEGIN").map_err(broken)?;
-        Ok(Self { path, connection, journal })
-    }
-
-    pub(crate) fn frame(&self) -> Result<Frame, ReadError> {
-        let broken = |error: rusqlite::Error| StoreError::database(self.path, &error);
-        self.read_frame().map_err(|error| broken(error).into())
-    }
-
-    fn read_frame(&self) -> Result<Frame, rusqlite::Error> {
-        let mut statement = self.connection.prepare("SELECT body, head FROM segment ORDER BY id")?;
-        let headers = statement.query_map([], |row| record(RecordKind::Header, None, row, 0))?;
-        let headers = headers.collect::<Result<_, _>>()?;
-        let mut statement =
-            self.connection.prepare("SELECT count, body, digest FROM checkpoints ORDER BY count, rowid")?;
-        let checkpoints = statement.query_map([], |row| {
-            let count = row.get(0)?;
-            Ok((count, record(RecordKind::Checkpoint, Some(count), row, 1)?))
-        })?;
-        let mut waiting = checkpoints.collect::<Result<Vec<_>, _>>()?;
-        waiting.reverse();
-        // Each by itself is looked up; together SQLite would look at every row.
-        let bounds = "SELECT (SELECT min(seq) FROM rows), (SELECT max(seq) FROM rows)";
-        let (first, last): (Option<i64>, Option<i64>) =
-            self.connection.query_row(bounds, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        Ok(Frame {
-            headers,
-            checkpoints: Checkpoints { waiting, rows: 0 },
-            bounds: first.zip(last).map(|(first, last)| first..=last),
-        })
-    }
-
-    /// The rows with these numbers, in their order.
-    pub(crate) fn rows(
-        &self,
-        numbers: RangeInclusive<i64>,
-        mut take: impl FnMut(&Record) -> Result<(), ReadError>,
-    ) -> Result<(), ReadError> {
-        let broken = |error: rusqlite::Error| StoreError::database(self.path, &error);
-        let mut statement = self
-            .connection
-            .prepare("SELECT seq, body, head FROM rows WHERE seq BETWEEN ?1 AND ?2 ORDER BY seq")
-            .map_err(broken)?;
-        let mut rows = statement.query((numbers.start(), numbers.end())).map_err(broken)?;
-        // One for all rows: a text of its own for each would cost more than reading it.
-        let mut found = Record { kind: RecordKind::Row, seq: None, text: Vec::new(), hash: None };
-        while let Some(row) = rows.next().map_err(broken)? {
-            // The numbers of SQLite have a sign; a negative one is nobody's.
-            let seq = row.get::<_, i64>(0).map_err(broken)?;
-            found.seq = Some(u64::try_from(seq).unwrap_or(u64::MAX));
-            fill(&mut found, row, 1).map_err(broken)?;
-            take(&found)?;
-        }
-        Ok(())
-    }
 }
 
 impl Journal {
     /// None if there is none, as of every segment that is finished.
-    fn open(segment: &Path) -> Result<Option<Self>, ReadError> {
-        let path = journal_of(segment);
+    pub(crate) fn open(path: PathBuf) -> Result<Option<Self>, ReadError> {
         match private().read(true).open(&path) {
             Ok(file) => Ok(Some(Self { path, file })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -212,7 +95,7 @@ impl Journal {
         }
     }
 
-    /// Its rows behind the one with this number, which is the last in the database. What follows the last whole line
+    /// Its rows behind the one with this number, which is the last in the store. What follows the last whole line
     /// was promised to nobody.
     pub(crate) fn rows(
         self,
@@ -252,36 +135,25 @@ pub(crate) fn number_of(text: &[u8]) -> Option<u64> {
 }
 
 impl Checkpoints {
+    /// Those of a frame, in their order.
+    pub(crate) fn new(mut checkpoints: Vec<Record>) -> Self {
+        checkpoints.reverse();
+        Self { waiting: checkpoints, rows: 0 }
+    }
+
     /// Those that were made after the row that comes next.
     pub(crate) fn after_row(&mut self) -> impl Iterator<Item = Record> {
         self.rows += 1;
         let rows = self.rows;
-        iter::from_fn(move || self.waiting.pop_if(|(covered, _)| *covered <= rows).map(|(_, record)| record))
+        iter::from_fn(move || {
+            self.waiting.pop_if(|checkpoint| checkpoint.seq.is_none_or(|count| count <= rows))
+        })
     }
 
     /// Those that stand behind the last row.
     pub(crate) fn left(self) -> impl Iterator<Item = Record> {
-        self.waiting.into_iter().rev().map(|(_, record)| record)
+        self.waiting.into_iter().rev()
     }
-}
-
-fn record(
-    kind: RecordKind,
-    seq: Option<u64>,
-    row: &rusqlite::Row<'_>,
-    text: usize,
-) -> Result<Record, rusqlite::Error> {
-    let mut record = Record { kind, seq, text: Vec::new(), hash: None };
-    fill(&mut record, row, text)?;
-    Ok(record)
-}
-
-/// Takes text and hash over from two columns that stand side by side.
-fn fill(record: &mut Record, row: &rusqlite::Row<'_>, text: usize) -> Result<(), rusqlite::Error> {
-    record.text.clear();
-    record.text.extend_from_slice(row.get_ref(text)?.as_bytes()?);
-    record.hash = row.get_ref(text + 1)?.as_blob().ok().and_then(|bytes| bytes.try_into().ok()).map(Hash);
-    Ok(())
 }
 
 /// How the line of each kind of record begins, goes on behind the hash, and ends.
@@ -441,10 +313,10 @@ mod tests {
     #[test]
     fn a_journal_that_cannot_be_opened_is_not_passed_over() {
         let folder = tempfile::tempdir().unwrap();
-        let segment = folder.path().join("a.sqlite");
-        assert!(Journal::open(&segment).unwrap().is_none());
-        std::os::unix::fs::symlink(folder.path(), journal_of(&segment)).unwrap();
-        let error = Journal::open(&segment).err().map(|error| error.to_string()).unwrap_or_default();
+        let journal = folder.path().join("a.rows");
+        assert!(Journal::open(journal.clone()).unwrap().is_none());
+        std::os::unix::fs::symlink(folder.path(), &journal).unwrap();
+        let error = Journal::open(journal).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains("a.rows"), "{error}");
     }
 }

@@ -115,6 +115,21 @@ mod tests {
         check(&format!("{long}ghp_0123456789abcdefghij0123456789"), "ghp_");
     }
 
+    /// BUS-1, AUD-4: the last 4 KiB of a window that was cut are not shown, whatever they look like; what is before them is.
+    #[test]
+    fn the_end_of_a_cut_window_is_not_shown() {
+        #[track_caller]
+        fn check(behind: usize, shown: bool) {
+            // Redaction makes the window short, so that its end would stand in the excerpt.
+            let secret = format!("password={} ", "x".repeat(WINDOW - behind - 10));
+            let excerpt = excerpt(&format!("{secret}{}", "y".repeat(2 * WINDOW)));
+            assert_eq!(excerpt.as_str().contains('y'), shown, "{behind}: {excerpt}");
+        }
+        check(3_000, false);
+        check(4_000, false);
+        check(5_000, true);
+    }
+
     proptest! {
         #[test]
         fn any_text_fits(part in "\\PC{0,40}", times in 0_usize..1_000) {

@@ -14,6 +14,7 @@ use crate::signal::{CallEnded, Change, Parting, ServerSignal, Signal};
 const RECORD: &str = "bridgehead_gateway::gate::record";
 const OUTPUT: &str = "bridgehead_gateway::surface::tools::output";
 const PANICS: &str = "bridgehead_gateway::panics";
+const FRONT: &str = "bridgehead_front::http";
 const BRIDGE: &str = "bridgehead_upstream::bridge";
 const SUPERVISOR: &str = "bridgehead_upstream::server::supervisor";
 
@@ -32,6 +33,8 @@ impl Signal<'_> {
             // Its client is told.
             | Self::EnterFailed { cancelled: false, .. }
             | Self::Checkpoint(_)
+            // The store has said so, and why.
+            | Self::AuditLag { .. }
             | Self::ExecutionEnded(_)
             | Self::Cast { .. } => {}
             Self::CallEnded(ended) => ended.log(),
@@ -53,6 +56,12 @@ impl Signal<'_> {
             Self::FrontPanicked(panic) => to(logger, || {
                 error!(target: PANICS, panic, "serving a client panicked");
             }),
+            Self::SignInRefused { status, reason, operator: false } => {
+                debug!(target: FRONT, status, reason, "turned a request away");
+            }
+            Self::SignInRefused { status, reason, operator: true } => {
+                debug!(target: FRONT, status, reason, "turned an operator away");
+            }
             Self::Retry { correlation, tool, attempt, pause, cause } => to(logger, || {
                 warn!(target: BRIDGE, correlationId = %correlation, tool, attempt, delayMs = pause.as_millis(), %cause, "trying again");
             }),

@@ -72,6 +72,10 @@ rows! {
         AuditPanics = "auditPanics",
         /// Statements over the record.
         Checkpoints = "checkpoints",
+        /// How often rows began to wait in the journal because the store took none.
+        AuditLags = "auditLags",
+        /// Requests that were turned away before they were read: wrong credentials, host or origin.
+        SignInsRefused = "signInsRefused",
         /// Panics while a client was served.
         Panics = "panics",
         /// Requests that a full queue turned away.
@@ -226,6 +230,9 @@ impl Metrics {
             Signal::ExitFailed { .. } => self.add(Counter::AuditExitFailures),
             Signal::SinkPanicked(_) => self.add(Counter::AuditPanics),
             Signal::Checkpoint(_) => self.add(Counter::Checkpoints),
+            Signal::AuditLag { behind: true } => self.add(Counter::AuditLags),
+            Signal::AuditLag { behind: false } => {}
+            Signal::SignInRefused { .. } => self.add(Counter::SignInsRefused),
             Signal::AnswerPanicked { .. } | Signal::FrontPanicked(_) => self.add(Counter::Panics),
             Signal::ExecutionEnded(ended) => {
                 self.add(Counter::Calls);

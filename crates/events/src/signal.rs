@@ -61,6 +61,20 @@ pub enum Signal<'a> {
     SinkPanicked(&'a str),
     /// The record of calls was stated.
     Checkpoint(Checkpoint<'a>),
+    /// Rows wait in the journal because the store takes none, or no longer wait.
+    AuditLag {
+        /// Whether they wait.
+        behind: bool,
+    },
+    /// Somebody was turned away before a request of theirs was read.
+    SignInRefused {
+        /// The HTTP status: 401 without the right credentials, 403 for where they come from.
+        status: u16,
+        /// Why, in words.
+        reason: &'a str,
+        /// Whether it was the operators' API that they wanted.
+        operator: bool,
+    },
     /// Answering a request panicked.
     AnswerPanicked {
         /// The request.

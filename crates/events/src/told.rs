@@ -24,6 +24,8 @@ impl Signal<'_> {
             | Self::EnterFailed { .. }
             | Self::ExitFailed { .. }
             | Self::SinkPanicked(_)
+            | Self::AuditLag { .. }
+            | Self::SignInRefused { .. }
             | Self::AnswerPanicked { .. }
             | Self::FrontPanicked(_)
             | Self::Retry { .. }

@@ -252,6 +252,13 @@ fn what_comes_of_each_signal() {
             emitted(&waited, Expected { counts: &counts, measured, ..Expected::default() });
         }
     }
+    counted(&Signal::AuditLag { behind: true }, &[(Counter::AuditLags, 1)]);
+    counted(&Signal::AuditLag { behind: false }, &[]);
+    for (operator, who) in [(false, "a request"), (true, "an operator")] {
+        let refused = Signal::SignInRefused { status: 401, reason: "no token", operator };
+        let line = format!("DEBUG bridgehead_front::http: turned {who} away status=401 reason=no token");
+        logged(&refused, Counter::SignInsRefused, &line);
+    }
     let full = Signal::Waited { line: Line::Queue, end: WaitEnd::Full, waited: Duration::ZERO };
     counted(&full, &[(Counter::QueueFull, 1)]);
 

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use bridgehead_events::Signal;
 use bridgehead_gateway::{Caller, ClientRequest, Feed, Gateway, Principal, ProgressSink, Session};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::{Era, Method, Raw, Revision, RpcError, Spliced};
@@ -28,6 +29,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
 
     /// What a legacy session is told of its own accord; the same feed whenever it is asked for.
     fn feed(&self, session: &Session) -> Feed;
+
+    /// Hears that somebody was turned away before a request of theirs was read.
+    fn turned_away(&self, _status: u16, _reason: &str, _operator: bool) {}
 
     /// Hears that the front itself panicked while it served a client, who was answered if that was possible.
     fn panicked(&self, panic: &(dyn Any + Send)) {
@@ -59,6 +63,10 @@ impl Backend for Gateway {
 
     fn feed(&self, session: &Session) -> Feed {
         Self::feed(self, session)
+    }
+
+    fn turned_away(&self, status: u16, reason: &str, operator: bool) {
+        self.signals().emit(&Signal::SignInRefused { status, reason, operator });
     }
 
     fn panicked(&self, panic: &(dyn Any + Send)) {

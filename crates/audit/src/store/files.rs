@@ -61,12 +61,13 @@ pub(super) fn lock(folder: &Path, instance: &str) -> io::Result<File> {
     Err(io::Error::other("its lock is removed again and again"))
 }
 
-/// What SQLite and the store put beside the file of a segment.
-pub(crate) fn beside(segment: &Path) -> [PathBuf; 4] {
-    let appended = |ending: &str| {
-        let mut path = segment.as_os_str().to_owned();
-        path.push(ending);
-        PathBuf::from(path)
-    };
-    [appended("-wal"), appended("-shm"), appended("-journal"), super::journal_of(segment)]
+/// Removes the files of an instance that end like this, or with more behind it: they never got their place.
+pub(super) fn remove_new(folder: &Path, instance: &str, ending: &str) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.strip_prefix(instance).is_some_and(|rest| rest.starts_with('.') && rest.contains(ending)) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The newest rows of a segment, on their way into its database: a file that lines are appended to.
+//! The newest rows of a segment, on their way into the store: a file that lines are appended to.
 //!
 //! A commit is one write of whole lines (those of an export, see `records`), and a killed process cannot take
 //! it back. Behind what is written there may be the rest of a write that failed or was cut short; nobody was
@@ -13,18 +13,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::files::private;
+use super::files::{private, remove_new};
 
 /// How the file of a journal ends.
 const EXTENSION: &str = "rows";
 /// How it ends before it has its place.
-const NEW: &str = "rows.new";
+const NEW: &str = ".rows.new";
 /// How much is read at a time, if that ends with a line.
 const PART: u64 = 4 << 20;
 
-/// The journal of the segment in this file.
-pub(crate) fn path_of(segment: &Path) -> PathBuf {
-    segment.with_extension(EXTENSION)
+/// The journal of a segment.
+pub(crate) fn path_of(folder: &Path, segment: &str) -> PathBuf {
+    folder.join(format!("{segment}.{EXTENSION}"))
+}
+
+/// The segment whose journal has this name.
+pub(super) fn segment_of(name: &str) -> Option<&str> {
+    name.strip_suffix(EXTENSION)?.strip_suffix('.')
+}
+
+/// Removes the journals of an instance that never got their place.
+pub(super) fn clear(folder: &Path, instance: &str) {
+    remove_new(folder, instance, NEW);
 }
 
 /// A journal that can grow.
@@ -38,7 +48,7 @@ pub(crate) struct Journal {
     pub(super) full: bool,
 }
 
-/// What of a journal is not in the database yet.
+/// What of a journal is not in the store yet.
 pub(crate) struct Backlog {
     file: Arc<File>,
     written: Arc<AtomicU64>,
@@ -46,11 +56,11 @@ pub(crate) struct Backlog {
 }
 
 impl Journal {
-    /// Begins the journal of a segment, in the place of the one that was there before; if it cannot, that one stays.
-    pub(crate) fn begin(segment: &Path) -> io::Result<(Self, Backlog)> {
-        let new = segment.with_extension(NEW);
+    /// Begins the journal in this file, in the place of the one that was there before; if it cannot, that one stays.
+    pub(crate) fn begin(path: &Path) -> io::Result<(Self, Backlog)> {
+        let new = path.with_extension(&NEW[1..]);
         let file = private().read(true).write(true).create(true).truncate(true).open(&new)?;
-        std::fs::rename(&new, path_of(segment))?;
+        std::fs::rename(&new, path)?;
         let (file, written) = (Arc::new(file), Arc::<AtomicU64>::default());
         let backlog = Backlog { file: Arc::clone(&file), written: Arc::clone(&written), taken: 0 };
         let journal = Self {
@@ -86,8 +96,8 @@ impl Journal {
 
 impl Backlog {
     /// What a process left that was killed, up to its last whole line; none if there is no journal.
-    pub(crate) fn left(segment: &Path) -> io::Result<Option<Self>> {
-        let file = match private().read(true).open(path_of(segment)) {
+    pub(crate) fn left(path: &Path) -> io::Result<Option<Self>> {
+        let file = match private().read(true).open(path) {
             Ok(file) => Arc::new(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -123,15 +133,15 @@ impl Backlog {
         self.taken == self.written.load(Ordering::Acquire)
     }
 
-    /// How much of the journal is in the database as well.
+    /// How much of the journal is in the store as well.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 }
 
-/// Removes the journal of a segment, if there is one.
-pub(crate) fn remove(segment: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path_of(segment)) {
+/// Removes a journal, if it is there.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -145,8 +155,8 @@ mod tests {
     #[test]
     fn lines_are_read_as_they_were_written() {
         let folder = tempfile::tempdir().unwrap();
-        let segment = folder.path().join("a.sqlite");
-        let (mut journal, mut backlog) = Journal::begin(&segment).unwrap();
+        let path = path_of(folder.path(), "a.0001");
+        let (mut journal, mut backlog) = Journal::begin(&path).unwrap();
         assert!(backlog.is_empty() && backlog.next().unwrap().is_empty());
         let long = [vec![b'x'; 5 << 20], b"\n".to_vec()].concat();
         journal.append(b"one\n").unwrap();
@@ -163,22 +173,22 @@ mod tests {
         journal.ragged = true;
         journal.append(b"two\n").unwrap();
         assert_eq!(backlog.next().unwrap(), b"two\n");
-        let mut left = Backlog::left(&segment).unwrap().unwrap();
+        let mut left = Backlog::left(&path).unwrap().unwrap();
         left.advance(b"one\n".len() + long.len());
         assert_eq!(left.next().unwrap(), b"two\n");
-        assert!(Backlog::left(&folder.path().join("b.sqlite")).unwrap().is_none());
+        assert!(Backlog::left(&path_of(folder.path(), "b.0001")).unwrap().is_none());
     }
 
     /// AUD-6: a journal that is gone already is no fault; one that cannot be removed is.
     #[test]
     fn a_journal_that_cannot_be_removed_is_told() {
         let folder = tempfile::tempdir().unwrap();
-        let segment = folder.path().join("a.sqlite");
-        let _ = Journal::begin(&segment).unwrap();
-        remove(&segment).unwrap();
-        assert!(!path_of(&segment).exists());
-        remove(&segment).unwrap();
-        std::fs::create_dir(path_of(&segment)).unwrap();
-        assert!(remove(&segment).is_err());
+        let path = path_of(folder.path(), "a.0001");
+        let _ = Journal::begin(&path).unwrap();
+        remove(&path).unwrap();
+        assert!(!path.exists());
+        remove(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(remove(&path).is_err());
     }
 }

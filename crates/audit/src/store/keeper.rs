@@ -1,7 +1,7 @@
 //! The thread that does what no call should wait for.
 //!
 //! It sleeps until something is written or queued, comes by a moment later for what no call took with it, brings
-//! the journal into the database, and looks after the checkpoints and the size of the segment then. While calls
+//! the journal into the store, and looks after the checkpoints and the size of the segment then. While calls
 //! come so fast that they need the processor, the journal waits. While it needs the segment for itself it holds
 //! the line like a writer: calls wait without holding a thread.
 
@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 
+use super::backend::Store;
 use super::commit_queue::{Heavy, Waiting};
-use super::database::{self, Blank, Database};
-use super::segment::Segment;
+use super::intake::Intake;
+use super::segment::{Segment, index, segments_of};
 use super::{Shared, StoreError, StoreOptions, Writer, files, lock_path, recover, retention};
 use crate::Checkpoint;
+use crate::records::ReadError;
 use crate::row::{Draft, Row, RowKind};
 
 /// How long exits may wait for a call that takes them along.
@@ -32,9 +34,10 @@ const RUSH: u64 = 8 << 20;
 /// How many segments may wait for the end of a rush.
 const MOST_WAITING: usize = 4;
 
-pub(super) fn run(shared: &Shared, database: Database) {
-    let mut keeper = Keeper::new(shared, database);
-    recover::all(&shared.options, &shared.instance, |checkpoint| keeper.publish(checkpoint));
+pub(super) fn run(shared: &Shared, intake: Intake) {
+    let mut keeper = Keeper::new(shared, intake);
+    let publish = |checkpoint: &Checkpoint| keeper.publish(checkpoint);
+    recover::all(&*shared.store, &shared.options, &shared.instance, publish);
     keeper.retain();
     loop {
         let closing = keeper.sleep();
@@ -55,19 +58,19 @@ pub(super) fn run(shared: &Shared, database: Database) {
 
 struct Keeper<'a> {
     shared: &'a Shared,
-    /// The databases of the segments that are not finished, the one that grows last.
-    files: VecDeque<Database>,
+    /// The segments that are not finished, the one that grows last.
+    intakes: VecDeque<Intake>,
     /// When the segment that grows was begun.
     begun: Instant,
     uncovered_since: Option<Instant>,
     pace: Pace,
-    /// Nothing can be brought into the first database.
+    /// Nothing can be brought in of the first.
     trouble: Option<Trouble>,
     /// A segment is left to the next start.
     unfinished: bool,
 }
 
-/// A database that takes nothing.
+/// A store that takes nothing.
 struct Trouble {
     since: Instant,
     told: bool,
@@ -93,10 +96,10 @@ impl Pace {
 }
 
 impl<'a> Keeper<'a> {
-    fn new(shared: &'a Shared, database: Database) -> Self {
+    fn new(shared: &'a Shared, intake: Intake) -> Self {
         Self {
             shared,
-            files: VecDeque::from([database]),
+            intakes: VecDeque::from([intake]),
             begun: Instant::now(),
             uncovered_since: None,
             pace: Pace { since: Instant::now(), written: 0, rush: false },
@@ -141,13 +144,13 @@ impl<'a> Keeper<'a> {
     }
 
     fn is_behind(&self) -> bool {
-        self.files.len() > 1 || self.files.iter().any(Database::is_behind)
+        self.intakes.len() > 1 || self.intakes.iter().any(Intake::is_behind)
     }
 
     /// Whether the journal is to be brought in now.
     fn has_time(&mut self) -> bool {
         let rush = self.pace.is_rush(self.shared.written.load(Ordering::Relaxed));
-        !rush || self.files.len() > MOST_WAITING
+        !rush || self.intakes.len() > MOST_WAITING
     }
 
     /// Digests and redacts large payloads, in the order they came.
@@ -211,23 +214,25 @@ impl<'a> Keeper<'a> {
         done
     }
 
-    /// Brings a part of the journal into its database, and finishes the segment where that was all of it.
+    /// Brings a part of the journal into the store, and finishes the segment where that was all of it.
     fn bring_in(&mut self) {
-        let Some(database) = self.files.front_mut() else { return };
-        let stated = match database.take_in().and_then(|_| database.state()) {
+        let Some(intake) = self.intakes.front_mut() else { return };
+        let stated = match intake.take_in().and_then(|_| intake.state()) {
             Ok(stated) => stated,
             Err(error) => return self.cannot_bring_in(&error),
         };
-        let done = database.wants_journal();
-        self.trouble = None;
+        let done = intake.wants_journal();
+        if self.trouble.take().is_some_and(|trouble| trouble.told) {
+            self.tell_lag(false);
+        }
         match self.publish_but_the_seal(&stated) {
             Some(sealed) => {
-                if let Some(database) = self.files.pop_front() {
-                    self.finish(database, sealed);
+                if let Some(intake) = self.intakes.pop_front() {
+                    self.finish(intake, sealed);
                     self.retain();
                 }
             }
-            None if done && self.files.len() == 1 => self.renew_journal(),
+            None if done && self.intakes.len() == 1 => self.renew_journal(),
             None => {}
         }
     }
@@ -245,28 +250,35 @@ impl<'a> Keeper<'a> {
         if trouble.since.elapsed() < self.shared.options.patience {
             return;
         }
-        if self.files.len() > 1 {
+        if self.intakes.len() > 1 {
             // It would keep those behind it waiting for ever.
             warn!(%error, "an audit segment cannot be finished; the next start will try");
-            self.files.pop_front();
+            self.intakes.pop_front();
             (self.trouble, self.unfinished) = (None, true);
         } else if !std::mem::replace(&mut trouble.told, true) {
             warn!(%error, "audit rows stay in the journal: the database does not take them; it will be tried again");
+            self.tell_lag(true);
         }
     }
 
-    /// Begins the journal anew when it is long and all of it is in the database.
+    fn tell_lag(&self, behind: bool) {
+        if let Some(tell) = &self.shared.options.on_lag {
+            tell(behind);
+        }
+    }
+
+    /// Begins the journal anew when it is long and all of it is in the store.
     fn renew_journal(&mut self) {
-        let Some(mut database) = self.files.pop_back() else { return };
+        let Some(mut intake) = self.intakes.pop_back() else { return };
         let renewed = self.alone(|writer| match &mut writer.segment {
             // Whether something came in meanwhile is known for sure only now.
-            Some(segment) if database.wants_journal() => segment.renew_journal(&mut database),
+            Some(segment) if intake.wants_journal() => segment.renew_journal(&mut intake),
             _ => Ok(()),
         });
         if let Err(error) = renewed {
             warn!(%error, "the audit journal could not be begun anew; it goes on");
         }
-        self.files.push_back(database);
+        self.intakes.push_back(intake);
     }
 
     /// Takes the checkpoints that calls made, and makes one when rows have waited for it long enough.
@@ -292,13 +304,12 @@ impl<'a> Keeper<'a> {
             .try_lock()
             .map(|mut writer| std::mem::take(&mut writer.fresh))
             .unwrap_or_default();
-        if let Some(database) = self.files.back_mut() {
-            fresh.into_iter().for_each(|checkpoint| database.add(checkpoint));
+        if let Some(intake) = self.intakes.back_mut() {
+            fresh.into_iter().for_each(|checkpoint| intake.add(checkpoint));
         }
     }
 
-    /// Begins another segment when this one is large or old. The old one is finished when its rows are all in its
-    /// database.
+    /// Begins another segment when this one is large or old. The old one is finished when its rows are all in the store.
     fn rotate(&mut self) {
         let options = &self.shared.options;
         let old_enough = self.begun.elapsed() >= options.segment_age;
@@ -309,27 +320,27 @@ impl<'a> Keeper<'a> {
         let now = options.clock.wall();
         let next = self.alone(|writer| {
             let segment = writer.segment.as_ref().filter(|segment| segment.count() > 0)?;
-            Some(segment.next_path(&options.folder))
+            Some(segment.next_name())
         });
-        let Some(path) = next else { return };
-        let rotated = Blank::create(&path).and_then(|blank| {
+        let Some(name) = next else { return };
+        let rotated = self.shared.store.prepare(&name).and_then(|blank| {
             self.alone(|writer| {
                 let Some(old) = &mut writer.segment else { return Ok(None) };
-                let (next, database) = old.follow(blank, now)?;
+                let (next, intake) = old.follow(blank, &options.folder, now)?;
                 writer.fresh.push(old.checkpoint(true, now, options.signer.as_ref()));
                 writer.segment = Some(next);
                 // Of the old one, which went on growing until now.
                 self.shared.full.store(false, Ordering::Relaxed);
                 self.shared.uncovered.store(0, Ordering::Relaxed);
-                Ok(Some((database, std::mem::take(&mut writer.fresh))))
+                Ok(Some((intake, std::mem::take(&mut writer.fresh))))
             })
         });
         match rotated {
             Ok(Some((next, sealed))) => {
-                if let Some(old) = self.files.back_mut() {
+                if let Some(old) = self.intakes.back_mut() {
                     sealed.into_iter().for_each(|checkpoint| old.add(checkpoint));
                 }
-                self.files.push_back(next);
+                self.intakes.push_back(next);
                 self.uncovered_since = None;
             }
             Ok(None) => {}
@@ -338,9 +349,9 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Makes a sealed segment a file of its own.
-    fn finish(&mut self, database: Database, sealed: &Checkpoint) {
-        match database.finish() {
+    /// Closes a sealed segment.
+    fn finish(&mut self, intake: Intake, sealed: &Checkpoint) {
+        match intake.finish() {
             Ok(()) => self.publish(sealed),
             Err(error) => {
                 warn!(%error, segment = sealed.segment, "an audit segment could not be finished");
@@ -350,7 +361,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn retain(&self) {
-        retention::run(&self.shared.options, &self.shared.instance);
+        retention::run(&*self.shared.store, &self.shared.options, &self.shared.instance);
     }
 
     fn publish(&self, checkpoint: &Checkpoint) {
@@ -410,24 +421,24 @@ impl<'a> Keeper<'a> {
             (writer.segment.take(), writer.open.numbers(), std::mem::take(&mut writer.fresh))
         });
         let Some(mut segment) = segment else { return Ok(()) };
-        if let Some(database) = self.files.back_mut() {
-            fresh.into_iter().for_each(|checkpoint| database.add(checkpoint));
+        if let Some(intake) = self.intakes.back_mut() {
+            fresh.into_iter().for_each(|checkpoint| intake.add(checkpoint));
         }
-        while let Some(mut database) = self.files.pop_front() {
-            database.be_patient();
-            while database.take_in()? {}
-            if self.files.is_empty() {
+        while let Some(mut intake) = self.intakes.pop_front() {
+            intake.be_patient();
+            while intake.take_in()? {}
+            if self.intakes.is_empty() {
                 if segment.count() == 0 && segment.header().index == 1 {
-                    database.discard();
+                    intake.discard();
                     break;
                 }
                 self.end_calls(&mut segment, &open);
-                while database.take_in()? {}
-                database.add(segment.checkpoint(true, options.clock.wall(), options.signer.as_ref()));
+                while intake.take_in()? {}
+                intake.add(segment.checkpoint(true, options.clock.wall(), options.signer.as_ref()));
             }
-            let stated = database.state()?;
+            let stated = intake.state()?;
             if let Some(sealed) = self.publish_but_the_seal(&stated) {
-                self.finish(database, sealed);
+                self.finish(intake, sealed);
             }
         }
         Ok(())
@@ -438,16 +449,20 @@ impl<'a> Keeper<'a> {
         if open.is_empty() {
             return;
         }
-        let Shared { options, instance, .. } = self.shared;
+        let Shared { store, options, instance, .. } = self.shared;
         let mut enters = Vec::new();
-        for file in recover::segments_of(&options.folder, instance) {
-            let Some(index) = recover::index(&file) else { continue };
-            match database::texts(&file, open) {
-                Ok(found) => enters.extend(found.into_iter().map(|text| (index, text))),
+        let segments = segments_of(&**store, instance).unwrap_or_else(|error| {
+            warn!(%error, "calls that were cut off could not be looked for");
+            Vec::new()
+        });
+        for name in segments {
+            let Some(index) = index(&name) else { continue };
+            match rows(&**store, &name, open) {
+                Ok(found) => enters.extend(found.into_iter().map(|row| (index, row))),
                 Err(error) => warn!(%error, "calls that were cut off could not be looked for"),
             }
         }
-        let mut ends = ends(&enters, options.clock.wall());
+        let mut ends = ends(enters.iter().map(|(index, row)| (*index, row)), options.clock.wall());
         let ended = self.alone(|writer| segment.append(&mut ends, &mut writer.open));
         if let Err(error) = ended {
             warn!(%error, "calls that were cut off could not be marked as interrupted");
@@ -455,11 +470,22 @@ impl<'a> Keeper<'a> {
     }
 }
 
+/// Those rows with these numbers that a segment has in its store.
+fn rows(store: &dyn Store, name: &str, numbers: &[u64]) -> Result<Vec<Row>, ReadError> {
+    let stored = store.read(name)?;
+    let mut rows = Vec::new();
+    for number in numbers.iter().filter_map(|number| i64::try_from(*number).ok()) {
+        stored.rows(number..=number, &mut |record| {
+            rows.extend(serde_json::from_slice::<Row>(&record.text));
+            Ok(())
+        })?;
+    }
+    Ok(rows)
+}
+
 /// The exits of calls whose end nobody saw; each enter with the index of its segment.
-pub(super) fn ends(enters: &[(u32, String)], now: jiff::Timestamp) -> Vec<Draft> {
-    let read = |(segment, text): &(u32, String)| Some((*segment, serde_json::from_str::<Row>(text).ok()?));
-    let rows = enters.iter().filter_map(read);
-    rows.filter_map(|(segment, row)| Draft::interrupted(segment, &row, now)).collect()
+pub(super) fn ends<'a>(enters: impl Iterator<Item = (u32, &'a Row)>, now: jiff::Timestamp) -> Vec<Draft> {
+    enters.filter_map(|(segment, row)| Draft::interrupted(segment, row, now)).collect()
 }
 
 /// Appends to the file of checkpoints. One write, so that lines of several gateways do not mix.

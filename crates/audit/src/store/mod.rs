@@ -1,21 +1,24 @@
-//! The store that `serve` keeps its record in: a folder of segments, each a SQLite file and, while it grows, a
-//! journal of its newest rows.
+//! The sink that `serve` keeps its record with: segments in a store ([`backend`]) and, while one grows, a journal of its
+//! newest rows, which is a file in the folder.
 //!
-//! A process instance writes segments of its own, named by its id, so several gateways can share a folder. A
-//! call waits until its enter row is in the journal (see `line`); everything that may take long — the database,
-//! sealing, retention, what another process left unfinished — is done by one thread, the keeper.
+//! A process instance writes segments of its own, named by its id, so several gateways can share a store. A call waits until
+//! its enter row is in the journal (see `commit_queue`); everything that may take long — the store, sealing, retention, what
+//! another process left unfinished — is done by one thread, the keeper.
 //!
 //! What must stay true: an enter that returned is in the file whatever kills the process; a row is never
 //! changed or removed once it is written, except with its whole segment by retention.
 
+mod backend;
 mod commit_queue;
-mod database;
 mod files;
+mod intake;
 mod journal;
 mod keeper;
+mod memory;
 mod recover;
 mod retention;
 mod segment;
+mod sqlite;
 
 use std::fmt;
 use std::fs::File;
@@ -30,17 +33,18 @@ use bridgehead_wire::Redactor;
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
+pub use self::backend::{Appender, Blank, Frame, NewRow, Snapshot, Store, TakeRecord};
 use self::commit_queue::{Counter, Entering, Waiting};
-use self::database::Database;
-pub(crate) use self::database::{Access, connect};
 pub(crate) use self::files::private;
+use self::intake::Intake;
 pub(crate) use self::journal::path_of as journal_of;
-pub(crate) use self::recover::segment_files;
+pub use self::memory::MemoryStore;
 #[cfg(test)]
 pub(crate) use self::segment::FORMAT;
 pub use self::segment::Header;
-pub(crate) use self::segment::{KNOWN_FORMATS, segment_name};
+pub(crate) use self::segment::{KNOWN_FORMATS, segment_name, segments_of};
 use self::segment::{OpenCalls, Segment, Written};
+pub use self::sqlite::{SqliteFiles, segments};
 use crate::row::Keeping;
 use crate::{
     AuditError, AuditSink, Checkpoint, Clock, Enter, EnterFuture, Exit, Payloads, Signer, SystemClock, Ticket,
@@ -66,10 +70,17 @@ pub enum OnFailure {
 /// Is told of every checkpoint, from the keeper's thread.
 pub type OnCheckpoint = Box<dyn Fn(&Checkpoint) + Send + Sync>;
 
+/// Is told that the store takes no rows for longer than [`StoreOptions::patience`] (`true`), and that it takes them again;
+/// from the keeper's thread.
+pub type OnLag = Box<dyn Fn(bool) + Send + Sync>;
+
 /// How a store is kept.
 pub struct StoreOptions {
-    /// Where the segments are; made if it is not there.
+    /// Where the journals and the file of checkpoints are, and the segments unless `store` says otherwise; made if it is not
+    /// there.
     pub folder: PathBuf,
+    /// Where the segments are; SQLite files in the folder by default. All gateways of a folder have the same.
+    pub store: Option<Arc<dyn Store>>,
     /// What is kept of arguments and results.
     pub payloads: Payloads,
     /// What hides secrets in them.
@@ -82,6 +93,8 @@ pub struct StoreOptions {
     pub checkpoint_file: Option<PathBuf>,
     /// Is told of every checkpoint.
     pub on_checkpoint: Option<OnCheckpoint>,
+    /// Is told when rows begin to wait in the journal, and when they no longer do.
+    pub on_lag: Option<OnLag>,
     /// After how many rows a checkpoint is made.
     pub checkpoint_rows: u64,
     /// How long a row may wait for the checkpoint that covers it.
@@ -101,17 +114,19 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// The defaults, with the segments in `folder`.
+    /// The defaults, with everything in `folder`.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
+            store: None,
             payloads: Payloads::default(),
             redactor: Redactor::default(),
             on_failure: OnFailure::default(),
             signer: None,
             checkpoint_file: None,
             on_checkpoint: None,
+            on_lag: None,
             checkpoint_rows: 1024,
             checkpoint_after: CHECKPOINT_AFTER,
             segment_bytes: 64 << 20,
@@ -155,32 +170,41 @@ pub enum StoreError {
         /// Who could, and what prevents it.
         what: String,
     },
-    /// The database refuses.
-    #[error("the audit segment {} cannot be used: {what}", path.display())]
+    /// The store refuses.
+    #[error("the audit segment {place} cannot be used: {what}")]
     Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What SQLite says, or what is missing.
+        /// Where the segment is.
+        place: String,
+        /// What the store says, or what is missing.
         what: String,
     },
     /// A newer program wrote it.
-    #[error("the audit segment {} has schema version {version}, which this program does not know; use a newer one", path.display())]
+    #[error(
+        "the audit segment {place} has schema version {version}, which this program does not know; use a newer one"
+    )]
     Newer {
-        /// The file.
-        path: PathBuf,
+        /// Where the segment is.
+        place: String,
         /// Its version.
         version: usize,
     },
+    /// The system refuses, where the segment is named beside it.
+    #[error(transparent)]
+    System(io::Error),
 }
 
 impl StoreError {
-    pub(crate) fn database(path: &Path, error: &rusqlite::Error) -> Self {
-        Self::Damaged { path: path.to_owned(), what: error.to_string() }
+    /// The folder of this file cannot be written to.
+    fn beside(file: &Path, error: io::Error) -> Self {
+        Self::Folder { path: file.parent().unwrap_or(file).to_owned(), error }
     }
 }
 
-/// Keeps the events of calls in SQLite files.
-pub struct SqliteSink {
+/// The sink by the name of its usual store: SQLite files in the folder.
+pub type SqliteSink = StoreSink;
+
+/// Keeps the events of calls in a store.
+pub struct StoreSink {
     shared: Arc<Shared>,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -191,6 +215,8 @@ pub(crate) struct Shared {
     /// Locked by whoever has set `busy` in the line, and by the keeper for a glance where nobody has: nobody waits for it.
     writer: Mutex<Writer>,
     keeping: Keeping,
+    /// Known to the keeper alone: no call waits for it.
+    store: Arc<dyn Store>,
     options: StoreOptions,
     instance: String,
     /// Calls that were made without a record.
@@ -216,19 +242,19 @@ struct Writer {
     _lock: File,
 }
 
-impl SqliteSink {
+impl StoreSink {
     /// Opens a store: begins a segment and starts the keeper.
     ///
     /// # Errors
     /// When the folder cannot be written to, or others can.
     pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
-        let (shared, database) = Shared::begin(options)?;
+        let (shared, intake) = Shared::begin(options)?;
         let shared = Arc::new(shared);
         let thread = std::thread::Builder::new().name("audit".to_owned()).stack_size(512 * 1024);
         let keeper = {
             let shared = Arc::clone(&shared);
             thread
-                .spawn(move || keeper::run(&shared, database))
+                .spawn(move || keeper::run(&shared, intake))
                 .map_err(|error| StoreError::Folder { path: PathBuf::new(), error })?
         };
         Ok(Self { shared, keeper: Mutex::new(Some(keeper)) })
@@ -258,23 +284,23 @@ impl SqliteSink {
     }
 }
 
-impl Drop for SqliteSink {
+impl Drop for StoreSink {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl fmt::Debug for SqliteSink {
+impl fmt::Debug for StoreSink {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
-            .debug_struct("SqliteSink")
+            .debug_struct("StoreSink")
             .field("folder", &self.shared.options.folder)
             .field("instance", &self.shared.instance)
             .finish_non_exhaustive()
     }
 }
 
-impl AuditSink for SqliteSink {
+impl AuditSink for StoreSink {
     fn enter(&self, event: &Enter) -> EnterFuture {
         Box::pin(Entering::new(&self.shared, event))
     }
@@ -290,14 +316,16 @@ impl AuditSink for SqliteSink {
 
 impl Shared {
     /// Begins a segment, which nobody keeps yet.
-    fn begin(mut options: StoreOptions) -> Result<(Self, Database), StoreError> {
+    fn begin(mut options: StoreOptions) -> Result<(Self, Intake), StoreError> {
         options.folder = files::folder(&options.folder)?;
+        let usual = || Arc::new(SqliteFiles::new(&options.folder)) as Arc<dyn Store>;
+        let store = options.store.clone().unwrap_or_else(usual);
         let instance = uuid::Uuid::now_v7().hyphenated().to_string();
         let lock = files::lock(&options.folder, &instance)
             .map_err(|error| StoreError::Folder { path: options.folder.clone(), error })?;
-        let begun = Segment::first(&options.folder, &instance, options.clock.wall());
-        let (segment, database) = begun.inspect_err(|_| {
-            recover::remove_new(&options.folder, &instance);
+        let begun = Segment::first(&*store, &options.folder, &instance, options.clock.wall());
+        let (segment, intake) = begun.inspect_err(|_| {
+            recover::remove_new(&*store, &options.folder, &instance);
             let _ = std::fs::remove_file(lock_path(&options.folder, &instance));
         })?;
         let writer =
@@ -306,6 +334,7 @@ impl Shared {
             counter: Counter::default(),
             writer: Mutex::new(writer),
             keeping: Keeping { payloads: options.payloads, redactor: options.redactor.clone() },
+            store,
             options,
             instance,
             unrecorded: AtomicU64::new(0),
@@ -314,7 +343,7 @@ impl Shared {
             full: AtomicBool::new(false),
             failing: AtomicBool::new(false),
         };
-        Ok((shared, database))
+        Ok((shared, intake))
     }
 
     /// Writes rows, and says where and how many calls are under way now; only for whoever has set `busy`.
@@ -364,214 +393,4 @@ fn lock_path(folder: &Path, instance: &str) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-
-    use super::*;
-    use crate::{Call, CorrelationId, Outcome, RecordKind, Verifier, read_segment};
-
-    pub(super) fn event() -> Enter {
-        event_with(Bytes::from(format!("\"{}\"", "x".repeat(5_000))))
-    }
-
-    pub(super) fn event_with(arguments: Bytes) -> Enter {
-        let call = Call {
-            tool: "files__read".into(),
-            server: None,
-            principal: "ada".into(),
-            correlation: CorrelationId::mint(),
-            era: bridgehead_wire::Era::Modern,
-            transport: "http",
-            about: crate::About::default(),
-        };
-        Enter::new(call, arguments, true, SystemClock::default().now())
-    }
-
-    fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
-    }
-
-    fn fill(sink: &SqliteSink, full: bool) {
-        sink.shared.writer.lock().segment.as_mut().unwrap().fill_disk(full);
-    }
-
-    fn exit(enter: &Enter) -> Exit {
-        let body = Bytes::from(format!("\"{}\"", "y".repeat(5_000)));
-        Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Result { body, is_error: false })
-    }
-
-    /// AUD-2, AUD-3: rows that share a statement, and those left over, are in the file in their order and verify.
-    #[test]
-    fn rows_of_one_commit_are_written_whatever_their_number() {
-        for many in [1, 15, 16, 17, 32, 40] {
-            let folder = tempfile::tempdir().unwrap();
-            let now = SystemClock::default().wall();
-            let (mut segment, mut database) = Segment::first(folder.path(), "instance", now).unwrap();
-            let mut rows: Vec<_> = (0..many).map(|_| Keeping::default().enter(&event())).collect();
-            segment.append(&mut rows, &mut OpenCalls::default()).unwrap();
-            while database.take_in().unwrap() {}
-            database.add(segment.checkpoint(true, now, None));
-            assert_eq!(database.state().unwrap().len(), 1);
-            database.finish().unwrap();
-            let (mut numbers, mut verifier) = (Vec::new(), Verifier::default());
-            read_segment(&segment_files(folder.path()).remove(0), |record| {
-                verifier.take(record);
-                if record.kind == RecordKind::Row {
-                    numbers.push(serde_json::from_slice::<crate::Row>(&record.text).unwrap().seq);
-                }
-                Ok(())
-            })
-            .unwrap();
-            assert_eq!(verifier.finish().1, [], "{many} rows");
-            assert_eq!(numbers, (1..=many).collect::<Vec<u64>>());
-        }
-    }
-
-    /// PIPE-4, PIPE-6: on a full disk calls are refused, exits wait; with room again both are written and the
-    /// chain has no gap.
-    #[test]
-    fn a_full_disk_refuses_and_loses_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
-        let first = event();
-        let ticket = block_on(sink.enter(&first)).unwrap();
-        fill(&sink, true);
-        sink.exit(ticket, exit(&first)).unwrap();
-        let error = block_on(sink.enter(&event())).unwrap_err().to_string();
-        assert!(error.contains("the disk is full"), "{error}");
-        fill(&sink, false);
-        block_on(sink.enter(&event())).unwrap();
-        sink.close();
-        let file = segment_files(folder.path()).remove(0);
-        let (mut kinds, mut verifier) = (Vec::new(), Verifier::default());
-        read_segment(&file, |record| {
-            verifier.take(record);
-            if record.kind == RecordKind::Row {
-                kinds.push(serde_json::from_slice::<crate::Row>(&record.text).unwrap());
-            }
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(verifier.finish().1, []);
-        let pairs: Vec<_> = kinds.iter().map(|row| (row.seq, row.enter, row.outcome.as_deref())).collect();
-        assert_eq!(
-            pairs,
-            [
-                (1, None, None),
-                (2, Some(1), Some("result")),
-                (3, None, None),
-                (4, Some(3), Some("interrupted"))
-            ]
-        );
-    }
-
-    /// PIPE-4: where the operator wants it so, calls go on without a record, which is counted.
-    #[test]
-    fn a_full_disk_is_counted_where_calls_go_on() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut options = StoreOptions::new(folder.path());
-        options.on_failure = OnFailure::Continue;
-        let sink = SqliteSink::open(options).unwrap();
-        fill(&sink, true);
-        block_on(sink.enter(&event())).unwrap();
-        assert_eq!(sink.unrecorded_calls(), 1);
-        fill(&sink, false);
-        block_on(sink.enter(&event())).unwrap();
-        assert_eq!(sink.unrecorded_calls(), 1);
-    }
-
-    /// AUD-2: the next start also finishes what a process left between two steps: files that never got their place, and a
-    /// segment that is sealed and still has its journal.
-    #[test]
-    fn what_was_left_between_two_steps_is_finished() {
-        let folder = tempfile::tempdir().unwrap();
-        let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
-        block_on(sink.enter(&event())).unwrap();
-        sink.close();
-        let file = segment_files(folder.path()).remove(0);
-        let next = folder.path().join(format!("{}.0002.sqlite", sink.instance()));
-        drop(database::Blank::create(&next).unwrap());
-        std::fs::write(next.with_extension("rows.new"), "").unwrap();
-        std::fs::write(journal_of(&file), "").unwrap();
-        std::fs::write(lock_path(folder.path(), sink.instance()), "").unwrap();
-        SqliteSink::open(StoreOptions::new(folder.path())).unwrap().close();
-        assert_eq!(segment_files(folder.path()), std::slice::from_ref(&file));
-        assert!(recover::is_sealed(&file).unwrap() && !journal_of(&file).exists());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "it and the checkpoints");
-    }
-
-    /// AUD-2: a store that closes while its file is locked is finished at the next start.
-    #[test]
-    fn a_segment_that_cannot_be_sealed_is_finished_later() {
-        let folder = tempfile::tempdir().unwrap();
-        let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
-        block_on(sink.enter(&event())).unwrap();
-        let file = segment_files(folder.path()).remove(0);
-        let other = rusqlite::Connection::open(&file).unwrap();
-        other.execute_batch("BEGIN IMMEDIATE").unwrap();
-        sink.close();
-        let lock = lock_path(folder.path(), sink.instance());
-        assert!(lock.exists() && !recover::is_sealed(&file).unwrap());
-        drop((sink, other));
-        SqliteSink::open(StoreOptions::new(folder.path())).unwrap().close();
-        assert!(!lock.exists() && recover::is_sealed(&file).unwrap());
-    }
-
-    /// What waits is bounded: a store that cannot write refuses exits in the end instead of growing.
-    #[test]
-    fn the_line_is_bounded() {
-        let folder = tempfile::tempdir().unwrap();
-        let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
-        fill(&sink, true);
-        let enter = event();
-        let exit = || Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Cancelled);
-        let taken = (0..2 * commit_queue::MOST_ROWS).take_while(|_| sink.exit(None, exit()).is_ok()).count();
-        assert!((commit_queue::MOST_ROWS..2 * commit_queue::MOST_ROWS).contains(&taken), "{taken}");
-        assert!(matches!(block_on(sink.enter(&enter)), Err(AuditError::Full | AuditError::Failed(_))));
-        fill(&sink, false);
-    }
-
-    /// PIPE-4: calls that wait behind a write that does not come back are refused, also where nothing else calls the keeper;
-    /// the exit that waits stays.
-    #[test]
-    fn a_disk_that_does_not_answer_refuses() {
-        for exits in [0, 1] {
-            let folder = tempfile::tempdir().unwrap();
-            let mut options = StoreOptions::new(folder.path());
-            options.patience = Duration::from_millis(100);
-            let sink = SqliteSink::open(options).unwrap();
-            {
-                let mut line = sink.shared.counter.line.lock();
-                line.busy = true;
-                line.writing = Some(std::time::Instant::now());
-            }
-            let enter = event();
-            (0..exits).for_each(|_| sink.exit(None, exit(&enter)).unwrap());
-            let waited =
-                block_on(async { tokio::time::timeout(Duration::from_secs(60), sink.enter(&enter)).await });
-            // Before anything can fail: the store cannot close while somebody writes.
-            let waiting = {
-                let mut line = sink.shared.counter.line.lock();
-                line.busy = false;
-                line.writing = None;
-                line.waiting.len()
-            };
-            let error = waited.unwrap().unwrap_err().to_string();
-            assert!(error.contains("does not answer"), "{error}");
-            assert_eq!(waiting, exits);
-        }
-    }
-
-    /// AUD-2: what was written, by which a rush is told, is the rows and each of them once.
-    #[test]
-    fn what_was_written_is_counted_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
-        for _ in 0..3 {
-            block_on(sink.enter(&event())).unwrap();
-        }
-        let bytes = sink.shared.writer.lock().segment.as_ref().unwrap().bytes();
-        assert!(bytes > 3 * 5_000);
-        assert_eq!(sink.shared.written.load(Ordering::Relaxed), bytes);
-    }
-}
+mod tests;

@@ -5,43 +5,46 @@
 //! to set.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use tracing::{info, warn};
 
-use super::files::beside;
-use super::recover::{segment_files, sound_seal};
-use super::segment::EXTENSION;
-use super::{StoreOptions, keeper};
+use super::backend::Store;
+use super::recover::sound_seal;
+use super::{StoreError, StoreOptions, journal, keeper};
 use crate::row::time_text;
 use crate::{Checkpoint, Removal, read_checkpoints};
 
-pub(super) fn run(options: &StoreOptions, own: &str) {
+pub(super) fn run(store: &dyn Store, options: &StoreOptions, own: &str) {
     if options.keep_for.is_none() && options.keep_bytes.is_none() {
         return;
     }
-    sweep(options);
-    let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |data| data.len());
-    let files = segment_files(&options.folder);
-    let mut total: u64 = files.iter().map(size).sum();
-    for file in files {
+    if let Err(error) = retain(store, options, own) {
+        warn!(%error, "what is no longer kept cannot be found out");
+    }
+}
+
+fn retain(store: &dyn Store, options: &StoreOptions, own: &str) -> Result<(), StoreError> {
+    let segments = store.segments()?;
+    sweep(store, options, &segments);
+    let mut total: u64 = segments.iter().map(|segment| store.bytes(segment)).sum();
+    for segment in segments {
         let too_much = options.keep_bytes.is_some_and(|most| total > most);
         if !too_much && options.keep_for.is_none() {
             continue;
         }
         // One that cannot be read, or whose seal was changed, is not ours to judge.
-        let Some(seal) = sound_seal(&file) else { continue };
+        let Some(seal) = sound_seal(store, &segment) else { continue };
         let reason = match (is_old(options, &seal), too_much) {
             (true, _) => "age",
             (false, true) => "size",
             (false, false) => continue,
         };
-        let bytes = size(&file);
+        let bytes = store.bytes(&segment);
         if let Err(error) = note(options, own, &seal, reason) {
             warn!(%error, segment = seal.segment, "an audit segment is kept: its removal cannot be noted");
             continue;
         }
-        match remove(&file) {
+        match remove(store, options, &segment) {
             Ok(()) => {
                 total = total.saturating_sub(bytes);
                 info!(segment = seal.segment, bytes, reason, "an audit segment is no longer kept");
@@ -51,6 +54,7 @@ pub(super) fn run(options: &StoreOptions, own: &str) {
             }
         }
     }
+    Ok(())
 }
 
 /// By the wall clock: a segment from the future, after the clock was set back, is not old.
@@ -71,38 +75,29 @@ fn note(options: &StoreOptions, own: &str, seal: &Checkpoint, reason: &str) -> s
     keeper::append_line(options, &removal.text())
 }
 
-/// The segment, and what may be left beside it.
-fn remove(segment: &Path) -> std::io::Result<()> {
-    std::fs::remove_file(segment)?;
-    for file in beside(segment) {
-        // As a rule there is none.
-        let _ = std::fs::remove_file(file);
-    }
+/// The segment, and the journal that may be left of it.
+fn remove(store: &dyn Store, options: &StoreOptions, segment: &str) -> Result<(), StoreError> {
+    store.remove(segment)?;
+    // As a rule there is none.
+    let _ = journal::remove(&journal::path_of(&options.folder, segment));
     Ok(())
 }
 
-/// Removes what a kill between two steps left beside a segment that is gone, as a note says. Without a note it may be all
-/// that is left of one that was stolen.
-fn sweep(options: &StoreOptions) {
+/// Removes what a kill between two steps left of a segment that is gone, as a note says. Without a note it may be all that is
+/// left of one that was stolen.
+fn sweep(store: &dyn Store, options: &StoreOptions, segments: &[String]) {
     let entries = std::fs::read_dir(&options.folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let left: BTreeSet<String> = names.filter_map(|name| segment_beside(&name).map(str::to_owned)).collect();
-    let file = |segment: &str| options.folder.join(format!("{segment}.{EXTENSION}"));
-    let left: Vec<String> = left.into_iter().filter(|segment| !file(segment).exists()).collect();
+    let journals = names.filter_map(|name| journal::segment_of(&name).map(str::to_owned));
+    let mut left: BTreeSet<String> = journals.filter(|journal| !segments.contains(journal)).collect();
+    left.extend(store.remnants());
     if left.is_empty() {
         // As a rule. The notes may be long.
         return;
     }
     let Ok(notes) = read_checkpoints(&options.checkpoint_path()) else { return };
     for segment in left.iter().filter(|it| notes.removed.iter().any(|note| note.removed == **it)) {
-        beside(&file(segment)).iter().for_each(|file| drop(std::fs::remove_file(file)));
+        let _ = store.remove(segment);
+        let _ = journal::remove(&journal::path_of(&options.folder, segment));
     }
-}
-
-/// The segment that a file of this name stands beside.
-fn segment_beside(name: &str) -> Option<&str> {
-    ["-wal", "-shm", "-journal"]
-        .iter()
-        .find_map(|ending| name.strip_suffix(ending)?.strip_suffix(EXTENSION)?.strip_suffix('.'))
-        .or_else(|| name.strip_suffix(".rows"))
 }

@@ -2,7 +2,7 @@
 //!
 //! Whoever holds a [`Segment`] is its only writer. Appending is one write to the journal without a sync: the rows
 //! are in the kernel's hands when it returns, which a killed process cannot take back. The keeper brings them
-//! from there into the database.
+//! from there into the store.
 //!
 //! What must stay true: a failed append leaves the segment, its head and its tree as they were.
 
@@ -10,15 +10,16 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::StoreError;
-use super::database::{Blank, Database};
+use super::backend::{Blank, Store};
+use super::intake::Intake;
 use super::journal::Journal;
 use crate::merkle::Frontier;
-use crate::records::push_row;
+use crate::records::{ReadError, push_row};
 use crate::row::{Draft, RowKind, time_text};
 use crate::{Checkpoint, Hash, Signer, Ticket};
 
@@ -26,8 +27,6 @@ use crate::{Checkpoint, Hash, Signer, Ticket};
 pub(crate) const FORMAT: u32 = 2;
 /// Those that are read.
 pub(crate) const KNOWN_FORMATS: RangeInclusive<u32> = 1..=FORMAT;
-/// How the file of a segment ends.
-pub(crate) const EXTENSION: &str = "sqlite";
 /// What the lines of a usual commit take; more than that is given back.
 const USUAL_COMMIT: usize = 256 << 10;
 
@@ -125,32 +124,39 @@ impl OpenCalls {
 impl Segment {
     /// Begins the first segment of an instance.
     pub(crate) fn first(
+        store: &dyn Store,
         folder: &Path,
         instance: &str,
         now: jiff::Timestamp,
-    ) -> Result<(Self, Database), StoreError> {
-        Self::begin(Blank::create(&path_in(folder, instance, 1))?, instance, 1, 1, None, now)
+    ) -> Result<(Self, Intake), StoreError> {
+        Self::begin(store.prepare(&segment_name(instance, 1))?, folder, instance, 1, 1, None, now)
     }
 
-    /// Where the segment will be that follows this one.
-    pub(crate) fn next_path(&self, folder: &Path) -> PathBuf {
-        path_in(folder, &self.header.instance, self.header.index + 1)
+    /// How the segment is called that follows this one.
+    pub(crate) fn next_name(&self) -> String {
+        segment_name(&self.header.instance, self.header.index + 1)
     }
 
     /// Begins the segment that follows this one.
-    pub(crate) fn follow(&self, blank: Blank, now: jiff::Timestamp) -> Result<(Self, Database), StoreError> {
+    pub(crate) fn follow(
+        &self,
+        blank: Box<dyn Blank>,
+        folder: &Path,
+        now: jiff::Timestamp,
+    ) -> Result<(Self, Intake), StoreError> {
         let header = &self.header;
-        Self::begin(blank, &header.instance, header.index + 1, self.next, Some(self.head), now)
+        Self::begin(blank, folder, &header.instance, header.index + 1, self.next, Some(self.head), now)
     }
 
     fn begin(
-        blank: Blank,
+        blank: Box<dyn Blank>,
+        folder: &Path,
         instance: &str,
         index: u32,
         first: u64,
         previous: Option<Hash>,
         now: jiff::Timestamp,
-    ) -> Result<(Self, Database), StoreError> {
+    ) -> Result<(Self, Intake), StoreError> {
         let header = Header {
             format: FORMAT,
             segment: segment_name(instance, index),
@@ -163,19 +169,19 @@ impl Segment {
         };
         let text = serde_json::to_string(&header).unwrap_or_default();
         let head = Hash::header(text.as_bytes());
-        let mut database = blank.begin(&text, head)?;
-        match Self::before_its_rows(&mut database, header, head) {
-            Ok(segment) => Ok((segment, database)),
+        let mut intake = Intake::new(blank.begin(&text, head)?, folder, &header.segment);
+        match Self::before_its_rows(&mut intake, header, head) {
+            Ok(segment) => Ok((segment, intake)),
             Err(error) => {
-                database.discard();
+                intake.discard();
                 Err(error)
             }
         }
     }
 
-    fn before_its_rows(database: &mut Database, header: Header, head: Hash) -> Result<Self, StoreError> {
+    fn before_its_rows(intake: &mut Intake, header: Header, head: Hash) -> Result<Self, StoreError> {
         Ok(Self {
-            journal: database.begin_journal()?,
+            journal: intake.begin_journal()?,
             next: header.first,
             header,
             head,
@@ -189,17 +195,23 @@ impl Segment {
 
     /// Takes up a segment that another process left, behind its last row. Nothing is verified here beyond
     /// what is needed to go on: whoever changed it before must not be able to stop the next start.
-    pub(crate) fn resume(database: &mut Database) -> Result<Self, StoreError> {
-        while database.take_in()? {}
-        let (text, head) = database.header()?;
-        let header: Header = serde_json::from_str(&text).map_err(|error| StoreError::Damaged {
-            path: database.path().to_owned(),
-            what: format!("its header: {error}"),
-        })?;
-        let mut segment = Self::before_its_rows(database, header, head)?;
-        database.rows(|seq, text, head| {
-            segment.tree.push(Hash::leaf(text));
-            (segment.head, segment.next) = (head, seq + 1);
+    pub(crate) fn resume(store: &dyn Store, name: &str, intake: &mut Intake) -> Result<Self, ReadError> {
+        while intake.take_in()? {}
+        let damaged = |what: String| StoreError::Damaged { place: store.place(name), what };
+        let stored = store.repair(name)?;
+        let headers = stored.frame()?.headers;
+        let found = headers.first().and_then(|found| Some((&found.text, found.hash?)));
+        let (text, head) = found.ok_or_else(|| damaged("it has no header".to_owned()))?;
+        let header = serde_json::from_slice(text).map_err(|error| damaged(format!("its header: {error}")))?;
+        let mut segment = Self::before_its_rows(intake, header, head)?;
+        stored.rows(i64::MIN..=i64::MAX, &mut |row| {
+            let (head, next) = row
+                .hash
+                .zip(row.seq.and_then(|seq| seq.checked_add(1)))
+                .ok_or_else(|| damaged(format!("row {} has no head or no number", segment.next)))?;
+            segment.tree.push(Hash::leaf(&row.text));
+            (segment.head, segment.next) = (head, next);
+            Ok(())
         })?;
         Ok(segment)
     }
@@ -276,9 +288,9 @@ impl Segment {
         checkpoint
     }
 
-    /// Goes on with another journal: all of this one is in the database.
-    pub(crate) fn renew_journal(&mut self, database: &mut Database) -> Result<(), StoreError> {
-        self.journal = database.begin_journal()?;
+    /// Goes on with another journal: all of this one is in the store.
+    pub(crate) fn renew_journal(&mut self, intake: &mut Intake) -> Result<(), StoreError> {
+        self.journal = intake.begin_journal()?;
         Ok(())
     }
 
@@ -312,8 +324,16 @@ pub(crate) fn segment_name(instance: &str, index: u32) -> String {
     format!("{instance}.{index:04}")
 }
 
-fn path_in(folder: &Path, instance: &str, index: u32) -> PathBuf {
-    folder.join(format!("{}.{EXTENSION}", segment_name(instance, index)))
+/// Which segment of its instance it is, by its name.
+pub(super) fn index(name: &str) -> Option<u32> {
+    name.rsplit_once('.')?.1.parse().ok()
+}
+
+/// The segments of one instance, the oldest first.
+pub(crate) fn segments_of(store: &dyn Store, instance: &str) -> Result<Vec<String>, StoreError> {
+    let mut segments = store.segments()?;
+    segments.retain(|name| name.strip_prefix(instance).is_some_and(|rest| rest.starts_with('.')));
+    Ok(segments)
 }
 
 #[cfg(test)]

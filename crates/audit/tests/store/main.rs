@@ -10,5 +10,7 @@ mod killed;
 mod pairs;
 mod removal;
 mod shown;
+mod stores;
 mod support;
 mod tamper;
+mod world;

@@ -14,10 +14,10 @@ use rusqlite::Connection;
 
 use crate::support::{open, python_is_content, verify, written};
 
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A clock that is late by so much.
-struct Late(Duration);
+pub(crate) struct Late(pub(crate) Duration);
 
 impl Clock for Late {
     fn wall(&self) -> jiff::Timestamp {

@@ -60,19 +60,19 @@ pub(crate) fn run(audit: &Audit, world: &World) -> Exit {
         Ok(config) => config.audit,
         Err(error) => return output::configuration_error(&error, audit.json),
     };
-    let folder = match audit.folder.clone().or_else(|| store::folder(&settings, world)) {
-        Some(folder) => folder,
+    let archive = match audit.folder.clone().or_else(|| store::folder(&settings, world)) {
+        Some(folder) => store::archive(folder),
         None => {
             output::talk("error: neither XDG_STATE_HOME nor HOME is set; name the record with --folder");
             return Exit::Usage;
         }
     };
     told(match &audit.verb {
-        Verb::List(list) => read::list(list, &folder, audit.json),
-        Verb::Show(show) => read::show(show, &folder, audit.json),
-        Verb::Export(export) => read::export(export, &folder),
-        Verb::Verify(verify) => verify::verify(verify, &folder, &settings, audit.json),
-        Verb::Prove(prove) => verify::prove(prove, &folder),
+        Verb::List(list) => read::list(list, &archive, audit.json),
+        Verb::Show(show) => read::show(show, &archive, audit.json),
+        Verb::Export(export) => read::export(export, &archive),
+        Verb::Verify(verify) => verify::verify(verify, &archive, &settings, audit.json),
+        Verb::Prove(prove) => verify::prove(prove, &archive),
         Verb::VerifyProof(_) => Ok(Exit::Success),
     })
 }

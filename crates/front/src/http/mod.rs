@@ -33,7 +33,6 @@ use bridgehead_wire::{RpcError, code};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
 
 pub use api::{API, Api, serve_socket};
 pub use auth::{Authenticating, Authenticator, Peer, Refusal, authenticator};
@@ -207,7 +206,7 @@ where
     let principal = match front.guard.admit(&parts, peer).await {
         Ok(principal) => principal,
         Err(refusal) => {
-            debug!(status = %refusal.status, reason = %refusal.reason, "turned a request away");
+            front.backend.turned_away(refusal.status.as_u16(), &refusal.reason, false);
             let error = RpcError::new(code::INVALID_REQUEST, &refusal.reason);
             let mut reply = reply::error(refusal.status, None, &error);
             if refusal.status == StatusCode::UNAUTHORIZED {
@@ -236,7 +235,7 @@ where
     let Some(api) = front.api.get() else { return reply::empty(StatusCode::NOT_FOUND) };
     let (parts, content) = request.into_parts();
     if let Err(refusal) = front.guard.admit_operator(&parts, api.token()).await {
-        debug!(status = %refusal.status, reason = %refusal.reason, "turned an operator away");
+        front.backend.turned_away(refusal.status.as_u16(), &refusal.reason, true);
         let mut reply = api::failed(refusal.status, &refusal.reason);
         if refusal.status == StatusCode::UNAUTHORIZED {
             reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

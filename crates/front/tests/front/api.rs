@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use bridgehead_config::{GatewaySettings, HttpSettings, Launch, Secret, Server as Upstream};
+use bridgehead_events::Counter;
 use bridgehead_front::{Api, Token, Workers, authenticator, router, serve, serve_socket};
 use bridgehead_gateway::{Gateway, Options};
 use bytes::Bytes;
@@ -84,6 +85,19 @@ async fn only_operators_are_answered() {
     let (status, told) = place.get("/api/v1/status").await;
     assert_eq!((status, &told["instance"]), (200, &json!(place.gateway.instance())));
     assert_eq!(told["upstreams"][0]["state"], "failed");
+}
+
+/// GATE-6: whoever is turned away, client or operator, is counted once.
+#[tokio::test]
+async fn who_is_turned_away_is_counted() {
+    let place = Place::new().await;
+    let turned_away = || place.gateway.signals().metrics().count(Counter::SignInsRefused);
+    assert_eq!(place.ask("GET", "/api/v1/status", &[], "").await.0, 401);
+    assert_eq!(turned_away(), 1);
+    assert_eq!(place.ask("POST", "/mcp", &[("origin", "http://evil.example")], "").await.0, 403);
+    assert_eq!(turned_away(), 2);
+    assert_eq!(place.get("/api/v1/status").await.0, 200);
+    assert_eq!(turned_away(), 2);
 }
 
 /// What the gateway itself has no method for is not found; what it has is, whatever its servers are.

@@ -6,22 +6,28 @@ use std::task::{Context, Waker};
 
 use super::super::commit_queue::Slot;
 use super::super::tests::event;
-use super::super::{CHECKPOINT_FILE, journal_of, segment_files};
+use super::super::{CHECKPOINT_FILE, SqliteFiles, journal_of};
 use super::*;
 use crate::{Clock, Exit, Outcome, SystemClock, read_checkpoints};
 
 const LONG: Duration = Duration::from_secs(60 * 60);
 
 /// A store that nobody keeps.
-fn begun(folder: &Path, change: impl FnOnce(&mut StoreOptions)) -> (Shared, Database) {
+fn begun(folder: &Path, change: impl FnOnce(&mut StoreOptions)) -> (Shared, Intake) {
     let mut options = StoreOptions::new(folder);
     change(&mut options);
     Shared::begin(options).unwrap()
 }
 
-/// The database of another segment.
-fn another(folder: &Path, number: usize) -> Database {
-    Segment::first(folder, &format!("another-{number}"), SystemClock::default().wall()).unwrap().1
+/// Another segment.
+fn another(folder: &Path, number: usize) -> Intake {
+    let (store, now) = (SqliteFiles::new(folder), SystemClock::default().wall());
+    Segment::first(&store, folder, &format!("another-{number}"), now).unwrap().1
+}
+
+/// The only segment in the store.
+fn only(shared: &Shared) -> String {
+    shared.store.segments().unwrap().remove(0)
 }
 
 fn append(shared: &Shared, rows: usize) {
@@ -50,31 +56,31 @@ fn a_rush_is_told_by_what_was_written() {
 #[test]
 fn many_segments_do_not_wait_for_the_end_of_a_rush() {
     let folder = tempfile::tempdir().unwrap();
-    let (shared, database) = begun(folder.path(), |_| {});
-    let mut keeper = Keeper::new(&shared, database);
+    let (shared, intake) = begun(folder.path(), |_| {});
+    let mut keeper = Keeper::new(&shared, intake);
     assert!(keeper.has_time());
     // A look that is yet to come is too short to tell.
     keeper.pace = Pace { since: Instant::now() + LONG, written: 0, rush: true };
     for number in 1..=MOST_WAITING {
         assert!(!keeper.has_time(), "{number}");
-        keeper.files.push_front(another(folder.path(), number));
+        keeper.intakes.push_front(another(folder.path(), number));
     }
     assert!(keeper.has_time());
 }
 
-/// AUD-2: a database that takes nothing is waited for with patience; then those behind it have their turn.
+/// AUD-2: a store that takes nothing is waited for with patience; then the segments behind have their turn.
 #[test]
 fn a_database_that_takes_nothing_is_waited_for() {
     #[track_caller]
     fn check(patience: Duration, files: usize, left: usize, told: Option<bool>) {
         let folder = tempfile::tempdir().unwrap();
-        let (shared, database) = begun(folder.path(), |options| options.patience = patience);
-        let mut keeper = Keeper::new(&shared, database);
-        (1..files).for_each(|number| keeper.files.push_front(another(folder.path(), number)));
-        let error = StoreError::Damaged { path: folder.path().to_owned(), what: "locked".to_owned() };
+        let (shared, intake) = begun(folder.path(), |options| options.patience = patience);
+        let mut keeper = Keeper::new(&shared, intake);
+        (1..files).for_each(|number| keeper.intakes.push_front(another(folder.path(), number)));
+        let error = StoreError::Damaged { place: "a.0001".to_owned(), what: "locked".to_owned() };
         keeper.cannot_bring_in(&error);
         let trouble = keeper.trouble.as_ref().map(|trouble| trouble.told);
-        assert_eq!((keeper.files.len(), trouble, keeper.unfinished), (left, told, left < files));
+        assert_eq!((keeper.intakes.len(), trouble, keeper.unfinished), (left, told, left < files));
     }
     check(LONG, 1, 1, Some(false));
     check(LONG, 2, 2, Some(false));
@@ -90,7 +96,7 @@ fn calls_behind_a_write_that_does_not_come_back_are_refused() {
     #[track_caller]
     fn check(patience: Duration, busy: bool, armed: bool, refused: bool) {
         let folder = tempfile::tempdir().unwrap();
-        let (shared, database) = begun(folder.path(), |options| options.patience = patience);
+        let (shared, intake) = begun(folder.path(), |options| options.patience = patience);
         let slot = Arc::<Slot>::default();
         {
             let mut line = shared.counter.line.lock();
@@ -99,7 +105,7 @@ fn calls_behind_a_write_that_does_not_come_back_are_refused() {
             line.push(Draft::empty(RowKind::Enter), Some(Arc::clone(&slot)));
             line.push(Draft::empty(RowKind::Exit), None);
         }
-        Keeper::new(&shared, database).watch_disk();
+        Keeper::new(&shared, intake).watch_disk();
         let line = shared.counter.line.lock();
         let left: Vec<bool> = line.waiting.iter().map(|row| row.draft.kind == RowKind::Enter).collect();
         assert_eq!(left, if refused { vec![false] } else { vec![true, false] });
@@ -118,10 +124,10 @@ fn rows_are_covered_when_they_are_many_or_old() {
     #[track_caller]
     fn check(rows: usize, after: Duration, counts: &[u64]) {
         let folder = tempfile::tempdir().unwrap();
-        let (shared, database) = begun(folder.path(), |options| {
+        let (shared, intake) = begun(folder.path(), |options| {
             (options.checkpoint_rows, options.checkpoint_after) = (3, after);
         });
-        let mut keeper = Keeper::new(&shared, database);
+        let mut keeper = Keeper::new(&shared, intake);
         if rows > 0 {
             append(&shared, rows);
         }
@@ -143,10 +149,10 @@ fn rows_are_covered_when_they_are_many_or_old() {
 #[test]
 fn the_journal_is_brought_in() {
     let folder = tempfile::tempdir().unwrap();
-    let (shared, database) = begun(folder.path(), |_| {});
-    let file = segment_files(folder.path()).remove(0);
-    let length = || std::fs::metadata(journal_of(&file)).map(|it| it.len()).ok();
-    let mut keeper = Keeper::new(&shared, database);
+    let (shared, intake) = begun(folder.path(), |_| {});
+    let name = only(&shared);
+    let length = || std::fs::metadata(journal_of(folder.path(), &name)).map(|it| it.len()).ok();
+    let mut keeper = Keeper::new(&shared, intake);
     append(&shared, 3);
     assert!(keeper.is_behind());
     keeper.bring_in();
@@ -158,41 +164,40 @@ fn the_journal_is_brought_in() {
     append(&shared, 1);
     shared.full.store(true, Ordering::Relaxed);
     keeper.rotate();
-    assert_eq!(keeper.files.len(), 2);
+    assert_eq!(keeper.intakes.len(), 2);
     keeper.bring_in();
-    assert_eq!((keeper.files.len(), keeper.is_behind(), length()), (1, false, None));
+    assert_eq!((keeper.intakes.len(), keeper.is_behind(), length()), (1, false, None));
     let numbers: Vec<u64> = (1..=255).collect();
-    assert_eq!(database::texts(&file, &numbers).unwrap().len(), 254);
-    assert!(recover::is_sealed(&file).unwrap());
+    assert_eq!(rows(&*shared.store, &name, &numbers).unwrap().len(), 254);
+    assert!(recover::is_sealed(&*shared.store, &name));
 }
 
 /// AUD-2: a row that came in while the journal was brought in is not lost with it.
 #[test]
 fn a_journal_with_a_new_row_is_not_begun_anew() {
     let folder = tempfile::tempdir().unwrap();
-    let (shared, mut database) = begun(folder.path(), |_| {});
+    let (shared, mut intake) = begun(folder.path(), |_| {});
     append(&shared, 250);
-    while database.take_in().unwrap() {}
-    assert!(database.wants_journal());
-    let mut keeper = Keeper::new(&shared, database);
+    while intake.take_in().unwrap() {}
+    assert!(intake.wants_journal());
+    let mut keeper = Keeper::new(&shared, intake);
     append(&shared, 1);
     keeper.renew_journal();
     assert!(keeper.is_behind());
     keeper.bring_in();
-    let file = segment_files(folder.path()).remove(0);
-    assert_eq!(database::texts(&file, &[250, 251]).unwrap().len(), 2);
+    assert_eq!(rows(&*shared.store, &only(&shared), &[250, 251]).unwrap().len(), 2);
 }
 
 /// AUD-2: large payloads become rows that wait, in the order they came.
 #[test]
 fn large_payloads_become_rows() {
     let folder = tempfile::tempdir().unwrap();
-    let (shared, database) = begun(folder.path(), |_| {});
+    let (shared, intake) = begun(folder.path(), |_| {});
     let enter = event();
     let exit = Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Cancelled);
     shared.counter.line.lock().push_heavy(Heavy::Enter(Box::new(enter), Arc::default()));
     shared.counter.line.lock().push_heavy(Heavy::Exit(Box::new(exit), None));
-    Keeper::new(&shared, database).prepare_heavy();
+    Keeper::new(&shared, intake).prepare_heavy();
     let line = shared.counter.line.lock();
     let rows: Vec<_> =
         line.waiting.iter().map(|row| (row.draft.kind == RowKind::Enter, row.slot.is_some())).collect();
@@ -203,10 +208,10 @@ fn large_payloads_become_rows() {
 #[test]
 fn a_keeper_pauses_longest_after_a_failure() {
     let folder = tempfile::tempdir().unwrap();
-    let (shared, database) = begun(folder.path(), |_| {});
-    let mut keeper = Keeper::new(&shared, database);
+    let (shared, intake) = begun(folder.path(), |_| {});
+    let mut keeper = Keeper::new(&shared, intake);
     assert_eq!(keeper.pause(), COME_BY);
-    keeper.files.push_front(another(folder.path(), 1));
+    keeper.intakes.push_front(another(folder.path(), 1));
     assert_eq!(keeper.pause(), Duration::ZERO, "a segment is to be finished");
     keeper.trouble = Some(Trouble { since: Instant::now(), told: false });
     assert_eq!(keeper.pause(), AFTER_FAILURE, "a database takes nothing");
@@ -240,9 +245,9 @@ fn wakes(keeper: &mut Keeper<'_>, within: Duration) -> bool {
 #[test]
 fn a_keeper_sleeps_while_there_is_nothing_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    let (shared, database) =
+    let (shared, intake) =
         begun(folder.path(), |options| options.checkpoint_after = Duration::from_millis(5));
-    let mut keeper = Keeper::new(&shared, database);
+    let mut keeper = Keeper::new(&shared, intake);
     let (a_while, minute) = (5 * COME_BY, Duration::from_secs(60));
     assert!(!wakes(&mut keeper, a_while), "nothing to do");
     keeper.uncovered_since = Some(Instant::now() + LONG);

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use bridgehead::audit::{ReadError, RecordedCall, read_calls, read_segment, segments, write_line};
+use bridgehead::audit::{
+    Archive, ReadError, RecordedCall, StoredSegment, read_calls, read_segment, write_line,
+};
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
@@ -139,9 +141,9 @@ pub(crate) struct Export {
     output: Option<PathBuf>,
 }
 
-pub(super) fn list(list: &List, folder: &Path, json: bool) -> Result<Exit, String> {
+pub(super) fn list(list: &List, archive: &Archive, json: bool) -> Result<Exit, String> {
     let mut newest = Newest { limit: list.limit, calls: Vec::new() };
-    each(&readable(folder), |call| {
+    each(&readable(archive)?, |call| {
         if list.which.lets_pass(&call) {
             newest.push(call);
         }
@@ -157,7 +159,7 @@ pub(super) fn list(list: &List, folder: &Path, json: bool) -> Result<Exit, Strin
         });
     }
     if calls.is_empty() {
-        output::talk(&format!("no such calls in {}", folder.display()));
+        output::talk(&format!("no such calls in {}", archive.folder().display()));
         return Ok(Exit::Success);
     }
     let head = ["TIME", "TOOL", "OUTCOME", "MS", "PRINCIPAL", "CORRELATION ID"].map(str::to_owned).to_vec();
@@ -228,9 +230,13 @@ const MOST_IDS: usize = 10;
 ///
 /// # Errors
 /// When there is none, or several: then these are told.
-pub(super) fn whole_id(folder: &Path, files: &[PathBuf], beginning: &str) -> Result<String, String> {
+pub(super) fn whole_id(
+    archive: &Archive,
+    segments: &[StoredSegment],
+    beginning: &str,
+) -> Result<String, String> {
     let mut ids = BTreeSet::new();
-    each(files, |call| {
+    each(segments, |call| {
         if begins_with(&call.first.correlation_id, beginning) {
             ids.insert(call.first.correlation_id);
         }
@@ -244,14 +250,14 @@ pub(super) fn whole_id(folder: &Path, files: &[PathBuf], beginning: &str) -> Res
         let shown = shown.join(", ");
         return Err(format!("{several} begin with {beginning}; write more of one of these: {shown}{more}"));
     }
-    ids.pop_first().ok_or_else(|| format!("there is no call {beginning} in {}", folder.display()))
+    ids.pop_first().ok_or_else(|| format!("there is no call {beginning} in {}", archive.folder().display()))
 }
 
-pub(super) fn show(show: &Show, folder: &Path, json: bool) -> Result<Exit, String> {
+pub(super) fn show(show: &Show, archive: &Archive, json: bool) -> Result<Exit, String> {
     let mut texts = Vec::new();
-    let files = readable(folder);
-    let id = whole_id(folder, &files, &show.id)?;
-    each(&files, |call| {
+    let segments = readable(archive)?;
+    let id = whole_id(archive, &segments, &show.id)?;
+    each(&segments, |call| {
         if call.first.correlation_id == id {
             let value = serde_json::to_value(&call).unwrap_or_default();
             texts.push(if json { value.to_string() } else { page(&value) });
@@ -281,23 +287,21 @@ fn plain(value: &Value) -> String {
     }
 }
 
-pub(super) fn export(export: &Export, folder: &Path) -> Result<Exit, String> {
-    let mut files = segments(folder);
+pub(super) fn export(export: &Export, archive: &Archive) -> Result<Exit, String> {
+    let mut segments = archive.segments().map_err(|error| error.to_string())?;
     if !export.segment.is_empty() {
-        files.retain(|file| {
-            export.segment.iter().any(|name| file.file_stem().is_some_and(|stem| stem == name.as_str()))
-        });
+        segments.retain(|segment| export.segment.iter().any(|name| name == segment.name()));
     }
-    if files.is_empty() {
-        return Err(format!("there is no such segment in {}", folder.display()));
+    if segments.is_empty() {
+        return Err(format!("there is no such segment in {}", archive.folder().display()));
     }
     let written = match &export.output {
         Some(path) => {
             let file =
                 File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-            write_to(export, &files, &mut BufWriter::new(file))
+            write_to(export, &segments, &mut BufWriter::new(file))
         }
-        None => write_to(export, &files, &mut output::raw_stdout()),
+        None => write_to(export, &segments, &mut output::raw_stdout()),
     };
     match written {
         Ok(()) => Ok(Exit::Success),
@@ -306,16 +310,16 @@ pub(super) fn export(export: &Export, folder: &Path) -> Result<Exit, String> {
     }
 }
 
-fn write_to(export: &Export, files: &[PathBuf], out: &mut impl Write) -> Result<(), ReadError> {
+fn write_to(export: &Export, segments: &[StoredSegment], out: &mut impl Write) -> Result<(), ReadError> {
     match export.format {
         Format::Jsonl => {
-            for file in files {
-                read_segment(file, |record| Ok(write_line(record, out)?))?;
+            for segment in segments {
+                read_segment(segment, |record| Ok(write_line(record, out)?))?;
             }
         }
         Format::Csv => {
             writeln!(out, "{}", COLUMNS.join(","))?;
-            read_calls(files, |call| {
+            read_calls(segments, |call| {
                 if export.which.lets_pass(&call) {
                     let value = serde_json::to_value(&call).unwrap_or_default();
                     let cells: Vec<String> =
@@ -337,25 +341,76 @@ fn cell(text: &str) -> String {
 }
 
 /// The segments that can be read; of the others is told, and the rest is shown.
-pub(super) fn readable(folder: &Path) -> Vec<PathBuf> {
-    let mut files = segments(folder);
-    files.retain(|file| {
-        let read = read_segment(file, |_| Ok(()));
+///
+/// # Errors
+/// When the store does not answer.
+pub(super) fn readable(archive: &Archive) -> Result<Vec<StoredSegment>, String> {
+    let mut segments = archive.segments().map_err(|error| error.to_string())?;
+    segments.retain(|segment| {
+        let read = read_segment(segment, |_| Ok(()));
         if let Err(error) = &read {
             output::talk(&format!("warning: {error}"));
         }
         read.is_ok()
     });
-    files
+    Ok(segments)
 }
 
-fn each(files: &[PathBuf], take: impl FnMut(RecordedCall) -> Result<(), ReadError>) -> Result<(), String> {
-    read_calls(files, take).map_err(|error| error.to_string())
+fn each(
+    segments: &[StoredSegment],
+    take: impl FnMut(RecordedCall) -> Result<(), ReadError>,
+) -> Result<(), String> {
+    read_calls(segments, take).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bridgehead::audit::{
+        About, AuditSink, Call, Clock, CorrelationId, Enter, MemoryStore, StoreOptions, StoreSink,
+        SystemClock,
+    };
+
     use super::*;
+
+    /// GATE-5: the verbs read any store. Here the calls are in memory and the folder has the journal alone.
+    #[test]
+    fn verbs_read_any_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(MemoryStore::default());
+        let options = StoreOptions { store: Some(store.clone()), ..StoreOptions::new(folder.path()) };
+        let sink = StoreSink::open(options).unwrap();
+        let call = Call {
+            tool: "say".into(),
+            server: None,
+            principal: "ada".into(),
+            correlation: CorrelationId::mint(),
+            era: bridgehead::Era::Modern,
+            transport: "http",
+            about: About::default(),
+        };
+        let id = call.correlation.to_string();
+        let enter = Enter::new(call, "{}".into(), true, SystemClock::default().now());
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(sink.enter(&enter)).unwrap();
+        let archive = Archive::new(store, folder.path());
+        let read = || {
+            let segments = readable(&archive).unwrap();
+            let found = whole_id(&archive, &segments, &id[..35]).unwrap();
+            let mut outcomes = Vec::new();
+            each(&segments, |call| {
+                outcomes.push(call.outcome().to_owned());
+                Ok(())
+            })
+            .unwrap();
+            (found, outcomes)
+        };
+        assert_eq!(read(), (id.clone(), vec!["open".to_owned()]), "from the journal");
+        sink.close();
+        assert_eq!(read(), (id.clone(), vec!["interrupted".to_owned()]), "from the store");
+        assert!(bridgehead::audit::segments(folder.path()).is_empty());
+        assert!(whole_id(&archive, &readable(&archive).unwrap(), "no").unwrap_err().contains("no call no"));
+    }
 
     #[test]
     fn times_are_moments_or_durations_ago() {

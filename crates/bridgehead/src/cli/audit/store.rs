@@ -3,21 +3,21 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use bridgehead::audit::{OnFailure, Payloads, Signer, SqliteSink, StoreOptions};
+use bridgehead::audit::{Archive, OnFailure, Payloads, Signer, StoreOptions, StoreSink};
 use bridgehead::config::{AuditPayloads, AuditSettings, AuditStore};
 use bridgehead::{Config, Gateway, Mode};
 use bridgehead_events::Signal;
 
 use crate::cli::world::World;
 
-/// A store, and where its checkpoints are told once there is a gateway.
+/// A store, and where what happens to it is told once there is a gateway.
 pub(crate) struct OpenRecord {
-    pub(crate) sink: Arc<SqliteSink>,
+    pub(crate) sink: Arc<StoreSink>,
     gateway: Arc<OnceLock<Gateway>>,
 }
 
 impl OpenRecord {
-    /// Has checkpoints told on the gateway's bus.
+    /// Has what happens to the record told as signals of the gateway.
     pub(crate) fn tell(&self, gateway: &Gateway) {
         let _ = self.gateway.set(gateway.clone());
     }
@@ -34,6 +34,11 @@ pub(crate) fn folder(settings: &AuditSettings, world: &World) -> Option<PathBuf>
         .clone()
         .or_else(|| variable("XDG_STATE_HOME").map(|state| state.join("bridgehead/audit")))
         .or_else(|| variable("HOME").map(|home| home.join(".local/state/bridgehead/audit")))
+}
+
+/// What the verbs of `audit` read: the store that `serve` with the same folder records in.
+pub(super) fn archive(folder: PathBuf) -> Archive {
+    Archive::in_folder(folder)
 }
 
 /// Opens the store that `serve` records in; none where nothing is to be recorded.
@@ -59,7 +64,7 @@ fn try_open(settings: &AuditSettings, world: &World) -> Result<OpenRecord, Strin
     let folder = folder(settings, world)
         .ok_or("calls cannot be recorded: neither XDG_STATE_HOME nor HOME is set; write `audit.folder`, or `audit.store = \"none\"`")?;
     let gateway: Arc<OnceLock<Gateway>> = Arc::default();
-    let sink = SqliteSink::open(options(settings, folder, &gateway)?).map_err(|error| error.to_string())?;
+    let sink = StoreSink::open(options(settings, folder, &gateway)?).map_err(|error| error.to_string())?;
     Ok(OpenRecord { sink: Arc::new(sink), gateway })
 }
 
@@ -70,7 +75,7 @@ fn options(
     gateway: &Arc<OnceLock<Gateway>>,
 ) -> Result<StoreOptions, String> {
     let signer = settings.signing_key_file.as_deref().map(Signer::read).transpose();
-    let told = Arc::clone(gateway);
+    let (told, lagging) = (Arc::clone(gateway), Arc::clone(gateway));
     Ok(StoreOptions {
         payloads: match settings.payloads {
             AuditPayloads::Redacted => Payloads::Redacted,
@@ -89,6 +94,11 @@ fn options(
                     head: &checkpoint.head,
                     sealed: checkpoint.sealed,
                 }));
+            }
+        })),
+        on_lag: Some(Box::new(move |behind| {
+            if let Some(gateway) = lagging.get() {
+                gateway.signals().emit(&Signal::AuditLag { behind });
             }
         })),
         segment_bytes: settings.segment_bytes,

@@ -1,10 +1,10 @@
 //! `audit verify`, `prove` and `verify-proof`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bridgehead::audit::{
-    CHECKPOINT_AFTER, CHECKPOINT_FILE, Expected, Hash, Proof, ProofError, PublicKey, Verifier, read_calls,
-    read_checkpoints, segments,
+    Archive, CHECKPOINT_AFTER, CHECKPOINT_FILE, Expected, Hash, Proof, ProofError, PublicKey, Verifier,
+    read_calls, read_checkpoints,
 };
 use bridgehead::config::AuditSettings;
 use clap::Args;
@@ -67,14 +67,14 @@ fn public_key(file: Option<&PathBuf>) -> Result<Option<PublicKey>, String> {
 
 pub(super) fn verify(
     verify: &Verify,
-    folder: &Path,
+    archive: &Archive,
     settings: &AuditSettings,
     json: bool,
 ) -> Result<Exit, String> {
     let mut verifier = Verifier::new(public_key(verify.key.as_ref())?);
     verify.head.iter().for_each(|head| verifier.expect(head.clone()));
     let whole = verify.files.is_empty();
-    let beside = settings.checkpoint_file.clone().unwrap_or_else(|| folder.join(CHECKPOINT_FILE));
+    let beside = settings.checkpoint_file.clone().unwrap_or_else(|| archive.folder().join(CHECKPOINT_FILE));
     for file in verify.checkpoints.iter().chain(whole.then_some(&beside)) {
         let read = read_checkpoints(file).map_err(|error| error.to_string())?;
         read.checkpoints.iter().for_each(|checkpoint| verifier.expect(checkpoint.into()));
@@ -83,8 +83,11 @@ pub(super) fn verify(
             verifier.report(&file.display().to_string(), format!("line {line} is no checkpoint"));
         }
     }
-    let files = if whole { segments(folder) } else { verify.files.clone() };
-    verifier.read(&files);
+    if whole {
+        verifier.read(archive.segments().map_err(|error| error.to_string())?);
+    } else {
+        verifier.read(&verify.files);
+    }
     let (verified, problems) = if whole {
         verifier.finish_folder()
     } else {
@@ -108,7 +111,7 @@ pub(super) fn verify(
         text.push_str(&format!("PROBLEM {}\n", output::one_line(&problem.to_string(), usize::MAX)));
     }
     text.push_str(&match (problems.len(), verified.len()) {
-        (0, 0) => format!("there is no record in {}", folder.display()),
+        (0, 0) => format!("there is no record in {}", archive.folder().display()),
         (0, 1) => "1 segment is as it was written".to_owned(),
         (0, count) => format!("{count} segments are as they were written"),
         (count, _) => output::counted(count as u64, "problem"),
@@ -116,10 +119,11 @@ pub(super) fn verify(
     Ok(output::data(&text, exit))
 }
 
-pub(super) fn prove(prove: &Prove, folder: &Path) -> Result<Exit, String> {
+pub(super) fn prove(prove: &Prove, archive: &Archive) -> Result<Exit, String> {
     let mut found = None;
-    let id = whole_id(folder, &readable(folder), &prove.id)?;
-    read_calls(&segments(folder), |call| {
+    let id = whole_id(archive, &readable(archive)?, &prove.id)?;
+    let mut segments = archive.segments().map_err(|error| error.to_string())?;
+    read_calls(&segments, |call| {
         if call.first.correlation_id == id {
             let row = if prove.exit { call.exit() } else { call.enter() };
             found = found.take().or(row.map(|row| row.seq).map(|seq| (call.segment.clone(), seq)));
@@ -128,17 +132,13 @@ pub(super) fn prove(prove: &Prove, folder: &Path) -> Result<Exit, String> {
     })
     .map_err(|error| error.to_string())?;
     let (segment, seq) =
-        found.ok_or_else(|| format!("there is no such row of {id} in {}", folder.display()))?;
+        found.ok_or_else(|| format!("there is no such row of {id} in {}", archive.folder().display()))?;
     // An exit may stand in a later segment of the instance than its enter.
     let instance = segment.split('.').next().unwrap_or_default();
-    let mut files = segments(folder);
-    files.retain(|file| {
-        let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with(instance) && name >= segment.as_str()
-    });
+    segments.retain(|later| later.name().starts_with(instance) && later.name() >= segment.as_str());
     let mut refused = String::new();
-    for file in files {
-        match Proof::of(&file, seq) {
+    for segment in &segments {
+        match Proof::of(segment, seq) {
             Ok(proof) => {
                 let text = serde_json::to_string(&proof).map_err(|error| error.to_string())?;
                 return Ok(output::raw_data(&text, Exit::Success));
