@@ -52,7 +52,7 @@ pub use bridgehead_gateway::{
     Limited, Limiter, LineSink, LineSource, LogLine, NativeTool, Need, Principal, PrincipalKind,
     RegisterError, Registry, ReloadReport, Session, Thing, ToolContext, ToolFailure,
 };
-pub use bridgehead_upstream::{bridge, provider};
+pub use bridgehead_upstream::{bridge, credentials, provider};
 pub use control::Control;
 pub use endpoint::{Exposed, check_endpoint};
 pub use handlers::Signal;

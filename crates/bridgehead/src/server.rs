@@ -14,6 +14,7 @@ use bridgehead_front::TokenError;
 use bridgehead_gateway::{
     Authorizer, Gateway, Limiter, LineSink, NativeTool, Options, RegisterError, Registry,
 };
+use bridgehead_upstream::credentials::CredentialSource;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -104,6 +105,12 @@ impl ServerOptions {
     /// Decides how much they may do; by default as much as the servers take.
     pub fn limiter(mut self, limiter: Arc<dyn Limiter>) -> Self {
         self.gateway.limiter = Some(limiter);
+        self
+    }
+
+    /// Chooses the credentials of remote servers; by default they have their configured headers.
+    pub fn credentials(mut self, source: CredentialSource) -> Self {
+        self.gateway.credentials = Some(source);
         self
     }
 

@@ -57,10 +57,10 @@ impl Signal<'_> {
                 error!(target: PANICS, panic, "serving a client panicked");
             }),
             Self::SignInRefused { status, reason, operator: false } => {
-                debug!(target: FRONT, status, reason, "turned a request away");
+                debug!(target: FRONT, status, %reason, "turned a request away");
             }
             Self::SignInRefused { status, reason, operator: true } => {
-                debug!(target: FRONT, status, reason, "turned an operator away");
+                debug!(target: FRONT, status, %reason, "turned an operator away");
             }
             Self::Retry { correlation, tool, attempt, pause, cause } => to(logger, || {
                 warn!(target: BRIDGE, correlationId = %correlation, tool, attempt, delayMs = pause.as_millis(), %cause, "trying again");

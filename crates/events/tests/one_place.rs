@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 const OTHERS: [&str; 5] = ["bench", "events", "fixture", "foreign", "testkit"];
 
 /// Where numbers are added to that are no metrics, and what they are.
-const NO_METRICS: [(&str, &str); 9] = [
+const NO_METRICS: [(&str, &str); 11] = [
     ("audit/src/store/", "how far the store is, which decides what it does next"),
     ("front/src/http/admission.rs", "the number of a connection"),
     ("front/src/http/workers.rs", "how busy a thread is, which decides who gets a connection"),
     ("gateway/src/gate/cancels.rs", "whether calls have to look if they were cancelled"),
     ("gateway/src/life/session.rs", "the number of a session"),
     ("upstream/src/link/switchboard.rs", "ids of requests, and noise up to its bound"),
-    ("upstream/src/sharing/", "numbers of processes, and what pools decide by"),
+    ("upstream/src/sharing/leases.rs", "the number of a lease"),
+    ("upstream/src/sharing/pool.rs", "numbers of processes, and what a pool decides by"),
+    ("upstream/src/sharing/registry.rs", "the number of an attachment"),
     ("upstream/src/transport/http/", "how many exchanges are open"),
     ("wire/src/held.rs", "what peers hold of the memory"),
 ];

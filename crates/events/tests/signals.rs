@@ -531,14 +531,22 @@ fn trouble_goes_to_the_logger() {
     let (lines, apart, call) = (Lines::default(), Lines::default(), call());
     let bus = Bus::new(Arc::new(FakeClock::new()));
     let signals = Signals::new(bus, Some(apart.logger()));
+    let (correlation, error) = (id(), &AuditError::Full);
+    let trouble = [
+        Signal::EnterFailed { call: &call, error, cancelled: true },
+        Signal::ExitFailed { call: &call, error },
+        Signal::SinkPanicked("boo"),
+        Signal::AnswerPanicked { correlation, method: "tools/call", words: "boo" },
+        Signal::FrontPanicked("boo"),
+        Signal::Retry { correlation, tool: "add", attempt: 1, pause: MS, cause: &"it was lost" },
+    ];
     tracing::dispatcher::with_default(&lines.logger(), || {
-        signals.emit(&Signal::ExitFailed { call: &call, error: &AuditError::Full });
-        signals.emit(&Signal::FrontPanicked("boo"));
+        trouble.iter().for_each(|signal| signals.emit(signal));
         ended(&call, Outcome::Cancelled)(&signals);
     });
     let (lines, apart) = (lines.take(), apart.take());
-    assert_eq!((lines.len(), apart.len()), (2, 2), "{lines:?} {apart:?}");
+    assert_eq!((lines.len(), apart.len()), (2, trouble.len()), "{lines:?} {apart:?}");
     assert!(lines.iter().all(|line| line.contains(": call ")), "{lines:?}");
     let counted = [Counter::AuditExitFailures, Counter::Panics, Counter::Cancelled];
-    assert_eq!(counted.map(|counter| signals.metrics().count(counter)), [1, 1, 1]);
+    assert_eq!(counted.map(|counter| signals.metrics().count(counter)), [1, 2, 1]);
 }

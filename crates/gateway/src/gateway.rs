@@ -10,6 +10,7 @@ use bridgehead_call::{AuditSink, Clock, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, Server};
 use bridgehead_events::{Bus, Signals};
 use bridgehead_schema::HeaderParameter;
+use bridgehead_upstream::credentials::CredentialSource;
 use bridgehead_upstream::{
     FailureStage, Features, INIT_TIMEOUT, LineSink, Lists, Registry, ServerRecords, Upstream, UpstreamState,
 };
@@ -74,6 +75,8 @@ pub struct Options {
     pub authorizer: Option<Arc<dyn Authorizer>>,
     /// Decides how much they may do; by default as much as the servers take.
     pub limiter: Option<Arc<dyn Limiter>>,
+    /// Chooses the credentials of remote servers; by default they have their configured headers.
+    pub credentials: Option<CredentialSource>,
     /// Tells the time.
     pub clock: Arc<dyn Clock>,
     /// When this process came up, by the clock's monotonic reading; now, if absent.
@@ -101,6 +104,7 @@ impl Default for Options {
             also_recorded: Vec::new(),
             authorizer: None,
             limiter: None,
+            credentials: None,
             clock: Arc::new(SystemClock::default()),
             boot: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -144,6 +148,7 @@ pub(crate) struct Inner {
     /// As they are configured now.
     pub(crate) servers: Mutex<Vec<Server>>,
     pub(crate) environment: Arc<BTreeMap<String, String>>,
+    pub(crate) credentials: Option<CredentialSource>,
     pub(crate) registry: Registry,
     /// Set between start and stop.
     pub(crate) run: Mutex<Option<Run>>,
@@ -194,6 +199,7 @@ impl Gateway {
             also_recorded,
             authorizer,
             limiter,
+            credentials,
             clock,
             boot,
             version,
@@ -234,6 +240,7 @@ impl Gateway {
                 boot,
                 version,
                 environment: Arc::new(environment),
+                credentials,
                 natives: Mutex::new(natives),
                 upstreams: RwLock::default(),
                 queues: Queues::default(),

@@ -33,4 +33,4 @@ pub use server::{
 pub use sharing::leases::{Keeper, Lease, Reason};
 pub use sharing::pool::OneShot;
 pub use sharing::registry::Registry;
-pub use transport::relay;
+pub use transport::{credentials, relay};

@@ -54,6 +54,7 @@ fn surroundings() -> Surroundings {
     Surroundings {
         environment: Arc::default(),
         limit: 1 << 20,
+        credentials: None,
         changed: Arc::new(Notify::new()),
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),

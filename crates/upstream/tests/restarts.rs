@@ -31,6 +31,7 @@ fn watch(server: Server) -> Watched {
     let surroundings = Surroundings {
         environment: Arc::default(),
         limit: 1 << 20,
+        credentials: None,
         changed: Arc::new(Notify::new()),
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),

@@ -22,6 +22,7 @@ fn surroundings(environment: BTreeMap<String, String>) -> Surroundings {
     Surroundings {
         environment: Arc::new(environment),
         limit: LIMIT,
+        credentials: None,
         changed: Arc::new(Notify::new()),
         notices: None,
         warm_up: Arc::new(Semaphore::new(8)),

@@ -12,9 +12,8 @@ use bridgehead_testkit::{Behaviour, Carrier, Mock, Served, Tool};
 use bridgehead_upstream::{Event, LinkError, UpstreamState};
 use bridgehead_wire::Revision;
 use parking_lot::Mutex;
-use remote::{Running, call, open};
+use remote::{Running, call, heads, open, overheard};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 fn mock(mock: Mock) -> Mock {
@@ -131,55 +130,6 @@ async fn a_crash_and_a_return() {
     }
 }
 
-/// A door in front of a server that keeps what clients send through it, by connection. It closes with the test.
-async fn overheard(address: String) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let door = listener.local_addr().unwrap().to_string();
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let keeps = Arc::clone(&heard);
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            let server = tokio::net::TcpStream::connect(&address).await.unwrap();
-            let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
-                (client.into_split(), server.into_split());
-            let number = {
-                let mut heard = keeps.lock();
-                heard.push(Vec::new());
-                heard.len() - 1
-            };
-            let keeps = Arc::clone(&keeps);
-            tokio::spawn(async move {
-                let mut bytes = [0; 4096];
-                while let Ok(count @ 1..) = from_client.read(&mut bytes).await {
-                    keeps.lock()[number].extend_from_slice(&bytes[..count]);
-                    if to_server.write_all(&bytes[..count]).await.is_err() {
-                        return;
-                    }
-                }
-            });
-            tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
-        }
-    });
-    (door, heard)
-}
-
-/// The heads of the requests that stand one behind the other.
-fn heads(mut bytes: &[u8]) -> Vec<String> {
-    let mut heads = Vec::new();
-    while let Some(end) = bytes.windows(4).position(|part| part == b"\r\n\r\n") {
-        let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-        let length: usize = length.map_or(0, |length| length.parse().unwrap());
-        let upgrade = head.contains("upgrade: websocket");
-        heads.push(head);
-        if upgrade {
-            break; // Frames follow.
-        }
-        bytes = bytes.get(end + 4 + length..).unwrap_or_default();
-    }
-    heads
-}
-
 /// LINK-2, LINK-3, LINK-4: the configured headers stand on every request of every transport: over SSE on the GET that
 /// opens the stream and on each POST, over a WebSocket on the request that opens it.
 #[tokio::test]
@@ -218,6 +168,61 @@ async fn configured_headers_stand_on_every_request() {
             let has = |header: &str| head.lines().any(|line| line == header);
             assert!(has("authorization: bearer hunter2"), "{transport}: {head}");
             assert!(has("x-tenant: blue"), "{transport}: {head}");
+        }
+    }
+}
+
+/// GATE-7: the heads of requests with configured headers, in their order: what a server gets does not depend on who is
+/// asked for them.
+#[tokio::test]
+async fn the_heads_of_requests() {
+    let (old, new) = (mock(Mock::legacy()), mock(Mock::modern()));
+    for (era, expected) in [
+        (
+            &old,
+            &[
+                "post / http/1.1|host: HOST|content-type: application/json|accept: application/json, text/event-stream|\
+                 authorization: bearer hunter2|x-tenant: blue|mcp-protocol-version: 2025-11-25|mcp-session-id: ID|\
+                 content-length: N",
+                "get / http/1.1|host: HOST|mcp-session-id: ID|accept: text/event-stream|authorization: bearer hunter2|\
+                 x-tenant: blue|mcp-protocol-version: 2025-11-25",
+                "delete / http/1.1|host: HOST|content-type: application/json|accept: application/json, \
+                 text/event-stream|authorization: bearer hunter2|x-tenant: blue|mcp-protocol-version: 2025-11-25|\
+                 mcp-session-id: ID",
+            ][..],
+        ),
+        (
+            &new,
+            &[
+                "post / http/1.1|host: HOST|content-type: application/json|accept: application/json, text/event-stream|\
+               authorization: bearer hunter2|x-tenant: blue|mcp-protocol-version: 2026-07-28|mcp-method: tools/call|\
+               content-length: N",
+            ],
+        ),
+    ] {
+        let served = era.serve(Carrier::Http);
+        let url = served.url();
+        let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+        let (door, heard) = overheard(address.to_owned()).await;
+        let running = Running::at(&format!("http://{door}/{path}"), |_, remote| {
+            remote.headers.insert("Authorization".to_owned(), Secret::new("Bearer hunter2"));
+            remote.headers.insert("X-Tenant".to_owned(), Secret::new("blue"));
+        });
+        let ready = running.ready().await;
+        assert_eq!(call(&ready, "echo").await.unwrap(), "hello");
+        running.end().await;
+        let shown = |head: String| {
+            let head = head.replace(&door, "HOST").replace(&format!("/{path} "), "/ ");
+            let line = |line: &str| match line.split_once(": ") {
+                Some(("mcp-session-id", _)) => "mcp-session-id: ID".to_owned(),
+                Some(("content-length", _)) => "content-length: N".to_owned(),
+                _ => line.to_owned(),
+            };
+            head.lines().map(line).collect::<Vec<_>>().join("|")
+        };
+        let heads: Vec<String> = heard.lock().iter().flat_map(|bytes| heads(bytes)).map(shown).collect();
+        for expected in expected {
+            assert!(heads.iter().any(|head| head == expected), "{expected}\n{heads:#?}");
         }
     }
 }

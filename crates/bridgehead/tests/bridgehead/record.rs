@@ -286,24 +286,24 @@ async fn a_planted_secret_appears_in_no_sink() {
     }
 }
 
-/// GATE-2, GATE-3: `audit list` shows a request that is no call by its method and what it is about, `--method` shows one kind,
-/// and each names the program that asked.
+/// GATE-2, GATE-3: `audit list` shows a request that is no call by its method, `--method` shows one kind, and each names the
+/// program that asked.
 #[tokio::test]
 async fn other_requests_are_listed_too() {
     let place = Place::new();
-    let config = place.config(&["demo"], "");
+    let config = place.config(&["demo"], "[audit]\nmethods = [\"tools/list\"]");
     let config = config.to_str().unwrap();
     let mut gateway = place.start(&["serve", "--stdio", "--config", config], &[]);
     call(&mut gateway, "add", json!({"a": 1, "b": 2})).await;
-    gateway.request("prompts/get", modern_params(json!({"name": "plan"}))).await;
+    gateway.request("tools/list", modern_params(json!({}))).await;
     gateway.close_stdin();
     assert_eq!(gateway.wait().await.code(), Some(0));
 
     let all = place.run(&["audit", "list", "--config", config]).await;
-    assert!(all.stdout.contains(" add ") && all.stdout.contains(" prompts/get plan "), "{}", all.stdout);
-    let some = place.run(&["audit", "list", "--json", "--method", "prompts/get", "--config", config]).await;
+    assert!(all.stdout.contains(" add ") && all.stdout.contains(" tools/list "), "{}", all.stdout);
+    let some = place.run(&["audit", "list", "--json", "--method", "tools/list", "--config", config]).await;
     let found = lines(&some.stdout);
     assert_eq!(found.len(), 1, "{}", some.stdout);
-    assert_eq!((&found[0]["method"], &found[0]["subject"]), (&json!("prompts/get"), &json!("plan")));
+    assert_eq!((&found[0]["method"], &found[0]["outcome"]), (&json!("tools/list"), &json!("result")));
     assert_eq!(found[0]["client"], "testkit 1.0.0");
 }

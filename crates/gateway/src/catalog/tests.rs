@@ -22,6 +22,7 @@ pub(crate) fn start(server: Server) -> Upstream {
         Surroundings {
             environment: Arc::default(),
             limit: 1,
+            credentials: None,
             changed: Arc::default(),
             notices: None,
             warm_up: Arc::new(tokio::sync::Semaphore::new(1)),

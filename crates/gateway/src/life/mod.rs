@@ -86,6 +86,7 @@ impl Gateway {
             surroundings: Surroundings {
                 environment: Arc::clone(&inner.environment),
                 limit: inner.settings.max_message_bytes,
+                credentials: inner.credentials.clone(),
                 changed: Arc::clone(&inner.upstream_changed),
                 notices: Some(inner.notices()),
                 warm_up: Arc::new(Semaphore::new(inner.settings.init_concurrency)),

@@ -1,7 +1,10 @@
 //! Calls to a server over HTTP, from the client's side: what each kind of refusal becomes.
 
-use bridgehead_config::{GatewaySettings, Launch, Remote, Server, Transport};
+use std::sync::Arc;
+
+use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, Server, Transport, Url};
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply, reply};
+use bridgehead_upstream::credentials::{ConfiguredHeaders, CredentialSource};
 use bridgehead_wire::Revision;
 use serde_json::{Value, json};
 
@@ -69,6 +72,36 @@ async fn calls_over_http() {
     }
     let status = fixture.gateway.status().upstreams.remove(0);
     assert_eq!((status.transport, status.pid, status.era), ("http", None, Some("modern")));
+    fixture.end().await;
+}
+
+/// GATE-7: the credentials of a server are those that the gateway was given a source for, and the words of a refusal are those
+/// of every other.
+#[tokio::test]
+async fn credentials_come_from_their_source() {
+    let peer = Peer::start(script).await;
+    let url: Url = peer.url("/mcp").parse().unwrap();
+    let launch = Launch::Remote(Remote::new(url.clone()));
+    let fixture = Fixture::start(&[], |options| {
+        options.servers.push(Server::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
+        options.credentials = Some(CredentialSource::new(move |remote| {
+            assert_eq!(remote.url, url);
+            let mut signed_in = remote.clone();
+            signed_in.headers.insert("Authorization".to_owned(), Secret::new("Bearer hunter2"));
+            Some(Arc::new(ConfiguredHeaders::of(&signed_in)))
+        }));
+    });
+    fixture.names().await;
+    assert!(fixture.call("echo", json!({})).await.is_ok());
+    let error = fixture.call("denied", json!({})).await.unwrap_err();
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("wants a sign-in (401 with a challenge)") && !message.contains("hunter2"),
+        "{message}"
+    );
+    let asked = peer.asked();
+    assert!(asked.iter().all(|asked| asked.header("authorization") == "Bearer hunter2"), "{asked:?}");
+    assert_eq!(peer.asked_for("tools/call").len(), 2, "what is fixed is not sent again");
     fixture.end().await;
 }
 

@@ -417,8 +417,9 @@ async fn reach(server: &Server, options: &ConnectOptions, limit: usize) -> Resul
     let record = ServerRecords::default().of(server.name.as_ref());
     // A bridge has one server, which waits for no other.
     let turn = Semaphore::new(1);
-    let (mut connection, peer) =
-        transport::connect(server, &options.environment, limit, &record, Offer::Nothing, &turn).await?;
+    let connecting =
+        transport::connect(server, &options.environment, limit, None, &record, Offer::Nothing, &turn);
+    let (mut connection, peer) = connecting.await?;
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let client = Client::new(connection.link.clone(), peer);
     let stopped = stop.clone();

@@ -281,6 +281,7 @@ impl McpProvider {
         let surroundings = Surroundings {
             environment: Arc::new(config.environment),
             limit: config.limit,
+            credentials: None,
             changed: Arc::new(Notify::new()),
             notices: None,
             warm_up: Arc::new(Semaphore::new(STARTS)),

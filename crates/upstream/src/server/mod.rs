@@ -36,6 +36,7 @@ use crate::sharing::key::Scope;
 use crate::sharing::leases::Leases;
 use crate::sharing::pool::{self, OneShot, PoolNumber, Pools};
 use crate::sharing::registry::Registry;
+use crate::transport::credentials::CredentialSource;
 
 /// How long callers wait for a server that is starting or down, counted from the beginning of the start or the outage.
 /// The attempts to start it have a bound of their own, `start_timeout_ms`.
@@ -165,6 +166,8 @@ pub struct Surroundings {
     pub environment: Arc<BTreeMap<String, String>>,
     /// The largest message that is taken.
     pub limit: usize,
+    /// Chooses the credentials of remote servers; by default they have their configured headers.
+    pub credentials: Option<CredentialSource>,
     /// Told of every change of state.
     pub changed: Arc<Notify>,
     /// Is told what servers say outside of any request.

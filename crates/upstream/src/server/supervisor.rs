@@ -383,10 +383,11 @@ impl Supervisor {
 
     /// One attempt: process, protocol, tools, probe.
     async fn attempt(&self, restarts: u32, cause: CorrelationId) -> Result<(Connection, Ready), Refusal> {
-        let Surroundings { environment, limit, warm_up, .. } = &self.surroundings;
+        let Surroundings { environment, limit, warm_up, credentials, .. } = &self.surroundings;
+        let (source, offer) = (credentials.as_ref(), self.core.scope.offer());
         let starting = async {
             let (mut process, peer) =
-                connect(&self.server, environment, *limit, &self.record, self.core.scope.offer(), warm_up)
+                connect(&self.server, environment, *limit, source, &self.record, offer, warm_up)
                     .await
                     .map_err(|error| Refusal::from(&error))?;
             let link = process.link.clone();

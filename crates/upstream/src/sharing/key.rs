@@ -13,6 +13,7 @@ use tokio::runtime::{Handle, Id};
 use crate::link::negotiate::Offer;
 use crate::server::Surroundings;
 use crate::server::given;
+use crate::transport::credentials::CredentialSource;
 
 /// For whom a process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,6 +47,8 @@ pub(crate) struct Key {
     identity: Identity,
     kept: [u8; 32],
     scope: Scope,
+    /// Who chooses the credentials of a remote server, by its number: the same headers may be proof of somebody else there.
+    credentials: Option<usize>,
     /// A process is driven by tasks, which end with their runtime.
     runtime: Id,
 }
@@ -112,7 +115,11 @@ impl Key {
         kept.add(format!("{limits:?}{require:?}{confinement:?}").as_bytes());
         kept.add(format!("{:?}", surroundings.policy).as_bytes());
         let identity = Identity::of(launch, surroundings);
-        Self { identity, kept: kept.finish(), scope, runtime: runtime.id() }
+        let credentials = match launch {
+            Launch::Remote(_) => surroundings.credentials.as_ref().map(CredentialSource::number),
+            Launch::Stdio(_) | Launch::Unusable { .. } => None,
+        };
+        Self { identity, kept: kept.finish(), scope, credentials, runtime: runtime.id() }
     }
 
     pub(crate) fn identity(&self) -> &Identity {

@@ -1,5 +1,6 @@
 //! The ways to reach a server, one module each, and what they have in common: a [`Connection`].
 
+pub mod credentials;
 pub mod relay;
 
 mod dial;
@@ -14,6 +15,7 @@ use bridgehead_config::{EraChoice, Launch, Server, Transport};
 use bridgehead_process::{Exit, SpawnError};
 use tokio::sync::Semaphore;
 
+use self::credentials::CredentialSource;
 use self::http::HttpConnection;
 use self::stdio::Process;
 use self::websocket::WebSocket;
@@ -58,12 +60,14 @@ pub(crate) enum ConnectError {
 }
 
 /// Reaches the server as its configuration says and agrees with it on a protocol. `environment` is the gateway's
-/// own, `limit` the largest message that is taken. A process is launched in one of the `turns`; whoever only waits for
-/// answers has none, so a server that never answers holds up nobody else.
+/// own, `limit` the largest message that is taken. What proves to a remote server who asks is chosen by `source`. A process
+/// is launched in one of the `turns`; whoever only waits for answers has none, so a server that never answers holds up
+/// nobody else.
 pub(crate) async fn connect(
     server: &Server,
     environment: &BTreeMap<String, String>,
     limit: usize,
+    source: Option<&CredentialSource>,
     record: &ServerRecord,
     offer: Offer,
     turns: &Semaphore,
@@ -79,11 +83,13 @@ pub(crate) async fn connect(
             Ok((Connection { link, carrier: Carrier::Process(Box::new(process)) }, peer))
         }
         Launch::Remote(remote) if remote.transport == Transport::WebSocket => {
-            let (socket, peer) = websocket::connect(server, remote, limit, offer).await?;
+            let credentials = credentials::of(remote, source);
+            let (socket, peer) = websocket::connect(server, remote, &*credentials, limit, offer).await?;
             Ok((Connection { link: socket.link.clone(), carrier: Carrier::WebSocket(socket) }, peer))
         }
         Launch::Remote(remote) => {
-            let (link, connection, peer) = http::connect(server, remote, limit, offer).await?;
+            let credentials = credentials::of(remote, source);
+            let (link, connection, peer) = http::connect(server, remote, credentials, limit, offer).await?;
             Ok((Connection { link, carrier: Carrier::Http(connection) }, peer))
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! The relay is this very program under another verb, with the server's address and headers in its environment; it speaks
 //! to its starter over stdio like any server. So a call to a remote server can be given a process tree with limits, and
-//! what an untrusted peer sends over the network is taken apart there and not in the gateway.
+//! what an untrusted peer sends over the network is taken apart there and not in the gateway. A relay has the configured
+//! headers and no other credentials: those that change stay in the gateway.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,6 +11,8 @@ use std::sync::OnceLock;
 
 use bridgehead_config::{EraChoice, Isolation, Launch, Proxy, Remote, Secret, Server, Stdio, Transport};
 use serde::{Deserialize, Serialize};
+
+use super::credentials::CredentialSource;
 
 /// The verb.
 pub const VERB: &str = "relay";
@@ -42,9 +45,15 @@ fn place<T: PartialEq>(all: &[T], one: &T) -> u8 {
 }
 
 /// The server as it is run: one that is reached, with a process for every call, through a relay.
-pub(crate) fn relayed(mut server: Server) -> Server {
+pub(crate) fn relayed(mut server: Server, source: Option<&CredentialSource>) -> Server {
     let Launch::Remote(remote) = &server.launch else { return server };
     if server.isolation != Isolation::Call {
+        return server;
+    }
+    if source.is_some_and(|source| source.choose(remote).is_some()) {
+        let reason = "with `isolation = \"call\"` a `url` is reached from another process, which has the configured \
+                      `headers` and no other credentials: choose the isolation `shared` or `session`";
+        server.launch = Launch::Unusable { reason: reason.to_owned() };
         return server;
     }
     let headers = remote.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned()));
@@ -89,10 +98,14 @@ pub fn told(text: &str) -> Option<(Remote, EraChoice)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bridgehead_config::GatewaySettings;
 
     use super::*;
+    use crate::transport::credentials::ConfiguredHeaders;
 
+    /// GATE-7: a relay is told the configured headers, and is not used where there are other credentials.
     #[test]
     fn a_relay_is_told_whom_to_reach() {
         let mut remote = Remote::new("https://example.com/mcp".parse().unwrap());
@@ -102,12 +115,12 @@ mod tests {
         remote.follow_redirects = true;
         let name: bridgehead_config::ServerName = "far".parse().unwrap();
         let mut server = Server::new(name, Launch::Remote(remote.clone()), &GatewaySettings::default());
-        assert_eq!(relayed(server.clone()), server, "it is not isolated");
+        assert_eq!(relayed(server.clone(), None), server, "it is not isolated");
 
         (server.isolation, server.era) = (Isolation::Call, EraChoice::Legacy);
-        assert!(matches!(relayed(server.clone()).launch, Launch::Unusable { .. }), "nobody relays");
+        assert!(matches!(relayed(server.clone(), None).launch, Launch::Unusable { .. }), "nobody relays");
         use_relay("/bin/relay".into());
-        let through = relayed(server);
+        let through = relayed(server.clone(), None);
         let Launch::Stdio(stdio) = &through.launch else { panic!("{through:?}") };
         assert_eq!((stdio.command.as_str(), stdio.args.as_slice()), ("/bin/relay", &[VERB.to_owned()][..]));
         assert!(!format!("{through:?}").contains("hunter2"));
@@ -119,5 +132,11 @@ mod tests {
             ),
             (None, None)
         );
+
+        let none = CredentialSource::new(|_| None);
+        assert_eq!(relayed(server.clone(), Some(&none)).launch, through.launch);
+        let others = CredentialSource::new(|remote| Some(Arc::new(ConfiguredHeaders::of(remote))));
+        let Launch::Unusable { reason } = relayed(server, Some(&others)).launch else { panic!("a relay") };
+        assert!(reason.contains("no other credentials: choose the isolation `shared`"), "{reason}");
     }
 }

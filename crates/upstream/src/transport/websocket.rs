@@ -23,8 +23,9 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
+use super::credentials::{CredentialHeaders, Credentials, is_worth_another};
 use super::dial::{DIAL_TIMEOUT, Socket, dial};
-use super::http::{MOST_REDIRECTS, explain, redirect, refused, user_headers};
+use super::http::{MOST_REDIRECTS, explain, redirect, refused};
 use super::opening;
 use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
 use crate::link::{Link, LinkError};
@@ -51,37 +52,45 @@ pub(crate) struct WebSocket {
 pub(crate) async fn connect(
     server: &Server,
     settings: &Remote,
+    credentials: &dyn Credentials,
     limit: usize,
     offer: Offer,
 ) -> Result<(WebSocket, Peer), NegotiateError> {
     let first = opening(server.era);
-    match open(server, settings, limit).await?.negotiate(first, offer).await {
+    match open(server, settings, credentials, limit).await?.negotiate(first, offer).await {
         Err((NegotiateError::EndedOnProbe(reason), _)) => {
             debug!(server = %format_args!("mcp:{}", server.name), %reason, "the server ended on the probe; asking it again without");
-            let again = open(server, settings, limit).await?.negotiate(Opening::Initialize, offer).await;
+            let again = open(server, settings, credentials, limit).await?;
+            let again = again.negotiate(Opening::Initialize, offer).await;
             again.map_err(|(error, _)| error)
         }
         other => other.map_err(|(error, _)| error),
     }
 }
 
-async fn open(server: &Server, settings: &Remote, limit: usize) -> Result<WebSocket, NegotiateError> {
+async fn open(
+    server: &Server,
+    settings: &Remote,
+    credentials: &dyn Credentials,
+    limit: usize,
+) -> Result<WebSocket, NegotiateError> {
     let lost = |reason: String| NegotiateError::Link(LinkError::Closed(reason.into()));
     let mut url = settings.url.clone();
-    let mut redirects = 0;
+    let (mut redirects, mut sent_again) = (0, false);
     let frames = loop {
-        let (status, headers) = match shake(&url, settings, limit).await.map_err(lost)? {
+        let presented = credentials.present().wait().await.map_err(LinkError::from)?;
+        let (status, headers) = match shake(&url, settings, &presented, limit).await.map_err(lost)? {
             Ok(frames) => break frames,
             Err(refusal) => refusal,
         };
-        match redirect(&url, status, &headers) {
-            Some(to) if settings.follow_redirects && redirects < MOST_REDIRECTS => {
-                (url, redirects) = (to, redirects + 1);
-            }
-            _ => {
-                let reason = explain(&url, status, &headers, settings.follow_redirects);
-                return Err(refused(status, reason).into());
-            }
+        let to = redirect(&url, status, &headers);
+        if let Some(to) = to.filter(|_| settings.follow_redirects && redirects < MOST_REDIRECTS) {
+            (url, redirects) = (to, redirects + 1);
+        } else if is_worth_another(credentials, (status, &headers), &presented, sent_again).await {
+            sent_again = true;
+        } else {
+            let reason = explain(&url, status, &headers, settings.follow_redirects);
+            return Err(refused(status, reason).into());
         }
     };
     // The engine's two ends speak lines; each frame becomes one, and the other way round.
@@ -101,6 +110,7 @@ async fn open(server: &Server, settings: &Remote, limit: usize) -> Result<WebSoc
 async fn shake(
     url: &Url,
     settings: &Remote,
+    presented: &CredentialHeaders,
     limit: usize,
 ) -> Result<Result<WebSocketStream<Socket>, (StatusCode, HeaderMap)>, String> {
     let socket = dial(url, settings.proxy.as_ref()).await.map_err(|error| error.to_string())?;
@@ -108,7 +118,7 @@ async fn shake(
         .expose()
         .into_client_request()
         .map_err(|_| format!("{url} is no address of a WebSocket: check the `url`"))?;
-    request.headers_mut().extend(user_headers(settings));
+    request.headers_mut().extend(presented.iter());
     let config = WebSocketConfig::default().max_message_size(Some(limit)).max_frame_size(Some(limit));
     let shaking = tokio_tungstenite::client_async_with_config(request, socket, Some(config));
     match tokio::time::timeout(DIAL_TIMEOUT, shaking).await {

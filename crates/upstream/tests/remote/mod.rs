@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use bridgehead_config::{GatewaySettings, Launch, Remote, Server};
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply, reply};
+use bridgehead_upstream::credentials::CredentialSource;
 use bridgehead_upstream::{Exchange, Purpose, Ready, Surroundings, Upstream, UpstreamState};
 use bridgehead_wire::{Method, Raw, Revision, Spliced};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, Semaphore};
 
 pub(crate) const LIMIT: usize = 16 << 20;
@@ -25,23 +28,21 @@ impl Running {
     }
 
     pub(crate) fn at(url: &str, edit: impl FnOnce(&mut Server, &mut Remote)) -> Self {
+        Self::with(None, url, edit)
+    }
+
+    /// The same with credentials that `source` chooses.
+    pub(crate) fn with(
+        source: Option<CredentialSource>,
+        url: &str,
+        edit: impl FnOnce(&mut Server, &mut Remote),
+    ) -> Self {
         let mut remote = Remote::new(url.parse().unwrap());
         let launch = Launch::Unusable { reason: String::new() };
         let mut server = Server::new("far".parse().unwrap(), launch, &GatewaySettings::default());
         edit(&mut server, &mut remote);
         server.launch = Launch::Remote(remote);
-        let surroundings = Surroundings {
-            environment: Arc::default(),
-            limit: LIMIT,
-            changed: Arc::new(Notify::new()),
-            notices: None,
-            warm_up: Arc::new(Semaphore::new(8)),
-            signals: bridgehead_events::Signals::default(),
-            records: bridgehead_upstream::ServerRecords::default(),
-            shelf: None,
-            policy: bridgehead_upstream::RestartPolicy::REGISTRY,
-        };
-        Self { upstream: Upstream::start(server, surroundings) }
+        Self { upstream: Upstream::start(server, surroundings(source)) }
     }
 
     pub(crate) async fn ready(&self) -> Arc<Ready> {
@@ -63,6 +64,22 @@ impl Running {
 
     pub(crate) async fn end(self) {
         tokio::time::timeout(Duration::from_secs(60), self.upstream.stop()).await.unwrap();
+    }
+}
+
+/// What an upstream finds, with credentials that `source` chooses.
+pub(crate) fn surroundings(source: Option<CredentialSource>) -> Surroundings {
+    Surroundings {
+        environment: Arc::default(),
+        limit: LIMIT,
+        credentials: source,
+        changed: Arc::new(Notify::new()),
+        notices: None,
+        warm_up: Arc::new(Semaphore::new(8)),
+        signals: bridgehead_events::Signals::default(),
+        records: bridgehead_upstream::ServerRecords::default(),
+        shelf: None,
+        policy: bridgehead_upstream::RestartPolicy::REGISTRY,
     }
 }
 
@@ -156,4 +173,53 @@ pub(crate) fn legacy(asked: &Asked, call: impl FnOnce(&Asked) -> Vec<Part>) -> V
         "ping" => answer(asked, &json!({})),
         _ => reply("202 Accepted", &[], ""),
     }
+}
+
+/// A door in front of a server that keeps what clients send through it, by connection. It closes with the test.
+pub(crate) async fn overheard(address: String) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let door = listener.local_addr().unwrap().to_string();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let keeps = Arc::clone(&heard);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = tokio::net::TcpStream::connect(&address).await.unwrap();
+            let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+                (client.into_split(), server.into_split());
+            let number = {
+                let mut heard = keeps.lock();
+                heard.push(Vec::new());
+                heard.len() - 1
+            };
+            let keeps = Arc::clone(&keeps);
+            tokio::spawn(async move {
+                let mut bytes = [0; 4096];
+                while let Ok(count @ 1..) = from_client.read(&mut bytes).await {
+                    keeps.lock()[number].extend_from_slice(&bytes[..count]);
+                    if to_server.write_all(&bytes[..count]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+        }
+    });
+    (door, heard)
+}
+
+/// The heads of the requests that stand one behind the other.
+pub(crate) fn heads(mut bytes: &[u8]) -> Vec<String> {
+    let mut heads = Vec::new();
+    while let Some(end) = bytes.windows(4).position(|part| part == b"\r\n\r\n") {
+        let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length: usize = length.map_or(0, |length| length.parse().unwrap());
+        let upgrade = head.contains("upgrade: websocket");
+        heads.push(head);
+        if upgrade {
+            break; // Frames follow.
+        }
+        bytes = bytes.get(end + 4 + length..).unwrap_or_default();
+    }
+    heads
 }

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use bridgehead::audit::{
-    Archive, ReadError, RecordedCall, StoredSegment, read_calls, read_segment, write_line,
+    Archive, ReadError, RecordedCall, Row, StoredSegment, read_calls, read_segment, write_line,
 };
 use clap::{Args, ValueEnum};
 use serde_json::Value;
@@ -169,7 +169,7 @@ pub(super) fn list(list: &List, archive: &Archive, json: bool) -> Result<Exit, S
         let took = exit.and_then(|row| row.duration_ms).map_or_else(|| "-".to_owned(), |ms| ms.to_string());
         vec![
             call.first.time.clone(),
-            one_line(&asked(call), 64),
+            one_line(&asked(&call.first), 64),
             one_line(outcome, 40),
             took,
             one_line(call.first.principal.as_deref().unwrap_or("-"), 30),
@@ -180,11 +180,11 @@ pub(super) fn list(list: &List, archive: &Archive, json: bool) -> Result<Exit, S
 }
 
 /// What was asked for: a tool by its name, all else by its method and what that is about.
-fn asked(call: &RecordedCall) -> String {
-    match &call.first.method {
-        None => call.first.tool.clone(),
+fn asked(first: &Row) -> String {
+    match &first.method {
+        None => first.tool.clone(),
         Some(method) => {
-            format!("{method} {}", call.first.subject.as_deref().unwrap_or_default()).trim_end().to_owned()
+            format!("{method} {}", first.subject.as_deref().unwrap_or_default()).trim_end().to_owned()
         }
     }
 }
@@ -373,6 +373,19 @@ mod tests {
     };
 
     use super::*;
+
+    /// GATE-2: a tool is shown by its name, any other request by its method and what that is about.
+    #[test]
+    fn how_a_request_is_shown() {
+        #[track_caller]
+        fn check(members: &str, expected: &str) {
+            let row = format!(r#"{{"seq":1,"kind":"enter","time":"t","correlationId":"c",{members}}}"#);
+            assert_eq!(asked(&serde_json::from_str(&row).unwrap()), expected);
+        }
+        check(r#""tool":"say""#, "say");
+        check(r#""tool":"","method":"prompts/get","subject":"plan""#, "prompts/get plan");
+        check(r#""tool":"","method":"tools/list""#, "tools/list");
+    }
 
     /// GATE-5: the verbs read any store. Here the calls are in memory and the folder has the journal alone.
     #[test]

@@ -15,13 +15,15 @@ use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
+use super::dialect::{Dialect, Draft};
 use super::events::Feed;
-use super::{Dialect, HttpExchange, Remote};
+use super::{HttpExchange, Remote};
 use crate::link::negotiate::{
     NegotiateError, Offer, Opening, Peer, Verdict, initialize_params, is_modern, judge, negotiate, peer_of,
     supported_revisions,
 };
 use crate::link::{Event, Link, LinkError, Mirror, Purpose, modern_params};
+use crate::transport::credentials::Credentials;
 
 /// How long a server may think about one question of the handshake.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -52,10 +54,11 @@ enum Shaken {
 pub(crate) async fn connect(
     server: &Server,
     settings: &Settings,
+    credentials: Arc<dyn Credentials>,
     limit: usize,
     offer: Offer,
 ) -> Result<(Link, HttpConnection, Peer), NegotiateError> {
-    let remote = Arc::new(Remote::new(server.name.as_ref(), settings, limit));
+    let remote = Arc::new(Remote::new(server.name.as_ref(), settings, credentials, limit));
     remote.board.answer_roots(server.roots.as_ref());
     remote.deliver_replies();
     if settings.transport == Transport::Sse {
@@ -267,10 +270,8 @@ impl HttpConnection {
         } else {
             remote.board.retire(reason);
         }
-        let dialect = remote.dialect.load_full();
-        if dialect.session().is_some() && !remote.over.is_cancelled() {
-            let request = dialect.request("DELETE", &dialect.headers);
-            let _ = tokio::time::timeout(END_TIMEOUT, remote.exchange(&request)).await;
+        if remote.dialect.load().has_session() && !remote.over.is_cancelled() {
+            let _ = tokio::time::timeout(END_TIMEOUT, remote.exchange(&Draft::End)).await;
         }
         remote.over.cancel();
     }

@@ -13,11 +13,12 @@ use http::StatusCode;
 use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
+use super::Remote;
 use super::body::{Media, media_name};
+use super::dialect::Draft;
 use super::exchange::{RESUME_AFTER, RESUME_AT_MOST};
 use super::refusal::refused;
 use super::wire::Wire;
-use super::{Failure, Remote};
 use crate::link::LinkError;
 
 /// An open stream.
@@ -51,8 +52,8 @@ impl Feed {
         last_id: Option<&str>,
         sent: impl FnMut(),
     ) -> Result<Self, NoFeed> {
-        match remote.exchange_telling(&remote.stream_request(last_id), sent).await {
-            Err(Failure::Unsent(reason) | Failure::Lost(reason)) => Err(NoFeed { status: None, reason }),
+        match remote.exchange_telling(&Draft::stream(last_id), sent).await {
+            Err(failure) => Err(NoFeed { status: None, reason: failure.reason() }),
             Ok((head, wire)) => {
                 let status = head.status;
                 if !status.is_success() {
@@ -126,7 +127,7 @@ impl Remote {
                     delay = feed.events.retry().unwrap_or(RESUME_AFTER).min(RESUME_AT_MOST);
                 }
                 Err(NoFeed { status: Some(StatusCode::NOT_FOUND), .. })
-                    if self.dialect.load().session().is_some() =>
+                    if self.dialect.load().has_session() =>
                 {
                     return self.retire(&format!("{} has forgotten our session", self.url));
                 }

@@ -22,9 +22,10 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::body::{Media, Mirrored, media_name};
+use super::dialect::{Draft, Speech};
 use super::refusal::{never_ran, pause, refused};
-use super::wire::{Head as Answered, Request, Wire};
-use super::{Dialect, Failure, Remote, SESSION, Speech};
+use super::wire::{Head as Answered, Wire};
+use super::{Failure, Remote, SESSION};
 use crate::catalog::Lists;
 use crate::link::switchboard::{Slot, reached, withdrawn_id};
 use crate::link::{Event, LinkError, Mirror, Purpose, call_is_over, cancelled_params};
@@ -71,8 +72,9 @@ pub(crate) struct HttpExchange {
 
 /// What is posted, kept to post it again.
 struct Outgoing {
-    dialect: Arc<Dialect>,
-    request: Request,
+    speech: Speech,
+    in_session: bool,
+    draft: Arc<Draft>,
 }
 
 enum ExchangeState {
@@ -153,12 +155,14 @@ impl HttpExchange {
     }
 
     pub(crate) fn send(&mut self, method: &Method, params: &Spliced, mirror: Mirror<'_>) {
-        let dialect = self.remote.dialect.load_full();
+        let dialect = self.remote.dialect.load();
+        let (speech, in_session) = (dialect.speech, dialect.has_session());
+        drop(dialect);
         let mut body = BytesMut::new();
         request(&mut body, self.id, method.as_str(), params);
-        let mirrored = (dialect.speech == Speech::Modern).then(|| Mirrored::new(method, mirror));
-        let request = dialect.post(mirrored.as_ref(), body.freeze());
-        self.outgoing = Some(Outgoing { dialect, request });
+        let mirrored = (speech == Speech::Modern).then(|| Mirrored::new(method, mirror));
+        let draft = Arc::new(Draft::Message { mirrored, body: body.freeze() });
+        self.outgoing = Some(Outgoing { speech, in_session, draft });
         if let Some(slot) = self.slot.as_ref().filter(|_| !self.abilities.is_none()) {
             slot.can_answer(self.abilities);
         }
@@ -170,7 +174,7 @@ impl HttpExchange {
     /// Posts the request, after a pause if there is one.
     fn post(&mut self, pause: Option<Duration>) {
         let Some(outgoing) = &self.outgoing else { return };
-        let request = outgoing.request.clone();
+        let draft = Arc::clone(&outgoing.draft);
         let remote = Arc::clone(&self.remote);
         self.sent = true;
         self.put_off = remote.rests_until();
@@ -178,7 +182,7 @@ impl HttpExchange {
             if let Some(pause) = pause {
                 tokio::time::sleep(pause).await;
             }
-            remote.exchange(&request).await
+            remote.exchange(&draft).await
         }));
     }
 
@@ -187,8 +191,7 @@ impl HttpExchange {
         let remote = Arc::clone(&self.remote);
         self.state = ExchangeState::Head(Box::pin(async move {
             tokio::time::sleep(after.min(RESUME_AT_MOST)).await;
-            let request = remote.stream_request(Some(&last_id));
-            remote.exchange(&request).await
+            remote.exchange(&Draft::stream(Some(&last_id))).await
         }));
     }
 
@@ -265,6 +268,10 @@ impl HttpExchange {
                 reason
             }
             Failure::Lost(reason) => reason,
+            Failure::Withheld(none) => {
+                self.sent = self.resumptions > 0;
+                return Event::Lost(none.into());
+            }
         };
         Event::Lost(LinkError::Closed(reason.into()))
     }
@@ -304,7 +311,7 @@ impl HttpExchange {
     }
 
     fn speech(&self) -> Speech {
-        self.outgoing.as_ref().map_or(Speech::Modern, |outgoing| outgoing.dialect.speech)
+        self.outgoing.as_ref().map_or(Speech::Modern, |outgoing| outgoing.speech)
     }
 
     fn turned_away(&mut self, status: StatusCode, headers: &HeaderMap, wire: Wire) -> Option<Event> {
@@ -313,8 +320,8 @@ impl HttpExchange {
             let reason = format!("the stream of the answer broke and was not given again: {reason}");
             return Some(Event::Lost(LinkError::Closed(reason.into())));
         }
-        let session = self.outgoing.as_ref().and_then(|outgoing| outgoing.dialect.session());
-        if status == StatusCode::NOT_FOUND && session.is_some() {
+        let in_session = self.outgoing.as_ref().is_some_and(|outgoing| outgoing.in_session);
+        if status == StatusCode::NOT_FOUND && in_session {
             self.sent = false;
             let reason = format!("{} has forgotten our session", self.remote.url);
             self.remote.retire(&reason);

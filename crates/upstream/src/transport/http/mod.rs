@@ -3,11 +3,13 @@
 //! There is no reader task for answers: a request is a POST that its sender drives in its own task, on a
 //! connection of its own thread ([`wire`], [`pool`]). What a legacy server says of its own accord comes by an event stream
 //! ([`events`]). What it is owed (answers to its own requests, cancellations) waits in one bounded outbox, which one task
-//! per server delivers ([`replies`]). A redirect is followed only where that is configured and only to another path of the same server, so
-//! credentials go nowhere but to the configured address.
+//! per server delivers ([`replies`]). Every request passes [`Remote::exchange`], which asks the server's credentials what to
+//! put on it ([`dialect`]) and tells them if that is refused. A redirect is followed only where that is configured and only
+//! to another path of the same server, so credentials go nowhere but to the configured address.
 
 mod body;
 mod connect;
+mod dialect;
 mod events;
 mod exchange;
 mod pool;
@@ -16,24 +18,27 @@ mod replies;
 mod wire;
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bridgehead_config::{Proxy, Remote as Settings, Url};
-use bridgehead_wire::{Method, Revision, Spliced, notification};
+use bridgehead_wire::{Method, Spliced, notification};
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use self::body::Mirrored;
+use self::dialect::{Dialect, Draft, Speech, is_carried, target};
 use self::pool::Pool;
 use self::replies::Replies;
 use self::wire::{Head, Request, Wire};
 use crate::link::LinkError;
 use crate::link::switchboard::Switchboard;
+use crate::transport::credentials::{CredentialHeaders, Credentials, NoCredentials, is_worth_another};
 use crate::transport::dial::{DialError, dial};
 use crate::transport::proxy;
 
@@ -61,6 +66,7 @@ pub(crate) struct Remote {
     follows: bool,
     limit: usize,
     pool: Pool,
+    credentials: Arc<dyn Credentials>,
     dialect: ArcSwap<Dialect>,
     open_exchanges: AtomicUsize,
     /// Until when the server wants to be left alone, in milliseconds since `born`; 0 for never.
@@ -72,30 +78,6 @@ pub(crate) struct Remote {
     replies: Replies,
 }
 
-/// How the server is spoken to.
-#[derive(Clone)]
-struct Dialect {
-    speech: Speech,
-    /// Where messages go, as it stands in a request.
-    target: String,
-    /// Whether that is a whole address, because a proxy carries the requests.
-    whole: bool,
-    /// What every request carries.
-    headers: HeaderMap,
-    /// How the head of every POST begins, once it is spoken.
-    post: Bytes,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speech {
-    /// Stateless: the answer is the response, and its end is all a cancellation takes.
-    Modern,
-    /// A handshake, perhaps a session; the answer is the response.
-    Streamable,
-    /// A handshake; answers come by the one event stream.
-    Sse,
-}
-
 /// Why a request has no response.
 #[derive(Debug)]
 enum Failure {
@@ -103,144 +85,21 @@ enum Failure {
     Unsent(String),
     /// It left, or part of it did.
     Lost(String),
+    /// There are no credentials for it.
+    Withheld(NoCredentials),
 }
 
-impl std::fmt::Debug for Dialect {
-    /// Shows no header: they may be credentials.
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Dialect").field("speech", &self.speech).finish_non_exhaustive()
-    }
-}
-
-impl Dialect {
-    fn new(settings: &Settings) -> Self {
-        let mut headers = HeaderMap::with_capacity(16);
-        let host = settings.url.authority();
-        headers.insert(header::HOST, HeaderValue::from_str(&host).unwrap_or(HeaderValue::from_static("")));
-        headers.insert(header::CONTENT_TYPE, JSON);
-        headers.insert(header::ACCEPT, BOTH);
-        headers.extend(user_headers(settings));
-        // What frames a message is ours to say.
-        headers.remove(header::CONTENT_LENGTH);
-        headers.remove(header::TRANSFER_ENCODING);
-        let whole = is_carried(&settings.url, settings.proxy.as_ref());
-        if let Some(value) = settings.proxy.as_ref().filter(|_| whole).and_then(proxy::authorization) {
-            headers.insert(header::PROXY_AUTHORIZATION, value);
+impl Failure {
+    fn reason(self) -> String {
+        match self {
+            Self::Unsent(reason) | Self::Lost(reason) => reason,
+            Self::Withheld(none) => none.to_string(),
         }
-        let target = target(&settings.url, whole);
-        Self { speech: Speech::Modern, target, whole, headers, post: Bytes::new() }.modern()
     }
-
-    fn modern(mut self) -> Self {
-        self.speech = Speech::Modern;
-        self.headers.insert(VERSION, HeaderValue::from_static(Revision::MODERN.as_str()));
-        self.headers.remove(SESSION);
-        // These repeat what each request is about.
-        self.headers.remove(&body::METHOD);
-        self.headers.remove(&body::NAME);
-        self.prepared()
-    }
-
-    /// For a handshake: no version is agreed yet.
-    fn shaking(mut self) -> Self {
-        self.speech = Speech::Streamable;
-        self.headers.remove(VERSION);
-        self.headers.remove(SESSION);
-        self.prepared()
-    }
-
-    fn agreed(mut self, revision: Revision, session: Option<HeaderValue>) -> Self {
-        self.headers.insert(VERSION, HeaderValue::from_static(revision.as_str()));
-        if let Some(session) = session {
-            self.headers.insert(SESSION, session);
-        }
-        self.prepared()
-    }
-
-    fn at(mut self, url: &Url) -> Self {
-        self.speech = Speech::Sse;
-        self.target = target(url, self.whole);
-        self.prepared()
-    }
-
-    fn session(&self) -> Option<&HeaderValue> {
-        self.headers.get(SESSION)
-    }
-
-    fn prepared(mut self) -> Self {
-        let mut head = BytesMut::new();
-        self.begin(&mut head, "POST", &self.headers);
-        self.post = head.freeze();
-        self
-    }
-
-    /// Writes the head of a request, but for the empty line that ends it.
-    fn begin(&self, out: &mut BytesMut, method: &str, headers: &HeaderMap) {
-        let target = if self.target.is_empty() { "/" } else { &self.target };
-        for part in [method, " ", target, " HTTP/1.1\r\n"] {
-            out.extend_from_slice(part.as_bytes());
-        }
-        headers.iter().for_each(|(name, value)| put_header(out, name, value));
-    }
-
-    /// A request without a body.
-    fn request(&self, method: &str, headers: &HeaderMap) -> Request {
-        let mut head = BytesMut::new();
-        self.begin(&mut head, method, headers);
-        head.extend_from_slice(b"\r\n");
-        Request::new(head, Bytes::new())
-    }
-
-    /// A message, with what of it stands in headers too.
-    fn post(&self, mirrored: Option<&Mirrored>, body: Bytes) -> Request {
-        let mut head = BytesMut::with_capacity(self.post.len() + 256 + body.len().min(wire::COPIED));
-        head.extend_from_slice(&self.post);
-        for (name, value) in mirrored.into_iter().flat_map(Mirrored::headers) {
-            // The request decides, whatever was configured.
-            if self.headers.contains_key(name) {
-                let mut headers = self.headers.clone();
-                headers.extend(
-                    mirrored.into_iter().flat_map(Mirrored::headers).map(|(n, v)| (n.clone(), v.clone())),
-                );
-                head.clear();
-                self.begin(&mut head, "POST", &headers);
-                break;
-            }
-            put_header(&mut head, name, value);
-        }
-        put_header(&mut head, &header::CONTENT_LENGTH, &HeaderValue::from(body.len()));
-        head.extend_from_slice(b"\r\n");
-        Request::new(head, body)
-    }
-}
-
-/// Whether requests are given to the proxy itself.
-fn is_carried(url: &Url, proxy: Option<&Proxy>) -> bool {
-    proxy.is_some() && proxy::carries(url)
-}
-
-/// An address as a request names it.
-fn target(url: &Url, whole: bool) -> String {
-    if whole { url.expose() } else { url.target().to_owned() }
-}
-
-fn put_header(out: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
-    for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-        out.extend_from_slice(part);
-    }
-}
-
-/// The configured headers, marked so that nothing shows them.
-pub(crate) fn user_headers(settings: &Settings) -> impl Iterator<Item = (HeaderName, HeaderValue)> + '_ {
-    settings.headers.iter().filter_map(|(name, value)| {
-        let mut value = HeaderValue::from_str(value.expose()).ok()?;
-        value.set_sensitive(true);
-        Some((HeaderName::try_from(name.as_str()).ok()?, value))
-    })
 }
 
 impl Remote {
-    fn new(server: &str, settings: &Settings, limit: usize) -> Self {
+    fn new(server: &str, settings: &Settings, credentials: Arc<dyn Credentials>, limit: usize) -> Self {
         Self {
             board: Switchboard::new(server),
             url: settings.url.clone(),
@@ -248,6 +107,7 @@ impl Remote {
             follows: settings.follow_redirects,
             limit,
             pool: Pool::default(),
+            credentials,
             dialect: ArcSwap::from_pointee(Dialect::new(settings)),
             open_exchanges: AtomicUsize::new(0),
             hold_until: AtomicU64::new(0),
@@ -279,47 +139,70 @@ impl Remote {
 
     /// Sends a message that has no answer.
     async fn tell(&self, what: &str, body: Bytes) {
-        let dialect = self.dialect.load_full();
-        let mirrored = (dialect.speech == Speech::Modern).then(|| Mirrored::told(what));
-        let request = dialect.post(mirrored.as_ref(), body);
-        match tokio::time::timeout(ACCEPT_TIMEOUT, self.exchange(&request)).await {
+        let mirrored = self.is_modern().then(|| Mirrored::told(what));
+        let draft = Draft::Message { mirrored, body };
+        match tokio::time::timeout(ACCEPT_TIMEOUT, self.exchange(&draft)).await {
             Ok(Ok((head, wire))) => {
                 if !head.status.is_success() {
                     debug!(server = %self.board.server, what, status = %head.status, "the server refused a message");
                 }
                 self.pool.put(wire);
             }
-            Ok(Err(Failure::Unsent(reason) | Failure::Lost(reason))) => {
+            Ok(Err(failure)) => {
+                let reason = failure.reason();
                 debug!(server = %self.board.server, what, reason, "a message did not reach the server");
             }
             Err(_) => debug!(server = %self.board.server, what, "the server did not take a message in time"),
         }
     }
 
-    /// One request and the head of its answer, wherever the server has moved it to.
-    async fn exchange(&self, request: &Request) -> Result<(Head, Wire), Failure> {
-        self.exchange_telling(request, || {}).await
+    /// One request and the head of its answer, wherever the server has moved it to and with whatever credentials it takes.
+    async fn exchange(&self, draft: &Draft) -> Result<(Head, Wire), Failure> {
+        self.exchange_telling(draft, || {}).await
     }
 
     /// The same, and `sent` is called when the request has left, perhaps more than once.
-    async fn exchange_telling(
-        &self,
-        request: &Request,
-        mut sent: impl FnMut(),
-    ) -> Result<(Head, Wire), Failure> {
-        let (mut head, mut wire) = self.exchange_once(request, &mut sent).await?;
-        if self.follows && head.status.is_redirection() {
-            let mut url = self.url.clone();
-            for _ in 0..MOST_REDIRECTS {
-                let Some(to) = redirect(&url, head.status, &head.headers) else { break };
-                debug!(server = %self.board.server, status = %head.status, "the server redirects to another path");
-                self.pool.put(wire);
-                let target = target(&to, is_carried(&to, self.proxy.as_ref()));
-                (head, wire) = self.exchange_once(&request.to(&target), &mut sent).await?;
-                url = to;
+    async fn exchange_telling(&self, draft: &Draft, mut sent: impl FnMut()) -> Result<(Head, Wire), Failure> {
+        let mut moved: Option<Url> = None;
+        let (mut redirects, mut sent_again) = (0, false);
+        loop {
+            self.held().await;
+            let presented = self.credentials.present().wait().await.map_err(Failure::Withheld)?;
+            let mut request = self.write(draft, &presented);
+            if let Some(to) = &moved {
+                request = request.to(&target(to, is_carried(to, self.proxy.as_ref())));
             }
+            let (head, wire) = self.exchange_once(&request, &mut sent).await?;
+            if head.status.is_success() {
+                return Ok((head, wire));
+            }
+            let from = moved.as_ref().unwrap_or(&self.url);
+            let to = redirect(from, head.status, &head.headers);
+            let answer = (head.status, &head.headers);
+            if let Some(to) = to.filter(|_| self.follows && redirects < MOST_REDIRECTS) {
+                debug!(server = %self.board.server, status = %head.status, "the server redirects to another path");
+                (moved, redirects) = (Some(to), redirects + 1);
+            } else if is_worth_another(&*self.credentials, answer, &presented, sent_again).await {
+                debug!(server = %self.board.server, status = %head.status, "the request is sent again with other credentials");
+                sent_again = true;
+            } else {
+                return Ok((head, wire));
+            }
+            self.pool.put(wire);
         }
-        Ok((head, wire))
+    }
+
+    /// A request with these credentials, from the prepared head if it has them.
+    fn write(&self, draft: &Draft, presented: &CredentialHeaders) -> Request {
+        let dialect = self.dialect.load();
+        if dialect.presents(presented) {
+            return dialect.write(draft);
+        }
+        let prepared = Arc::new(dialect.presenting(presented));
+        let request = prepared.write(draft);
+        // A handshake that has changed it meanwhile must not be undone; then the next request prepares it.
+        self.dialect.compare_and_swap(&dialect, prepared);
+        request
     }
 
     /// One request and the head of its answer, on a connection that waits or on a new one.
@@ -328,7 +211,6 @@ impl Remote {
         request: &Request,
         sent: &mut impl FnMut(),
     ) -> Result<(Head, Wire), Failure> {
-        self.held().await;
         // Each may have been closed by the server since it was looked at.
         while let Some(mut wire) = self.pool.take() {
             match wire.send(request, &mut *sent).await {
@@ -401,16 +283,37 @@ impl Remote {
         self.board.retire(LinkError::Closed(reason.into()));
         self.over.cancel();
     }
+}
 
-    /// The request for an event stream, from where the last one broke off.
-    fn stream_request(&self, last_id: Option<&str>) -> Request {
-        let dialect = self.dialect.load();
-        let mut headers = dialect.headers.clone();
-        headers.insert(header::ACCEPT, EVENTS);
-        headers.remove(header::CONTENT_TYPE);
-        if let Some(id) = last_id.and_then(|id| HeaderValue::from_str(id).ok()) {
-            headers.insert(LAST_EVENT_ID, id);
+#[cfg(test)]
+mod tests {
+    use bridgehead_config::Secret;
+
+    use super::*;
+    use crate::transport::credentials::ConfiguredHeaders;
+
+    fn presented(token: &str) -> CredentialHeaders {
+        CredentialHeaders::new([("Authorization", &Secret::new(token))])
+    }
+
+    /// GATE-7: the head of requests is prepared for the credentials that are presented, once as long as they are the same.
+    #[test]
+    fn heads_are_prepared_once_for_the_same_credentials() {
+        let mut settings = Settings::new("http://h/mcp".parse().unwrap());
+        settings.headers.insert("Authorization".to_owned(), Secret::new("hunter2"));
+        let remote = Remote::new("s", &settings, Arc::new(ConfiguredHeaders::of(&settings)), 1 << 20);
+        let draft = Draft::Message { mirrored: None, body: Bytes::from_static(b"{}") };
+        let sizes = [3, 9].map(|length| remote.write(&draft, &presented(&"x".repeat(length))).len());
+        assert_eq!(sizes[1] - sizes[0], 6, "the value is on the request");
+
+        let (one, other) = (presented("one"), presented("other"));
+        let mut dialects = Vec::new();
+        for credentials in [&one, &one, &one.clone(), &other, &other, &presented("other")] {
+            remote.write(&draft, credentials);
+            dialects.push(remote.dialect.load_full());
         }
-        dialect.request("GET", &headers)
+        let kept: Vec<bool> = dialects.windows(2).map(|two| Arc::ptr_eq(&two[0], &two[1])).collect();
+        assert_eq!(kept, [true, true, false, true, false]);
+        assert!(!format!("{remote:?}").contains("hunter2"));
     }
 }

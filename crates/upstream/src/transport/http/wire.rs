@@ -38,7 +38,6 @@ const LEAST_ROOM: usize = 2 * 1024;
 pub(super) const COPIED: usize = 4 * 1024;
 
 /// A request as it is written.
-#[derive(Clone)]
 pub(crate) struct Request {
     head: Bytes,
     body: Bytes,
@@ -46,13 +45,18 @@ pub(crate) struct Request {
 
 impl Request {
     /// Of a head that is whole.
-    pub(super) fn new(mut head: BytesMut, body: Bytes) -> Self {
+    pub(super) fn new(mut head: BytesMut, body: &Bytes) -> Self {
         if body.len() > COPIED {
-            return Self { head: head.freeze(), body };
+            return Self { head: head.freeze(), body: body.clone() };
         }
         // One piece is written faster than two.
-        head.extend_from_slice(&body);
+        head.extend_from_slice(body);
         Self { head: head.freeze(), body: Bytes::new() }
+    }
+
+    /// How long it is.
+    pub(super) fn len(&self) -> usize {
+        self.head.len() + self.body.len()
     }
 
     /// The same for another target.
@@ -70,8 +74,7 @@ impl Request {
 impl fmt::Debug for Request {
     /// Shows no header: they may be credentials.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let size = self.head.len() + self.body.len();
-        formatter.debug_struct("Request").field("size", &size).finish_non_exhaustive()
+        formatter.debug_struct("Request").field("size", &self.len()).finish_non_exhaustive()
     }
 }
 
@@ -520,7 +523,7 @@ mod tests {
 
     fn request(body: usize) -> Request {
         let head = BytesMut::from(&b"POST / HTTP/1.1\r\n\r\n"[..]);
-        Request::new(head, Bytes::from(vec![b'x'; body]))
+        Request::new(head, &Bytes::from(vec![b'x'; body]))
     }
 
     async fn piece(wire: &mut Wire) -> Option<io::Result<Bytes>> {

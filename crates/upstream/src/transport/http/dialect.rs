@@ -1,0 +1,221 @@
+//! How a server is spoken to, and its requests as bytes.
+//!
+//! The head of a POST is prepared once and copied into each. What the server's credentials present is part of it: it is
+//! prepared anew when they present something else, which takes no more than a look at whether they are the same.
+
+use std::fmt;
+
+use bridgehead_config::{Proxy, Remote as Settings, Url};
+use bridgehead_wire::Revision;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::body::{self, Mirrored};
+use super::wire::{self, Request};
+use super::{BOTH, EVENTS, JSON, LAST_EVENT_ID, SESSION, VERSION};
+use crate::transport::credentials::CredentialHeaders;
+use crate::transport::proxy;
+
+/// How the server is spoken to.
+#[derive(Clone)]
+pub(super) struct Dialect {
+    pub(super) speech: Speech,
+    /// Where messages go, as it stands in a request.
+    target: String,
+    /// Whether that is a whole address, because a proxy carries the requests.
+    whole: bool,
+    host: HeaderValue,
+    /// For the proxy that carries them.
+    proxy_authorization: Option<HeaderValue>,
+    /// What was agreed on, once it was.
+    revision: Option<Revision>,
+    session: Option<HeaderValue>,
+    presented: CredentialHeaders,
+    /// What every request carries, by all of the above.
+    headers: HeaderMap,
+    /// How the head of every POST begins.
+    post: Bytes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speech {
+    /// Stateless: the answer is the response, and its end is all a cancellation takes.
+    Modern,
+    /// A handshake, perhaps a session; the answer is the response.
+    Streamable,
+    /// A handshake; answers come by the one event stream.
+    Sse,
+}
+
+/// A request before it is written: what it is, whatever credentials and redirects make of it.
+pub(super) enum Draft {
+    /// A message, with what of it stands in headers too.
+    Message { mirrored: Option<Mirrored>, body: Bytes },
+    /// For an event stream, from where the last one broke off.
+    Stream { last_id: Option<HeaderValue> },
+    /// That the session ends.
+    End,
+}
+
+impl fmt::Debug for Dialect {
+    /// Shows no header: they may be credentials.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Dialect").field("speech", &self.speech).finish_non_exhaustive()
+    }
+}
+
+impl Draft {
+    pub(super) fn stream(last_id: Option<&str>) -> Self {
+        Self::Stream { last_id: last_id.and_then(|id| HeaderValue::from_str(id).ok()) }
+    }
+}
+
+impl Dialect {
+    /// A modern one, with no credentials.
+    pub(super) fn new(settings: &Settings) -> Self {
+        let whole = is_carried(&settings.url, settings.proxy.as_ref());
+        let host = HeaderValue::from_str(&settings.url.authority());
+        let dialect = Self {
+            speech: Speech::Modern,
+            target: target(&settings.url, whole),
+            whole,
+            host: host.unwrap_or(HeaderValue::from_static("")),
+            proxy_authorization: settings.proxy.as_ref().filter(|_| whole).and_then(proxy::authorization),
+            revision: Some(Revision::MODERN),
+            session: None,
+            presented: CredentialHeaders::default(),
+            headers: HeaderMap::new(),
+            post: Bytes::new(),
+        };
+        dialect.prepared()
+    }
+
+    /// For a handshake: no version is agreed yet.
+    pub(super) fn shaking(mut self) -> Self {
+        (self.speech, self.revision, self.session) = (Speech::Streamable, None, None);
+        self.prepared()
+    }
+
+    pub(super) fn agreed(mut self, revision: Revision, session: Option<HeaderValue>) -> Self {
+        (self.revision, self.session) = (Some(revision), session);
+        self.prepared()
+    }
+
+    pub(super) fn at(mut self, url: &Url) -> Self {
+        self.speech = Speech::Sse;
+        self.target = target(url, self.whole);
+        self.prepared()
+    }
+
+    /// The same with other credentials.
+    pub(super) fn presenting(&self, presented: &CredentialHeaders) -> Self {
+        Self { presented: presented.clone(), ..self.clone() }.prepared()
+    }
+
+    pub(super) fn presents(&self, presented: &CredentialHeaders) -> bool {
+        self.presented.is_same(presented)
+    }
+
+    pub(super) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    fn prepared(mut self) -> Self {
+        let mut headers = HeaderMap::with_capacity(16);
+        headers.insert(header::HOST, self.host.clone());
+        headers.insert(header::CONTENT_TYPE, JSON);
+        headers.insert(header::ACCEPT, BOTH);
+        headers.extend(self.presented.iter());
+        // What frames a message is ours to say.
+        headers.remove(header::CONTENT_LENGTH);
+        headers.remove(header::TRANSFER_ENCODING);
+        if let Some(value) = &self.proxy_authorization {
+            headers.insert(header::PROXY_AUTHORIZATION, value.clone());
+        }
+        let version = self.revision.map(|revision| HeaderValue::from_static(revision.as_str()));
+        for (name, value) in [(VERSION, version), (SESSION, self.session.clone())] {
+            match value {
+                Some(value) => headers.insert(name, value),
+                None => headers.remove(name),
+            };
+        }
+        // These repeat what each request is about.
+        headers.remove(&body::METHOD);
+        headers.remove(&body::NAME);
+        let mut head = BytesMut::new();
+        self.begin(&mut head, "POST", &headers);
+        (self.headers, self.post) = (headers, head.freeze());
+        self
+    }
+
+    /// Writes the head of a request, but for the empty line that ends it.
+    fn begin(&self, out: &mut BytesMut, method: &str, headers: &HeaderMap) {
+        let target = if self.target.is_empty() { "/" } else { &self.target };
+        for part in [method, " ", target, " HTTP/1.1\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        headers.iter().for_each(|(name, value)| put_header(out, name, value));
+    }
+
+    /// A request as it goes out.
+    pub(super) fn write(&self, draft: &Draft) -> Request {
+        match draft {
+            Draft::Message { mirrored, body } => self.post(mirrored.as_ref(), body),
+            Draft::Stream { last_id } => {
+                let mut headers = self.headers.clone();
+                headers.insert(header::ACCEPT, EVENTS);
+                headers.remove(header::CONTENT_TYPE);
+                if let Some(id) = last_id {
+                    headers.insert(LAST_EVENT_ID, id.clone());
+                }
+                self.bare("GET", &headers)
+            }
+            Draft::End => self.bare("DELETE", &self.headers),
+        }
+    }
+
+    /// A request without a body.
+    fn bare(&self, method: &str, headers: &HeaderMap) -> Request {
+        let mut head = BytesMut::new();
+        self.begin(&mut head, method, headers);
+        head.extend_from_slice(b"\r\n");
+        Request::new(head, &Bytes::new())
+    }
+
+    fn post(&self, mirrored: Option<&Mirrored>, body: &Bytes) -> Request {
+        let mut head = BytesMut::with_capacity(self.post.len() + 256 + body.len().min(wire::COPIED));
+        head.extend_from_slice(&self.post);
+        for (name, value) in mirrored.into_iter().flat_map(Mirrored::headers) {
+            // The request decides, whatever was configured.
+            if self.headers.contains_key(name) {
+                let mut headers = self.headers.clone();
+                headers.extend(
+                    mirrored.into_iter().flat_map(Mirrored::headers).map(|(n, v)| (n.clone(), v.clone())),
+                );
+                head.clear();
+                self.begin(&mut head, "POST", &headers);
+                break;
+            }
+            put_header(&mut head, name, value);
+        }
+        put_header(&mut head, &header::CONTENT_LENGTH, &HeaderValue::from(body.len()));
+        head.extend_from_slice(b"\r\n");
+        Request::new(head, body)
+    }
+}
+
+/// Whether requests are given to the proxy itself.
+pub(super) fn is_carried(url: &Url, proxy: Option<&Proxy>) -> bool {
+    proxy.is_some() && proxy::carries(url)
+}
+
+/// An address as a request names it.
+pub(super) fn target(url: &Url, whole: bool) -> String {
+    if whole { url.expose() } else { url.target().to_owned() }
+}
+
+fn put_header(out: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
+    for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
