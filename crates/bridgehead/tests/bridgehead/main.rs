@@ -11,6 +11,7 @@ mod asking;
 mod bootstrap;
 mod bounds;
 mod common;
+mod decisions;
 mod doctor;
 mod door;
 mod example;
