@@ -1,10 +1,12 @@
 //! That logs, bus, counters and record all say the same, whatever happened.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bridgehead_call::Outcome;
 use bridgehead_config::Queue;
 use bridgehead_events::{Counter, Delivery, Event, Filter, Measure, Subscription, Topic};
+use bridgehead_gateway::NativeTool;
 use bridgehead_testkit::{Behaviour, Crash, Mock, Tool};
 use serde_json::{Value, json};
 
@@ -133,6 +135,30 @@ async fn what_the_record_refuses_is_counted() {
     }
     assert_eq!(lines.levels("the end of a call could not be recorded"), ["ERROR"]);
     fixture.end_unpaired().await;
+}
+
+/// GATE-6: a wait for a tool's lock is measured, and a call that does not get it is counted at that stage.
+#[tokio::test]
+async fn what_the_lock_refuses_is_counted() {
+    let hang = NativeTool::new("hang", "", json!({"type": "object"}), |_, _| std::future::pending());
+    let fixture = Arc::new(Fixture::start(&[], |options| {
+        options.settings.request_timeout = Duration::from_millis(50);
+        options.tools.push(hang);
+    }));
+    let running = tokio::spawn({
+        let fixture = Arc::clone(&fixture);
+        async move { fixture.call("hang", json!({})).await }
+    });
+    until(|| fixture.recorder.enters().len() == 1).await;
+    let _refused = fixture.call("hang", json!({})).await;
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    let metrics = fixture.gateway.signals().metrics();
+    let counted = [Counter::Calls, Counter::Failed, Counter::RefusedByLock, Counter::WaitsTimedOut];
+    assert_eq!(counted.map(|counter| metrics.count(counter)), [2, 1, 1, 1]);
+    let waits = metrics.measure(Measure::LockWait);
+    assert!(waits.count() == 1 && waits.sum >= Duration::from_millis(50), "{waits:?}");
+    Arc::into_inner(fixture).unwrap().end().await;
 }
 
 /// GATE-6: what happens to a server is counted as often as it is told, logged and remembered.

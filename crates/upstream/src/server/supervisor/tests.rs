@@ -59,6 +59,49 @@ async fn tools_leave_the_lists_in_time() {
     assert_eq!(listed(), None);
 }
 
+/// GATE-6: what is told of each change of state, and that what stays as it is is told of no more than once.
+#[tokio::test(start_paused = true)]
+async fn which_change_of_state_it_is() {
+    #[track_caller]
+    fn check(before: &UpstreamState, now: &UpstreamState, expected: Option<Change<'_>>) {
+        assert_eq!(change(before, now, false), expected, "{before:?} to {now:?}");
+    }
+    let (link, _far) = testing::link();
+    let ready = UpstreamState::Ready(Arc::new(Ready {
+        link,
+        peer: testing::peer(Revision::V2025_11_25, "{}"),
+        tools: Arc::default(),
+        transport: "stdio",
+        pid: None,
+        restarts: 0,
+        since: Instant::now(),
+    }));
+    let starting = UpstreamState::Starting { since: Instant::now(), known: None };
+    let asleep = UpstreamState::Asleep(Arc::default());
+    let down = |listed| {
+        let (since, reason) = (Instant::now(), "it broke".to_owned());
+        let outage = Outage { since, attempts: 1, reason, last: None, listed, lasting: false };
+        UpstreamState::Restarting(Arc::new(outage))
+    };
+    let failure = Failure { stage: FailureStage::Crashed, reason: "it broke".to_owned() };
+    let failed = UpstreamState::Failed(Arc::new(failure));
+    check(&starting, &starting, None);
+    check(&starting, &ready, Some(Change::Ready));
+    check(&ready, &ready, None);
+    check(&ready, &asleep, Some(Change::Asleep));
+    check(&asleep, &starting, Some(Change::Woken));
+    check(&ready, &down(true), Some(Change::Down));
+    check(&starting, &down(false), Some(Change::Down));
+    check(&down(true), &down(true), None);
+    check(&down(true), &down(false), Some(Change::Unlisted));
+    check(&down(false), &down(false), None);
+    check(&down(false), &ready, Some(Change::Ready));
+    check(&down(true), &failed, Some(Change::Failed("it broke")));
+    assert_eq!(change(&starting, &failed, true), Some(Change::Spent("it broke")));
+    check(&failed, &starting, Some(Change::StartedAnew));
+    check(&failed, &UpstreamState::Stopped, Some(Change::Stopped));
+}
+
 /// HOUR-6: which failures may have to do with walls, which will be the same the next time, and whether a program ran.
 #[test]
 fn what_a_failed_start_says() {
