@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bridgehead_audit::{
-    About, AuditSink, Call, Clock, CorrelationId, Enter, Exit, Outcome, SqliteSink, StoreOptions,
-    SystemClock, Ticket,
+    About, AuditSink, Call, Clock, CorrelationId, Enter, Exit, Outcome, StoreOptions, StoreSink, SystemClock,
+    Ticket,
 };
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -23,7 +23,7 @@ enum Order {
 }
 
 /// One event loop that owns the store: takes what has arrived, writes it at once, answers.
-fn writer(sink: &Arc<SqliteSink>) -> mpsc::Sender<Order> {
+fn writer(sink: &Arc<StoreSink>) -> mpsc::Sender<Order> {
     let (orders, mut queue) = mpsc::channel(4_096);
     let sink = Arc::clone(sink);
     std::thread::spawn(move || {
@@ -63,7 +63,7 @@ fn event(clock: &SystemClock) -> Enter {
 
 fn measure(name: &str, tasks: usize, through_writer: bool) {
     let folder = tempfile::tempdir().unwrap();
-    let sink = Arc::new(SqliteSink::open(StoreOptions::new(folder.path())).unwrap());
+    let sink = Arc::new(StoreSink::open(StoreOptions::new(folder.path())).unwrap());
     let orders = through_writer.then(|| writer(&sink));
     let threads: Vec<_> = (0..THREADS.min(tasks))
         .map(|_| {

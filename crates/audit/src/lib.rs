@@ -33,7 +33,7 @@ pub use records::{CheckpointFile, ReadError, Record, RecordKind, read_checkpoint
 pub use row::{INTERRUPTED, Payloads, Row};
 pub use store::{
     Appender, Blank, CHECKPOINT_AFTER, CHECKPOINT_FILE, Frame, Header, MemoryStore, NewRow, OnCheckpoint,
-    OnFailure, OnLag, Snapshot, SqliteFiles, SqliteSink, Store, StoreError, StoreOptions, StoreSink,
-    TakeRecord, segments,
+    OnFailure, OnLag, Snapshot, SqliteFiles, Store, StoreError, StoreOptions, StoreSink, TakeRecord,
+    segments,
 };
 pub use verify::{Expected, Problem, Verified, Verifier};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bridgehead_audit::{
-    About, AuditSink, Call, Clock, CorrelationId, Enter, Era, Exit, Outcome, SqliteSink, StoreOptions,
+    About, AuditSink, Call, Clock, CorrelationId, Enter, Era, Exit, Outcome, StoreOptions, StoreSink,
     SystemClock, segments,
 };
 use bytes::Bytes;
@@ -69,7 +69,7 @@ impl Verification {
 
 /// Records calls as a gateway does.
 fn write(folder: &Path, rows: usize) -> Result<()> {
-    let sink = Arc::new(SqliteSink::open(StoreOptions::new(folder))?);
+    let sink = Arc::new(StoreSink::open(StoreOptions::new(folder))?);
     let runtime = Builder::new_current_thread().build()?;
     runtime.block_on(async {
         let mut calls = JoinSet::new();
@@ -89,7 +89,7 @@ fn write(folder: &Path, rows: usize) -> Result<()> {
     Ok(())
 }
 
-async fn call(sink: &SqliteSink, number: usize) -> Result<()> {
+async fn call(sink: &StoreSink, number: usize) -> Result<()> {
     let clock = SystemClock::default();
     let call = Call {
         tool: "echo".into(),

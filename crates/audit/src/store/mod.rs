@@ -200,9 +200,6 @@ impl StoreError {
     }
 }
 
-/// The sink by the name of its usual store: SQLite files in the folder.
-pub type SqliteSink = StoreSink;
-
 /// Keeps the events of calls in a store.
 pub struct StoreSink {
     shared: Arc<Shared>,

@@ -26,7 +26,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
 }
 
-fn fill(sink: &SqliteSink, full: bool) {
+fn fill(sink: &StoreSink, full: bool) {
     sink.shared.writer.lock().segment.as_mut().unwrap().fill_disk(full);
 }
 
@@ -68,7 +68,7 @@ fn rows_of_one_commit_are_written_whatever_their_number() {
 #[test]
 fn a_full_disk_refuses_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
+    let sink = StoreSink::open(StoreOptions::new(folder.path())).unwrap();
     let first = event();
     let ticket = block_on(sink.enter(&first)).unwrap();
     fill(&sink, true);
@@ -102,7 +102,7 @@ fn a_full_disk_is_counted_where_calls_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
     options.on_failure = OnFailure::Continue;
-    let sink = SqliteSink::open(options).unwrap();
+    let sink = StoreSink::open(options).unwrap();
     fill(&sink, true);
     block_on(sink.enter(&event())).unwrap();
     assert_eq!(sink.unrecorded_calls(), 1);
@@ -116,7 +116,7 @@ fn a_full_disk_is_counted_where_calls_go_on() {
 #[test]
 fn what_was_left_between_two_steps_is_finished() {
     let folder = tempfile::tempdir().unwrap();
-    let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
+    let sink = StoreSink::open(StoreOptions::new(folder.path())).unwrap();
     block_on(sink.enter(&event())).unwrap();
     sink.close();
     let file = segments(folder.path()).remove(0);
@@ -126,7 +126,7 @@ fn what_was_left_between_two_steps_is_finished() {
     std::fs::write(journal_of(folder.path(), &next).with_extension("rows.new"), "").unwrap();
     std::fs::write(journal_of(folder.path(), &name), "").unwrap();
     std::fs::write(lock_path(folder.path(), sink.instance()), "").unwrap();
-    SqliteSink::open(StoreOptions::new(folder.path())).unwrap().close();
+    StoreSink::open(StoreOptions::new(folder.path())).unwrap().close();
     assert_eq!(segments(folder.path()), std::slice::from_ref(&file));
     assert!(recover::is_sealed(&store, &name) && !journal_of(folder.path(), &name).exists());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "it and the checkpoints");
@@ -136,7 +136,7 @@ fn what_was_left_between_two_steps_is_finished() {
 #[test]
 fn a_segment_that_cannot_be_sealed_is_finished_later() {
     let folder = tempfile::tempdir().unwrap();
-    let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
+    let sink = StoreSink::open(StoreOptions::new(folder.path())).unwrap();
     block_on(sink.enter(&event())).unwrap();
     let file = segments(folder.path()).remove(0);
     let other = rusqlite::Connection::open(&file).unwrap();
@@ -147,7 +147,7 @@ fn a_segment_that_cannot_be_sealed_is_finished_later() {
     let name = segment_name(sink.instance(), 1);
     assert!(lock.exists() && !recover::is_sealed(&store, &name));
     drop((sink, other));
-    SqliteSink::open(StoreOptions::new(folder.path())).unwrap().close();
+    StoreSink::open(StoreOptions::new(folder.path())).unwrap().close();
     assert!(!lock.exists() && recover::is_sealed(&store, &name));
 }
 
@@ -155,7 +155,7 @@ fn a_segment_that_cannot_be_sealed_is_finished_later() {
 #[test]
 fn the_line_is_bounded() {
     let folder = tempfile::tempdir().unwrap();
-    let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
+    let sink = StoreSink::open(StoreOptions::new(folder.path())).unwrap();
     fill(&sink, true);
     let enter = event();
     let exit = || Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Cancelled);
@@ -173,7 +173,7 @@ fn a_disk_that_does_not_answer_refuses() {
         let folder = tempfile::tempdir().unwrap();
         let mut options = StoreOptions::new(folder.path());
         options.patience = Duration::from_millis(100);
-        let sink = SqliteSink::open(options).unwrap();
+        let sink = StoreSink::open(options).unwrap();
         {
             let mut line = sink.shared.counter.line.lock();
             line.busy = true;
@@ -200,7 +200,7 @@ fn a_disk_that_does_not_answer_refuses() {
 #[test]
 fn what_was_written_is_counted_once() {
     let folder = tempfile::tempdir().unwrap();
-    let sink = SqliteSink::open(StoreOptions::new(folder.path())).unwrap();
+    let sink = StoreSink::open(StoreOptions::new(folder.path())).unwrap();
     for _ in 0..3 {
         block_on(sink.enter(&event())).unwrap();
     }

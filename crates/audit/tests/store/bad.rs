@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_audit::{AuditSink, Clock, CorrelationId, SqliteSink, StoreError, StoreOptions, segments};
+use bridgehead_audit::{AuditSink, Clock, CorrelationId, StoreError, StoreOptions, StoreSink, segments};
 use rusqlite::Connection;
 
 use crate::support::{block_on, call, enter_of, eventually, exit_of, open, rows, verify, written};
@@ -19,7 +19,7 @@ fn a_folder_that_cannot_be_used_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let error = SqliteSink::open(StoreOptions::new(file.join("audit"))).unwrap_err();
+    let error = StoreSink::open(StoreOptions::new(file.join("audit"))).unwrap_err();
     assert!(matches!(&error, StoreError::Folder { .. }));
     assert!(error.to_string().contains("audit.folder"), "{error}");
 }
@@ -27,7 +27,7 @@ fn a_folder_that_cannot_be_used_is_told() {
 /// A folder that may be read but not written to is an error that names it and its cure, also for the superuser.
 #[test]
 fn a_read_only_folder_is_told() {
-    let error = SqliteSink::open(StoreOptions::new("/proc")).unwrap_err();
+    let error = StoreSink::open(StoreOptions::new("/proc")).unwrap_err();
     let said = error.to_string();
     assert!(said.contains("/proc") && said.contains("audit.folder"), "{said}");
 }
@@ -41,7 +41,7 @@ fn child_that_fills_its_disk() {
     let folder = Path::new(&folder);
     let ballast = folder.join("ballast");
     fs::write(&ballast, vec![0; 256 << 10]).unwrap();
-    let sink = SqliteSink::open(StoreOptions::new(folder.join("audit"))).unwrap();
+    let sink = StoreSink::open(StoreOptions::new(folder.join("audit"))).unwrap();
     let record = |number| block_on(call(&sink, number));
     let mut answered: Vec<CorrelationId> = Vec::new();
     let refused = loop {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bridgehead_audit::{AuditSink, CorrelationId, INTERRUPTED, SqliteSink, StoreOptions, segments};
+use bridgehead_audit::{AuditSink, CorrelationId, INTERRUPTED, StoreOptions, StoreSink, segments};
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
@@ -24,7 +24,7 @@ fn journal(file: &Path) -> PathBuf {
 }
 
 /// The files of a store in the middle of its work, as a killed process would leave them.
-fn as_if_killed(from: &Path, sink: &SqliteSink) -> tempfile::TempDir {
+fn as_if_killed(from: &Path, sink: &StoreSink) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {
         fs::copy(entry.path(), to.path().join(entry.file_name())).unwrap();
@@ -46,7 +46,7 @@ fn a_locked_database_holds_up_no_call() {
     let mut options = StoreOptions::new(folder.path());
     options.patience = Duration::from_millis(500);
     options.checkpoint_rows = 8;
-    let sink = SqliteSink::open(options).unwrap();
+    let sink = StoreSink::open(options).unwrap();
     let file = segments(folder.path()).pop().unwrap();
     let other = lock(&file);
     for number in 0..20 {
@@ -77,7 +77,7 @@ fn a_damaged_database_costs_no_row() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
     options.patience = Duration::from_millis(500);
-    let sink = SqliteSink::open(options).unwrap();
+    let sink = StoreSink::open(options).unwrap();
     let file = segments(folder.path()).pop().unwrap();
     Connection::open(&file).unwrap().execute_batch("DROP VIEW calls; DROP TABLE rows").unwrap();
     let ids: Vec<String> = (0..3).map(|number| block_on(call(&sink, number)).unwrap().to_string()).collect();
@@ -95,7 +95,7 @@ fn journals_of_a_killed_process_are_brought_in() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
     options.segment_bytes = 4_000;
-    let sink = SqliteSink::open(options).unwrap();
+    let sink = StoreSink::open(options).unwrap();
     let first = segments(folder.path()).pop().unwrap();
     let other = lock(&first);
     let early = enter_of(CorrelationId::mint(), "files__slow", "{}");
@@ -185,7 +185,7 @@ fn a_segment_that_cannot_be_finished_is_passed_by() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
     (options.segment_bytes, options.patience) = (4_000, Duration::from_millis(500));
-    let sink = SqliteSink::open(options).unwrap();
+    let sink = StoreSink::open(options).unwrap();
     let first = segments(folder.path()).pop().unwrap();
     let other = lock(&first);
     let finished = |file: &PathBuf| !journal(file).exists();
@@ -212,7 +212,7 @@ fn a_record_verifies_at_every_moment_of_its_making() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
     options.segment_bytes = 3 << 20;
-    let sink = SqliteSink::open(options).unwrap();
+    let sink = StoreSink::open(options).unwrap();
     let first = segments(folder.path()).remove(0);
     let payload = format!("\"{}\"", "x".repeat(20_000));
     let (mut before, mut looks, mut renewals, mut length) = (0, 0, 0, 0);

@@ -8,8 +8,8 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use bridgehead_audit::{
-    AuditSink, CHECKPOINT_FILE, CorrelationId, INTERRUPTED, OnFailure, Payloads, Proof, Signer, SqliteSink,
-    StoreOptions, read_checkpoints, segments,
+    AuditSink, CHECKPOINT_FILE, CorrelationId, INTERRUPTED, OnFailure, Payloads, Proof, Signer, StoreOptions,
+    StoreSink, read_checkpoints, segments,
 };
 use parking_lot::Mutex;
 
@@ -234,7 +234,7 @@ fn segments_are_sealed_and_continued() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
     options.segment_bytes = 20_000;
-    let sink = Arc::new(SqliteSink::open(options).unwrap());
+    let sink = Arc::new(StoreSink::open(options).unwrap());
     let open = enter_of(CorrelationId::mint(), "files__slow", "{}");
     let ticket = block_on(sink.enter(&open)).unwrap();
     for wanted in 2..=3 {
@@ -304,7 +304,7 @@ fn a_quiet_store_makes_checkpoints_too() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(folder.path());
     options.checkpoint_after = Duration::from_millis(50);
-    let sink = SqliteSink::open(options).unwrap();
+    let sink = StoreSink::open(options).unwrap();
     block_on(call(&sink, 1)).unwrap();
     let file = segments(folder.path()).pop().unwrap();
     eventually("a checkpoint is made", || {

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bridgehead_audit::{
-    AuditSink, CHECKPOINT_FILE, CorrelationId, Expected, SqliteSink, StoreOptions, Verifier,
-    read_checkpoints, segments,
+    AuditSink, CHECKPOINT_FILE, CorrelationId, Expected, StoreOptions, StoreSink, Verifier, read_checkpoints,
+    segments,
 };
 
 use crate::support::{block_on, enter_of, eventually, exit_of, open, python_is_content, rows, verify};
@@ -56,7 +56,7 @@ fn child_with_a_short_life() {
     let told = fs::File::from(std::io::stdout().as_fd().try_clone_to_owned().unwrap());
     let mut options = StoreOptions::new(folder);
     (options.segment_bytes, options.checkpoint_rows) = (2_000, 4);
-    let sink = SqliteSink::open(options).unwrap();
+    let sink = StoreSink::open(options).unwrap();
     let answer = |ends: bool| {
         let enter = enter_of(CorrelationId::mint(), "files__read", "{}");
         let ticket = block_on(sink.enter(&enter)).unwrap();

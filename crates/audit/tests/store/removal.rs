@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bridgehead_audit::{
-    CHECKPOINT_FILE, Clock, Expected, Problem, PublicKey, Signer, SqliteSink, StoreError, StoreOptions,
+    CHECKPOINT_FILE, Clock, Expected, Problem, PublicKey, Signer, StoreError, StoreOptions, StoreSink,
     Verifier, read_checkpoints, segments,
 };
 use rusqlite::Connection;
@@ -94,7 +94,7 @@ fn of_too_much_the_oldest_goes() {
 fn several(folder: &Path, signer: Option<Signer>) -> Vec<PathBuf> {
     let mut options = StoreOptions::new(folder);
     (options.segment_bytes, options.signer) = (4_000, signer);
-    let sink = SqliteSink::open(options).unwrap();
+    let sink = StoreSink::open(options).unwrap();
     crate::support::eventually("a fourth segment begins", || {
         crate::support::block_on(crate::support::call(&sink, 1)).unwrap();
         segments(folder).len() >= 4
@@ -161,7 +161,7 @@ fn a_folder_of_others_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for mode in [0o770, 0o707, 0o1777] {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
-        let error = SqliteSink::open(StoreOptions::new(folder.path())).unwrap_err();
+        let error = StoreSink::open(StoreOptions::new(folder.path())).unwrap_err();
         assert!(matches!(error, StoreError::Unsafe { .. }));
         let said = error.to_string();
         assert!(said.contains("chmod go-w") && said.contains("audit.folder"), "{said}");
@@ -170,7 +170,7 @@ fn a_folder_of_others_is_refused() {
     open(folder.path()).close();
     // Only the superuser can give a folder away; for others there is none to try it with.
     if std::os::unix::fs::chown(folder.path(), Some(12_345), None).is_ok() {
-        let said = SqliteSink::open(StoreOptions::new(folder.path())).unwrap_err().to_string();
+        let said = StoreSink::open(StoreOptions::new(folder.path())).unwrap_err().to_string();
         assert!(said.contains("belongs to user 12345"), "{said}");
         std::os::unix::fs::chown(folder.path(), Some(0), None).unwrap();
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bridgehead_audit::{
     About, AuditError, AuditSink, Call, Clock, CorrelationId, Enter, Exit, Outcome, Problem, Record,
-    RecordKind, Row, SqliteSink, StoreOptions, SystemClock, Verified, Verifier, read_export, read_segment,
+    RecordKind, Row, StoreOptions, StoreSink, SystemClock, Verified, Verifier, read_export, read_segment,
     segments,
 };
 use bridgehead_wire::Era;
@@ -30,7 +30,7 @@ pub(crate) fn exit_of(enter: &Enter, body: &str) -> Exit {
 }
 
 /// Makes a call and waits for what a client would wait for.
-pub(crate) async fn call(sink: &SqliteSink, number: usize) -> Result<CorrelationId, AuditError> {
+pub(crate) async fn call(sink: &StoreSink, number: usize) -> Result<CorrelationId, AuditError> {
     let id = CorrelationId::mint();
     let enter = enter_of(id, "files__read", &format!(r#"{{"n":{number}}}"#));
     let ticket = sink.enter(&enter).await?;
@@ -47,7 +47,7 @@ pub(crate) fn written(folder: &Path, calls: usize, change: impl FnOnce(&mut Stor
     let mut options = StoreOptions::new(folder);
     options.checkpoint_rows = 8;
     change(&mut options);
-    let sink = SqliteSink::open(options).unwrap();
+    let sink = StoreSink::open(options).unwrap();
     block_on(async {
         for number in 0..calls {
             call(&sink, number).await.unwrap();
@@ -103,6 +103,6 @@ pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
     panic!("{what} did not come true in a minute");
 }
 
-pub(crate) fn open(folder: &Path) -> Arc<SqliteSink> {
-    Arc::new(SqliteSink::open(StoreOptions::new(folder)).unwrap())
+pub(crate) fn open(folder: &Path) -> Arc<StoreSink> {
+    Arc::new(StoreSink::open(StoreOptions::new(folder)).unwrap())
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{Fixture, ask, ask_raw, until};
-use bridgehead_audit::{Clock, CorrelationId, Exit, Outcome, SqliteSink, StoreOptions};
+use bridgehead_audit::{Clock, CorrelationId, Exit, Outcome, StoreOptions, StoreSink};
 use bridgehead_config::{Mode, Output};
 use bridgehead_gateway::{Gateway, NativeTool, Options, ProgressSink, ToolFailure};
 use bridgehead_testkit::{Behaviour, Event, FakeClock, Mock, Recorder, RpcError, Tool};
@@ -416,7 +416,7 @@ async fn one_id_through_everything() {
 #[tokio::test]
 async fn calls_with_one_id_keep_their_own_ends() {
     let folder = tempfile::tempdir().unwrap();
-    let audit = Arc::new(SqliteSink::open(StoreOptions::new(folder.path())).unwrap());
+    let audit = Arc::new(StoreSink::open(StoreOptions::new(folder.path())).unwrap());
     let sink = Arc::clone(&audit);
     let gate = Arc::new(Notify::new());
     let opened = Arc::clone(&gate);

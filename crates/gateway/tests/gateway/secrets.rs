@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bridgehead_audit::{SqliteSink, StoreOptions, read_segment, segments, write_line};
+use bridgehead_audit::{StoreOptions, StoreSink, read_segment, segments, write_line};
 use bridgehead_config::Mode;
 use bridgehead_gateway::{Gateway, NativeTool, Options, ToolFailure};
 use bridgehead_wire::{Redactor, Revision, Rules};
@@ -113,7 +113,7 @@ fn a_planted_secret_is_nowhere() {
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (errors, events) = runtime.block_on(async {
-        let sink = Arc::new(SqliteSink::open(StoreOptions::new(folder.path())).unwrap());
+        let sink = Arc::new(StoreSink::open(StoreOptions::new(folder.path())).unwrap());
         let mut options = Options { tools: tools(), audit: Arc::clone(&sink) as _, ..Options::default() };
         options.settings.mode = Mode::Full;
         let gateway = Gateway::new(options).unwrap();
