@@ -38,6 +38,11 @@ pub trait AuditSink: Send + Sync + 'static {
     /// When the event cannot be queued. The caller logs and counts that; the client never sees it.
     fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError>;
 
+    /// Whether anything is kept. Where nothing is, what only a record would show is not worked out.
+    fn keeps(&self) -> bool {
+        true
+    }
+
     /// The id under which the record knows this process instance; its last twelve characters name the gateway
     /// too, so that one is found by the other.
     fn instance(&self) -> Option<&str> {
@@ -56,6 +61,10 @@ impl AuditSink for NoopSink {
 
     fn exit(&self, _ticket: Option<Ticket>, _event: Exit) -> Result<(), AuditError> {
         Ok(())
+    }
+
+    fn keeps(&self) -> bool {
+        false
     }
 }
 

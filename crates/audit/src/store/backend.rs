@@ -58,6 +58,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn bytes(&self, segment: &str) -> u64;
 
     /// The segments that are gone while a kill left something of them, which [`Store::remove`] takes away.
+    // Not mutated: an empty list is what it gives.
+    #[cfg_attr(false, mutants::skip)]
     fn remnants(&self) -> Vec<String> {
         Vec::new()
     }

@@ -71,6 +71,11 @@ fn a_segment_is_as_old_as_its_seal() {
     beside(&old).iter().chain(&stolen).for_each(|file| fs::write(file, "").unwrap());
     written(folder.path(), 1, |options| options.keep_for = Some(HOUR));
     assert!(!beside(&old).iter().any(|file| file.exists()) && stolen.iter().all(|file| file.exists()));
+    for left in beside(&old) {
+        fs::write(&left, "").unwrap();
+        written(folder.path(), 1, |options| options.keep_for = Some(HOUR));
+        assert!(!left.exists(), "{left:?} is all that was left");
+    }
     let note = &notes[0];
     assert_eq!((notes.len(), note.removed.as_str(), note.count), (1, name(&old), Some(6)));
     assert_eq!((note.reason.as_deref(), note.sealed.is_some()), (Some("age"), true));

@@ -25,7 +25,7 @@ fn values_are_shown_without_secrets() {
 /// AUD-1: a sink that keeps nothing knows no instance.
 #[test]
 fn the_noop_sink_has_no_instance() {
-    assert_eq!(NoopSink.instance(), None);
+    assert_eq!((NoopSink.instance(), NoopSink.keeps()), (None, false));
 }
 
 /// AUD-3: a file of checkpoints that is not there is empty, and one that cannot be read is told.

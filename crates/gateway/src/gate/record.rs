@@ -61,7 +61,9 @@ impl CallRecord {
             return Self { open: None };
         }
         let (tool, mut about) = named(call.request, subject.name());
-        about.client = call.caller.client(call.request);
+        if gate.audit.keeps() {
+            about.client = call.caller.client(call.request);
+        }
         let record = Self {
             open: Some(Open {
                 audit: Arc::clone(&gate.audit),

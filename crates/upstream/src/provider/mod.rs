@@ -545,17 +545,18 @@ async fn ask(
         }
         Ok(Err(error)) => {
             let message = match &error {
-                LinkError::Crashed(crash) => {
-                    format!("was lost during the call ({}): {error}", crash.reason.as_str())
+                LinkError::Crashed(_) | LinkError::Closed(_) => {
+                    // Over HTTP nothing else tells that the server is gone.
+                    upstream.suspect();
+                    let reason = match &error {
+                        LinkError::Crashed(crash) => format!(" ({})", crash.reason.as_str()),
+                        _ => String::new(),
+                    };
+                    format!("was lost during the call{reason}: {error}")
                 }
-                LinkError::Closed(_) => format!("was lost during the call: {error}"),
                 LinkError::Refused { .. } => format!("turned the call away: {error}"),
                 LinkError::Unusable(_) | LinkError::TooLarge { .. } => error.to_string(),
             };
-            // Over HTTP nothing else tells that the server is gone.
-            if error.code() == Code::ProviderCrashed {
-                upstream.suspect();
-            }
             (error.code(), message)
         }
         Err(_) => {
