@@ -1,4 +1,4 @@
-//! The record as it is read: segments in their store, and the journals of those that grow beside it.
+//! Reads a record: the store has the segments, and the folder has the newest rows of those that still grow.
 //!
 //! Everybody who reads does it here, whatever the store: `audit` on the command line, the verifier, proofs.
 //!
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::records::{Checkpoints, Journal, ReadError, Record, number_of};
 use crate::store::{Header, Snapshot, SqliteFiles, Store, StoreError, TakeRecord, journal_of, segments_of};
 
-/// A store of segments, and the folder with the journals of those that grow.
+/// A store of segments, and the folder that has the journals of segments that still grow.
 #[derive(Clone, Debug)]
 pub struct Archive {
     store: Arc<dyn Store>,

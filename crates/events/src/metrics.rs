@@ -124,9 +124,9 @@ rows! {
     Measure {
         /// How long recorded requests took, from their enter to their exit.
         Call = "call",
-        /// How long requests waited for their tool's lock, of those that had to.
+        /// How long requests waited for their tool's lock. Requests that did not wait are not measured.
         LockWait = "lockWait",
-        /// How long requests waited in the queue of their server, of those that had to.
+        /// How long requests waited in the queue of their server. Requests that did not wait are not measured.
         QueueWait = "queueWait",
         /// How long attempts to start a server took.
         Start = "start",

@@ -142,8 +142,8 @@ pub trait Snapshot {
     /// When it cannot be read.
     fn last_checkpoint(&self) -> Result<Option<Record>, ReadError>;
 
-    /// Shows the rows with these numbers, in their order. Databases have numbers with a sign; a negative one is nobody's, and
-    /// shown as the largest there is.
+    /// Shows the rows with these numbers, in their order. A row with a negative number, which only tampering makes, is shown
+    /// with the largest number there is.
     ///
     /// # Errors
     /// When they cannot be read, or when `take` fails.
