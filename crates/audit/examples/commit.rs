@@ -1,5 +1,5 @@
-//! What recording costs: calls of two threads with the combining commit, and with a writer thread that every
-//! call hands its events to and waits for.
+//! Measures what recording costs: calls of two threads with the combining commit, against a writer thread
+//! that every call hands its events to and waits for.
 //!
 //! `cargo run --release -p bridgehead-audit --example commit`
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a measurement, not the product")]
@@ -22,7 +22,7 @@ enum Order {
     Exit(Box<Exit>, Option<Ticket>),
 }
 
-/// One event loop that owns the store: takes what has arrived, writes it at once, answers.
+/// One event loop owns the store: it takes the orders that have arrived, writes them at once and answers.
 fn writer(sink: &Arc<StoreSink>) -> mpsc::Sender<Order> {
     let (orders, mut queue) = mpsc::channel(4_096);
     let sink = Arc::clone(sink);

@@ -1,6 +1,7 @@
-//! Verifies segments and exports on all processors: several threads read and hash parts of them, which are judged in their order.
+//! Verifies segments and exports on all processors: several threads read and hash parts, and one thread judges the parts in
+//! their order.
 //!
-//! What was read ahead waits in bounded queues. The judging, which needs the order, is the cheap part.
+//! Parts that were read ahead wait in bounded queues. Judging needs the order, and is the cheap part.
 
 use std::num::NonZero;
 use std::ops::RangeInclusive;
@@ -15,26 +16,26 @@ use crate::records::{Checkpoints, Journal, ReadError, read_export};
 use crate::store::{Frame, TakeRecord};
 use crate::verify::{Seen, Verifier};
 
-/// How many rows are one part of a segment, if its numbers have no gaps.
+/// How many rows make one part of a segment, if its numbers have no gaps.
 const PART: u64 = 8192;
 /// A segment never has more parts than this, whatever its numbers say.
 const MOST_PARTS: u64 = 4096;
-/// How many records travel at once.
+/// How many records a reading thread hands over at once.
 const BATCH: usize = 512;
-/// How many batches of a part wait for their turn.
+/// How many batches of a part may wait to be judged.
 const WAITING: usize = 16;
 
-/// What can be verified.
+/// A source of records to verify.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A segment, in whatever store.
+    /// A segment, in any store.
     Segment(StoredSegment),
     /// The file of an export.
     Export(PathBuf),
 }
 
 impl Source {
-    /// Where it is, for people.
+    /// Where it is, for messages.
     fn place(&self) -> String {
         match self {
             Self::Segment(segment) => segment.place(),
@@ -60,29 +61,29 @@ impl From<StoredSegment> for Source {
     }
 }
 
-/// What is read at a time.
+/// The unit of reading.
 enum Part {
-    /// A source begins. What stands between its rows is already known.
+    /// A source begins; its headers and checkpoints are already read.
     Begin(Result<Frame, ReadError>),
     /// The rows of a segment with these numbers.
     Rows(RangeInclusive<i64>),
-    /// The rows of its journal behind the one with this number.
+    /// The rows of its journal after the one with this number.
     Journal(Journal, Option<i64>),
-    /// All of an export.
+    /// A whole export.
     Export(PathBuf),
 }
 
-/// What is judged at a time, in the order of the parts.
+/// The unit of judging, in the order of the parts.
 enum NextPart {
     Begin(Result<Frame, ReadError>),
     Records(Receiver<Found>),
 }
 
-/// What a thread hands over.
+/// What a reading thread hands over.
 type Found = Result<Vec<Seen>, ReadError>;
 
 impl Verifier {
-    /// Checks segments and exports, in this order. One that cannot be read is a problem like any other.
+    /// Checks segments and exports, in this order. A source that cannot be read is a problem like any other.
     pub fn read(&mut self, sources: impl IntoIterator<Item: Into<Source>>) {
         let sources: Vec<Source> = sources.into_iter().map(Into::into).collect();
         let threads = available_parallelism().map_or(1, NonZero::get);
@@ -101,7 +102,7 @@ impl Verifier {
     }
 
     fn judge_turns(&mut self, due: Receiver<(&Source, NextPart)>) {
-        // Of the source whose turn it is; none once it proved to be unreadable.
+        // The checkpoints of the current source; `None` once it proved unreadable.
         let mut checkpoints: Option<Checkpoints> = None;
         for (source, turn) in due {
             let outcome = match turn {
@@ -162,7 +163,7 @@ fn parts(source: &Source) -> impl Iterator<Item = Part> {
     [Part::Begin(frame)].into_iter().chain(rows).chain(newest).collect::<Vec<_>>().into_iter()
 }
 
-/// Numbers in ranges of about the same length.
+/// Splits numbers into ranges of about the same length.
 fn split(numbers: RangeInclusive<i64>) -> impl Iterator<Item = RangeInclusive<i64>> {
     let (first, last) = numbers.into_inner();
     let parts = (last.abs_diff(first) / PART).min(MOST_PARTS) + 1;
@@ -173,7 +174,7 @@ fn split(numbers: RangeInclusive<i64>) -> impl Iterator<Item = RangeInclusive<i6
     })
 }
 
-/// Reads part after part, until none is left or nobody judges them any more.
+/// Reads part after part, until none is left or the judging thread is gone.
 fn read_parts<'a>(
     parts: &Mutex<impl Iterator<Item = (&'a Source, Part)>>,
     turns: &SyncSender<(&'a Source, NextPart)>,
@@ -181,7 +182,7 @@ fn read_parts<'a>(
     let mut segment: Option<(&Source, OpenedSegment)> = None;
     loop {
         let (found, records) = sync_channel(WAITING);
-        // Under one lock: the turns come in the order of the parts.
+        // One lock covers both steps, so turns are sent in the order of the parts.
         let (source, part) = {
             let mut parts = parts.lock();
             let Some((source, part)) = parts.next() else { return };
@@ -203,13 +204,13 @@ fn read_parts<'a>(
             Some(Part::Begin(_)) | None => Ok(()),
         };
         if let Err(error) = outcome {
-            // Nobody may wait for it: a file with an error is not looked at any further.
+            // The receiver may be gone: after an error, the rest of a source is not judged.
             let _ = found.send(Err(error));
         }
     }
 }
 
-/// The segment stays open for the next of its parts.
+/// Reads rows of a segment, and keeps it open for its next part.
 fn rows<'a>(
     open: &mut Option<(&'a Source, OpenedSegment)>,
     source: &'a Source,
@@ -225,7 +226,7 @@ fn rows<'a>(
     batched(found, |take| opened.stored.rows(numbers, take))
 }
 
-/// Sends what is read in batches.
+/// Sends records in batches.
 fn batched(
     found: &SyncSender<Found>,
     read: impl FnOnce(&mut TakeRecord<'_>) -> Result<(), ReadError>,
@@ -246,7 +247,7 @@ fn batched(
 mod tests {
     use super::*;
 
-    /// Every number is in exactly one range, also where somebody put absurd ones.
+    /// Every number is in exactly one range, also where the numbers are absurd.
     #[test]
     fn ranges_cover_all_numbers_once() {
         for (first, last) in

@@ -1,9 +1,9 @@
-//! Reads a record: the store has the segments, and the folder has the newest rows of those that still grow.
+//! Reads a record: its segments from the store, and the newest rows of growing segments from their journals in the folder.
 //!
-//! Everybody who reads does it here, whatever the store: `audit` on the command line, the verifier, proofs.
+//! All readers use it, with any store: `audit` on the command line, the verifier, proofs.
 //!
-//! What must stay true: a journal is opened before its segment is read. Rows go from there into the store, so what is read of
-//! that is younger, and no row is missed between the two.
+//! What must stay true: a journal is opened before its segment is read. Rows move from the journal into the store, so the
+//! store is read at a later moment and no row is missed between the two.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::records::{Checkpoints, Journal, ReadError, Record, number_of};
 use crate::store::{Header, Snapshot, SqliteFiles, Store, StoreError, TakeRecord, journal_of, segments_of};
 
-/// A store of segments, and the folder that has the journals of segments that still grow.
+/// A store of segments, and the folder with the journals of growing segments.
 #[derive(Clone, Debug)]
 pub struct Archive {
     store: Arc<dyn Store>,
@@ -26,7 +26,7 @@ pub struct StoredSegment {
 }
 
 impl Archive {
-    /// The usual one: everything is in `folder`, the segments as SQLite files.
+    /// The usual archive: everything is in `folder`, the segments as SQLite files.
     #[must_use]
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
         let folder = folder.into();
@@ -57,8 +57,8 @@ impl Archive {
         names.into_iter().map(|name| StoredSegment { archive: self.clone(), name }).collect()
     }
 
-    /// Follows an instance: shows its rows behind number `after`, in their order and each once, and says the number of the
-    /// last one, which is where to go on. Rows that are no longer kept are passed over.
+    /// Follows an instance: passes its rows after number `after` to `take`, in order and each once. Returns the number of
+    /// the last row, which is where to continue. Rows that are no longer kept are skipped.
     ///
     /// # Errors
     /// When a segment cannot be read, or when `take` fails.
@@ -69,7 +69,7 @@ impl Archive {
         mut take: impl FnMut(&Record) -> Result<(), ReadError>,
     ) -> Result<u64, ReadError> {
         let segments = self.named(segments_of(&*self.store, instance)?);
-        // What comes next is as a rule in the newest.
+        // The next row is usually in the newest segment.
         let mut from = segments.len().saturating_sub(1);
         while from > 0 && segments[from].open()?.first()? > after.saturating_add(1) {
             from -= 1;
@@ -87,7 +87,7 @@ impl Archive {
 }
 
 impl StoredSegment {
-    /// Its name: the instance that wrote it, and which of its segments it is.
+    /// Its name: the instance that wrote it, and the segment's index.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -99,7 +99,7 @@ impl StoredSegment {
         self.name.split('.').next().unwrap_or_default()
     }
 
-    /// Where it is, for people.
+    /// Where it is, for messages.
     #[must_use]
     pub fn place(&self) -> String {
         self.archive.store.place(&self.name)
@@ -111,7 +111,7 @@ impl StoredSegment {
     }
 }
 
-/// A SQLite file by its path, with the journal that stands beside it.
+/// A SQLite file by its path, with the journal beside it.
 impl From<&Path> for StoredSegment {
     fn from(file: &Path) -> Self {
         let (store, name) = SqliteFiles::around(file);
@@ -132,20 +132,20 @@ impl From<&StoredSegment> for StoredSegment {
     }
 }
 
-/// A segment as it was in one moment.
+/// A segment as it was at one moment.
 pub(crate) struct OpenedSegment {
     pub(crate) stored: Box<dyn Snapshot>,
     pub(crate) journal: Option<Journal>,
 }
 
 impl OpenedSegment {
-    /// The number of its first row, as its header says it.
+    /// The number of its first row, by its header.
     fn first(&self) -> Result<u64, ReadError> {
         let header = |record: &Record| serde_json::from_slice::<Header>(&record.text).ok();
         Ok(self.stored.frame()?.headers.first().and_then(header).map_or(0, |header| header.first))
     }
 
-    /// Its rows behind the one with this number.
+    /// Its rows after the one with this number.
     fn rows_behind(self, number: u64, take: &mut TakeRecord<'_>) -> Result<(), ReadError> {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
         let mut last = number;
@@ -157,7 +157,7 @@ impl OpenedSegment {
     }
 }
 
-/// Reads a segment, also one that is being written; a path is that of a SQLite file.
+/// Reads a segment, also one that is being written. A path names a SQLite file.
 ///
 /// # Errors
 /// When it cannot be read, or when `take` fails.
@@ -184,19 +184,20 @@ pub fn read_segment(
 mod tests {
     use super::*;
 
-    /// GATE-5: a file is a segment under its name, also a copy that is called otherwise, with the journal beside it.
+    /// GATE-5: a file is a segment by its name, also a copy under another name, with the journal beside it.
     #[test]
     fn a_file_is_a_segment_under_its_name() {
         #[track_caller]
-        fn check(file: &str, name: &str, journal: &str) {
+        fn check(file: &str, name: &str, instance: &str, journal: &str) {
             let segment = StoredSegment::from(Path::new(file));
             let beside = journal_of(segment.archive.folder(), segment.name());
             assert_eq!((segment.place().as_str(), segment.name()), (file, name));
+            assert_eq!(segment.instance(), instance);
             assert_eq!(beside, Path::new(journal));
         }
-        check("/record/a.0001.sqlite", "a.0001", "/record/a.0001.rows");
-        check("a.0001.sqlite", "a.0001", "a.0001.rows");
-        check("../copy.db", "copy", "../copy.rows");
-        check("/record/copy", "copy", "/record/copy.rows");
+        check("/record/a.0001.sqlite", "a.0001", "a", "/record/a.0001.rows");
+        check("a.0001.sqlite", "a.0001", "a", "a.0001.rows");
+        check("../copy.db", "copy", "copy", "../copy.rows");
+        check("/record/copy", "copy", "copy", "/record/copy.rows");
     }
 }

@@ -1,4 +1,4 @@
-//! The two rows of a call put together again, for those who read the record.
+//! Joins the two rows of a call again, for readers of the record.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +8,7 @@ use crate::archive::{StoredSegment, read_segment};
 use crate::records::{ReadError, RecordKind};
 use crate::row::{ENTER, Row};
 
-/// One call as the record tells it.
+/// One call as the record shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedCall {
@@ -20,7 +20,7 @@ pub struct RecordedCall {
     pub exit: Option<Row>,
 }
 
-/// A call as the verbs print it.
+/// A call as the `audit` commands print it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Flat<'a> {
@@ -118,22 +118,23 @@ impl RecordedCall {
         self.first.subject.as_deref().unwrap_or(&self.first.tool)
     }
 
-    /// How it ended; `open` if it has not.
+    /// How it ended; `open` if it has not ended.
     #[must_use]
     pub fn outcome(&self) -> &str {
         self.exit().and_then(|row| row.outcome.as_deref()).unwrap_or("open")
     }
 }
 
-/// Reads all calls of these segments, in the order of their ends; those that are open come last.
+/// Reads all calls of these segments, in the order of their exits; calls that are still open come last.
 ///
 /// # Errors
-/// When a segment cannot be read, or when `take` fails. A row that is no row is left to the verifier.
+/// When a segment cannot be read, or when `take` fails. A malformed row is skipped: the verifier reports
+/// it.
 pub fn read_calls(
     segments: impl IntoIterator<Item: Into<StoredSegment>>,
     mut take: impl FnMut(RecordedCall) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
-    // Numbers are those of an instance, whose segments follow each other.
+    // Row numbers are per instance and continue across its segments.
     let mut open: HashMap<String, BTreeMap<u64, RecordedCall>> = HashMap::new();
     for stored in segments {
         let stored = stored.into();
@@ -151,7 +152,7 @@ pub fn read_calls(
             }
             match row.enter.and_then(|enter| calls.remove(&enter)) {
                 Some(call) => take(RecordedCall { exit: Some(row), ..call }),
-                // Its enter could not be recorded, or went with an older segment.
+                // Its enter could not be recorded, or was removed with an older segment.
                 None => take(RecordedCall { segment: segment.clone(), first: row, exit: None }),
             }
         })?;
@@ -163,7 +164,7 @@ pub fn read_calls(
 mod tests {
     use super::*;
 
-    /// GATE-2: a call names its tool, and any other request its method and what that is about.
+    /// GATE-2: a call names its tool; any other request names its method and its subject.
     #[test]
     fn what_a_request_was_about() {
         #[track_caller]

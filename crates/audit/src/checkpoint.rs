@@ -1,5 +1,5 @@
-//! A statement about a segment: after so many rows its root and head were these. Kept outside of the
-//! segment it shows later that nothing before it was changed and nothing was cut off.
+//! Checkpoints: statements of a segment's row count, root and head. A checkpoint kept outside of the
+//! segment later shows that no row before it was changed or cut off.
 
 use std::fmt;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub struct Checkpoint {
     pub count: u64,
     /// The root of the Merkle tree over them.
     pub root: Hash,
-    /// The head behind the last of them.
+    /// The head after the last of them.
     pub head: Hash,
     /// When the statement was made, in UTC.
     pub time: String,
@@ -41,14 +41,14 @@ impl Checkpoint {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What a signature signs.
+    /// The text that is signed.
     #[must_use]
     pub fn statement(&self) -> String {
         let Self { segment, count, root, head, time, sealed, .. } = self;
         format!("bridgehead audit checkpoint 1\n{segment}\n{count}\n{root}\n{head}\n{time}\n{sealed}\n")
     }
 
-    /// Whether the signature is that of its key, or of `expected` where one is required.
+    /// Checks that its key made the signature, and that this key is `expected` where one is given.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -57,7 +57,8 @@ impl Checkpoint {
     }
 }
 
-/// Whether a statement is signed with its key, and with the expected one where there is one.
+/// Checks that a statement is signed with its key, and that this key is the expected one where there is
+/// one.
 fn check(
     statement: &str,
     key: Option<Hash>,
@@ -80,7 +81,8 @@ fn check(
     if verified { Ok(()) } else { Err("its signature is wrong".to_owned()) }
 }
 
-/// That retention removed a segment: a line among the checkpoints, which tells a removal from a theft.
+/// A note that retention removed a segment: a line among the checkpoints, which tells a removal from a
+/// theft.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -89,10 +91,10 @@ pub struct Removal {
     pub removed: String,
     /// When it was removed, in UTC.
     pub time: String,
-    /// How many rows it had; this and the rest is not in notes of older versions.
+    /// How many rows it had. Notes of older versions lack this field and those below.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// The head behind the last of them.
+    /// The head after the last of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<Hash>,
     /// When it was sealed, in UTC.
@@ -133,7 +135,7 @@ impl Removal {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What a signature signs.
+    /// The text that is signed.
     #[must_use]
     pub fn statement(&self) -> String {
         let Self { removed, time, count, head, sealed, reason, by, .. } = self;
@@ -144,7 +146,7 @@ impl Removal {
         format!("bridgehead audit removal 1\n{removed}\n{time}\n{count}\n{head}\n{sealed}\n{reason}\n{by}\n")
     }
 
-    /// Whether the signature is that of its key, or of `expected` where one is required.
+    /// Checks that its key made the signature, and that this key is `expected` where one is given.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -160,7 +162,7 @@ pub struct Signer(SigningKey);
 #[derive(Clone, Debug)]
 pub struct PublicKey(VerifyingKey);
 
-/// A key file that cannot be used; the text never shows what is in it.
+/// A key file that cannot be used; the text never shows its content.
 #[derive(Debug, thiserror::Error)]
 #[error("the key file {file} cannot be used: {reason}")]
 pub struct KeyError {

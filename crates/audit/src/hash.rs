@@ -1,14 +1,14 @@
-//! The four hashes of the trail, each in a domain of its own so that none can stand in for another.
+//! The hashes of the record, each in its own domain so that none can stand in for another.
 //!
-//! A row's leaf is the hash of its text; a row's head is the hash of the head before it and its leaf; the head
-//! before the first row is the hash of the segment's header; a checkpoint has a digest of its text. What they
-//! are the hashes of is documented in `docs/audit.md`, and must not change without a new format number.
+//! A row's leaf is the hash of its text. A row's head is the hash of the head before it and its leaf. The head
+//! before the first row is the hash of the segment's header. A checkpoint has a digest of its text.
+//! `docs/audit.md` documents the hashed bytes; they must not change without a new format number.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// What the text of a row is hashed behind.
+/// The prefix byte of a row's text when it is hashed.
 pub(crate) const LEAF: u8 = 0;
 const NODE: u8 = 1;
 const LINK: u8 = 2;
@@ -20,7 +20,7 @@ const CHECKPOINT: u8 = 4;
 pub struct Hash(pub [u8; 32]);
 
 impl Hash {
-    /// The hash of plain bytes: what stands for arguments and results.
+    /// The hash of plain bytes: the digest of arguments and results.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
@@ -38,7 +38,7 @@ impl Hash {
         pair(NODE, left, right)
     }
 
-    /// The head behind a row.
+    /// The head after a row.
     #[must_use]
     pub fn link(before: &Self, leaf: &Self) -> Self {
         pair(LINK, before, leaf)
@@ -90,7 +90,7 @@ const fn two_digits(byte: u8) -> [u8; 2] {
     [DIGITS[(byte >> 4) as usize], DIGITS[(byte & 15) as usize]]
 }
 
-/// Fills `out` from lower-case hexadecimal of exactly its length; says whether it could.
+/// Fills `out` from lower-case hexadecimal of exactly its length; returns whether the text was valid.
 pub(crate) fn unhex(text: &str, out: &mut [u8]) -> bool {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

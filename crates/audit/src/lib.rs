@@ -1,10 +1,10 @@
-//! The store that keeps what happened to calls, and what checks it.
+//! Keeps the audit record of calls, and verifies it.
 //!
-//! [`StoreSink`] keeps the two events of a call (`bridgehead-call`) in a [`Store`], as rows that form a hash chain under Merkle
-//! checkpoints; an [`Archive`] reads them. When a call enters and exits is the business of the gate in the gateway; this crate
+//! [`StoreSink`] keeps the two events of a call (`bridgehead-call`) in a [`Store`], as rows that form a hash chain under
+//! Merkle checkpoints; an [`Archive`] reads them. The gate in the gateway decides when a call enters and exits; this crate
 //! knows no transport, no runtime and no tool.
 //!
-//! What must stay true: what the store wrote can be checked without it (`docs/audit.md`).
+//! What must stay true: rows that the store wrote can be verified without it (`docs/audit.md`).
 
 mod ahead;
 mod archive;

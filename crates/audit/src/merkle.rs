@@ -1,8 +1,8 @@
 //! The Merkle tree over the rows of a segment, as RFC 6962 builds it: a root for a checkpoint, and the path
-//! that shows that a row is under it.
+//! that proves that a row is under it.
 //!
-//! [`Frontier`] grows a tree row by row and remembers only the roots of its complete subtrees, so that a
-//! checkpoint costs a handful of hashes however long the segment is.
+//! [`Frontier`] grows a tree row by row and remembers only the roots of its complete subtrees: a checkpoint
+//! then costs a handful of hashes, no matter how long the segment is.
 
 use crate::Hash;
 
@@ -31,15 +31,15 @@ impl Frontier {
         self.count += 1;
     }
 
-    /// The root; of no leaves, the hash of nothing.
+    /// The root; without leaves, the hash of empty input.
     pub(crate) fn root(&self) -> Hash {
         let mut roots = self.roots.iter().rev().copied();
         let Some(last) = roots.next() else { return Hash::of(b"") };
         roots.fold(last, |right, left| Hash::node(&left, &right))
     }
 
-    /// Takes another's value, in the memory it has.
-    pub(crate) fn become_like(&mut self, other: &Self) {
+    /// Copies another tree into the memory that this one already has.
+    pub(crate) fn copy_from(&mut self, other: &Self) {
         self.count = other.count;
         self.roots.clone_from(&other.roots);
     }
@@ -52,8 +52,8 @@ pub(crate) fn root(leaves: &[Hash]) -> Hash {
     tree.root()
 }
 
-/// The siblings on the way from the leaf at `index` up to the root, the nearest first; none if there is no
-/// such leaf.
+/// The siblings on the way from the leaf at `index` up to the root, the nearest first; `None` if there is
+/// no such leaf.
 pub(crate) fn path(leaves: &[Hash], index: usize) -> Option<Vec<Hash>> {
     if index >= leaves.len() {
         return None;
@@ -77,8 +77,8 @@ pub(crate) fn path(leaves: &[Hash], index: usize) -> Option<Vec<Hash>> {
     Some(siblings)
 }
 
-/// The root that `leaf` at `index` of `count` has with these siblings; none if they do not fit
-/// (RFC 9162, section 2.1.3.2).
+/// The root that `leaf` at `index` of `count` has with these siblings; `None` if they do not fit (RFC 9162,
+/// section 2.1.3.2).
 pub(crate) fn root_from(leaf: Hash, index: u64, count: u64, siblings: &[Hash]) -> Option<Hash> {
     if index >= count {
         return None;
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    /// AUD-3: the growing tree has at every size the root that RFC 6962 defines.
+    /// AUD-3: at every size the growing tree has the root that RFC 6962 defines.
     #[test]
     fn every_size_has_the_root_of_the_definition() {
         let all = leaves(130);
@@ -139,11 +139,11 @@ mod tests {
             assert_eq!(tree.count(), at as u64 + 1);
         }
         let mut copy = Frontier::default();
-        copy.become_like(&tree);
+        copy.copy_from(&tree);
         assert_eq!((copy.root(), copy.count()), (tree.root(), 130));
     }
 
-    /// AUD-3: every row of every small tree can be shown to be under the root, and nothing else can.
+    /// AUD-3: in every small tree each row can be proved to be under the root, and nothing else can.
     #[test]
     fn paths_show_their_leaf_and_no_other() {
         for count in 1..=33_u64 {

@@ -1,8 +1,8 @@
-//! Whether the two rows of a call belong together: an exit names an enter that is there, that has no other exit, and that
-//! is of the same call by everything that both rows say.
+//! Checks that the two rows of a call belong together: an exit names an existing enter that has no other exit, and both rows
+//! have the same correlation id and tool.
 //!
-//! Rows are told apart by their numbers alone. That both say the same correlation id and the same tool is compared, because
-//! a record in which calls have each other's ends chains just as well as a true one.
+//! Rows are identified by their numbers alone. The correlation id and the tool are compared as well, because a record with
+//! swapped exits chains just as well as a true one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,13 +10,13 @@ use std::sync::LazyLock;
 
 use crate::row::{ENTER, Row};
 
-/// What is compared is kept as its hash: a long record has many calls. Its key is this process's own, so nobody can choose
-/// two texts that have the same.
+/// The key of the hashes that are kept instead of ids and tool names, because a long record has many calls. It is random for
+/// each process, so that no attacker can choose two texts with the same hash.
 static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// What a row says of its call.
+/// What one row says about its call.
 pub(crate) struct Half {
-    /// None for an enter.
+    /// `None` for an enter.
     exit: Option<Named>,
     id: u64,
     tool: u64,
@@ -30,10 +30,10 @@ struct Named {
 }
 
 impl Half {
-    /// None for what is no row.
+    /// `None` if the text is not a row.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         plain(text).or_else(|| {
-            // As somebody else may write it.
+            // The slow path, for a row that another program wrote.
             let row: Row = serde_json::from_slice(text).ok()?;
             let quoted = serde_json::to_string(&row.tool).ok()?;
             let tool = quoted.get(1..quoted.len() - 1)?;
@@ -47,7 +47,7 @@ impl Half {
     }
 }
 
-/// A row as the store writes it, read up to the tool's name: what follows may be long.
+/// Reads a row as the store writes it, only up to the tool's name: the rest may be long.
 fn plain(text: &[u8]) -> Option<Half> {
     let (_, rest) = number(text.strip_prefix(b"{\"seq\":")?)?;
     let (enter, rest) = member(rest, b",\"enter\":");
@@ -70,7 +70,7 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     Some((str::from_utf8(digits).ok()?.parse().ok()?, rest))
 }
 
-/// Up to the quote that ends it, as it is written.
+/// Reads up to the closing quote, without decoding escapes.
 fn string(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut escaped = false;
     let end = text.iter().position(|byte| {
@@ -81,11 +81,11 @@ fn string(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&text[..end], &text[end + 1..]))
 }
 
-/// The calls of one instance, as far as its rows were read.
+/// The calls of one instance, from the rows read so far.
 pub(crate) struct Calls {
     /// Enters without an exit, by their numbers.
     open: HashMap<u64, Entered>,
-    /// The first number that was read: what came before went with its segment, or was not asked for.
+    /// The number of the first row that was read. Rows before it were removed with their segment, or were not asked for.
     from: u64,
 }
 
@@ -100,7 +100,7 @@ impl Calls {
         Self { open: HashMap::new(), from: first }
     }
 
-    /// Takes the next row of a segment, the one with this number; says what is wrong with the pair that it makes.
+    /// Takes the next row of a segment, which has this number; an error says what is wrong with the pair that it completes.
     pub(crate) fn take(&mut self, format: u32, segment: u32, seq: u64, half: &Half) -> Result<(), String> {
         let Half { exit, id, tool } = *half;
         let Some(named) = exit else {
@@ -109,19 +109,21 @@ impl Calls {
         };
         let Some(enter) = named.number.filter(|enter| *enter >= self.from) else { return Ok(()) };
         let Some(entered) = self.open.remove(&enter) else {
-            return Err(format!("it is the end of row {enter}, which is no enter or has an end already"));
+            return Err(format!(
+                "it is the exit of row {enter}, which is not an enter or already has an exit"
+            ));
         };
         if format > 1 && named.segment != Some(entered.segment) {
-            return Err(format!("it names another segment than that of its enter, row {enter}"));
+            return Err(format!("it names another segment than the one that has its enter, row {enter}"));
         }
         match (entered.id == id, entered.tool == tool) {
             (true, true) => Ok(()),
-            (false, _) => Err(format!("it is the end of row {enter}, which has another correlation id")),
+            (false, _) => Err(format!("it is the exit of row {enter}, which has another correlation id")),
             (true, false) if format == 1 => Err(format!(
-                "it is the end of row {enter}, which is of another tool: two calls with one correlation id got each \
-                 other's ends, as format 1 could not tell them apart"
+                "it is the exit of row {enter}, which is of another tool: two calls with one correlation id got each \
+                 other's exits, because format 1 could not tell them apart"
             )),
-            (true, false) => Err(format!("it is the end of row {enter}, which is of another tool")),
+            (true, false) => Err(format!("it is the exit of row {enter}, which is of another tool")),
         }
     }
 }
@@ -143,7 +145,7 @@ mod tests {
         Half::read(text.as_bytes()).unwrap()
     }
 
-    /// WIRE-2: what both rows of a pair say is compared, and a ticket is good for one exit.
+    /// WIRE-2: the fields that both rows of a pair have are compared, and a ticket is good for one exit.
     #[test]
     fn both_rows_of_a_pair_are_of_one_call() {
         #[track_caller]
@@ -154,7 +156,7 @@ mod tests {
             assert_eq!(said.is_ok(), wrong.is_none(), "{said:?}");
             assert!(wrong.is_none_or(|wrong| said.as_ref().unwrap_err().contains(wrong)), "{said:?}");
             if said.is_ok() && end.exit.unwrap().number == Some(3) {
-                assert!(calls.take(format, 1, 5, end).unwrap_err().contains("has an end already"));
+                assert!(calls.take(format, 1, 5, end).unwrap_err().contains("already has an exit"));
             }
         }
         let named = r#""enter":3,"enterSegment":1,"#;
@@ -163,15 +165,15 @@ mod tests {
         check(2, &exit(4, named, "a", "write"), Some("another tool"));
         check(2, &exit(4, r#""enter":3,"enterSegment":2,"#, "a", "read"), Some("another segment"));
         check(2, &exit(4, r#""enter":3,"#, "a", "read"), Some("another segment"));
-        check(2, &exit(4, r#""enter":9,"enterSegment":1,"#, "a", "read"), Some("no enter"));
+        check(2, &exit(4, r#""enter":9,"enterSegment":1,"#, "a", "read"), Some("not an enter"));
         check(1, &exit(4, r#""enter":3,"#, "a", "read"), None);
         check(1, &exit(4, r#""enter":3,"#, "a", "write"), Some("format 1"));
-        // Without an enter, and with one that is not here any more.
+        // An exit without an enter, and one whose enter is no longer here.
         check(2, &exit(4, "", "a", "read"), None);
         check(2, &exit(4, r#""enter":2,"enterSegment":1,"#, "b", "write"), None);
     }
 
-    /// A row says the same however it is written.
+    /// A row means the same in any JSON spelling.
     #[test]
     fn a_row_that_is_written_otherwise_says_the_same() {
         let ours = enter(1, "a", r#"re\"ad\\"#);
@@ -182,7 +184,7 @@ mod tests {
         assert!(Half::read(br#"{"seq":1,"kind":"enter","time":"t","#).is_none());
     }
 
-    /// WIRE-2: what the store writes is read as far as the tool's name and no further; anything else is left to the slow way.
+    /// WIRE-2: a row that the store wrote is read up to the tool's name and no further; any other text takes the slow path.
     #[test]
     fn a_row_of_the_store_is_read_up_to_the_name_of_its_tool() {
         #[track_caller]

@@ -1,5 +1,5 @@
-//! A proof that a row is in the record: the row, the way up to a root, and the checkpoint that states the
-//! root. Whoever holds the checkpoint, or trusts the key that signed it, needs nothing else.
+//! A proof that a row is in the record: the row, the path up to a root, and the checkpoint that states the root. A reader
+//! who holds the checkpoint, or trusts the key that signed it, needs nothing else.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,15 +8,15 @@ use crate::merkle::{path, root_from};
 use crate::records::{ReadError, RecordKind, number_of};
 use crate::{Checkpoint, Hash, PublicKey, Row};
 
-/// That one row is under the root of one checkpoint.
+/// Proves that one row is under the root of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proof {
-    /// The form of this object.
+    /// The version of this format.
     pub format: u32,
     /// The row's text, byte for byte.
     pub row: String,
-    /// Its place in the segment, from 0.
+    /// Its index in the segment, from 0.
     pub index: u64,
     /// The siblings on the way up, the nearest first.
     pub path: Vec<Hash>,
@@ -24,7 +24,7 @@ pub struct Proof {
     pub checkpoint: Checkpoint,
 }
 
-/// Why there is no proof, or why one does not hold.
+/// Why a proof cannot be made, or does not hold.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProofError {
@@ -36,16 +36,16 @@ pub enum ProofError {
     NoRow(u64),
     /// The row is too new.
     #[error(
-        "no checkpoint covers row {row} yet; one is made at the latest a minute after a row, and when the gateway ends"
+        "no checkpoint covers row {row} yet; one is made within a minute of a row, and when the gateway stops"
     )]
     NotCovered {
         /// Its number.
         row: u64,
-        /// The time of the first row that no checkpoint covers: the next one comes [`CHECKPOINT_AFTER`](crate::CHECKPOINT_AFTER)
-        /// after it, if its gateway lives.
+        /// The time of the first row that no checkpoint covers. The next checkpoint comes
+        /// [`CHECKPOINT_AFTER`](crate::CHECKPOINT_AFTER) after it, if its gateway still runs.
         since: Option<jiff::Timestamp>,
     },
-    /// It shows nothing.
+    /// The proof does not hold.
     #[error("the proof does not hold: {0}")]
     Wrong(String),
 }
@@ -59,12 +59,12 @@ impl Proof {
         let mut leaves = Vec::new();
         let mut row = None;
         let mut covering: Option<Checkpoint> = None;
-        // The text of the first row behind the last checkpoint.
+        // The text of the first row after the last checkpoint.
         let mut uncovered: Option<Vec<u8>> = None;
         read_segment(segment, |record| {
             match record.kind {
                 RecordKind::Row => {
-                    // In the journal a row has its number in its text only.
+                    // A row in the journal has its number only in its text.
                     if record.seq.or_else(|| number_of(&record.text)) == Some(seq) {
                         row = Some((leaves.len(), String::from_utf8_lossy(&record.text).into_owned()));
                     }
@@ -93,15 +93,15 @@ impl Proof {
         proof.check(None, None).map(|_| proof)
     }
 
-    /// Checks it, without any segment: that the row leads to the root of the checkpoint, that the checkpoint is
-    /// signed with `key` or has the root that the caller kept, where these are given.
+    /// Checks the proof without any segment: the row must lead to the root of the checkpoint. Where `key` is given the
+    /// checkpoint must be signed with it, and where `root` is given it must have that root.
     ///
     /// # Errors
-    /// Why it shows nothing.
+    /// Why the proof does not hold.
     pub fn check(&self, key: Option<&PublicKey>, root: Option<Hash>) -> Result<Row, ProofError> {
         let wrong = |what: &str| ProofError::Wrong(what.to_owned());
         if self.format != 1 {
-            return Err(wrong("its form is not known"));
+            return Err(wrong("its format is not known"));
         }
         let leaf = Hash::leaf(self.row.as_bytes());
         let reached = root_from(leaf, self.index, self.checkpoint.count, &self.path);
@@ -109,7 +109,7 @@ impl Proof {
             return Err(wrong("the row is not under the root of the checkpoint"));
         }
         if root.is_some_and(|root| root != self.checkpoint.root) {
-            return Err(wrong("the checkpoint has another root than the one that was kept"));
+            return Err(wrong("the checkpoint has another root than the expected one"));
         }
         self.checkpoint.check_signature(key).map_err(|what| wrong(&format!("the checkpoint: {what}")))?;
         serde_json::from_str(&self.row).map_err(|_| wrong("the row cannot be read"))

@@ -1,7 +1,7 @@
 //! Records, and the files that hold them as lines: exports, journals, the file of checkpoints. A segment or an export is a
-//! header, its rows in order, each checkpoint behind the row it was made after.
+//! header, then its rows in order, each checkpoint after the last row that it covers.
 //!
-//! A record is text and the hash that is stored beside it. Reading judges nothing; that is `verify`'s.
+//! A record is a text and the hash stored beside it. Reading does not judge records; `verify` does.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read, Write};
@@ -30,11 +30,11 @@ pub enum RecordKind {
 pub struct Record {
     /// What it is.
     pub kind: RecordKind,
-    /// The number that the store has for a row, or how many a checkpoint covers; an export has none beside the text.
+    /// The number that the store has for a row, or how many rows a checkpoint covers. An export has none beside the text.
     pub seq: Option<u64>,
     /// The bytes that are hashed.
     pub text: Vec<u8>,
-    /// The hash as it is stored; none if it is not one.
+    /// The hash as it is stored; `None` if the stored value is not a hash.
     pub hash: Option<Hash>,
 }
 
@@ -42,10 +42,10 @@ pub struct Record {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// A segment.
+    /// A segment cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file.
+    /// A file cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     File {
         /// The file.
@@ -53,21 +53,21 @@ pub enum ReadError {
         /// What the system says.
         error: io::Error,
     },
-    /// An export that does not look like one.
-    #[error("line {line} of the export is no record: it was changed, or this is no export")]
+    /// A line of an export is malformed.
+    #[error("line {line} of the export is not a record: it was changed, or this is not an export")]
     Line {
         /// Which, from 1.
         line: u64,
     },
-    /// A journal with a line that is no row.
-    #[error("line {line} of {} is no row: it was changed", path.display())]
+    /// A line of a journal is malformed.
+    #[error("line {line} of {} is not a row: it was changed", path.display())]
     Journal {
         /// The journal.
         path: PathBuf,
         /// Which, from 1.
         line: u64,
     },
-    /// Whoever takes the records could not.
+    /// The receiver of the records failed.
     #[error("cannot write: {0}")]
     Write(#[from] io::Error),
 }
@@ -80,13 +80,13 @@ pub(crate) struct Journal {
 
 /// Checkpoints that wait for the row that they were made after.
 pub(crate) struct Checkpoints {
-    /// The next stands last.
+    /// The next one is last.
     waiting: Vec<Record>,
     rows: u64,
 }
 
 impl Journal {
-    /// None if there is none, as of every segment that is finished.
+    /// Opens a journal; `None` if there is none, which is so for every finished segment.
     pub(crate) fn open(path: PathBuf) -> Result<Option<Self>, ReadError> {
         match private().read(true).open(&path) {
             Ok(file) => Ok(Some(Self { path, file })),
@@ -95,8 +95,8 @@ impl Journal {
         }
     }
 
-    /// Its rows behind the one with this number, which is the last in the store. What follows the last whole line
-    /// was promised to nobody.
+    /// Passes on its rows after the one with this number, which is the last in the store. A line that was cut short was
+    /// never acknowledged and is skipped.
     pub(crate) fn rows(
         self,
         last: Option<i64>,
@@ -119,7 +119,7 @@ impl Journal {
     }
 }
 
-/// Whether a line is what a write left that was cut short: not a whole record whose end was changed.
+/// Whether a line is what an interrupted write left, and not a whole record whose end was changed.
 fn is_cut_short(line: &[u8]) -> bool {
     let Some((last, before)) = line.split_last() else { return true };
     let whole = || [before, b"\n"].concat();
@@ -135,13 +135,13 @@ pub(crate) fn number_of(text: &[u8]) -> Option<u64> {
 }
 
 impl Checkpoints {
-    /// Those of a frame, in their order.
+    /// The checkpoints of a frame, in their order.
     pub(crate) fn new(mut checkpoints: Vec<Record>) -> Self {
         checkpoints.reverse();
         Self { waiting: checkpoints, rows: 0 }
     }
 
-    /// Those that were made after the row that comes next.
+    /// The checkpoints that belong after the next row.
     pub(crate) fn after_row(&mut self) -> impl Iterator<Item = Record> {
         self.rows += 1;
         let rows = self.rows;
@@ -150,13 +150,13 @@ impl Checkpoints {
         })
     }
 
-    /// Those that stand behind the last row.
+    /// The checkpoints that are left after the last row.
     pub(crate) fn left(self) -> impl Iterator<Item = Record> {
         self.waiting.into_iter().rev()
     }
 }
 
-/// How the line of each kind of record begins, goes on behind the hash, and ends.
+/// How the line of each kind of record begins, and what follows the hash.
 const LINES: [(RecordKind, &[u8], &[u8]); 3] = [
     (RecordKind::Header, b"{\"head\":\"", b"\",\"header\":"),
     (RecordKind::Row, b"{\"head\":\"", b"\",\"row\":"),
@@ -190,7 +190,7 @@ pub(crate) fn push_row(out: &mut Vec<u8>, head: &Hash, text: &[u8]) {
     }
 }
 
-/// What a line is, its hash if that is one, and its text.
+/// A line's kind, its hash if that is valid, and its text.
 pub(crate) fn split_line(line: &[u8]) -> Option<(RecordKind, Option<Hash>, &[u8])> {
     let line = line.strip_suffix(b"}\n")?;
     LINES.iter().find_map(|(kind, start, middle)| {
@@ -210,7 +210,7 @@ fn read_line(line: &[u8]) -> Option<Record> {
 /// Reads an export.
 ///
 /// # Errors
-/// When it cannot be read or a line is no record, or when `take` fails.
+/// When it cannot be read or a line is malformed, or when `take` fails.
 pub fn read_export(
     path: &Path,
     mut take: impl FnMut(&Record) -> Result<(), ReadError>,
@@ -219,8 +219,8 @@ pub fn read_export(
     for_each_line(file, path, |number, line| take(&read_line(line).ok_or(ReadError::Line { line: number })?))
 }
 
-/// Shows each line with its number, from 1, and the character that ends it. One that has no such character is the last:
-/// what comes behind it later, while somebody writes, is the rest of it and no line.
+/// Passes on each line with its number, from 1, and its line feed. A line without a line feed is the last: if a writer
+/// appends more meanwhile, that is the rest of this line and not another.
 fn for_each_line(
     file: impl Read,
     path: &Path,
@@ -242,21 +242,21 @@ fn for_each_line(
     Ok(())
 }
 
-/// What the file beside the segments says.
+/// The content of the file of checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointFile {
     /// The checkpoints, in the order they were made.
     pub checkpoints: Vec<Checkpoint>,
-    /// What retention noted of the segments that it removed.
+    /// The notes of retention about the segments that it removed.
     pub removed: Vec<Removal>,
-    /// The numbers of lines that are neither.
+    /// The numbers of lines that are neither a checkpoint nor a note.
     pub unknown: Vec<usize>,
 }
 
-/// Reads the file that checkpoints are appended to; one that is not there is empty.
+/// Reads the file that checkpoints are appended to; a missing file counts as empty.
 ///
 /// # Errors
-/// When it is there and cannot be read.
+/// When it exists and cannot be read.
 pub fn read_checkpoints(path: &Path) -> Result<CheckpointFile, ReadError> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
@@ -280,7 +280,7 @@ pub fn read_checkpoints(path: &Path) -> Result<CheckpointFile, ReadError> {
 mod tests {
     use super::*;
 
-    /// A file that grows while it is read: each part comes when the one before was read to its end.
+    /// A file that grows while it is read: each part appears once the one before was read to its end.
     struct Growing(Vec<&'static [u8]>, bool);
 
     impl Read for Growing {
@@ -295,8 +295,8 @@ mod tests {
         }
     }
 
-    /// AUD-3: whoever reads a journal while a line is being written has the lines before it, and not the rest of that
-    /// one as another.
+    /// AUD-3: a reader of a journal that is being written gets the lines before the last, and does not take the rest of
+    /// that one for another line.
     #[test]
     fn the_rest_of_a_line_that_is_being_written_is_no_line() {
         let mut seen = Vec::new();
@@ -309,7 +309,8 @@ mod tests {
         assert_eq!(seen, [(1, b"one\n".to_vec()), (2, b"tw".to_vec())]);
     }
 
-    /// AUD-3: a segment without a journal is finished; one whose journal cannot be opened is not read as if it were.
+    /// AUD-3: a segment without a journal is finished. A segment whose journal cannot be opened is not read as if it were
+    /// finished.
     #[test]
     fn a_journal_that_cannot_be_opened_is_not_passed_over() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! What the store keeps of an event, as the JSON text that is hashed, stored and exported.
+//! A row: what the store keeps of an event, as the JSON text that is hashed, stored and exported.
 //!
-//! The text is made once, when the event comes in, and is never made again from its parts: whoever checks a
-//! row hashes the bytes that are there. Its number stands first, because it is known last.
+//! The text is made once, when the event arrives, and is never rebuilt from its parts: a verifier hashes the stored
+//! bytes. The row's number comes first in the text, though it is known last.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -25,14 +25,14 @@ pub enum Payloads {
     None,
 }
 
-/// The longest payload whose text a row keeps; a longer one leaves its size and its digest.
+/// The longest payload whose text a row keeps; of a longer one it keeps the size and the digest.
 pub(crate) const LONGEST_PAYLOAD: usize = 64 * 1024;
 
-/// How the enter event of a call is called.
+/// The kind of an enter row.
 pub(crate) const ENTER: &str = "enter";
-/// How the exit event of a call is called.
+/// The kind of an exit row.
 pub(crate) const EXIT: &str = "exit";
-/// The outcome of a call whose end nobody saw.
+/// The outcome of a call whose end was not recorded.
 pub const INTERRUPTED: &str = "interrupted";
 
 /// One row, read back from its text.
@@ -42,39 +42,39 @@ pub const INTERRUPTED: &str = "interrupted";
 pub struct Row {
     /// Its number in the chain of its instance, from 1.
     pub seq: u64,
-    /// For an exit, the number of its enter; none if that could not be recorded.
+    /// For an exit, the number of its enter; `None` if the enter could not be recorded.
     #[serde(default)]
     pub enter: Option<u64>,
-    /// For an exit, the index of the segment that its enter is in; none in format 1.
+    /// For an exit, the index of its enter's segment; `None` in format 1.
     #[serde(default)]
     pub enter_segment: Option<u32>,
     /// `enter` or `exit`.
     pub kind: String,
-    /// UTC time by the wall clock, which may jump: the order of rows is that of their numbers.
+    /// UTC time by the wall clock, which may jump: the numbers, not the times, give the order of rows.
     pub time: String,
-    /// The call.
+    /// The correlation id of the call.
     pub correlation_id: String,
     /// The tool's name as the client wrote it.
     pub tool: String,
     /// The server that offers it.
     #[serde(default)]
     pub server: Option<String>,
-    /// The method of the protocol (enter); none for `tools/call`.
+    /// The method of the protocol (enter); `None` for `tools/call`.
     #[serde(default)]
     pub method: Option<String>,
-    /// What the method is about where that is no tool (enter).
+    /// The subject of the method, if it is not a tool (enter).
     #[serde(default)]
     pub subject: Option<String>,
-    /// Which program calls (enter).
+    /// The client program (enter).
     #[serde(default)]
     pub client: Option<String>,
-    /// On whose behalf the call is made (enter).
+    /// The principal of the call (enter).
     #[serde(default)]
     pub principal: Option<String>,
     /// The protocol era of the request (enter).
     #[serde(default)]
     pub era: Option<String>,
-    /// Where the request came in (enter).
+    /// The transport that the request came over (enter).
     #[serde(default)]
     pub transport: Option<String>,
     /// Whether the arguments passed validation (enter).
@@ -89,7 +89,7 @@ pub struct Row {
     /// What went wrong, without secrets (exit).
     #[serde(default)]
     pub message: Option<String>,
-    /// What else the error says, as JSON text without its secrets (exit).
+    /// More about the error, as JSON text without its secrets (exit).
     #[serde(default)]
     pub details: Option<String>,
     /// How long the call took from its enter to its exit (exit).
@@ -101,7 +101,7 @@ pub struct Row {
     /// The size of the arguments (enter) or the result (exit).
     #[serde(default)]
     pub bytes: Option<u64>,
-    /// SHA-256 of the arguments or the result as they were.
+    /// SHA-256 of the original arguments or result.
     #[serde(default)]
     pub digest: Option<String>,
     /// Their text without its secrets.
@@ -109,16 +109,16 @@ pub struct Row {
     pub payload: Option<String>,
 }
 
-/// A row of which only the numbers are missing.
+/// A row that lacks only its numbers.
 pub(crate) struct Draft {
     pub(crate) kind: RowKind,
     /// For an exit, where its enter is.
     pub(crate) ticket: Option<Ticket>,
-    /// [`ROOM`] for the numbers, then the text behind them, up to and with the closing brace.
+    /// [`ROOM`] for the numbers, then the rest of the text, including the closing brace.
     bytes: Vec<u8>,
 }
 
-/// What the numbers take at most, with their names and the mark of a leaf.
+/// The most bytes that the numbers take, with their names and the leaf prefix.
 const ROOM: usize = 96;
 
 /// Which of the two events.
@@ -128,14 +128,14 @@ pub(crate) enum RowKind {
     Exit,
 }
 
-/// How payloads become what is kept of them.
+/// What is kept of payloads, and how secrets are removed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keeping {
     pub(crate) payloads: Payloads,
     pub(crate) redactor: Redactor,
 }
 
-/// The time of day as rows and checkpoints write it.
+/// A time as rows and checkpoints write it.
 pub(crate) fn time_text(time: jiff::Timestamp) -> String {
     format!("{time:.6}")
 }
@@ -215,19 +215,19 @@ impl Keeping {
         }
         if payload.len() <= LONGEST_PAYLOAD && self.payloads == Payloads::Redacted {
             let kept = self.redactor.json(tool, payload);
-            // It is text, unless somebody who embeds this says otherwise; replacing what is not is slow.
+            // It is UTF-8 unless an embedding program passed other bytes; the lossy conversion is slow.
             let lossy = || String::from_utf8_lossy(&kept);
             text.string("payload", &str::from_utf8(&kept).map_or_else(|_| lossy(), Cow::Borrowed));
         }
     }
 }
 
-/// The members of a row behind its numbers, as they are written one after the other. By hand: two rows are made in the
-/// way of every call, and most of what they consist of needs no escaping.
+/// The members of a row after its numbers, written one by one. This avoids a serializer: every call waits for its two
+/// rows to be made, and most of their content needs no escaping.
 struct Text(Vec<u8>);
 
 impl Text {
-    /// `payload` is how long what may follow is.
+    /// `payload` is the length of the payload that may follow.
     fn begin(
         payload: usize,
         kind: &str,
@@ -236,7 +236,7 @@ impl Text {
         tool: &str,
         server: Option<&str>,
     ) -> Self {
-        // With room for its quotes to be escaped: as a rule nothing has to be moved.
+        // Leaves room for escaped quotes, so that the buffer rarely has to grow.
         let kept = if payload <= LONGEST_PAYLOAD { payload + payload / 4 } else { 0 };
         let mut text = Self(Vec::with_capacity(ROOM + 384 + kept));
         text.0.extend_from_slice(&[0; ROOM]);
@@ -259,14 +259,15 @@ impl Text {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// The time with six decimals, so that times line up and sort as text. Within one second only these differ.
+    /// Writes the time with six decimals, so that times line up and sort as text. Within one second only the decimals
+    /// change, and the rest is cached.
     fn time(&mut self, time: jiff::Timestamp) {
         thread_local! {
             static SECOND: Cell<(i64, [u8; 19])> = const { Cell::new((i64::MIN, [0; 19])) };
         }
         let (second, decimals) = (time.as_second(), time.subsec_microsecond());
         if second < 0 || decimals < 0 {
-            // Before 1970 they count backwards.
+            // Before 1970 the decimals count backwards.
             return self.plain(&time_text(time));
         }
         let (mut kept, mut text) = SECOND.get();
@@ -296,13 +297,13 @@ impl Text {
 
     fn string(&mut self, name: &str, value: &str) {
         self.name(name);
-        // A string in memory: there is nothing that could fail.
+        // Writing to memory cannot fail.
         let _ = serde_json::to_writer(&mut self.0, value);
     }
 
     fn number(&mut self, name: &str, value: u64) {
         self.name(name);
-        // To memory: there is nothing that could fail.
+        // Writing to memory cannot fail.
         let _ = serde_json::to_writer(&mut self.0, &value);
     }
 
@@ -313,12 +314,12 @@ impl Text {
 }
 
 impl Draft {
-    /// The exit of a call whose end nobody saw. `segment` is the one that its enter is in.
+    /// The exit of a call whose end was not recorded. `segment` is the segment of its enter.
     pub(crate) fn interrupted(segment: u32, enter: &Row, now: jiff::Timestamp) -> Option<Self> {
         let correlation = CorrelationId::parse(&enter.correlation_id)?;
         let mut text = Text::begin(0, EXIT, now, correlation, &enter.tool, enter.server.as_deref());
         text.string("outcome", INTERRUPTED);
-        // Nobody knows how long it took.
+        // Its duration is unknown.
         text.plain(r#","durationMs":null,"queuedMs":null"#);
         let ticket = Some(Ticket::new(segment, enter.seq));
         Some(Self { kind: RowKind::Exit, ticket, bytes: text.end() })
@@ -329,12 +330,12 @@ impl Draft {
         Self { kind, ticket: None, bytes: vec![0; ROOM] }
     }
 
-    /// How much memory it takes, about.
+    /// About how much memory it takes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The whole row, with its number and, for an exit, with where its enter is, as this format says that.
+    /// The whole row with its number and, for an exit, the place of its enter as this format writes it.
     pub(crate) fn numbered(&mut self, format: u32, seq: u64, enter: Option<Ticket>) -> Numbered<'_> {
         let mut front = Front { room: &mut self.bytes[..ROOM], at: ROOM };
         front.put(b",");
@@ -360,7 +361,7 @@ impl AsMut<Self> for Draft {
     }
 }
 
-/// A whole row behind the mark of a leaf: what is hashed needs no copy then.
+/// A whole row after the leaf prefix, so that hashing it needs no copy.
 pub(crate) struct Numbered<'a>(&'a [u8]);
 
 impl Numbered<'_> {
@@ -373,7 +374,7 @@ impl Numbered<'_> {
     }
 }
 
-/// Fills a place from its end.
+/// Fills a buffer from its end.
 struct Front<'a> {
     room: &'a mut [u8],
     at: usize,
@@ -422,7 +423,7 @@ mod tests {
     }
 
     fn whole(mut draft: Draft, seq: u64) -> String {
-        // As after a write that failed: it gets other numbers then.
+        // After a failed write a draft gets other numbers.
         draft.numbered(FORMAT, u64::MAX, Some(Ticket::new(u32::MAX, u64::MAX)));
         let ticket = draft.ticket;
         let numbered = draft.numbered(FORMAT, seq, ticket);
@@ -430,7 +431,7 @@ mod tests {
         String::from_utf8(numbered.text().to_vec()).unwrap()
     }
 
-    /// AUD-1, AUD-4: the text of an enter row is this, byte for byte; it is what the hashes are made of.
+    /// AUD-1, AUD-4: the text of an enter row is fixed byte for byte, because it is what is hashed.
     #[test]
     fn an_enter_row_is_this_text() {
         let enter = Enter::new(call(), Bytes::from_static(br#"{"token":"x"}"#), true, at());
@@ -505,7 +506,7 @@ mod tests {
         assert!(text.starts_with(r#"{"seq":4,"kind":"exit","#), "{text}");
     }
 
-    /// WIRE-2: what else may be known of a call stands in its enter, where it is known.
+    /// WIRE-2: an enter has the optional facts about its call, where they are known.
     #[test]
     fn an_enter_row_tells_what_is_known_of_the_call() {
         let mut about = About::of(Some("resources/read"), "file:///notes".into());
@@ -552,7 +553,7 @@ mod tests {
         }
     }
 
-    /// AUD-2: of what is longer than 64 KB the text is not kept.
+    /// AUD-2: the text of a payload longer than 64 KB is not kept.
     #[test]
     fn a_long_payload_leaves_its_size_and_digest() {
         let fits = Bytes::from(format!("\"{}\"", "x".repeat(64 * 1024 - 2)));

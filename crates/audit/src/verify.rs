@@ -1,11 +1,11 @@
-//! Finds out whether a segment is what was written, and where it is not.
+//! Verifies that a segment is unchanged since it was written, and names the places where it is not.
 //!
-//! The verifier is fed records one by one, of one segment after the other, and compares what it computes with
-//! what is stored. After a fault it goes on from the stored hash, so that one changed row is one problem.
+//! The verifier takes records one by one, segment after segment, and compares the hashes that it computes with the stored
+//! ones. After a fault it continues from the stored hash, so that one changed row is one problem.
 //!
-//! What it cannot know by itself: whether the end of a segment that is not sealed was cut off, and whether
-//! somebody who could write everything, the file of checkpoints too, wrote another history. Checkpoints that
-//! were kept elsewhere ([`Verifier::expect`]) or signed answer that.
+//! It cannot know by itself whether the end of an unsealed segment was cut off, or whether an attacker who could write
+//! everything, including the file of checkpoints, wrote another history. Checkpoints that were kept elsewhere
+//! ([`Verifier::expect`]) or signed answer that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,13 +18,13 @@ use crate::records::{Record, RecordKind};
 use crate::store::{KNOWN_FORMATS, segment_name};
 use crate::{Checkpoint, Hash, Header, PublicKey, Removal};
 
-/// How many problems of one segment are told.
+/// How many problems of one segment are reported.
 const MOST_PROBLEMS: usize = 20;
 
-/// No instance has more segments: what a forged header says must not make the checker run on.
+/// No instance has more segments. The limit keeps a forged header from making the verifier run on.
 const MOST_SEGMENTS: u32 = 100_000;
 
-/// Something that is not as it was written.
+/// A difference from what was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The segment; empty where there is none.
@@ -53,7 +53,7 @@ pub struct Verified {
     pub count: u64,
     /// The root over them.
     pub root: Hash,
-    /// The head behind the last.
+    /// The head after the last.
     pub head: Hash,
     /// Whether no row may follow.
     pub sealed: bool,
@@ -63,14 +63,14 @@ pub struct Verified {
     pub signed: u64,
 }
 
-/// A head that was written down before: what the segment must still hold.
+/// A head that was noted before: the segment must still hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The segment.
     pub segment: String,
     /// How many rows it had.
     pub count: u64,
-    /// The head behind the last of them.
+    /// The head after the last of them.
     pub head: Hash,
     /// The root over them, if known.
     pub root: Option<Hash>,
@@ -102,23 +102,23 @@ impl From<&Checkpoint> for Expected {
     }
 }
 
-/// A record, and all that can be told of it without its neighbours: the costly part, which needs no order.
+/// A record after the checks that need no other record: the costly part, which needs no order.
 pub(crate) enum Seen {
     Row(SeenRow),
     /// A header or a checkpoint.
     Other(Record),
 }
 
-/// What is left of a row.
+/// What those checks keep of a row.
 pub(crate) struct SeenRow {
-    /// As the database has it.
+    /// The number in the store.
     seq: Option<u64>,
-    /// As its text says; none if that cannot be read.
+    /// The number in its text; `None` if that cannot be read.
     number: Option<u64>,
     leaf: Hash,
-    /// As it is stored.
+    /// The stored hash.
     hash: Option<Hash>,
-    /// What it says of its call; none if that cannot be read.
+    /// What it says about its call; `None` if that cannot be read.
     half: Option<Half>,
 }
 
@@ -128,7 +128,7 @@ fn number(text: &[u8]) -> Option<u64> {
     struct Numbered {
         seq: u64,
     }
-    // As the store writes it; anything else that is JSON has a number too.
+    // The fast path for rows that the store wrote; other JSON may have a number too.
     let rest = text.strip_prefix(br#"{"seq":"#).unwrap_or_default();
     let digits = rest.iter().position(|byte| *byte == b',').map(|end| &rest[..end]);
     let plain = digits.filter(|digits| !digits.is_empty() && digits[0] != b'0');
@@ -159,15 +159,15 @@ pub struct Verifier {
     key: Option<PublicKey>,
     expected: HashMap<String, Vec<Expected>>,
     now: Option<Current>,
-    /// How each instance was left by its last segment.
+    /// The state of each instance after its last segment.
     instances: HashMap<String, Left>,
-    /// What is noted of segments that are gone, by their names.
+    /// The notes about removed segments, by segment name.
     removed: HashMap<String, Removal>,
     verified: Vec<Verified>,
     problems: Vec<Problem>,
 }
 
-/// An instance behind one of its segments.
+/// The state of an instance after one of its segments.
 struct Left {
     index: u32,
     head: Hash,
@@ -178,7 +178,7 @@ struct Left {
 
 struct Current {
     header: Option<Header>,
-    /// None where too little is known of what came before.
+    /// `None` if too little is known of the rows before.
     calls: Option<Calls>,
     name: String,
     next: u64,
@@ -194,18 +194,19 @@ struct Current {
 }
 
 impl Verifier {
-    /// One that requires every checkpoint to be signed with `key`, if there is one.
+    /// A verifier that requires every checkpoint to be signed with `key`, if there is one.
     #[must_use]
     pub fn new(key: Option<PublicKey>) -> Self {
         Self { key, ..Self::default() }
     }
 
-    /// Requires a segment to hold what it held before.
+    /// Requires a segment to still hold an earlier state.
     pub fn expect(&mut self, expected: Expected) {
         self.expected.entry(expected.segment.clone()).or_default().push(expected);
     }
 
-    /// Takes a note that a segment was removed; before any records. One that is not signed as it should be explains nothing.
+    /// Takes a note that a segment was removed; call this before any records. A note without the required signature explains
+    /// nothing.
     pub fn explain(&mut self, removal: Removal) {
         match removal.check_signature(self.key.as_ref()) {
             Ok(()) => drop(self.removed.insert(removal.removed.clone(), removal)),
@@ -213,7 +214,7 @@ impl Verifier {
         }
     }
 
-    /// A problem that was found outside of the records.
+    /// Adds a problem that was found outside of the records.
     pub fn report(&mut self, segment: &str, what: impl Into<String>) {
         self.problems.push(Problem { segment: segment.to_owned(), row: None, what: what.into() });
     }
@@ -223,7 +224,7 @@ impl Verifier {
         self.judge(&Seen::of(record));
     }
 
-    /// Checks what was seen of the next record.
+    /// Judges the next record.
     pub(crate) fn judge(&mut self, seen: &Seen) {
         match seen {
             Seen::Other(record) if record.kind == RecordKind::Header => {
@@ -240,17 +241,15 @@ impl Verifier {
         }
     }
 
-    /// What was found, once there are no more records: the segments, the problems, and what was expected of
-    /// segments that are not there.
+    /// The result after the last record: the segments, the problems, and the expectations of segments that are missing.
     #[must_use]
     pub fn finish(mut self) -> (Vec<Verified>, Vec<Problem>, Vec<Expected>) {
         self.end();
         (self.verified, self.problems, self.expected.into_values().flatten().collect())
     }
 
-    /// What was found of a whole folder, in which every segment has to be that was ever spoken of: by a checkpoint that
-    /// was kept, or by a later segment of its instance. The only excuse is a note of its removal that fits what is known
-    /// of it.
+    /// The result for a whole folder. It must have every segment that a kept checkpoint names or that a later segment of its
+    /// instance implies. The only excuse is a removal note that fits what is known of the segment.
     #[must_use]
     pub fn finish_folder(mut self) -> (Vec<Verified>, Vec<Problem>) {
         self.end();
@@ -267,7 +266,7 @@ impl Verifier {
         missing.extend(std::mem::take(&mut self.expected));
         for (segment, expected) in missing {
             let what = match self.removed.get(&segment) {
-                None => "the whole segment is missing, and retention did not note that it removed it",
+                None => "the whole segment is missing, and there is no note that retention removed it",
                 Some(note) if !expected.iter().all(|it| fits(note, it)) => {
                     "the whole segment is missing, and the note of its removal does not fit its checkpoints"
                 }
@@ -321,7 +320,7 @@ impl Verifier {
                     now.calls = calls;
                 }
             }
-            // Older ones may have gone by retention; what retention notes is compared elsewhere.
+            // Retention may have removed the older ones; its notes are compared elsewhere.
             None => {
                 if let Some(now) = &mut self.now {
                     now.calls = Some(Calls::from(header.first));
@@ -345,7 +344,7 @@ impl Verifier {
         let what = match row.number {
             _ if seq.checked_sub(expected) == Some(1) => Some((expected, "it is missing".to_owned())),
             _ if seq > expected => Some((expected, format!("it and those up to {} are missing", seq - 1))),
-            _ if seq < expected => Some((seq, format!("it stands where row {expected} should"))),
+            _ if seq < expected => Some((seq, format!("it is in the place of row {expected}"))),
             Some(number) if number != seq => {
                 Some((seq, format!("its text says that it is row {number}: it was moved or changed")))
             }
@@ -363,7 +362,8 @@ impl Verifier {
         self.compare_expected(false);
     }
 
-    /// Compares an exit with the enter that it names. Where something else is wrong its row may be what is missing.
+    /// Compares an exit with the enter that it names. Skipped after other problems, because the enter may be the row that is
+    /// missing.
     fn pair(&mut self, seq: u64, row: &SeenRow) {
         let Some(Current { header: Some(header), calls: Some(calls), problems: 0, .. }) = &mut self.now
         else {
@@ -376,7 +376,7 @@ impl Verifier {
         }
     }
 
-    /// A problem of its own kind: the chain is as it was written, and what follows can be judged.
+    /// Counts separately: the chain is intact, and the following rows can be judged.
     fn mispaired(&mut self, seq: u64, what: String) {
         let Some(now) = &mut self.now else { return };
         now.mispaired += 1;
@@ -398,13 +398,13 @@ impl Verifier {
         let what = if record.hash != Some(Hash::checkpoint(&record.text)) {
             Some("was changed".to_owned())
         } else if checkpoint.segment != name {
-            Some("is that of another segment".to_owned())
+            Some("belongs to another segment".to_owned())
         } else if checkpoint.count > count {
             Some(format!("covers more rows than the {count} that are there: the end was cut off"))
         } else if checkpoint.count < count || record.seq.is_some_and(|seq| seq != checkpoint.count) {
-            Some("stands in another place than it says".to_owned())
+            Some("is in another place than it states".to_owned())
         } else if sound && (checkpoint.root, checkpoint.head) != (root, head) {
-            Some("does not fit the rows: they were written anew".to_owned())
+            Some("does not fit the rows: they were rewritten".to_owned())
         } else {
             checkpoint.check_signature(self.key.as_ref()).err()
         };
@@ -417,12 +417,12 @@ impl Verifier {
         }
     }
 
-    /// Compares what was expected at this count, or at the end what was expected later.
+    /// Compares the expectations for this count; at the end, also those for more rows.
     fn compare_expected(&mut self, ended: bool) {
         loop {
             let Some(now) = &mut self.now else { return };
             let count = now.tree.count();
-            // The fewest rows stand last.
+            // The smallest count is last.
             let Some(expected) = now.expected.pop_if(|it| ended || it.count <= count) else { return };
             let fits = expected.head == now.head && expected.root.is_none_or(|root| root == now.tree.root());
             let sound = now.problems == 0;
@@ -435,7 +435,7 @@ impl Verifier {
                 self.problem(Some(count + 1), what);
             } else if expected.count == count && sound && !fits {
                 let what = format!(
-                    "after {} its head was {}: they were written anew",
+                    "after {} its head was {}: they were rewritten",
                     counted(count, "row"),
                     expected.head
                 );
@@ -475,7 +475,7 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Whether what is noted of a removed segment agrees with a checkpoint of it. Older notes say nothing that could.
+/// Whether the note of a removed segment agrees with a checkpoint of it. Older notes have nothing to compare.
 fn fits(note: &Removal, kept: &Expected) -> bool {
     note.count
         .zip(note.head)

@@ -1,4 +1,4 @@
-//! What the programs of this crate read from their command line, and the file that some of them write.
+//! Reads the command lines of this crate's programs, and writes the file of figures.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Those of this process, whose options `help` explains.
+    /// The arguments of this process; `help` explains its options.
     pub fn new(help: &'static str) -> Self {
         Self::of(std::env::args().skip(1), help)
     }
@@ -32,23 +32,23 @@ impl Arguments {
         Some(self.option.clone())
     }
 
-    /// The text that stands behind the option.
+    /// The text after the option.
     pub fn text(&mut self) -> Result<String> {
         self.rest.next().with_context(|| format!("`{}` needs a value", self.option))
     }
 
-    /// The path that stands behind the option.
+    /// The path after the option.
     pub fn path(&mut self) -> Result<PathBuf> {
         self.text().map(PathBuf::from)
     }
 
-    /// The number that stands behind the option.
+    /// The number after the option.
     pub fn number<N: FromStr>(&mut self) -> Result<N> {
         let text = self.text()?;
         text.parse().ok().with_context(|| format!("`{}` needs a number", self.option))
     }
 
-    /// Nobody knows the option.
+    /// Fails because the option is unknown.
     pub fn unknown<T>(&self) -> Result<T> {
         bail!("there is no option `{}`\n\n{}", self.option, self.help)
     }

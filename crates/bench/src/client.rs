@@ -1,7 +1,7 @@
-//! A client of HTTP/1.1 that does only what the load needs: one request at a time on a kept connection, answers with
-//! a `Content-Length`.
+//! A minimal HTTP/1.1 client for the load: one request at a time on a kept connection, and only answers with a
+//! `Content-Length`.
 //!
-//! There is an asynchronous one for the load and a blocking one for what happens before and after it.
+//! There is an asynchronous client for the load, and a blocking one for the work before and after it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as BlockingStream};
@@ -14,14 +14,14 @@ use tokio::net::TcpStream;
 
 use crate::request::{Ask, Era, Template, digits};
 
-/// How long the blocking client waits for anything.
+/// The timeout of the blocking client for a read or a write.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How far from either end of a message its id is looked for.
+/// How many bytes at either end of a message are searched for its id.
 const EDGE: usize = 64;
-/// Room for an answer, to begin with.
+/// The initial size of the buffer for an answer.
 const ROOM: usize = 16 * 1024;
 
-/// What the head of an answer says.
+/// The parsed head of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head {
     status: u16,
@@ -32,7 +32,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads the head if it has arrived whole.
+    /// Parses the head; `None` if it has not arrived completely.
     pub fn read(bytes: &[u8]) -> Result<Option<Self>> {
         let Some(end) = memmem::find(bytes, b"\r\n\r\n") else { return Ok(None) };
         let status = bytes.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
@@ -55,7 +55,7 @@ impl Head {
         head.length = match (length, head.status) {
             (Some(length), _) => length,
             (None, 202 | 204) => 0,
-            (None, status) => bail!("an answer with status {status} does not tell its length"),
+            (None, status) => bail!("an answer with status {status} has no Content-Length"),
         };
         Ok(Some(head))
     }
@@ -65,7 +65,7 @@ impl Head {
     }
 }
 
-/// A connection under load.
+/// A connection of the load.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
@@ -81,7 +81,7 @@ impl Connection {
         Ok(Self { stream, buffer: vec![0; ROOM] })
     }
 
-    /// Sends a request and gives the body of its answer, whose status must be 200.
+    /// Sends a request and returns the body of its answer, whose status must be 200.
     pub async fn exchange(&mut self, request: &[u8]) -> Result<&[u8]> {
         self.stream.write_all(request).await.context("cannot send")?;
         let (mut filled, mut head) = (0, None);
@@ -106,7 +106,7 @@ impl Connection {
 }
 
 fn body<'a>(head: &Head, bytes: &'a [u8]) -> Result<&'a [u8]> {
-    ensure!(bytes.len() == head.end(), "more bytes than the answer has");
+    ensure!(bytes.len() == head.end(), "extra bytes after the answer");
     let body = &bytes[head.body_at..];
     if head.status != 200 {
         bail!("status {}: {}", head.status, String::from_utf8_lossy(body));
@@ -114,7 +114,7 @@ fn body<'a>(head: &Head, bytes: &'a [u8]) -> Result<&'a [u8]> {
     Ok(body)
 }
 
-/// Whether `body` answers the request with this id: the id, a result and, for a call, the very text that was sent.
+/// Checks that `body` answers the request with this id: it needs the id, a result and, for a call, the text that was sent.
 pub fn check(ask: Ask, id: u32, body: &[u8]) -> Result<()> {
     let id = digits(id);
     let mut member = *b"\"id\":........";
@@ -135,7 +135,7 @@ pub fn check(ask: Ask, id: u32, body: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Sends one request on a connection of its own and gives the body and the session of the answer.
+/// Sends one request on a new connection and returns the body and the session of the answer.
 pub fn once(address: SocketAddr, request: &[u8]) -> Result<(Vec<u8>, Option<String>)> {
     let mut stream =
         BlockingStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
@@ -162,7 +162,7 @@ pub fn open_session(address: SocketAddr) -> Result<String> {
     session.context("no session was opened")
 }
 
-/// Ends a legacy session. The answer does not matter: it would be swept away in the end.
+/// Ends a legacy session. A failure does not matter: the server would drop the session in the end.
 pub fn end_session(address: SocketAddr, session: &str) {
     drop(once(address, Template::goodbye(address, session).bytes()));
 }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn an_answer_without_a_length_is_refused() {
         let error = Head::read(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").unwrap_err();
-        assert!(error.to_string().contains("does not tell its length"), "{error}");
+        assert!(error.to_string().contains("has no Content-Length"), "{error}");
     }
 
     #[test]

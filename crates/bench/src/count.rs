@@ -1,9 +1,9 @@
-//! How many instructions one relayed call takes in the gateway, counted by callgrind.
+//! Counts how many instructions one relayed call takes in the gateway, with callgrind.
 //!
-//! A clock on a shared machine is off by a tenth; a count is off by a few thousandths. Each figure is the difference of two
-//! runs that differ only in their number of calls, so that starting and stopping fall out of it. The gateway serves on
-//! one thread and gets its calls one after the other, on one connection. What it puts off until later, such as
-//! bringing recorded rows into the database, is in the figure: it is done before the gateway ends.
+//! A time on a shared machine is off by a tenth; a count is off by a few thousandths. Each figure is the difference of two
+//! runs that differ only in their number of calls, so starting and stopping cancel out. The gateway serves on one thread
+//! and gets its calls one after the other, on one connection. Deferred work, such as moving recorded rows into the
+//! database, is part of the figure, because the gateway does it before it ends.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -22,23 +22,23 @@ use crate::request::{Ask, Era, Template};
 /// How many calls the two runs of a figure make.
 const CALLS: [u32; 2] = [200, 1200];
 
-/// What is counted.
+/// What to count.
 #[derive(Debug, Clone)]
 pub struct Count {
     /// The gateway's program.
     pub gateway: PathBuf,
-    /// The program `echo-upstream`; `echo-stdio` lies beside it.
+    /// The program `echo-upstream`; `echo-stdio` is beside it.
     pub upstream: PathBuf,
-    /// Only the calls whose name holds this text.
+    /// Only the calls whose name contains this text.
     pub only: Option<String>,
 }
 
-/// Instructions of one call.
+/// The instructions of one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figure {
-    /// Which call it is: era, transport of the server, whether it is recorded.
+    /// The kind of call: era, transport of the server, whether it is recorded.
     pub name: String,
-    /// In the gateway's process.
+    /// Counted in the gateway's process.
     pub instructions: u64,
 }
 
@@ -72,11 +72,11 @@ impl Kind {
 }
 
 impl Count {
-    /// Counts everything. `tell` gets a line now and then.
+    /// Counts everything. `tell` gets lines about the progress.
     pub fn run(&self, tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>> {
         let wanted = |kind: &Kind| self.only.as_ref().is_none_or(|only| kind.name().contains(only.as_str()));
         let kinds: Vec<Kind> = Kind::all().filter(wanted).collect();
-        ensure!(!kinds.is_empty(), "no call has a name like that");
+        ensure!(!kinds.is_empty(), "no call has a name that contains the text of `--only`");
         let mut figures = Vec::new();
         for kind in kinds {
             tell(&kind.name());
@@ -88,7 +88,7 @@ impl Count {
         Ok(figures)
     }
 
-    /// Instructions of a whole gateway that relays this many calls.
+    /// The instructions of a whole gateway run that relays this many calls.
     fn instructions(&self, kind: Kind, calls: u32) -> Result<u64> {
         let folder = tempfile::tempdir()?;
         let behind = match kind.http {
@@ -112,7 +112,7 @@ impl Count {
         ];
         let words = folder.path().join("gateway.txt");
         let mut gateway = Process::start(Path::new("valgrind"), &arguments, words)?;
-        // A list that holds the tool tells that the server behind is ready.
+        // Once the list contains the tool, the server behind the gateway is ready.
         let list = Template::new(address, Era::Modern, Ask::List, None);
         gateway
             .answers(address, list.bytes(), |body| memchr::memmem::find(body, b"\"echo\"").is_some())
@@ -123,7 +123,7 @@ impl Count {
     }
 
     fn configuration(&self, kind: Kind, folder: &TempDir, http: Option<SocketAddr>) -> Result<PathBuf> {
-        // The escapes of a JSON string are those of a TOML string.
+        // JSON strings and TOML strings have the same escapes.
         let audit = match kind.recorded {
             true => format!("audit.folder = {}\n", serde_json::to_string(&folder.path().join("audit"))?),
             false => NO_AUDIT.to_owned(),
@@ -170,11 +170,11 @@ fn call(address: SocketAddr, era: Era, calls: u32) -> Result<()> {
     Ok(())
 }
 
-/// The sum that callgrind writes at the end of its file.
+/// The total that callgrind writes at the end of its file.
 fn total(counts: &str) -> Result<u64> {
     let line = counts.lines().find_map(|line| line.strip_prefix("totals:").or(line.strip_prefix("summary:")));
     let first = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok());
-    first.context("callgrind's file has no sum")
+    first.context("callgrind's file has no total")
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The smallest MCP server that is still one: both eras, one tool that answers with its text, and a list of any
-//! length from prepared bytes.
+//! The smallest possible MCP server: both eras, one tool that answers with its text, and a list of any length from
+//! prepared bytes.
 //!
-//! It reads a message and writes the answer; where they come from and go to is `serve`'s business. It checks
-//! nothing that it does not need: it stands for the fastest server a gateway could have behind it.
+//! It turns a message into an answer; `serve` does the I/O. It checks only what it needs, because it represents the
+//! fastest server that a gateway could have behind it.
 
 use bridgehead_wire::{Id, Malformed, Message, Method, Raw, Request, RpcError, code, error_response};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -21,12 +21,12 @@ pub struct Echo {
     legacy_list: Bytes,
 }
 
-/// One answer, in parts so that a long list is never copied.
+/// One answer, in parts, so that a long list is never copied.
 #[derive(Debug, Default, Clone)]
 pub struct Answer {
-    /// What to write, in this order. All are empty where nothing is to be answered.
+    /// What to write, in this order. All are empty if there is nothing to answer.
     pub parts: [Bytes; 3],
-    /// Whether this opened a legacy session.
+    /// Whether the request opened a legacy session.
     pub opens_session: bool,
 }
 
@@ -42,7 +42,7 @@ impl Answer {
     }
 }
 
-/// The few members of `params` that matter here.
+/// The members of `params` that are used here.
 #[derive(Deserialize, Default)]
 struct Params<'a> {
     name: Option<&'a str>,

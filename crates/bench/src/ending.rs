@@ -1,7 +1,7 @@
-//! The end of a run that somebody wants to end: what it has started ends with it.
+//! Ends a run on a signal, together with everything that it has started.
 //!
-//! Gateways and echo servers are children of this process, and whatever a gateway runs ends with the gateway. So the
-//! children are killed, by their ids; what only sends its last words then is not waited for.
+//! Gateways and echo servers are children of this process, and everything that a gateway runs ends with the gateway. So it
+//! is enough to kill the children, by their ids. Their last output is not read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,10 +14,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::family;
 
-/// Whether a signal has come that ends this process.
+/// Whether a signal is ending this process.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Ends this process and its children on SIGINT or SIGTERM, as a shell expects it, from a thread of its own.
+/// Starts a thread that ends this process and its children on SIGINT or SIGTERM, with the exit code that a shell expects.
 pub fn on_signals() -> Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (mut interrupt, mut terminate) = {
@@ -38,14 +38,14 @@ pub fn on_signals() -> Result<()> {
     Ok(())
 }
 
-/// Does not return where a signal ends this process: that children were killed is then no failure of the run.
+/// Does not return if a signal is ending this process. Otherwise the killed children would be reported as a failed run.
 pub fn wait_if_ended() {
     while ENDED.load(Ordering::SeqCst) {
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Until there are none: the run goes on beside this, and may start another.
+/// Kills children until there are none: the run continues on another thread and may start more.
 fn kill_children() {
     let own = std::process::id();
     for _ in 0..100 {
@@ -55,7 +55,7 @@ fn kill_children() {
             return;
         }
         for child in children {
-            // Who was waited for meanwhile has no id any more.
+            // If a child was reaped meanwhile, its id is no longer valid.
             if let Some(pid) = i32::try_from(child.pid).ok().and_then(Pid::from_raw)
                 && child.runs()
             {

@@ -1,11 +1,11 @@
-//! Who descends from whom, who carries a mark, and what a process holds, as `/proc` tells it.
+//! Reads from `/proc` which processes descend from which, which have a mark, and what a process holds.
 //!
-//! A process is named by its id and its birth, so that a later owner of the id is not taken for it.
+//! A process is identified by its id and its start time, so that a later process with the same id is not mistaken for it.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-/// A process as it was when it was looked at.
+/// A process, as it was when it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// Its id.
@@ -14,16 +14,16 @@ pub struct Seen {
     pub parent: u32,
     /// The letter of its state; `Z` is a zombie.
     pub state: char,
-    /// When it was started, in ticks since the system was.
+    /// When it was started, in ticks since boot.
     pub born: u64,
 }
 
 impl Seen {
-    /// Looks at one process; `None` if there is none with this id.
+    /// Reads one process; `None` if no process has this id.
     pub fn of(pid: u32) -> Option<Self> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
-        // The name in brackets may hold anything.
+        // The name in brackets may contain any character.
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
         Some(Self {
             pid,
@@ -33,12 +33,12 @@ impl Seen {
         })
     }
 
-    /// Whether it is still there and has not ended.
+    /// Whether it still runs and is not a zombie.
     pub fn runs(&self) -> bool {
         Self::of(self.pid).is_some_and(|now| now.born == self.born && now.state != 'Z')
     }
 
-    /// Its command line, for people.
+    /// Its command line, for messages.
     pub fn command(&self) -> String {
         let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let words = String::from_utf8_lossy(&line).replace('\0', " ");
@@ -57,7 +57,7 @@ pub fn everybody() -> Vec<Seen> {
     entries.filter_map(|entry| Seen::of(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// Every descendant of `root`, itself not among them.
+/// Every descendant of `root`, without `root` itself.
 pub fn below(root: u32) -> Vec<Seen> {
     let all = everybody();
     let mut family = BTreeSet::from([root]);
@@ -73,7 +73,7 @@ pub fn below(root: u32) -> Vec<Seen> {
     all.into_iter().filter(|seen| family.contains(&seen.parent)).collect()
 }
 
-/// The processes in whose environment `NAME=value` stands; it is inherited, so it finds who lost its parent.
+/// The processes whose environment contains `NAME=value`. It is inherited, so this also finds processes without a parent.
 pub fn marked(variable: &str) -> Vec<Seen> {
     everybody().into_iter().filter(|seen| seen.carries(variable)).collect()
 }
@@ -88,7 +88,7 @@ pub fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// A line of the status of a process in kilobytes, such as `VmRSS` or `RssAnon`.
+/// A value of a process's status file in kilobytes, such as `VmRSS` or `RssAnon`.
 pub fn memory_kb(pid: u32, name: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

@@ -1,6 +1,6 @@
-//! What it costs that a call has a process tree of its own, that a gateway has grown large, and that a tree is large.
+//! Measures the cost of a separate process tree for each call, of a large gateway, and of a large tree.
 //!
-//! Like the loads, each figure is taken in turns with what it is compared to, within one run.
+//! As with the loads, each figure alternates with its reference within one run.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,23 +13,23 @@ use crate::client::{check, once};
 use crate::request::{Ask, Era, Template};
 use crate::statistics::median;
 
-/// The pause between calls: enough for a process to come up in the place of the one that served.
+/// The pause between calls: long enough for the next process to start.
 const PACE: Duration = Duration::from_millis(20);
 /// How many megabytes make a gateway large.
 const LARGE: usize = 1024;
 /// How many processes make a tree large.
 pub const TREE: usize = 100;
 
-/// What was measured; a part that was not asked for is empty.
+/// What was measured. A part that was not requested is empty.
 #[derive(Debug, Default)]
 pub struct Isolation {
-    /// A call of a shared process, and one of a process of its own.
+    /// A call to a shared process, and an isolated call.
     pub calls: Vec<(Duration, Duration)>,
-    /// How many calls of processes of their own there are in a second, one right after the other.
+    /// How many isolated calls complete in a second, one right after the other.
     pub per_second: Option<f64>,
-    /// From the start of a program to its first byte, by a small program and by one with a gigabyte.
+    /// From the start of a program to its first byte, started by a small process and by one with a gigabyte.
     pub starts: Vec<(Duration, Duration)>,
-    /// From the order to kill a tree of a hundred to the last that was reaped.
+    /// From the order to kill a tree of a hundred processes until the last one is reaped.
     pub kills: Vec<Duration>,
 }
 
@@ -44,14 +44,14 @@ impl Isolation {
         })
     }
 
-    /// How much longer a start takes in a large program.
+    /// How many times longer a start takes in a large process.
     pub fn start_ratio(&self) -> Option<f64> {
         let small = median(self.starts.iter().map(|(small, _)| millis(*small)));
         let large = median(self.starts.iter().map(|(_, large)| millis(*large)));
         (!self.starts.is_empty()).then(|| large / small)
     }
 
-    /// The median kill, in milliseconds.
+    /// The median duration of a kill, in milliseconds.
     pub fn kill_millis(&self) -> Option<f64> {
         (!self.kills.is_empty()).then(|| median(self.kills.iter().copied().map(millis)))
     }
@@ -67,7 +67,7 @@ fn percentile(values: &mut [f64], share: f64) -> f64 {
     values.get(at.min(values.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// Calls in turns, each after a pause.
+/// Alternates between shared and isolated calls, each after a pause.
 pub(crate) fn calls(
     shared: SocketAddr,
     alone: SocketAddr,
@@ -85,7 +85,7 @@ pub(crate) fn calls(
     (0..pairs).map(|_| Ok((call(shared)?, call(alone)?))).collect()
 }
 
-/// How many calls one client makes in a second without a pause. From the third on each waits for a process to start.
+/// How many calls one client makes in a second without pauses. From the third call on, each waits for a process to start.
 pub(crate) fn back_to_back(alone: SocketAddr, calls: usize) -> Result<f64> {
     let template = Template::named(alone, Era::Modern, Ask::Call, None, "s0__echo");
     let begun = Instant::now();
@@ -96,7 +96,7 @@ pub(crate) fn back_to_back(alone: SocketAddr, calls: usize) -> Result<f64> {
     Ok(calls as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// Starts in turns: `start` as it is, and while a gigabyte is held.
+/// Alternates between starts without and with a gigabyte of memory held.
 pub(crate) fn starts(
     pairs: usize,
     start: impl Fn() -> Result<Duration>,
@@ -106,7 +106,7 @@ pub(crate) fn starts(
         let small = start()?;
         let held: Vec<Vec<u8>> = (0..LARGE).map(|number| vec![(number % 200) as u8 | 1; 1 << 20]).collect();
         let large = start()?;
-        ensure!(held.iter().all(|block| block[4096] != 0), "the memory is gone");
+        ensure!(held.iter().all(|block| block[4096] != 0), "the memory was not held");
         found.push((small, large));
     }
     Ok(found)

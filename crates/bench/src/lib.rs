@@ -1,8 +1,8 @@
-//! Measures what the gateway costs: the same load on a minimal server directly and through the gateway.
+//! Measures what the gateway costs: puts the same load on a minimal server directly and through the gateway.
 //!
 //! The programs are `echo-upstream` and `echo-stdio` ([`echo`], served by [`serve`]) and `bench`, which starts everything,
-//! is itself the load generator ([`load`]) and prints the [`report`]. Every answer is checked before it is counted,
-//! so that an error never looks like speed. The method is described in `docs/performance.md`.
+//! generates the load ([`load`]) and prints the [`report`]. Every answer is checked before it is counted, so that an error
+//! never looks like speed. `docs/performance.md` describes the method.
 
 pub mod arguments;
 pub mod client;

@@ -1,7 +1,7 @@
-//! A closed loop: every connection sends its next request when it has the answer to the last.
+//! Generates load in a closed loop: every connection sends its next request when it has the answer to the last.
 //!
-//! Runs on the thread that polls it. Connections warm up first; only requests that begin and end within the
-//! measured time count. The first wrong answer ends the round with an error.
+//! It runs on the thread that polls it. Connections warm up first; only requests that begin and end within the measured
+//! time count. The first wrong answer ends the round with an error.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -17,39 +17,39 @@ use crate::machine::CpuTime;
 use crate::request::{Ask, Era, Template};
 use crate::statistics::{Latencies, Percentiles};
 
-/// How long the first answer, and after the measured time the last ones, may take. A busy machine is slow; only a request
-/// that is never answered takes this long.
+/// How long the first answer, and after the measured time the last answers, may take. Even on a busy machine only a
+/// request that is never answered takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Who is asked what, by how many, for how long.
+/// One load: the server, the requests, the connections and the duration.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// The server.
     pub address: SocketAddr,
-    /// The process whose time is counted.
+    /// The process whose CPU time is counted.
     pub pid: u32,
-    /// The era spoken.
+    /// The era of the requests.
     pub era: Era,
-    /// What is asked.
+    /// The kind of request.
     pub ask: Ask,
-    /// The name under which `echo` is offered.
+    /// The offered name of `echo`.
     pub tool: String,
-    /// How many connections there are.
+    /// The number of connections.
     pub connections: usize,
-    /// How long nothing is counted.
+    /// The time before counting begins.
     pub warm_up: Duration,
-    /// How long is measured.
+    /// The measured time.
     pub measured: Duration,
 }
 
-/// What one round showed.
+/// The results of one round.
 #[derive(Debug, Clone, Copy)]
 pub struct Round {
-    /// Of the time from the first byte sent to the last received.
+    /// The latency, from the first byte sent to the last byte received.
     pub latency: Percentiles,
     /// Answers per second.
     pub per_second: f64,
-    /// Processor time of the server's process per answer, in microseconds.
+    /// CPU time of the server's process per answer, in microseconds.
     pub cpu_micros: f64,
 }
 
@@ -60,7 +60,7 @@ enum Phase {
     Over,
 }
 
-/// Where a round is, for all its connections.
+/// The progress of a round, shared by its connections.
 #[derive(Debug)]
 struct Progress {
     phase: Cell<Phase>,
@@ -95,7 +95,7 @@ impl Load {
             let session = sessions.get(number).map(String::as_str);
             let template = Template::named(self.address, self.era, self.ask, session, &self.tool);
             let connection = Connection::open(self.address).await?;
-            // Ids of different connections differ, so that an answer to another's request is seen.
+            // Each connection has its own range of ids, so that a misdirected answer is noticed.
             let first = u32::try_from(number)? * 1_000_000;
             let (ask, progress) = (self.ask, progress.clone());
             connections.spawn_local(async move {
@@ -108,7 +108,7 @@ impl Load {
         let (cpu, started) = (CpuTime::of(self.pid)?, Instant::now());
         progress.phase.set(Phase::Measured);
         sleep(self.measured).await;
-        // On a busy machine the time may be over before the first answer.
+        // On a busy machine the measured time may end before the first answer.
         while progress.answers.get() == 0 && !progress.failed.get() && started.elapsed() < PATIENCE {
             sleep(self.measured).await;
         }
@@ -123,7 +123,7 @@ impl Load {
         });
         let all = all.await.context("a request was never answered")??;
         let count = all.count() as f64;
-        ensure!(count > 0.0, "not one request was answered within {PATIENCE:?}");
+        ensure!(count > 0.0, "no request was answered within {PATIENCE:?}");
         let latency = all.percentiles().context("nothing was measured")?;
         let cpu_micros = cpu.as_secs_f64() * 1e6 / count;
         Ok(Round { latency, per_second: count / elapsed.as_secs_f64(), cpu_micros })

@@ -1,4 +1,4 @@
-//! Processes: starting them, what the kernel tells of them, ending them by their id.
+//! Starts processes, reads what the kernel reports about them and the machine, and ends them by their id.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -10,23 +10,23 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{client, family};
 
-/// How long a process may take to answer for the first time. Only a process that hangs takes so long, on a busy machine too.
+/// How long a process may take to answer for the first time. Even on a busy machine only a hanging process takes this long.
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// How long it may take to end after a polite signal.
+/// How long it may take to end after SIGTERM.
 const END_WITHIN: Duration = Duration::from_secs(30);
-/// How long a process may take to come to rest after a load.
+/// How long a process may take to become idle after a load.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
-/// How long it does nothing then. The kernel counts in hundredths of a second.
+/// How long a process must be idle to count as settled. The kernel counts CPU time in hundredths of a second.
 const QUIET: Duration = Duration::from_millis(40);
-/// How often a starting process is asked.
-const KNOCK: Duration = Duration::from_micros(200);
+/// The pause between two requests to a starting process.
+const POLL: Duration = Duration::from_micros(200);
 
-/// A free port of loopback. It may be taken before it is used; then the start fails and says so.
+/// A free port on the loopback interface. If another program takes it before it is used, the start fails and says so.
 pub fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-/// A running process; dropping it ends it.
+/// A running process; dropping it ends the process.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -35,7 +35,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program. What it says on stderr goes to the file `words`.
+    /// Starts a program. Its stderr goes to the file `words`.
     #[expect(clippy::disallowed_methods, reason = "the benchmark starts the gateway itself, from outside")]
     pub fn start(program: &Path, arguments: &[&str], words: PathBuf) -> Result<Self> {
         let mut command = Command::new(program);
@@ -50,7 +50,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Asks until `request` gets an answer that `accepts` takes; gives the time since the start.
+    /// Repeats `request` until `accepts` takes the answer; returns the time since the start.
     pub fn answers(
         &mut self,
         address: SocketAddr,
@@ -68,20 +68,20 @@ impl Process {
                 let words = fs::read_to_string(&self.words).unwrap_or_default();
                 let last =
                     answer.map_or_else(|error| format!("{error:#}"), |_| "an incomplete answer".to_owned());
-                bail!("it did not come up ({ended:?}); last: {last}; it said:\n{words}");
+                bail!("it did not become ready ({ended:?}); last: {last}; its stderr:\n{words}");
             }
-            std::thread::sleep(KNOCK);
+            std::thread::sleep(POLL);
         }
     }
 
-    /// Asks it to end, waits for that, and says so where it did not end well.
+    /// Sends SIGTERM and waits for the end; fails if the exit status is not success.
     pub fn end(mut self) -> Result<()> {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).context("it has ended already")?;
         self.succeeds().map(drop)
     }
 
-    /// Waits until it has ended, which somebody has asked for.
+    /// Waits until it has ended, after the caller has asked it to.
     pub fn wait(&mut self) -> Result<()> {
         let asked = Instant::now();
         while self.child.try_wait()?.is_none() {
@@ -91,25 +91,25 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until it has done its work, which must succeed; gives the time since the start.
+    /// Waits until it ends, which must be with success; returns the time since the start.
     pub fn succeeds(&mut self) -> Result<Duration> {
         let status = self.child.wait()?;
         let elapsed = self.started.elapsed();
         let words = || fs::read_to_string(&self.words).unwrap_or_default();
-        ensure!(status.success(), "it ended with {status}; it said:\n{}", words());
+        ensure!(status.success(), "it ended with {status}; its stderr:\n{}", words());
         Ok(elapsed)
     }
 
-    /// A line of its status in kilobytes, such as `VmRSS` or `VmHWM`.
+    /// A value of its status file in kilobytes, such as `VmRSS` or `VmHWM`.
     pub fn memory_kb(&self, name: &str) -> Result<u64> {
-        family::memory_kb(self.pid(), name).with_context(|| format!("the kernel does not tell `{name}`"))
+        family::memory_kb(self.pid(), name).with_context(|| format!("the kernel does not report `{name}`"))
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         let id = rustix::process::Pid::from_child(&self.child);
-        // It may have ended by itself.
+        // Fails if it has already ended by itself.
         let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
         let asked = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) && asked.elapsed() < END_WITHIN {
@@ -120,30 +120,30 @@ impl Drop for Process {
     }
 }
 
-/// Processor time of a process, user and system.
+/// The CPU time of a process, user and system.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuTime {
     ticks: u64,
 }
 
 impl CpuTime {
-    /// What it has used until now.
+    /// What the process has used so far.
     pub fn of(pid: u32) -> Result<Self> {
-        let stat =
-            fs::read_to_string(format!("/proc/{pid}/stat")).context("needs a running process and Linux")?;
-        Self::read(&stat).context("the kernel does not tell the processor time")
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+            .context("the process has ended, or this is not Linux")?;
+        Self::read(&stat).context("the kernel does not report the CPU time")
     }
 
     fn read(stat: &str) -> Option<Self> {
-        // The name in brackets may hold anything; user and system time are the 12th and 13th field after it.
+        // The name in brackets may contain any character; user and system time are the 12th and 13th field after it.
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
         let user: u64 = fields.next()?.parse().ok()?;
         let system: u64 = fields.next()?.parse().ok()?;
         Some(Self { ticks: user + system })
     }
 
-    /// Waits until a process has nothing left to do. What it puts off until nobody asks anything must not go on while
-    /// another is measured.
+    /// Waits until a process is idle. Work that it defers until there are no requests must not run while another process is
+    /// measured.
     pub fn settle(pid: u32) -> Result<()> {
         let until = Instant::now() + SETTLE_WITHIN;
         let mut used = Self::of(pid)?;
@@ -158,20 +158,20 @@ impl CpuTime {
         Ok(())
     }
 
-    /// What was used between the two.
+    /// What was used since `earlier`.
     pub fn since(self, earlier: Self) -> Duration {
         let ticks = self.ticks.saturating_sub(earlier.ticks);
         Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 }
 
-/// How busy the machine was in the last minute, by the kernel's count.
+/// The kernel's load average of the last minute.
 pub fn load_average() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
 }
 
-/// What the processors of this machine have done since it runs. Of a virtual one the host can take some for others.
+/// How the CPUs of this machine have spent their time since boot. On a virtual machine the host can take some of it away.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostTime {
     all: u64,
@@ -179,19 +179,19 @@ pub struct HostTime {
 }
 
 impl HostTime {
-    /// Until now.
+    /// The time spent so far.
     pub fn now() -> Self {
         Self::read(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
     fn read(stat: &str) -> Self {
-        // user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in the first two already.
+        // user, nice, system, idle, iowait, irq, softirq, steal; the fields after them are already part of the first two.
         let first = stat.lines().next().unwrap_or_default().split_ascii_whitespace().skip(1).take(8);
         let times: Vec<u64> = first.filter_map(|time| time.parse().ok()).collect();
         Self { all: times.iter().sum(), taken: times.get(7).copied().unwrap_or_default() }
     }
 
-    /// How much of the time between the two the host took for others, in percent.
+    /// The share of the time since `earlier` that the host took away, in percent.
     pub fn taken_since(self, earlier: Self) -> f64 {
         let all = self.all.saturating_sub(earlier.all).max(1);
         self.taken.saturating_sub(earlier.taken) as f64 * 100.0 / all as f64

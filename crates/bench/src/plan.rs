@@ -1,7 +1,7 @@
-//! Which rounds are run, in which order, on which processes.
+//! Plans the rounds: their order and their processes.
 //!
-//! Direct and through the gateway take turns, and who begins changes from round to round: what the machine does
-//! besides hits both alike, and a ratio is taken within its round.
+//! Direct rounds and rounds through the gateway alternate, and the first one changes from round to round. Other work on
+//! the machine then affects both alike, and each ratio is taken within its round.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -23,16 +23,16 @@ use crate::supervision::{self, Supervision};
 ///
 /// With `echo` and the gateway's own two it makes a thousand, which is one page.
 pub const LIST_TOOLS: usize = 997;
-/// How many connections are tried.
+/// The numbers of connections that are measured.
 pub const CONNECTIONS: [usize; 3] = [1, 32, 64];
 
-/// What a gateway's configuration begins with that does not record calls.
+/// The start of a configuration for a gateway that does not record calls.
 pub(crate) const NO_AUDIT: &str = "audit.store = \"none\"\n";
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Seconds: shows that everything runs and every answer is right, and measures nothing that could be relied on.
+    /// Seconds: shows that everything runs and every answer is right; the figures are not reliable.
     Brief,
     /// Two minutes.
     Short,
@@ -88,13 +88,13 @@ impl Form {
 pub struct Plan {
     /// The gateway's program.
     pub gateway: PathBuf,
-    /// The program `echo-upstream`; `echo-stdio` lies beside it.
+    /// The program `echo-upstream`; `echo-stdio` is beside it.
     pub upstream: PathBuf,
     /// How much.
     pub form: Form,
-    /// Worker threads of the gateway; its own default without.
+    /// Worker threads of the gateway; `None` means its default.
     pub threads: Option<usize>,
-    /// Only loads and other parts whose name holds this text.
+    /// Only loads and other parts whose name contains this text.
     pub only: Option<String>,
 }
 
@@ -105,9 +105,9 @@ pub enum Behind {
     Stdio,
     /// Over HTTP, as the load generator does directly.
     Http,
-    /// As a child process, by a gateway that records calls; one that does not stands for the direct path.
+    /// As a child process of a gateway that records calls. The reference is a gateway that does not record them.
     Recorded,
-    /// The same with a server over HTTP.
+    /// Like `Recorded`, with a server over HTTP.
     RecordedHttp,
 }
 
@@ -123,15 +123,15 @@ impl Behind {
 pub struct Cell {
     /// How the gateway reaches the server.
     pub behind: Behind,
-    /// The era spoken.
+    /// The era of the requests.
     pub era: Era,
-    /// What was asked.
+    /// The kind of request.
     pub ask: Ask,
-    /// By how many connections.
+    /// The number of connections.
     pub connections: usize,
-    /// Without the gateway.
+    /// The rounds without the gateway.
     pub direct: Vec<Round>,
-    /// Through it, in the same order.
+    /// The rounds through the gateway, in the same order.
     pub through: Vec<Round>,
 }
 
@@ -140,7 +140,7 @@ impl Cell {
         Self { behind, era, ask, connections, direct: Vec::new(), through: Vec::new() }
     }
 
-    /// What it is called in reports.
+    /// Its name in reports.
     pub fn name(&self) -> String {
         let ask = match self.ask {
             Ask::Call => "tools/call",
@@ -162,11 +162,11 @@ impl Cell {
 pub struct Findings {
     /// How much was measured.
     pub form: Form,
-    /// How many processors there are.
+    /// The number of CPUs.
     pub cores: usize,
-    /// How busy the machine was before and after.
+    /// The load average of the machine before and after.
     pub load_average: [f64; 2],
-    /// How much of the processors' time the host of a virtual machine took for others, in percent.
+    /// The share of CPU time that the host of a virtual machine took away, in percent.
     pub taken: f64,
     /// How long it took.
     pub elapsed: Duration,
@@ -174,28 +174,28 @@ pub struct Findings {
     pub cells: Vec<Cell>,
     /// From the start of the gateway to its first answer.
     pub first_answer: Vec<Duration>,
-    /// From the start of the gateway to a list that holds the upstream's tools.
+    /// From the start of the gateway to a list that contains the upstream's tools.
     pub first_list: Vec<Duration>,
-    /// Resident memory when nothing was asked yet but everything was ready, in kilobytes.
+    /// Resident memory when everything is ready and before the first load, in kilobytes.
     pub idle_kb: Vec<u64>,
-    /// The most that the gateway used under all loads, in kilobytes.
+    /// The gateway's peak memory under all loads, in kilobytes.
     pub peak_kb: u64,
-    /// The same with the long list.
+    /// The peak memory of the gateway with the long list, in kilobytes.
     pub peak_list_kb: u64,
-    /// What it costs to keep many servers.
+    /// What it costs to supervise many servers.
     pub supervision: Supervision,
     /// How fast a record is verified.
     pub verification: Verification,
 }
 
-/// A process and where it is reached.
+/// A process and its address.
 struct Served {
     process: Process,
     address: SocketAddr,
 }
 
 impl Plan {
-    /// Runs it. `tell` gets a line now and then.
+    /// Runs the plan. `tell` gets lines about the progress.
     pub fn run(&self, tell: &mut dyn FnMut(&str)) -> Result<Findings> {
         let started = Instant::now();
         let (load_before, host_before) = (load_average(), HostTime::now());
@@ -206,7 +206,7 @@ impl Plan {
             let (served, answer, list) = self.gateway(&folder, 0)?;
             first_answer.push(answer);
             first_list.push(list);
-            // A moment for what it does right after it has become ready.
+            // Leaves time for the work that the gateway does right after it has become ready.
             std::thread::sleep(Duration::from_millis(50));
             idle_kb.push(served.process.memory_kb("VmRSS")?);
         }
@@ -237,7 +237,7 @@ impl Plan {
         cells.retain(|cell| self.wants(&cell.name()));
         let verify = self.wants(record::PART);
         let any = !cells.is_empty() || verify || supervision::any(self.only.as_deref());
-        ensure!(any, "neither a load nor another part has a name like that");
+        ensure!(any, "no load and no part has a name that contains the text of `--only`");
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let rounds = if cells.is_empty() { 0 } else { self.form.rounds() };
         for number in 0..rounds {
@@ -272,7 +272,7 @@ impl Plan {
         }
         let (peak_kb, peak_list_kb) =
             (gateway.process.memory_kb("VmHWM")?, gateway_list.process.memory_kb("VmHWM")?);
-        // What they would do besides is not to be measured.
+        // Ended here, so that their background work does not disturb the next measurements.
         drop((gateway_http, recording, recording_http, direct, direct_list, gateway, gateway_list));
         let verification = match verify {
             true => Verification::measure(self, &folder, tell)?,
@@ -296,7 +296,7 @@ impl Plan {
         })
     }
 
-    /// Whether what has this name is to be measured.
+    /// Whether the load or part with this name is measured.
     fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
@@ -324,14 +324,14 @@ impl Plan {
         Ok(Served { process, address })
     }
 
-    /// A gateway in front of one echo server, and how long it took to answer and to know the tools.
+    /// Starts a gateway in front of one echo server. Returns also the times to its first answer and to its first full list.
     fn gateway(&self, folder: &TempDir, tools: usize) -> Result<(Served, Duration, Duration)> {
         self.gateway_of(folder, &tools.to_string(), NO_AUDIT, &self.echo(tools)?)
     }
 
-    /// The lines that describe an echo server.
+    /// The configuration lines of an echo server.
     fn echo(&self, tools: usize) -> Result<String> {
-        // The escapes of a JSON string are those of a TOML string.
+        // JSON strings and TOML strings have the same escapes.
         let command = serde_json::to_string(text(&self.echo_stdio())?)?;
         Ok(format!("command = {command}\nargs = [\"--tools\", \"{tools}\"]\n"))
     }
@@ -341,7 +341,7 @@ impl Plan {
         self.upstream.with_file_name("echo-stdio")
     }
 
-    /// The same in front of the server that `lines` describe.
+    /// Like [`gateway`](Self::gateway), in front of the server that `lines` configure.
     fn gateway_of(
         &self,
         folder: &TempDir,
@@ -372,7 +372,7 @@ pub(crate) fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path is not valid text")
 }
 
-/// A list that lost tools would be fast.
+/// Checks that a list is complete. A list that lost tools would look fast.
 fn has_all_tools(address: SocketAddr, era: Era) -> Result<()> {
     let session = match era {
         Era::Modern => None,

@@ -1,7 +1,7 @@
-//! How fast a record of calls is verified, compared with reading and hashing the same bytes.
+//! Measures how fast a record of calls is verified, compared with reading and hashing the same bytes.
 //!
-//! The record is written by the store itself, here; verified by the program, as a user does it. Both are done in turns
-//! on files that the kernel has in memory: what the disk takes is the same for both.
+//! This module writes the record with the store itself; the program verifies it, as a user would. Hashing and verifying
+//! alternate on files that are in the page cache, because the disk would cost both the same.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,17 +23,17 @@ use tokio::task::JoinSet;
 use crate::machine::Process;
 use crate::plan::{Form, Plan, text};
 
-/// What `--only` calls it.
+/// Its name for `--only`.
 pub(crate) const PART: &str = "audit verify";
 /// How many calls are recorded at once.
 const AT_ONCE: usize = 64;
 
-/// What was measured; empty if it was not asked for.
+/// What was measured; empty if it was not requested.
 #[derive(Debug, Default)]
 pub struct Verification {
     /// How many rows the record has.
     pub rows: usize,
-    /// Reading and hashing the bytes of the record, and verifying it.
+    /// The times to read and hash the bytes of the record, and to verify it.
     pub rounds: Vec<(Duration, Duration)>,
 }
 
@@ -59,7 +59,7 @@ impl Verification {
             let mut process = Process::start(&plan.gateway, &arguments, folder.path().join("verify.txt"))?;
             process.succeeds().context("`audit verify`")
         };
-        // The first time brings the files into memory.
+        // The first runs bring the files into the page cache.
         hash(&files)?;
         verify()?;
         let rounds = (0..plan.form.rounds()).map(|_| Ok((hash(&files)?, verify()?)));
@@ -75,7 +75,7 @@ fn write(folder: &Path, rows: usize) -> Result<()> {
         let mut calls = JoinSet::new();
         for number in 0..rows / 2 {
             if calls.len() == AT_ONCE {
-                calls.join_next().await.context("nothing is recorded")???;
+                calls.join_next().await.context("no call is running")???;
             }
             let sink = Arc::clone(&sink);
             calls.spawn(async move { call(&sink, number).await });
@@ -109,7 +109,7 @@ async fn call(sink: &StoreSink, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Reads the files and hashes their bytes; gives the time it took.
+/// Reads the files and hashes their bytes; returns the time.
 fn hash(files: &[PathBuf]) -> Result<Duration> {
     let begun = Instant::now();
     let mut room = vec![0; 256 * 1024];
@@ -132,7 +132,7 @@ fn hash(files: &[PathBuf]) -> Result<Duration> {
 mod tests {
     use super::*;
 
-    /// What is measured is a whole record: two rows for each call.
+    /// A whole record is measured: two rows for each call.
     #[test]
     fn all_rows_are_written_and_hashed() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What was found, as a table for people, as JSON for programs, and against the bars.
+//! Reports the findings as a table for people and as JSON for programs, and judges them by the bars.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::request::{Ask, Era};
 use crate::statistics::median;
 use crate::supervision::{MANY, Memory, Restart, START_SERVERS, Supervision};
 
-/// The most that a lone call may take while calls are recorded, as a multiple of without.
+/// The highest latency of a single call with recording, as a multiple of the latency without.
 const RECORDED_LATENCY_RATIO: f64 = 1.5;
-/// The same with a server over HTTP.
+/// Like [`RECORDED_LATENCY_RATIO`], with a server over HTTP.
 const RECORDED_HTTP_LATENCY_RATIO: f64 = 1.6;
-/// The least throughput while calls are recorded, as a share of without.
+/// The lowest throughput with recording, as a share of the throughput without.
 const RECORDED_THROUGHPUT_RATIO: f64 = 0.65;
-/// The least speed of verifying a record, as a share of reading and hashing its bytes.
+/// The lowest speed of verifying a record, as a share of the speed of reading and hashing its bytes.
 const VERIFY_RATIO: f64 = 0.5;
-/// Below this the direct path is no yardstick.
+/// Below this many requests per second the direct path is not a valid reference.
 const DIRECT_AT_LEAST: f64 = 60_000.0;
 const LATENCY_RATIO: f64 = 1.7;
 const THROUGHPUT_RATIO: f64 = 0.55;
@@ -43,7 +43,7 @@ const ISOLATED_P95_MILLIS: f64 = 2.0;
 const LARGE_START_RATIO: f64 = 1.2;
 const KILL_MILLIS: f64 = 50.0;
 
-/// One thing that is promised.
+/// One promised figure.
 #[derive(Debug)]
 pub struct Bar {
     name: String,
@@ -60,7 +60,7 @@ impl Bar {
     }
 }
 
-/// The medians of the rounds of one way.
+/// The medians of several rounds, either direct or through the gateway.
 struct Medians {
     p50: f64,
     p95: f64,
@@ -262,10 +262,10 @@ impl Findings {
         }
         let _ = writeln!(
             out,
-            "\nCPU µs: processor time per request of the process that answers (echo-upstream directly, else the gateway)\n\
+            "\nCPU µs: CPU time per request of the process that answers (echo-upstream directly, else the gateway)\n\
              first answer {:.1} ms, first list with the upstream's tools {:.1} ms, idle {:.1} MB, peak {:.1} MB, peak \
              with 1000 tools {:.1} MB\n{} form, {} cores, load average {:.1} before and {:.1} after, {:.1} % \
-             of the processors' time taken by the host, {:.0} s\n",
+             of the CPU time taken by the host, {:.0} s\n",
             millis(&self.first_answer),
             millis(&self.first_list),
             self.idle_megabytes(),
@@ -337,7 +337,7 @@ impl Supervision {
         (!self.starts.is_empty()).then(|| median(ratios))
     }
 
-    /// The figures behind the bars, each with its name.
+    /// The figures behind the bars, with their names.
     fn figures(&self) -> Vec<(&'static str, f64)> {
         let mut figures = Vec::new();
         if !self.among_many.is_empty() {
@@ -401,7 +401,7 @@ impl Verification {
     }
 }
 
-/// Figures by their names, a line each.
+/// The figures with their names, one per line.
 fn words(figures: Vec<(&'static str, f64)>) -> String {
     let mut out = String::new();
     for (name, value) in figures {
@@ -426,7 +426,7 @@ fn megabytes(kilobytes: f64) -> f64 {
     kilobytes * 1024.0 / 1e6
 }
 
-/// To two places: more would pretend.
+/// Rounds to two decimal places: more would suggest a precision that there is not.
 fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
@@ -474,7 +474,7 @@ mod tests {
         findings.bars().iter().filter(|bar| !bar.holds()).map(|bar| bar.name.clone()).collect()
     }
 
-    /// QA-5: the gateway's own cost, everything but the tool's, is judged at the 95th percentile.
+    /// QA-5: the gateway's own cost, without the tool's, is judged at the 95th percentile.
     #[test]
     fn what_the_gateway_adds_is_judged() {
         let slow = findings(round(11_000.0, 50_000.0, 15.0));
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!(missed(&findings), Vec::<String>::new());
         assert_eq!(findings.bars().len(), 23);
         let rate = "isolated_calls_back_to_back_per_second";
-        assert_eq!(findings.to_json()["supervision"][rate], 400.0, "it is told and not judged");
+        assert_eq!(findings.to_json()["supervision"][rate], 400.0, "it is reported but not judged");
         findings.supervision.among_many = vec![(round(100.0, 1.0, 1.0), round(111.0, 1.0, 1.0))];
         findings.supervision.memory = vec![memory(301.0)];
         findings.supervision.restarts = vec![Restart { back: ms(303), own: ms(2) }];

@@ -1,4 +1,4 @@
-//! The requests of the load, as the bytes of a whole HTTP request whose id is changed in place.
+//! The requests of the load: the bytes of whole HTTP requests whose id is changed in place.
 
 use std::net::SocketAddr;
 
@@ -7,10 +7,10 @@ pub const FIRST_ID: u32 = 10_000_000;
 const DIGITS: usize = 8;
 const MODERN_META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
 
-/// The era the load speaks.
+/// The era of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Era {
-    /// 2026-07-28: every request stands by itself.
+    /// 2026-07-28: every request is self-contained.
     Modern,
     /// 2025-11-25: one session per connection.
     Legacy,
@@ -36,7 +36,7 @@ impl Era {
     }
 }
 
-/// What is asked.
+/// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
     /// `tools/call` of `echo`, with a text that differs in each request.
@@ -57,12 +57,12 @@ pub struct Template {
 }
 
 impl Template {
-    /// The request, for a session where there is one.
+    /// The request, with a session id if there is one.
     pub fn new(address: SocketAddr, era: Era, ask: Ask, session: Option<&str>) -> Self {
         Self::named(address, era, ask, session, "echo")
     }
 
-    /// The same, for a gateway that offers `echo` as `tool`.
+    /// Like [`new`](Self::new), for a gateway that offers `echo` as `tool`.
     pub fn named(address: SocketAddr, era: Era, ask: Ask, session: Option<&str>, tool: &str) -> Self {
         let meta = if era == Era::Modern { MODERN_META } else { "" };
         let (method, name, params) = match (ask, era) {
@@ -82,7 +82,7 @@ impl Template {
         Self::post(address, era, (method, name), &params, session)
     }
 
-    /// A call of any tool with any arguments, which are JSON, by a modern client.
+    /// A call of any tool by a modern client, with arguments as JSON text.
     pub fn call(address: SocketAddr, tool: &str, arguments: &str) -> Self {
         let params = format!(r#"{MODERN_META},"name":"{tool}","arguments":{arguments}"#);
         Self::post(address, Era::Modern, ("tools/call", Some(tool)), &params, None)
@@ -144,7 +144,7 @@ impl Template {
     }
 }
 
-/// The digits of an id. Ids beyond the last one with this many digits start over.
+/// The digits of an id. Ids wrap around after the last one with this many digits.
 pub fn digits(id: u32) -> [u8; DIGITS] {
     let mut left = FIRST_ID + id % (9 * FIRST_ID);
     let mut digits = [b'0'; DIGITS];

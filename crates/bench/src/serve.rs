@@ -1,4 +1,4 @@
-//! Serves [`Echo`] on lines or on HTTP, as fast as the plainest code can.
+//! Serves [`Echo`] over lines or over HTTP, as fast as simple code can.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const MAX_MESSAGE: usize = 1024 * 1024;
 
-/// Answers line by line until the input ends. All lines that came with one read are answered by one write.
+/// Answers line by line until the input ends. All lines of one read are answered by one write.
 pub fn lines(echo: &Echo, mut input: impl Read, mut output: impl Write) -> io::Result<()> {
     let mut lines = LineBuffer::new(MAX_MESSAGE);
     let mut chunk = vec![0_u8; 64 * 1024];
@@ -65,7 +65,7 @@ async fn connection(echo: Rc<Echo>, stream: TcpStream) {
         let echo = echo.clone();
         async move { Ok::<_, Infallible>(respond(&echo, request).await) }
     });
-    // A client that goes away in the middle of a request is its own business.
+    // A client may disconnect in the middle of a request.
     drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
 }
 
@@ -105,7 +105,7 @@ fn status(status: StatusCode) -> Response<Parts> {
     response
 }
 
-/// A body of known length made of slices that already exist.
+/// A body of known length, made of existing slices.
 #[derive(Default)]
 struct Parts {
     parts: VecDeque<Bytes>,

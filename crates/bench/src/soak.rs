@@ -1,11 +1,11 @@
-//! Puts a real gateway through cycle after cycle of harm to its servers, and looks at what is left of it.
+//! Harms the servers of a real gateway in many cycles, and checks that the gateway recovers and leaks nothing.
 //!
 //! In each cycle one server is harmed while calls to it are in flight. Every call in flight must get an answer, a
 //! result or an error; then the server must serve again. At the end the gateway must be as large as after the first
-//! cycles, no zombie may be left, and when it is ended, kindly or not, nothing of any server may run. At last it is
-//! killed while it serves as many calls as it can, and its record must have every call that was answered.
+//! cycles, and no zombie may be left. After SIGTERM or SIGKILL of the gateway no process of any server may run. Finally
+//! the gateway is killed under full load, and its record must have every call that was answered.
 //!
-//! Where the servers' programs are, and which are tried, is said by whoever starts this.
+//! The caller says which servers are used and where their programs are.
 
 mod crashes;
 mod gateway;
@@ -29,15 +29,15 @@ pub use report::{Findings, Row};
 const IN_FLIGHT: usize = 2;
 /// How long a server may take to serve again.
 const BACK_WITHIN: Duration = Duration::from_secs(120);
-/// How long processes may take to go after what they served has gone.
+/// How long processes may take to end after the gateway or client that they served.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
-/// A moment for what happens right after an answer.
+/// Time for the work that happens right after an answer.
 const SETTLE: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_millis(2);
-/// The variable that finds a server's processes, wherever they went.
+/// The variable that marks a server's processes, so that all of them can be found.
 const MARK: &str = "BRIDGEHEAD_SOAK_MARK";
 
-/// A server to be harmed.
+/// A server to harm.
 #[derive(Debug, Clone)]
 pub struct Victim {
     /// Its name in the configuration.
@@ -48,13 +48,13 @@ pub struct Victim {
     pub args: Vec<String>,
     /// The variables.
     pub env: Vec<(String, String)>,
-    /// Where it runs.
+    /// Its working directory.
     pub cwd: Option<PathBuf>,
     /// A tool that answers at once, its arguments, and a part of its answer.
     pub prompt: (String, Value, String),
-    /// A tool that takes a moment, and its arguments.
+    /// A tool that takes some time, and its arguments.
     pub slow: (String, Value),
-    /// A tool that starts a process of the server's own; without, it has some anyway.
+    /// A tool that makes the server start a child process; `None` if the server has child processes anyway.
     pub offspring: Option<String>,
 }
 
@@ -79,23 +79,23 @@ impl Victim {
     }
 }
 
-/// What is done to a server.
+/// A way to harm a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Harm {
-    /// SIGKILL to its process; what it has started must go with it.
+    /// SIGKILL to its process; its descendants must end too.
     Kill,
-    /// SIGKILL to a process that it has started.
+    /// SIGKILL to one of its child processes.
     KillOffspring,
     /// SIGTERM to its process.
     Terminate,
     /// An operator asks for a restart.
     Restart,
-    /// A gateway of its own in front of it loses its client, whose end of the input closes.
+    /// A separate gateway in front of the server loses its client, which closes its end of the input.
     CloseInput,
 }
 
 impl Harm {
-    /// All of them, in the order of cycles.
+    /// All ways, in the order of cycles.
     pub const ALL: [Self; 5] =
         [Self::Kill, Self::KillOffspring, Self::Terminate, Self::Restart, Self::CloseInput];
 
@@ -111,7 +111,7 @@ impl Harm {
     }
 }
 
-/// What is run.
+/// What to run.
 #[derive(Debug)]
 pub struct Soak {
     /// The gateway's program.
@@ -122,25 +122,25 @@ pub struct Soak {
     pub cycles: usize,
     /// How often the gateway itself is killed under load, and its record checked.
     pub kills: usize,
-    /// How many calls have a process tree each.
+    /// How many calls run in a process tree each.
     pub calls: usize,
 }
 
-/// What the gateway holds.
+/// The resources that the gateway holds.
 #[derive(Debug, Clone, Copy)]
 pub struct Holdings {
     /// Open descriptors.
     pub descriptors: usize,
     /// Threads.
     pub threads: usize,
-    /// Memory of its own in kilobytes; code that is read from files again is none.
+    /// Anonymous memory in kilobytes, without code that is mapped from files.
     pub own_kb: u64,
-    /// Processes of servers, keepers included.
+    /// Processes below the gateway: only its direct children after cycles, all of them after isolated calls.
     pub processes: usize,
 }
 
 impl Soak {
-    /// Runs it. `tell` gets a line now and then.
+    /// Runs the soak. `tell` gets lines about the progress.
     pub fn run(&self, tell: &mut dyn FnMut(&str)) -> Result<Findings> {
         ensure!(!self.victims.is_empty() && self.cycles > 0, "there is nothing to do");
         let started = Instant::now();
@@ -149,12 +149,12 @@ impl Soak {
         let config = gateway::write_config(folder.path(), &self.victims, &mark, "")?;
         let gateway = Gateway::start(&self.gateway, &config, folder.path())?;
         gateway.all_ready(&self.victims)?;
-        // The first call of a tool compiles its schema, and that of schemas with it: that is no growth.
+        // The first call of a tool compiles its schema and the metaschema, which must not count as growth.
         for victim in &self.victims {
             gateway.call(&victim.name, &(victim.prompt.0.clone(), victim.prompt.1.clone()))?;
         }
         let mut findings = Findings::new(&self.victims, self.cycles);
-        // Before that, caches and pools are still filling.
+        // Before this cycle, caches and pools are still filling.
         let first_look = (self.victims.len() * Harm::ALL.len()).max(self.cycles / 10).min(self.cycles - 1);
         for cycle in 0..self.cycles {
             if cycle == first_look {
@@ -188,7 +188,7 @@ impl Soak {
         let keepers = family::below(gateway.pid());
         gateway.end(Signal::KILL)?;
         findings.left_after_kill = left(&mark, &keepers);
-        // Their gateway is gone, so they end with an error.
+        // Their gateway is gone, so these calls end with an error.
         calls.into_iter().for_each(|call| drop(call.join()));
 
         if self.kills > 0 {
@@ -211,8 +211,8 @@ impl Soak {
         Ok(findings)
     }
 
-    /// Harms a server under the long-lived gateway. Gives how long it took to serve again, and how many calls failed
-    /// until then.
+    /// Harms a server of the long-lived gateway. Returns the time until it serves again, and how many calls failed until
+    /// then.
     fn harm(gateway: &Gateway, victim: &Victim, harm: Harm, mark: &str) -> Result<(Duration, usize)> {
         if let Some(tool) = &victim.offspring {
             gateway.call(&victim.name, &(tool.clone(), json!({})))?;
@@ -225,7 +225,7 @@ impl Soak {
         match harm {
             Harm::Restart => gateway.restart(victim)?,
             Harm::Terminate => send(pid, Signal::TERM)?,
-            // The youngest: behind npx it is the server itself.
+            // The youngest process: behind npx that is the server itself.
             Harm::KillOffspring => {
                 let children = tree.iter().filter(|seen| seen.pid != pid);
                 send(
@@ -236,26 +236,23 @@ impl Soak {
             Harm::Kill | Harm::CloseInput => send(pid, Signal::KILL)?,
         }
         for call in calls {
-            // A result or an error: both are answers.
+            // A result and an error both count as an answer.
             call.join()
                 .map_err(|_| anyhow::anyhow!("a call in flight panicked"))?
                 .context("a call in flight")?;
         }
-        // Whoever lost a child of its own may go on without it.
+        // A server that lost its own child may continue without it.
         let must_restart = harm != Harm::KillOffspring || victim.offspring.is_none();
         let back = gateway.serves_again(victim, must_restart.then_some(restarts), at)?;
         if must_restart {
             let left = survivors(&tree);
             ensure!(left.is_empty(), "the old tree still runs: {}", names(&left));
         }
-        ensure!(
-            !family::marked(mark).is_empty(),
-            "no server carries the mark, so survivors could not be found"
-        );
+        ensure!(!family::marked(mark).is_empty(), "no server has the mark, so survivors could not be found");
         Ok(back)
     }
 
-    /// Another gateway over stdio, whose client goes in the middle of a call.
+    /// Runs another gateway over stdio, whose client disconnects in the middle of a call.
     fn close_input(
         &self,
         victim: &Victim,
@@ -270,7 +267,7 @@ impl Soak {
         loop {
             let new: Vec<Seen> =
                 family::marked(mark).into_iter().filter(|seen| !before.contains(seen)).collect();
-            // State and parent may change; the process is the same by its id and birth.
+            // State and parent may change; id and start time identify the process.
             let new: Vec<Seen> = new
                 .into_iter()
                 .filter(|seen| !before.iter().any(|old| (old.pid, old.born) == (seen.pid, seen.born)))
@@ -278,10 +275,14 @@ impl Soak {
             if new.is_empty() {
                 break;
             }
-            ensure!(Instant::now() < deadline, "still run after their client has gone: {}", names(&new));
+            ensure!(
+                Instant::now() < deadline,
+                "still running after the client disconnected: {}",
+                names(&new)
+            );
             std::thread::sleep(POLL);
         }
-        // The long-lived gateway has its own processes, which nobody has touched.
+        // The long-lived gateway has its own server processes, which must still work.
         other.call(&victim.name, &(victim.prompt.0.clone(), victim.prompt.1.clone()))?;
         Ok((at.elapsed(), 0))
     }
@@ -293,19 +294,21 @@ impl Soak {
         Ok(Holdings {
             descriptors: family::descriptors(pid),
             threads: family::threads(pid),
-            own_kb: family::memory_kb(pid, "RssAnon").context("the kernel does not tell `RssAnon`")?,
-            // Scripted servers collect offspring until they are killed themselves; keepers are one per server.
+            own_kb: family::memory_kb(pid, "RssAnon").context("the kernel does not report `RssAnon`")?,
+            // Only direct children: scripted servers collect offspring until they are killed themselves.
             processes: family::below(pid).iter().filter(|seen| seen.parent == pid).count(),
         })
     }
 }
 
 fn send(pid: u32, signal: Signal) -> Result<()> {
-    let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { bail!("{pid} is no process id") };
+    let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        bail!("{pid} is not a process id")
+    };
     kill_process(id, signal).with_context(|| format!("process {pid} cannot be signalled"))
 }
 
-/// Those that still run after their time to go.
+/// The processes that still run after [`GONE_WITHIN`].
 fn survivors(processes: &[Seen]) -> Vec<Seen> {
     let deadline = Instant::now() + GONE_WITHIN;
     loop {
@@ -317,8 +320,8 @@ fn survivors(processes: &[Seen]) -> Vec<Seen> {
     }
 }
 
-/// Those who have ended and whom the gateway or a keeper should have waited for. A server may neglect its own
-/// children for as long as it runs.
+/// The number of zombies that the gateway or the nursery should have reaped. Zombies of a server do not count: a server
+/// may neglect its own children as long as it runs.
 fn zombies(gateway: u32) -> usize {
     let family = family::below(gateway);
     let keepers: Vec<u32> =
@@ -327,7 +330,7 @@ fn zombies(gateway: u32) -> usize {
     family.iter().filter(|seen| seen.state == 'Z').filter(ours).count()
 }
 
-/// What is left of servers and keepers after a gateway has gone.
+/// The processes of servers and shims that are left after a gateway has ended.
 fn left(mark: &str, keepers: &[Seen]) -> Vec<String> {
     let deadline = Instant::now() + GONE_WITHIN;
     loop {

@@ -4,24 +4,24 @@
 #[derive(Debug, Default)]
 pub struct Latencies(Vec<u32>);
 
-/// What is told of a round's latencies, in microseconds.
+/// The percentiles of a round's latencies, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Percentiles {
     /// Half of all requests took at most this long.
     pub p50: f64,
-    /// 95 of 100 did.
+    /// 95 of 100 requests took at most this long.
     pub p95: f64,
-    /// 99 of 100 did.
+    /// 99 of 100 requests took at most this long.
     pub p99: f64,
 }
 
 impl Latencies {
-    /// Remembers one; more than four seconds count as four.
+    /// Adds one latency; more than four seconds count as four.
     pub fn add(&mut self, latency: std::time::Duration) {
         self.0.push(u32::try_from(latency.as_nanos()).unwrap_or(u32::MAX));
     }
 
-    /// Takes those of another connection too.
+    /// Adds the latencies of another connection.
     pub fn merge(&mut self, other: Self) {
         self.0.extend(other.0);
     }
@@ -31,7 +31,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// Sorts and reads off; `None` without any.
+    /// The percentiles; `None` without any latency.
     pub fn percentiles(mut self) -> Option<Percentiles> {
         self.0.sort_unstable();
         let last = self.0.len().checked_sub(1)?;
@@ -40,7 +40,7 @@ impl Latencies {
     }
 }
 
-/// The middle value, or the mean of the two in the middle; zero without any.
+/// The median; zero without any value.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);

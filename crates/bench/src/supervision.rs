@@ -1,7 +1,7 @@
-//! What it costs to keep many servers: calls among many, memory of each, the way back after a kill, a start through the
-//! shim.
+//! Measures what it costs to supervise many servers: calls among many, memory per server, recovery after a kill, and a
+//! start through the shim.
 //!
-//! Like the loads, each figure is taken in turns with what it is compared to, within one run.
+//! As with the loads, each figure alternates with its reference within one run.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -24,29 +24,29 @@ use crate::machine::{Process, free_address};
 use crate::plan::{Form, Plan, text};
 use crate::request::{Ask, Era, Template};
 
-/// How many servers are many.
+/// The number of servers for calls among many.
 pub const MANY: usize = 200;
 /// How many tools each of them has.
 pub const TOOLS_EACH: usize = 100;
-/// How many servers memory is compared with.
+/// The number of servers in the memory comparison.
 pub const MEMORY_SERVERS: usize = 50;
-/// How many servers a start has to bring up.
+/// The number of servers that a measured start brings up.
 pub const START_SERVERS: usize = 20;
 /// How long a killed server may take to answer before the run fails.
 const BACK_WITHIN: Duration = Duration::from_secs(120);
 
-/// What was measured; a part that was not asked for is empty.
+/// What was measured. A part that was not requested is empty.
 #[derive(Debug, Default)]
 pub struct Supervision {
-    /// The same calls with one server and with many, in the same order.
+    /// The same calls with one server and with many.
     pub among_many: Vec<(Round, Round)>,
-    /// What servers take in the gateway and beside it.
+    /// The memory that servers take in the gateway and in their shims.
     pub memory: Vec<Memory>,
-    /// Killed servers.
+    /// The recoveries of killed servers.
     pub restarts: Vec<Restart>,
     /// From the start of a gateway to a list with the tools of twenty servers.
     pub full_lists: Vec<Duration>,
-    /// From the start of a program to its first byte: plainly, and through the shim.
+    /// From the start of a program to its first byte: directly, and through the shim.
     pub starts: Vec<(Duration, Duration)>,
     /// What isolation costs.
     pub isolation: Isolation,
@@ -55,13 +55,13 @@ pub struct Supervision {
 /// Memory in kilobytes for each server.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
-    /// What the gateway grows by, with one tool each.
+    /// The growth of the gateway, with one tool per server.
     pub gateway: f64,
-    /// The same with a hundred tools each; none if that was not measured.
+    /// The growth of the gateway with a hundred tools per server; `None` if that was not measured.
     pub gateway_with_tools: Option<f64>,
-    /// What a shim has for itself.
+    /// The private memory of a shim.
     pub shim_own: f64,
-    /// Resident in a shim altogether; most of it is shared with the other shims.
+    /// The whole resident memory of a shim; most of it is shared with the other shims.
     pub shim_resident: f64,
 }
 
@@ -74,7 +74,7 @@ pub struct Restart {
     pub own: Duration,
 }
 
-/// The parts by the names that `--only` takes.
+/// The names of the parts for `--only`.
 const PARTS: [&str; 8] = [
     "many upstreams",
     "upstream memory",
@@ -86,18 +86,18 @@ const PARTS: [&str; 8] = [
     "kill of a large tree",
 ];
 
-/// Whether a part is to be measured.
+/// Whether a part is measured.
 fn wanted(only: Option<&str>, part: &str) -> bool {
     only.is_none_or(|only| part.contains(only))
 }
 
-/// Whether any part is to be measured.
+/// Whether any part is measured.
 pub(crate) fn any(only: Option<&str>) -> bool {
     PARTS.iter().any(|part| wanted(only, part))
 }
 
 impl Form {
-    /// How often something is done that takes a moment each time.
+    /// How often each short measurement is repeated.
     const fn samples(self) -> usize {
         match self {
             Self::Brief => 1,
@@ -106,7 +106,8 @@ impl Form {
         }
     }
 
-    /// How many isolated calls there are, as many in turns to a shared process. A percentile is judged by a full run.
+    /// How many isolated calls are made, alternating with as many shared calls. Only a full run has enough calls to judge a
+    /// percentile.
     const fn isolated_calls(self) -> usize {
         match self {
             Self::Brief => 20,
@@ -117,7 +118,7 @@ impl Form {
 }
 
 impl Supervision {
-    /// Measures what the plan asks for.
+    /// Measures the parts that the plan wants.
     pub(crate) fn measure(plan: &Plan, folder: &TempDir, tell: &mut dyn FnMut(&str)) -> Result<Self> {
         let stage = Stage { plan, folder, runtime: Builder::new_current_thread().enable_all().build()? };
         let mut found = Self::default();
@@ -125,7 +126,7 @@ impl Supervision {
             PARTS.map(|part| wanted(plan.only.as_deref(), part));
         let samples = plan.form.samples();
         if shim {
-            tell("starting programs, plainly and through the shim");
+            tell("starting programs, directly and through the shim");
             found.starts = stage.starts(samples * 8)?;
         }
         if twenty {
@@ -141,7 +142,7 @@ impl Supervision {
             found.isolation.per_second = Some(isolation::back_to_back(alone.address, samples * 40)?);
         }
         if large {
-            tell("starting programs beside a gigabyte of memory");
+            tell("starting programs from a process with a gigabyte of memory");
             let _prepared = stage.prepare()?;
             let start = || stage.runtime.block_on(first_byte(&plan.echo_stdio(), true));
             start()?;
@@ -185,12 +186,12 @@ struct Gateway {
 }
 
 impl Stage<'_> {
-    /// Starts a gateway in front of `servers` servers with `tools` tools each, and waits until it has them all.
+    /// Starts a gateway in front of `servers` servers with `tools` tools each, and waits until all are ready.
     fn gateway(&self, servers: usize, tools: usize) -> Result<Gateway> {
         self.gateway_with(servers, tools, "")
     }
 
-    /// The same with more lines for each server.
+    /// Like [`gateway`](Self::gateway), with the configuration lines `more` for each server.
     fn gateway_with(&self, servers: usize, tools: usize, more: &str) -> Result<Gateway> {
         let command = serde_json::to_string(text(&self.plan.echo_stdio())?)?;
         let mut config = "audit.store = \"none\"\n[gateway]\nprefix = true\n".to_owned();
@@ -212,7 +213,7 @@ impl Stage<'_> {
         let arguments =
             ["--log-level", "warn", "serve", "--config", text(&file)?, "--listen", &address.to_string()];
         let mut process = Process::start(&self.plan.gateway, &arguments, words)?;
-        // Longer lists come in pages; there a call to the last server waits for it.
+        // Longer lists have several pages, so each server is called instead.
         let full_list = if servers * tools <= 500 {
             let list = Template::new(address, Era::Modern, Ask::List, None);
             let complete = |body: &[u8]| memchr::memmem::find_iter(body, b"__echo\"").count() == servers;
@@ -236,7 +237,7 @@ impl Stage<'_> {
         let one = self.gateway(1, 1)?.resident_kb()?;
         let many = self.gateway(MEMORY_SERVERS, 1)?;
         let gateway = (many.resident_kb()? - one) / (MEMORY_SERVERS - 1) as f64;
-        // The gateway's only child is what shims come from.
+        // The gateway's only child is the nursery.
         let pid = many.process.pid();
         let family = family::below(pid);
         let nursery =
@@ -281,7 +282,7 @@ impl Stage<'_> {
         }
     }
 
-    /// The rounds, and what the gateway grew by for each of the many.
+    /// The rounds, and the growth of the gateway per server.
     fn among_many(&self) -> Result<(Vec<(Round, Round)>, f64)> {
         let (one, many) = (self.gateway(1, TOOLS_EACH)?, self.gateway(MANY, TOOLS_EACH)?);
         let grown = (many.resident_kb()? - one.resident_kb()?) / (MANY - 1) as f64;
@@ -310,16 +311,16 @@ impl Stage<'_> {
         Ok((rounds, grown))
     }
 
-    /// Has programs started through the shim that is installed, held ready as a gateway holds it while it has servers.
+    /// Makes this process start programs through the installed shim, with a running nursery as in a gateway with servers.
     fn prepare(&self) -> Result<Prepared> {
         let shim = self.plan.gateway.with_file_name("bridgehead-shim");
-        ensure!(shim.is_file(), "no `bridgehead-shim` beside the gateway, where it is installed");
+        ensure!(shim.is_file(), "there is no `bridgehead-shim` beside the gateway");
         use_shim(Shim::Program(shim));
         let _inside = self.runtime.enter();
         Ok(bridgehead_process::prepare())
     }
 
-    /// From the start of a program to its first byte, plainly and through the shim, in turns.
+    /// From the start of a program to its first byte, alternating between a direct start and the shim.
     fn starts(&self, pairs: usize) -> Result<Vec<(Duration, Duration)>> {
         let _prepared = self.prepare()?;
         let both = || {
@@ -327,28 +328,28 @@ impl Stage<'_> {
             let kept = self.runtime.block_on(first_byte(&self.plan.echo_stdio(), true))?;
             anyhow::Ok((plain, kept))
         };
-        // The first start reads files that the others find in memory.
+        // The first start brings files into the page cache for the others.
         both()?;
         (0..pairs).map(|_| both()).collect()
     }
 }
 
 impl Gateway {
-    /// Its memory a moment after it has become ready.
+    /// Its resident memory shortly after it has become ready.
     fn resident_kb(&self) -> Result<f64> {
         std::thread::sleep(Duration::from_millis(50));
         Ok(self.process.memory_kb("VmRSS")? as f64)
     }
 }
 
-/// Starts the server, asks it something at once, and gives the time to the first byte of its answer.
+/// Starts the server, sends a request at once, and returns the time to the first byte of its answer.
 async fn first_byte(program: &Path, kept: bool) -> Result<Duration> {
     const PING: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n";
     let mut answer = [0; 256];
     let begun = Instant::now();
     match kept {
         false => {
-            #[expect(clippy::disallowed_methods, reason = "what the shim is compared with")]
+            #[expect(clippy::disallowed_methods, reason = "the reference for the shim")]
             let mut child = tokio::process::Command::new(program)
                 .env_clear()
                 .stdin(Stdio::piped())

@@ -1,4 +1,4 @@
-//! A run that somebody ends.
+//! A run that is ended by a signal.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::disallowed_methods, reason = "the benchmark is started from outside, as a person does")]
@@ -14,12 +14,12 @@ use rustix::process::{Pid, Signal, kill_process};
 fn until(what: &str, wanted: impl Fn() -> bool) {
     let begun = Instant::now();
     while !wanted() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never came about: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// What a run has started ends with it: here a gateway that does not even answer.
+/// Everything that a run has started ends with it: here a gateway that does not even answer.
 #[test]
 fn a_run_that_is_ended_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();

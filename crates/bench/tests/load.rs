@@ -1,6 +1,6 @@
-//! The load generator against the echo server, both as they are used: is every answer checked, in both eras?
+//! Runs the load generator against the echo server: every answer is checked, in both eras.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
-/// Serves on a thread of its own, as a process would; the thread ends with the test process.
+/// Serves on a separate thread, in place of a process; the thread ends with the test process.
 fn served(tools: usize) -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -64,7 +64,7 @@ fn a_wrong_answer_ends_the_round() {
     assert!(format!("{error:#}").contains("a wrong answer"), "{error:#}");
 }
 
-/// FAULT-2: a server that is slower than the measured time is waited for: what only measures does not fail on a busy
+/// FAULT-2: the load waits for a server that is slower than the measured time, so a measurement does not fail on a busy
 /// machine.
 #[test]
 fn a_slow_answer_is_waited_for() {

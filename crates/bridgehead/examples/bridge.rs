@@ -1,4 +1,4 @@
-//! One connection, one call: the bridge client, joined in memory to a server in the same process.
+//! One connection and one call: the bridge client, connected in memory to a server in the same process.
 //!
 //! `cargo run --example bridge`
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
@@ -11,9 +11,9 @@ use bridgehead::bridge::{
 use bridgehead::{NativeTool, Server, Transport};
 use serde_json::{Value, json};
 
-/// Asks a server for the length of a text. The answer is the tool result as it came.
+/// Asks a server for the length of a text. Returns the unchanged tool result.
 pub(crate) async fn run() -> Result<Value, Box<dyn Error>> {
-    // With a real server there is no factory: `connect_to_server("https://host/mcp", ConnectOptions::default())`.
+    // A real server needs no factory: `connect_to_server("https://host/mcp", ConnectOptions::default())`.
     let factory = TransportFactory::new(|_url| async {
         let (client, theirs) = memory_transport();
         let length = NativeTool::new(

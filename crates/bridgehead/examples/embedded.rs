@@ -1,4 +1,4 @@
-//! A whole gateway in a program: a tool of its own, its own record of calls, an ear for what happens.
+//! A whole gateway inside a program, with its own tool, its own record of calls and an event subscriber.
 //! `cargo run --example embedded`
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -10,7 +10,7 @@ use bridgehead::{AuditError, AuditSink, Enter, EnterFuture, Exit, NativeTool, Se
 use parking_lot::Mutex;
 use serde_json::json;
 
-/// Keeps the record of calls in memory, a line for each event.
+/// Keeps the record of calls in memory, one line per event.
 #[derive(Default)]
 struct Ledger(Mutex<Vec<String>>);
 
@@ -27,7 +27,7 @@ impl AuditSink for Ledger {
     }
 }
 
-/// Calls the tool once. Gives its answer, the record, and the topic under which it was told of.
+/// Calls the tool once. Returns its answer, the record, and the topic of the event about it.
 pub(crate) async fn run() -> Result<(String, Vec<String>, String), Box<dyn Error>> {
     let ledger = Arc::new(Ledger::default());
     let greet = NativeTool::new("greet", "Greets.", json!({"type": "object"}), |arguments, _| async move {

@@ -1,6 +1,6 @@
 //! Every tool of a server as a typed operation: its spec, and a function that runs it.
 //!
-//! `cargo run --example operations -- bridgehead demo-server`, or any other command of an MCP server
+//! `cargo run --example operations -- bridgehead demo-server`, or any other command that runs an MCP server
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
@@ -10,13 +10,13 @@ use bridgehead::config::{Launch, Stdio};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// What the tool `add` gives.
+/// The result of the tool `add`.
 #[derive(Debug, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Sum {
     sum: f64,
 }
 
-/// Runs `command`, shows what it offers, and adds two numbers with its operation `add`.
+/// Runs `command`, prints the tools it offers, and adds two numbers with its operation `add`.
 pub(crate) async fn run(command: &str, arguments: &[String]) -> Result<Sum, Box<dyn Error>> {
     let endpoint = Launch::Stdio(Stdio::new(command, arguments));
     let bridge = connect_to_endpoint(endpoint, ConnectOptions::default()).await?;
@@ -30,7 +30,7 @@ pub(crate) async fn run(command: &str, arguments: &[String]) -> Result<Sum, Box<
     bridge.close().await;
     let envelope = envelope?;
     println!("call {} took {} ms", envelope.meta.correlation_id, envelope.meta.latency_ms);
-    // The data was cast to the schema that the server gave, so that it fits the type made after it.
+    // The data was cast to the server's output schema, so it fits the type written after that schema.
     Ok(serde_json::from_value(envelope.data)?)
 }
 

@@ -1,7 +1,8 @@
-//! A server as a provider of tools for an agent: initialise, execute, look at its health, terminate.
+//! A server as a provider of tools for an agent: initialise, check its health, execute, terminate.
 //!
-//! `cargo run --example provider -- bridgehead demo-server`, or any other command or the URL of an MCP server with such a
-//! tool. Each call has a process of its own; those that this takes are this very program, which asks first what it is.
+//! `cargo run --example provider -- bridgehead demo-server`, or any other command or URL of an MCP server that has a tool
+//! `add`. Each call gets its own process. The helper processes for that are this program started again, so `main` first
+//! checks whether it was started as a helper.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
@@ -13,7 +14,7 @@ use bridgehead::provider::{Health, Invocation, McpProvider, ProviderAdapter, Pro
 use bridgehead::{CorrelationId, SystemClock};
 use serde_json::{Value, json};
 
-/// Runs or reaches a server, adds two numbers with its tool `add`, and ends it.
+/// Runs or connects to a server, adds two numbers with its tool `add`, and ends it.
 pub(crate) async fn run(command: &str, arguments: &[String]) -> Result<Value, Box<dyn Error>> {
     let provider = McpProvider::new(Bus::new(Arc::new(SystemClock::default())));
     let endpoint = match command.contains("://") {

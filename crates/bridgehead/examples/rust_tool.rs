@@ -24,7 +24,7 @@ fn count_words() -> NativeTool {
     .concurrent()
 }
 
-/// Builds the server, calls the tool over a pair of pipes, stops the server and gives the tool's answer.
+/// Builds the server, calls the tool over a pair of pipes, stops the server and returns the tool's answer.
 pub(crate) async fn run() -> Result<Value, Box<dyn std::error::Error>> {
     let (client, theirs) = tokio::io::duplex(64 * 1024);
     let server = Server::builder().register(count_words()).transport(Transport::Memory(theirs)).build()?;

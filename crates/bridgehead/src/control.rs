@@ -1,8 +1,8 @@
-//! The control socket of a running gateway, and the file beside it that tells of it.
+//! The control socket of a running gateway, and the file beside it that describes the gateway.
 //!
-//! Only the owner may enter the folder, and whoever may open the socket is an operator, and a client if they like. The files go with the
-//! gateway; what one that was killed left behind is removed by whoever notices. A socket that cannot be made is a
-//! warning: clients are served all the same.
+//! Only the owner can enter the folder. A process that can open the socket is an operator, and may also be a client. The
+//! gateway removes its files when it ends; the next gateway or command removes the files of one that was killed. If the
+//! socket cannot be created, the gateway warns and still serves its clients.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,18 +14,18 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bridgehead_config::{HttpSettings, Secret};
-use bridgehead_front::{Api, Token, authenticator, router, serve_socket};
+use bridgehead_config::Secret;
+use bridgehead_front::{Api, Token, serve_control};
 use bridgehead_gateway::Gateway;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-/// A file younger than this may be of a gateway that is just starting.
+/// A file younger than this may belong to a gateway that is just starting.
 const YOUNG: Duration = Duration::from_secs(2);
 
-/// The wish for a control socket.
+/// The settings of a control socket.
 #[derive(Debug, Clone)]
 pub struct Control {
     directory: PathBuf,
@@ -33,7 +33,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// A socket in this folder, which is made if need be and must belong to the user alone.
+    /// A socket in this folder. The folder is created if needed, and must belong to the user alone.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), config: None }
     }
@@ -45,8 +45,8 @@ impl Control {
         self
     }
 
-    /// The folder that these variables mean: `$XDG_RUNTIME_DIR/bridgehead`, else `$XDG_STATE_HOME/bridgehead/run`,
-    /// else `~/.local/state/bridgehead/run`.
+    /// The folder for these variables: `$XDG_RUNTIME_DIR/bridgehead`, else `$XDG_STATE_HOME/bridgehead/run`, else
+    /// `~/.local/state/bridgehead/run`.
     pub fn directory(variables: &BTreeMap<String, String>) -> Option<PathBuf> {
         let folder = |name: &str| variables.get(name).map(Path::new).filter(|path| path.is_absolute());
         folder("XDG_RUNTIME_DIR")
@@ -56,7 +56,7 @@ impl Control {
     }
 }
 
-/// A gateway that runs, as its file tells.
+/// A running gateway, as its file describes it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
     /// The id of this run.
@@ -73,13 +73,13 @@ pub struct Instance {
     pub config: Option<PathBuf>,
     /// Its control socket.
     pub socket: PathBuf,
-    /// What operators send as bearer token over HTTP.
+    /// The bearer token of operators over HTTP.
     token: String,
 }
 
 impl fmt::Debug for Instance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the token.
+        // The token must not be shown.
         f.debug_struct("Instance")
             .field("instance", &self.instance)
             .field("pid", &self.pid)
@@ -88,19 +88,19 @@ impl fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// Whether its socket belongs to whoever asks: what is called or shown there is then theirs.
+    /// Whether its socket belongs to the current user, so that this gateway acts for that user.
     pub fn is_own(&self) -> bool {
         fs::symlink_metadata(&self.socket).is_ok_and(|file| file.uid() == rustix::process::geteuid().as_raw())
     }
 }
 
-/// The gateways of this user that run, the longest-running first. Files of those that are gone are removed.
+/// The running gateways of this user, the longest-running first. Removes the files of gateways that are gone.
 pub fn running(directory: &Path) -> Vec<Instance> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
         let young = entry.metadata().and_then(|file| file.modified()).is_ok_and(|time| {
-            // A time in the future is no sign of age.
+            // A time in the future counts as young.
             time.elapsed().unwrap_or_default() < YOUNG
         });
         match path.extension().and_then(|extension| extension.to_str()) {
@@ -121,7 +121,7 @@ pub fn running(directory: &Path) -> Vec<Instance> {
     found
 }
 
-/// Whether somebody listens. One that is too busy to accept does.
+/// Whether a gateway listens on the socket. One that is too busy to accept counts as listening.
 fn answers(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,
@@ -129,7 +129,7 @@ fn answers(socket: &Path) -> bool {
     }
 }
 
-/// The API of a gateway and, where it is wished for, the task that serves it on a socket.
+/// The API of a gateway and, if a control socket is wanted, the task that serves it there.
 pub(crate) fn open(
     control: Option<&Control>,
     gateway: &Gateway,
@@ -141,7 +141,7 @@ pub(crate) fn open(
     let Some(Control { directory, config }) = control.cloned() else { return (api(None), None) };
     let (token, text) = match Token::random("operator") {
         Ok((token, text)) => (Some(token), text),
-        // The socket needs none; only nobody will guess this one over HTTP.
+        // The socket works without a token. Over HTTP, no operator token is accepted then.
         Err(_) => (None, Secret::new("")),
     };
     let api = api(token);
@@ -157,7 +157,7 @@ pub(crate) fn open(
         token: text.expose().to_owned(),
     };
     let (served, gateway, shutdown) = (api.clone(), gateway.clone(), shutdown.clone());
-    // In the background: clients do not wait for a file system.
+    // In the background, so that clients do not wait for the file system.
     let serving = tokio::spawn(async move {
         let socket = instance.socket.display().to_string();
         let made = tokio::task::spawn_blocking(move || Files::create(&directory, &instance)).await;
@@ -168,13 +168,7 @@ pub(crate) fn open(
         match listening {
             Ok((listener, files)) => {
                 debug!(socket, "operators are served");
-                // The file's mode says who may come in: no browser and no other user can open it, so neither names
-                // of hosts nor a token are asked for.
-                let any = || vec!["*".to_owned()];
-                let open =
-                    HttpSettings { allowed_hosts: any(), allowed_origins: any(), ..HttpSettings::default() };
-                let clients = router(gateway, &open, authenticator(&open, None), shutdown.clone());
-                serve_socket(listener, served, clients, shutdown).await;
+                serve_control(gateway, listener, served, shutdown).await;
                 drop(files);
             }
             Err(error) => {
@@ -185,7 +179,7 @@ pub(crate) fn open(
     (api, Some(AbortOnDropHandle::new(serving)))
 }
 
-/// The files of one gateway, which go with this.
+/// The files of one gateway; dropping this removes them.
 #[derive(Debug)]
 struct Files {
     socket: PathBuf,
@@ -202,12 +196,12 @@ impl Files {
         if folder.mode() & 0o077 != 0 {
             fs::set_permissions(directory, Permissions::from_mode(0o700))?;
         }
-        // Whatever is left of others that are gone.
+        // Removes the files of gateways that are gone.
         drop(running(directory));
         let listener = UnixListener::bind(&instance.socket)?;
         let files = Self { socket: instance.socket.clone(), about: instance.socket.with_extension("json") };
         fs::set_permissions(&files.socket, Permissions::from_mode(0o600))?;
-        // Under another name first, so that nobody reads half of it.
+        // Written under another name first, so that no reader sees half of it.
         let draft = files.about.with_extension("draft");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
         file.write_all(&serde_json::to_vec_pretty(instance)?)?;
@@ -255,7 +249,7 @@ mod tests {
         }
     }
 
-    /// AUD-5: each gateway has files of its own that only their owner may read, and that go with it.
+    /// AUD-5: each gateway has its own files, which only their owner may read, and which it removes at its end.
     #[test]
     fn the_files_of_several_gateways() {
         let folder = tempfile::tempdir().unwrap();
@@ -274,7 +268,7 @@ mod tests {
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
     }
 
-    /// AUD-5: what a killed gateway leaves behind is removed when it is noticed, but not what is being made.
+    /// AUD-5: the files of a killed gateway are removed, but not files that are just being created.
     #[test]
     fn stale_files_are_removed() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Whether the HTTP endpoint is closed to the servers behind it that are confined.
+//! Checks that confined servers cannot use the gateway's own HTTP endpoint.
 //!
-//! A confined server that has the network reaches every port of this machine, the gateway's own among them. Without a
-//! token it could call the tools of other servers there, with what those may do. So it is not served together with
-//! an endpoint that asks for nothing, or whose token it can read. Servers that are not confined could do all of that
-//! by themselves.
+//! A confined server with network access reaches every port of this machine, including the gateway's own. Without a token
+//! it could call the tools of other servers there, and so gain their access. So the gateway does not start with such a
+//! server if its endpoint requires no token, or if the server can read the token. A server that is not confined gains
+//! nothing this way.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use bridgehead_config::{HttpSettings, Network, Server, ServerName, TokenSource};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Exposed {
-    /// No token is asked for.
+    /// No token is required.
     #[error(
         "server `{server}` is confined but has the network, so it could call this gateway at {listen} and run the \
          tools of other servers: ask for a token with `http.token_file` (a missing file is created), \
@@ -42,7 +42,7 @@ pub enum Exposed {
     },
 }
 
-/// Looks for a server that the endpoint would not keep out.
+/// Fails if a confined server could call the endpoint.
 pub fn check_endpoint(servers: &[Server], http: &HttpSettings) -> Result<(), Exposed> {
     let confined = servers.iter().filter_map(|server| match &server.confinement {
         Some(confinement) if confinement.network == Network::Full => Some((server, confinement)),
@@ -62,21 +62,21 @@ pub fn check_endpoint(servers: &[Server], http: &HttpSettings) -> Result<(), Exp
                     return Err(Exposed::TokenReadable { server: server.name.clone(), file: file.clone() });
                 }
             }
-            // Not among the variables that servers get, and the memory of the gateway is closed to confined ones.
+            // Servers do not get this variable, and confined servers cannot read the gateway's memory.
             TokenSource::Env { .. } => {}
         }
     }
     Ok(())
 }
 
-/// Whether `file`, which need not be there yet, lies under `path`.
+/// Whether `file`, which may not exist yet, lies under `path`.
 fn covers(path: &Path, file: &Path) -> bool {
     let real = |path: &Path| path.canonicalize();
     let file = real(file).or_else(|error| match (file.parent(), file.file_name()) {
         (Some(folder), Some(name)) => real(folder).map(|folder| folder.join(name)),
         _ => Err(error),
     });
-    // What cannot be looked at is taken as it is written.
+    // A path that cannot be resolved counts as covering, to be safe.
     match (real(path), file) {
         (Ok(path), Ok(file)) => file.starts_with(path),
         _ => true,

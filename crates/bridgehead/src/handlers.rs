@@ -1,23 +1,23 @@
-//! Process-wide handling of panics and of the signals that ask for an end.
+//! Process-wide handling of panics and of the signals that ask for shutdown.
 //!
-//! Installed by a server's start, never by building one, and once however often it is asked for. The panic
-//! hook writes one error line and never to stdout, which may belong to the protocol; it ends nothing. A
-//! panic inside a tool handler or an audit sink becomes that call's error. Any other on the way of a request answers
-//! that request and, where this handling is installed, ends the server as
-//! [`RunError::Panicked`](crate::RunError::Panicked), as does one in a front's own task; one in the program around it is
-//! the program's.
+//! Starting a server installs it, building one does not. It is installed once, however many servers start. The panic hook
+//! writes one error line, never to stdout, which may belong to the protocol; the hook itself ends nothing.
+//!
+//! A panic inside a tool handler or an audit sink becomes that call's error. Any other panic while a request is handled
+//! answers that request with an error. If this handling is installed, such a panic, or one in a front's own task, ends the
+//! server as [`RunError::Panicked`](crate::RunError::Panicked). A panic in the surrounding program is left to that program.
 
 use std::io;
 use std::sync::Once;
 
 use tokio::signal::unix::{self, SignalKind};
 
-/// A signal that asks for an end.
+/// A signal that asks for shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// SIGINT: a person pressed Ctrl-C.
     Interrupt,
-    /// SIGTERM: a supervisor wants us to go.
+    /// SIGTERM: a process manager asks for shutdown.
     Terminate,
 }
 
@@ -31,7 +31,7 @@ impl Signal {
     }
 }
 
-/// The signals as they come in.
+/// Receives the signals.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: unix::Signal,
@@ -41,7 +41,7 @@ pub(crate) struct Signals {
 impl Signals {
     /// The next signal.
     pub(crate) async fn next(&mut self) -> Signal {
-        // Neither ever gives `None`: that would mean that the runtime is gone, and with it whoever waits here.
+        // Neither ever returns `None`: that would mean that the runtime, and so this task, is gone.
         tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,
             _ = self.terminate.recv() => Signal::Terminate,
@@ -49,8 +49,8 @@ impl Signals {
     }
 }
 
-/// Installs both kinds of handling; the runtime keeps one handler per signal for the whole process, so a
-/// second call only listens too.
+/// Installs both kinds of handling. The runtime keeps one handler per signal for the whole process, so a second call only
+/// adds a listener.
 pub(crate) fn install() -> io::Result<Signals> {
     static HOOK: Once = Once::new();
     HOOK.call_once(hook_panics);
@@ -70,7 +70,7 @@ fn hook_panics() {
             let thread = std::thread::current();
             tracing::error!(place, thread = thread.name().unwrap_or("unnamed"), "panic: {words}");
         } else {
-            // Nobody listens to our lines; better the default words on stderr than silence.
+            // No subscriber takes our lines, so the previous hook reports the panic.
             before(panic);
         }
     }));

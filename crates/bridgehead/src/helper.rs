@@ -1,8 +1,8 @@
-//! The other lives of a program that has servers: keeper of their processes, and relay to one that is reached.
+//! The helper processes of a program with servers: the shim of a process tree, and the relay to a remote server.
 //!
-//! A tree of processes is kept by a process of its own, and with `isolation = "call"` a remote server is reached from one,
-//! so that nothing that it sends is taken apart in the host. Both are the program itself, started again under another
-//! argument: nothing else has to be installed, and both ends are always of one build.
+//! A separate process looks after each process tree. With `isolation = "call"`, a separate process also reaches a remote
+//! server, so that the host never parses what that server sends. Both are the program itself, started again with another
+//! argument. So nothing else has to be installed, and both ends always come from the same build.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,12 +12,12 @@ use bridgehead_upstream::{UpstreamState, relay};
 
 use crate::{Ending, Server, Transport};
 
-/// Becomes a helper of isolation, and does not return, if this process was started as one; otherwise remembers that this
-/// program can be.
+/// Runs as a helper and does not return, if this process was started as one. Otherwise remembers that this program can be
+/// started as a helper.
 ///
 /// A program that embeds Bridgehead calls this first in its `main`, before it starts a thread or a runtime and before it
-/// looks at its arguments. Without it a server that is reached by a `url` cannot have `isolation = "call"`, and trees of
-/// processes are kept only where `bridgehead-shim` lies beside the program.
+/// reads its arguments. Without it, a server with a `url` cannot have `isolation = "call"`, and process trees have a shim
+/// only if `bridgehead-shim` lies beside the program.
 ///
 /// ```no_run
 /// // The first line of `main`.
@@ -31,7 +31,7 @@ pub fn main_if_asked() {
         std::process::exit(match be_relay(&told.to_string_lossy()) {
             Ok(()) => 0,
             Err(reason) => {
-                // Kept by whoever started this; where nobody reads it, nobody does.
+                // The gateway that started this relay reads its stderr; a failed write is ignored.
                 let _ = writeln!(std::io::stderr(), "error: {reason}");
                 1
             }
@@ -45,8 +45,8 @@ pub fn main_if_asked() {
 /// Serves one remote server on stdin and stdout, until the input ends or the server cannot be reached.
 fn be_relay(told: &str) -> Result<(), String> {
     let (remote, era) =
-        relay::told(told).ok_or_else(|| format!("{} does not say whom to reach", relay::VARIABLE))?;
-    let name = "relayed".parse().map_err(|_| "it has no name".to_owned())?;
+        relay::told(told).ok_or_else(|| format!("{} does not name a server to reach", relay::VARIABLE))?;
+    let name = "relayed".parse().map_err(|_| "the relay has no valid server name".to_owned())?;
     let mut config = Config::demo();
     (config.gateway.prefix, config.gateway.builtin) = (Prefix::Never, false);
     let mut server = Upstream::new(name, Launch::Remote(remote), &config.gateway);
@@ -77,7 +77,7 @@ async fn relay_by(config: &Config) -> Result<(), String> {
     tokio::select! {
         ended = running.wait() => match ended {
             Ok(Ending::ClientGone | Ending::Signal(_)) => Ok(()),
-            Ok(other) => Err(format!("it ended by {other:?}")),
+            Ok(other) => Err(format!("the relay ended with {other:?}")),
             Err(error) => Err(error.to_string()),
         },
         reason = unreachable => Err(reason),

@@ -1,10 +1,10 @@
 //! Bridgehead as a library: build a gateway from options, register Rust tools, start it on a transport,
 //! stop it.
 //!
-//! This crate wires the others together and holds no protocol or policy of its own. Nothing happens before
-//! [`Server::start`]: building a server connects nothing, installs nothing and reads no environment. The
-//! library never prints and never ends the process; the binary beside it does. The exception is a process that was
-//! started to be a helper of isolation, see [`main_if_asked`].
+//! This crate connects the other crates and has no protocol or policy of its own. Nothing happens before
+//! [`Server::start`]: building a server connects nothing, installs nothing and reads no environment. The library never
+//! prints and never ends the process; only the binary does. The exception is a process that was started as a helper, see
+//! [`main_if_asked`].
 //!
 //! ```
 //! use bridgehead::{NativeTool, Server, Transport};
@@ -35,7 +35,7 @@ mod running;
 mod server;
 mod transport;
 
-/// The record of calls: the store, and what reads and checks it.
+/// The record of calls: the store, its readers and its checks.
 pub mod audit {
     pub use bridgehead_audit::*;
 }

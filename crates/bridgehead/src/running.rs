@@ -1,8 +1,8 @@
-//! A server that runs: how it ends by itself, by a signal, or because it is told to.
+//! A running server, and how it ends: by itself, by a signal, or by [`Running::stop`].
 //!
-//! The order of an end is always the same: the fronts take no more requests and answer those in progress
-//! for at most [`DRAIN`], then the upstreams stop. Whoever gets an answer back from here knows that the
-//! transports are closed and that no upstream is left, except after [`Ending::Forced`].
+//! Shutdown always has the same order: the fronts accept no more requests and answer those in progress for at most
+//! [`DRAIN`], then the upstreams stop. When a method here returns, the transports are closed and no upstream is left,
+//! except after [`Ending::Forced`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,21 +19,21 @@ use tracing::{Dispatch, error, info, warn};
 
 use crate::handlers::{Signal, Signals};
 
-/// How long requests in progress may still be answered when the server stops.
+/// How long a stopping server waits for requests in progress.
 pub const DRAIN: Duration = Duration::from_secs(10);
 
-/// How a server came to its end.
+/// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// A client that had the server for itself closed its end.
+    /// The client of a one-client transport closed its end.
     ClientGone,
-    /// A signal asked for it, and what was in progress was drained.
+    /// A signal asked for shutdown, and requests in progress were drained.
     Signal(Signal),
-    /// A second signal asked for it to be at once: nothing was waited for.
+    /// A second signal asked for immediate shutdown; nothing was drained.
     Forced(Signal),
 }
 
-/// What ended a server that should have gone on.
+/// A failure that ended a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -45,7 +45,7 @@ pub enum RunError {
     Panicked,
 }
 
-/// A started server. Dropping it aborts the fronts but leaves the upstreams running: stop it.
+/// A started server. Dropping it aborts the fronts but leaves the upstreams running, so call [`Running::stop`].
 #[derive(Debug)]
 #[must_use]
 pub struct Running {
@@ -54,14 +54,14 @@ pub struct Running {
     pub(crate) shutdown: CancellationToken,
     pub(crate) signals: Option<Signals>,
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Serves operators until the shutdown.
+    /// Serves operators until shutdown.
     pub(crate) control: Option<AbortOnDropHandle<()>>,
     pub(crate) connected: Arc<AtomicBool>,
     pub(crate) logger: Option<Dispatch>,
 }
 
 impl Running {
-    /// Where it listens, with the port that was chosen where the settings left it open.
+    /// The addresses it listens on, with the actual port if the settings say port 0.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -74,11 +74,11 @@ impl Running {
         }
     }
 
-    /// Waits until a transport ends by itself or a signal comes, and closes everything then. With process-wide handling
-    /// a panic ends it too: what it left behind may be anything, and whoever watches the process starts it again.
+    /// Waits until a transport ends by itself or a signal comes, and then closes everything. With process-wide handling a
+    /// panic ends it too: the state after a panic is unknown, and a process manager can restart the program.
     ///
-    /// One transport's end is the server's: a gateway that was started by a client as its child must not
-    /// outlive it because somebody also listens on a port.
+    /// The end of one transport ends the server: a gateway that a client started as its child must not outlive that client,
+    /// even if it also serves HTTP.
     pub async fn wait(mut self) -> Result<Ending, RunError> {
         match self.logger.take() {
             Some(logger) => self.wait_here().with_subscriber(logger).await,
@@ -91,7 +91,7 @@ impl Running {
         let handled = signals.is_some();
         let mut first = None;
         let ended = tokio::select! {
-            // A front that ends because it panicked has told so before.
+            // Checks for a panic before the fronts, because a front that panicked reports it first.
             biased;
             signal = next(&mut signals) => {
                 first = Some(signal);

@@ -1,4 +1,4 @@
-//! The server context: what it is built from, what it answers before it runs, and its start.
+//! Builds and starts a server.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,6 +15,7 @@ use bridgehead_gateway::{
     Authorizer, Gateway, Limiter, LineSink, NativeTool, Options, RegisterError, Registry,
 };
 use bridgehead_upstream::credentials::CredentialSource;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -46,8 +47,8 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Takes the gateway's settings and the servers of a configuration. Its `[http]` part becomes effective
-    /// with [`Transport::Http`].
+    /// Takes the gateway's settings and the servers of a configuration. Its `[http]` part takes effect through
+    /// [`Transport::Http`].
     pub fn configured(mut self, config: &Config) -> Self {
         self.gateway.settings = config.gateway.clone();
         self.gateway.servers.clone_from(&config.servers);
@@ -66,13 +67,13 @@ impl ServerOptions {
         self
     }
 
-    /// The variables from which servers get the few that every program needs; none by default.
+    /// The environment from which servers get the few variables that every program needs; empty by default.
     pub fn environment(mut self, variables: BTreeMap<String, String>) -> Self {
         self.gateway.environment = variables;
         self
     }
 
-    /// Adds a way in. Without any the server speaks on stdin and stdout.
+    /// Adds a transport. Without any, the server uses stdin and stdout.
     pub fn transport(mut self, transport: Transport) -> Self {
         self.transports.push(transport);
         self
@@ -90,43 +91,43 @@ impl ServerOptions {
         self
     }
 
-    /// Methods that are recorded besides those that always are, by their names: `tools/list`.
+    /// Methods to record besides those that are always recorded, by name, such as `tools/list`.
     pub fn also_recorded(mut self, methods: Vec<&'static str>) -> Self {
         self.gateway.also_recorded = methods;
         self
     }
 
-    /// Decides who may use what; by default everybody may use everything.
+    /// Decides which principal may use what; by default all may use everything.
     pub fn authorizer(mut self, authorizer: Arc<dyn Authorizer>) -> Self {
         self.gateway.authorizer = Some(authorizer);
         self
     }
 
-    /// Decides how much they may do; by default as much as the servers take.
+    /// Limits how much each principal may do; by default only the servers' own limits apply.
     pub fn limiter(mut self, limiter: Arc<dyn Limiter>) -> Self {
         self.gateway.limiter = Some(limiter);
         self
     }
 
-    /// Chooses the credentials of remote servers; by default they have their configured headers.
+    /// Chooses the credentials for remote servers; by default their configured headers.
     pub fn credentials(mut self, source: CredentialSource) -> Self {
         self.gateway.credentials = Some(source);
         self
     }
 
-    /// Where running upstreams are shared; by default with every server of this process.
+    /// The registry that shares running upstreams; by default one for all servers of this process.
     pub fn registry(mut self, registry: Registry) -> Self {
         self.gateway.registry = registry;
         self
     }
 
-    /// What tells the time; the machine's clock by default.
+    /// The clock; the machine's by default.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.gateway.clock = clock;
         self
     }
 
-    /// When this process came up, by the clock's monotonic reading; the moment of building by default.
+    /// When this process started, by the clock's monotonic reading; the time of building by default.
     pub fn boot(mut self, boot: Duration) -> Self {
         self.gateway.boot = Some(boot);
         self
@@ -150,36 +151,36 @@ impl ServerOptions {
         self
     }
 
-    /// Where the server's lines about its own life go, in place of the subscriber of whoever starts it; failures of the
-    /// audit sink and panics while a request is answered are among them. Other lines about single upstreams and calls
-    /// come from tasks of their own, and go to the process's subscriber.
+    /// Receives the server's log lines about its start and end, failures of the audit sink, and panics while a request is
+    /// answered. By default they go to the subscriber of the task that starts the server. Other lines, about single
+    /// upstreams and calls, come from separate tasks and always go to the process's subscriber.
     pub fn logger(mut self, logger: Dispatch) -> Self {
         self.gateway.logger = Some(logger.clone());
         self.logger = Some(logger);
         self
     }
 
-    /// Whether the start installs process-wide panic and signal handling; yes by default. Without it
-    /// signals keep their meaning and [`Running::wait`] waits for the transports alone.
+    /// Whether the start installs process-wide panic and signal handling; yes by default. Without it, signals keep their
+    /// current handling, and [`Running::wait`] waits only for the transports.
     pub fn process_handlers(mut self, install: bool) -> Self {
         self.handlers = install;
         self
     }
 
-    /// Opens a control socket, so that `bridgehead status` and its like find this server; none by default. One that
-    /// cannot be made is a warning.
+    /// Opens a control socket, so that `bridgehead status` and similar commands find this server; none by default. A socket
+    /// that cannot be created is only a warning.
     pub fn control(mut self, control: Control) -> Self {
         self.control = Some(control);
         self
     }
 
-    /// Shows every line that an upstream writes on standard error, and those about it, to `sink`.
+    /// Passes every line that an upstream writes to stderr, and every line about it, to `sink`.
     pub fn log_lines(mut self, sink: LineSink) -> Self {
         self.gateway.log_lines = Some(sink);
         self
     }
 
-    /// The first endpoint that a server could call although it is confined. Without servers there is none.
+    /// The first endpoint that a confined server could call. In mode `minimal` no server runs, so there is none.
     fn exposed(&self) -> Option<Exposed> {
         let none_runs = self.gateway.settings.mode == Mode::Minimal;
         let http = self.transports.iter().filter(|_| !none_runs).filter_map(Transport::http_settings);
@@ -219,12 +220,12 @@ pub enum StartError {
         .0.as_millis()
     )]
     Timeout(Duration),
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {address}: {error}; {}", cure(error))]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// There is no usable bearer token.
@@ -233,13 +234,13 @@ pub enum StartError {
     /// A confined server could call the gateway over HTTP.
     #[error(transparent)]
     Exposed(Exposed),
-    /// A connection could not be made.
+    /// A transport could not be connected.
     #[error("cannot connect the transport: {0}")]
     Connect(io::Error),
-    /// Signals cannot be listened for.
+    /// The signal handlers could not be installed.
     #[error("cannot handle signals: {0}")]
     Handlers(io::Error),
-    /// A server starts once.
+    /// A server can start only once.
     #[error("this server was started before; build another one")]
     AlreadyStarted,
 }
@@ -252,7 +253,7 @@ fn cure(error: &io::Error) -> &'static str {
     }
 }
 
-/// A gateway with its ways in, not yet running.
+/// A gateway with its transports, not yet running.
 pub struct Server {
     /// Why it must not start.
     exposed: Option<Exposed>,
@@ -292,20 +293,23 @@ impl Server {
         &self.gateway
     }
 
-    /// Offers another Rust tool from now on, before the start or while it runs; clients are told that the list has
+    /// Offers another Rust tool from now on, before the start or while it runs. Clients are notified that the list has
     /// changed.
     ///
     /// # Errors
-    /// When the tool cannot be registered. Nothing has changed then.
+    /// If the tool cannot be registered. Then nothing changes.
     pub fn register(&self, tool: NativeTool) -> Result<(), RegisterError> {
         self.gateway.register(tool)
     }
 
-    /// Connects the transports, then starts the upstreams in the background: clients are answered at once.
-    pub async fn start(&self) -> Result<Running, StartError> {
+    /// Connects the transports, then starts the upstreams in the background, so that clients get answers immediately.
+    ///
+    /// The future is boxed, so that the code of the whole server is compiled here, and not again in the program.
+    pub fn start(&self) -> BoxFuture<'_, Result<Running, StartError>> {
+        let starting = self.start_here();
         match &self.logger {
-            Some(logger) => self.start_here().with_subscriber(logger.clone()).await,
-            None => self.start_here().await,
+            Some(logger) => Box::pin(starting.with_subscriber(logger.clone())),
+            None => Box::pin(starting),
         }
     }
 
@@ -371,7 +375,7 @@ impl std::fmt::Debug for Server {
 mod tests {
     use super::*;
 
-    /// The cure fits the reason, which a test that runs as root cannot bring about.
+    /// The cure fits the reason. Tested by error kind, because a test that runs as root cannot cause all of them.
     #[test]
     fn an_address_that_cannot_be_used_comes_with_its_cure() {
         #[track_caller]

@@ -1,13 +1,11 @@
-//! Where clients come in, and the step from a wish to a connection.
+//! The transports for clients: their settings, and connecting them.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
 use bridgehead_config::{HttpSettings, TokenSource};
-use bridgehead_front::{
-    Api, LineOptions, Token, Workers, authenticator, resolve_token, router, serve, serve_lines,
-};
+use bridgehead_front::{Api, LineOptions, Token, resolve_token, serve_client, serve_http};
 use bridgehead_gateway::{Gateway, Principal, Transport as Kind};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::TcpListener;
@@ -21,7 +19,7 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for S {}
 
-/// A connection that is coming about.
+/// A connection that is being established.
 pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStream>>> + Send>>;
 
 /// A way for clients to reach the server.
@@ -32,12 +30,12 @@ pub enum Transport {
     Http(Box<HttpSettings>),
     /// One client in this process, on the other end of the pair.
     Memory(DuplexStream),
-    /// One client on a connection that takes a while to come about; the startup timeout covers it.
+    /// One client on a connection that takes time to establish; the startup timeout covers it.
     Deferred(Connecting),
 }
 
 impl Transport {
-    /// A [`Transport::Deferred`] from any future of a connection.
+    /// A [`Transport::Deferred`] from any future that resolves to a connection.
     pub fn deferred<S: ByteStream>(connecting: impl Future<Output = io::Result<S>> + Send + 'static) -> Self {
         Self::Deferred(Box::pin(async {
             let stream: Box<dyn ByteStream> = Box::new(connecting.await?);
@@ -50,7 +48,7 @@ impl Transport {
         Self::Http(Box::new(settings))
     }
 
-    /// The settings, where it is HTTP.
+    /// The settings, if this is HTTP.
     pub(crate) fn http_settings(&self) -> Option<&HttpSettings> {
         match self {
             Self::Http(settings) => Some(settings),
@@ -58,7 +56,7 @@ impl Transport {
         }
     }
 
-    /// Takes what it needs: the streams, or the port and the token.
+    /// Acquires what it needs: the streams, or the port and the token.
     pub(crate) async fn connect(self) -> Result<Connected, StartError> {
         match self {
             Self::Stdio => Ok(Connected::Lines {
@@ -70,7 +68,7 @@ impl Transport {
             Self::Deferred(connecting) => connecting.await.map(Connected::lines).map_err(StartError::Connect),
             Self::Http(mut settings) => {
                 let token = match settings.token {
-                    // Off this thread: the startup timeout must also end a file system that hangs.
+                    // On another thread, so that the startup timeout also works if the file system hangs.
                     TokenSource::File(_) => {
                         let settings = settings.clone();
                         let resolving = spawn_blocking(move || resolve_token(&settings));
@@ -119,7 +117,7 @@ impl Connected {
         Self::Lines { reader: Box::new(reader), writer: Box::new(writer), kind: Kind::Memory }
     }
 
-    /// Where it listens, if it does.
+    /// The address it listens on, if any.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Lines { .. } => None,
@@ -127,7 +125,7 @@ impl Connected {
         }
     }
 
-    /// Serves until the client is gone or `shutdown`, and then until everything in progress is answered.
+    /// Serves until the client is gone or `shutdown`, then finishes the requests in progress.
     pub(crate) async fn serve(
         self,
         gateway: Gateway,
@@ -140,13 +138,10 @@ impl Connected {
             Self::Lines { reader, writer, kind } => {
                 let options =
                     LineOptions { principal: Principal::local(), transport: kind, max_message_bytes };
-                serve_lines(reader, writer, gateway, options, shutdown).await
+                serve_client(gateway, reader, writer, options, shutdown).await
             }
             Self::Http { listener, settings, token } => {
-                let authenticator = authenticator(&settings, token);
-                let routes = router(gateway, &settings, authenticator, shutdown.clone()).with_api(api);
-                let workers = Workers::start(threads.saturating_sub(1))?;
-                serve(listener, routes, &workers, shutdown).await
+                serve_http(gateway, listener, (settings, token), api, threads, shutdown).await
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Process-wide handlers. The only test of its file, so that the process is its own.
+//! Process-wide handlers. The only test in this file, so that it has the process for itself.
 
 #![expect(clippy::unwrap_used, reason = "a helper of the test fails as the test does")]
 
@@ -13,8 +13,7 @@ fn caught() -> (bool, bool) {
     (has(15), has(2))
 }
 
-/// SRV-1: building installs no global handler. SRV-2: starting does, as often as it is asked for, unless
-/// refused.
+/// SRV-1: building installs no global handler. SRV-2: starting does, any number of times, unless it is disabled.
 #[tokio::test]
 async fn handlers_come_with_the_start_and_only_where_wanted() {
     let server = |install| {
@@ -26,7 +25,7 @@ async fn handlers_come_with_the_start_and_only_where_wanted() {
     let (installing, _held_too) = server(true);
     assert_eq!(caught(), (false, false), "building installs nothing");
     refusing.start().await.unwrap().stop().await;
-    assert_eq!(caught(), (false, false), "nor does a start that must not");
+    assert_eq!(caught(), (false, false), "nor does a start with handlers disabled");
     installing.start().await.unwrap().stop().await;
     assert_eq!(caught(), (true, true));
     let (again, _held_as_well) = server(true);

@@ -1,4 +1,4 @@
-//! Signals to this very process. The only test of its file, so that nobody else gets them.
+//! Signals to this process itself. The only test in this file, so that no other test gets them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use rustix::process::{getpid, kill_process};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-/// SRV-2: when one client has gone, the requests of the other are drained; a signal does not cut that short,
-/// but a second one does.
+/// SRV-2: when one client is gone, the requests of the other are drained. One signal does not end the drain early, a second
+/// one does.
 #[tokio::test]
 async fn the_second_signal_ends_the_drain() {
     let recorder = Recorder::new();
@@ -44,7 +44,7 @@ async fn the_second_signal_ends_the_drain() {
         ending = &mut waiting => panic!("the other client's request was not drained: {ending:?}"),
         () = noticed => {}
     }
-    // Signals of one kind that come close together are one; so it is sent until there were two.
+    // Signals of the same kind in quick succession merge into one, so the test repeats it until two have arrived.
     let mut again = tokio::time::interval(Duration::from_millis(20));
     let ending = loop {
         tokio::select! {

@@ -61,7 +61,7 @@ impl Clock for SystemClock {
 mod tests {
     use super::*;
 
-    /// AUD-1: the machine's monotonic time goes on from the clock's origin, so that durations are taken from it.
+    /// AUD-1: monotonic time, from which durations are taken, counts from the clock's origin.
     #[test]
     fn monotonic_time_counts_from_the_origin() {
         let clock = SystemClock { origin: Instant::now().checked_sub(Duration::from_secs(5)).unwrap() };

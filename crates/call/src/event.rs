@@ -1,6 +1,6 @@
 //! The two events of a call, and the ticket that ties the second to the first.
 //!
-//! Fields are private and there are no setters: whoever holds an event can only read it. `Debug` shows the
+//! Fields are private and there are no setters: an event can only be read. `Debug` shows the
 //! size of arguments and results, never their text, because events end up in logs by accident.
 
 use std::borrow::Cow;
@@ -42,7 +42,7 @@ impl CorrelationId {
         Raw::string(self.hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer()))
     }
 
-    /// Its text, to be written without detours.
+    /// Its text, which can be written without an intermediate string.
     #[must_use]
     pub fn hyphenated(self) -> uuid::fmt::Hyphenated {
         self.0.hyphenated()
@@ -76,24 +76,24 @@ pub struct Call {
     pub era: Era,
     /// Where the request came in: `stdio`, `http` or `memory`.
     pub transport: &'static str,
-    /// What else is known of it.
+    /// Optional details.
     pub about: About,
 }
 
-/// What a record may say of a call beyond what every call has. All of it is left out where it is not known.
+/// The optional details of a call. Each is left out where it is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct About {
     /// The method of the protocol; left out for `tools/call`.
     pub method: Option<&'static str>,
-    /// What the method is about where that is no tool: a prompt's name, a resource's URI.
+    /// The subject of a method that calls no tool: a prompt's name, a resource's URI.
     pub subject: Option<Arc<str>>,
-    /// Which program calls.
+    /// The client program.
     pub client: Option<Arc<str>>,
 }
 
 impl About {
-    /// What a request other than a call of a tool is about; an empty subject is none.
+    /// The details of a request that calls no tool. An empty subject counts as none.
     #[must_use]
     pub fn of(method: Option<&'static str>, subject: Arc<str>) -> Self {
         Self { method, subject: Some(subject).filter(|subject| !subject.is_empty()), client: None }
@@ -107,15 +107,15 @@ impl Call {
         self.about.method.unwrap_or("tools/call")
     }
 
-    /// What the method is about: the tool, or what else has a name.
+    /// The subject of the method: the prompt, resource or other named thing, otherwise the tool.
     #[must_use]
     pub fn subject(&self) -> &str {
         self.about.subject.as_ref().unwrap_or(&self.tool)
     }
 }
 
-/// Where the enter of a call was recorded: what its exit names it by. Only a sink makes one, so that no client can choose
-/// which call an end belongs to.
+/// The place where the enter of a call was recorded, which its exit refers to. Only a sink issues tickets, so that no
+/// client can choose the call that an exit belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     segment: u32,
@@ -160,7 +160,7 @@ impl Enter {
         Self { call, arguments, at, validated }
     }
 
-    /// Who calls what; what [`Exit::new`] needs.
+    /// Who calls what; [`Exit::new`] takes it.
     #[must_use]
     pub fn call(&self) -> &Call {
         &self.call
@@ -240,7 +240,7 @@ pub enum Outcome {
     Result {
         /// The result as JSON text.
         body: Bytes,
-        /// Whether the tool itself calls its answer an error.
+        /// Whether the tool marked its answer as an error.
         is_error: bool,
     },
     /// The tool did not answer, or did not run.
@@ -249,10 +249,10 @@ pub enum Outcome {
         code: Cow<'static, str>,
         /// What went wrong, in words; without secrets.
         message: String,
-        /// What else the error says, as JSON text.
+        /// Further details, as JSON text.
         details: Option<Bytes>,
     },
-    /// Nobody waited for the end any more.
+    /// The call was cancelled or dropped before it ended.
     Cancelled,
 }
 
@@ -305,7 +305,7 @@ impl Exit {
         }
     }
 
-    /// Records how long the call waited for the tool's lock, before its enter, and in the server's queue, behind it.
+    /// Records how long the call waited: for the tool lock before its enter, and in the server's queue after it.
     #[must_use]
     pub fn after_waiting(self, queued: Duration) -> Self {
         Self { queued_ms: milliseconds(queued), ..self }
@@ -341,8 +341,8 @@ impl Exit {
         self.duration_ms
     }
 
-    /// How long it waited for the tool's lock and in the server's queue together, in whole milliseconds. The wait for
-    /// the lock is over before the enter, and so is not part of the duration.
+    /// How long it waited for the tool lock and in the server's queue together, in whole milliseconds. The wait for
+    /// the lock ends before the enter, so it is not part of the duration.
     #[must_use]
     pub fn queued_ms(&self) -> u64 {
         self.queued_ms

@@ -1,7 +1,8 @@
-//! A call as every crate knows it: its id, the two events that it leaves, the sink that takes them, and the clock.
+//! A call as all crates share it: its id, the two events that it leaves, the sink that takes them, and the clock.
 //!
-//! [`Enter`] says who is about to ask for what and with which arguments, [`Exit`] how it ended and how long it took; what
-//! ties them is the [`Ticket`] that the sink gave for the enter. Whoever only passes a call on needs this and no store.
+//! [`Enter`] names the caller, the subject and the arguments. [`Exit`] says how the call ended and how long it took. The
+//! [`Ticket`] that the sink issued for the enter ties the two together. A crate that only passes calls on needs this
+//! crate and no store.
 //!
 //! What must stay true: an event cannot be changed once it is built, durations come from the monotonic clock and never
 //! from the difference of two wall times, and [`NoopSink`] costs a call no allocation.

@@ -10,18 +10,18 @@ use std::task::{Context, Poll};
 
 use crate::{Enter, Exit, Ticket};
 
-/// What [`AuditSink::enter`] returns: boxed, so that sinks can be chosen at run time, and borrowing nothing, so that an
-/// enter is seen to its end where its call is not. Without a ticket nothing was recorded and the call goes on all the same.
+/// The future of [`AuditSink::enter`]. It is boxed, so that the sink can be chosen at run time. It borrows nothing, so that
+/// an enter completes even if its call is dropped. `None` means that nothing was recorded; the call continues anyway.
 pub type EnterFuture = Pin<Box<dyn Future<Output = Result<Option<Ticket>, AuditError>> + Send>>;
 
 /// Why an event was not recorded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuditError {
-    /// The sink takes events faster than it can write them.
+    /// Events arrive faster than the sink can write them.
     #[error("the audit queue is full")]
     Full,
-    /// The sink tried and failed; the text says at what, without arguments or secrets.
+    /// The sink failed to write; the text names the failed step, without arguments or secrets.
     #[error("the audit record was not written: {0}")]
     Failed(String),
 }
@@ -31,26 +31,26 @@ pub trait AuditSink: Send + Sync + 'static {
     /// Records that a call is about to be made. The call waits, and does not run if this fails.
     fn enter(&self, event: &Enter) -> EnterFuture;
 
-    /// Records that a call ended, the one that got this ticket; one whose enter was not recorded has none. What else
-    /// both events carry (the correlation id is its caller's to choose) does not make them a pair. Must not block.
+    /// Records that the call with this ticket ended. A call whose enter was not recorded has no ticket. Only the ticket
+    /// pairs an exit with its enter: the correlation id cannot, because the client chooses it. Must not block.
     ///
     /// # Errors
     /// When the event cannot be queued. The caller logs and counts that; the client never sees it.
     fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError>;
 
-    /// Whether anything is kept. Where nothing is, what only a record would show is not worked out.
+    /// Whether the sink keeps anything. If not, the gateway skips the work that only a record would show.
     fn keeps(&self) -> bool {
         true
     }
 
-    /// The id under which the record knows this process instance; its last twelve characters name the gateway
-    /// too, so that one is found by the other.
+    /// The id of this process instance in the record. Its last twelve characters also name the gateway, so that
+    /// either can be found from the other.
     fn instance(&self) -> Option<&str> {
         None
     }
 }
 
-/// Throws every event away: the library's default. The binary configures a real sink.
+/// Discards every event: the library's default. The binary configures a real sink.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoopSink;
 
@@ -132,7 +132,7 @@ mod tests {
         enter.correlation()
     }
 
-    /// AUD-1: a sink chosen at run time gets an enter and, with the ticket that it gave for it, an exit.
+    /// AUD-1: a sink chosen at run time gets an enter, and then an exit with the ticket that it issued.
     #[test]
     fn a_sink_gets_its_ticket_back_with_the_exit() {
         let sink = Arc::new(Kept::default());

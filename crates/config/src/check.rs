@@ -1,7 +1,6 @@
-//! From the written form to the checked form: what the keys of a file mean together.
+//! Turns the parsed file into the checked configuration: what its keys mean together.
 //!
-//! Kinds and ranges are already right when a value gets here ([`crate::section`]). After this module nothing is
-//! validated again.
+//! [`crate::section`] has already checked kinds and ranges. Nothing after this module validates again.
 
 mod audit;
 mod client;
@@ -31,13 +30,13 @@ use crate::settings::{
 };
 use crate::tree::{Node, Span, Value};
 
-/// What surrounds the file.
+/// The file's surroundings: environment and folders.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct World<'w> {
     pub(crate) environment: &'w Environment,
-    /// The folder that relative paths in the file start from: its own.
+    /// The file's own folder, from which its relative paths start.
     pub(crate) base: &'w Path,
-    /// The folder that servers run in which have none of their own.
+    /// The folder in which servers without a `cwd` run.
     pub(crate) cwd: &'w Path,
 }
 
@@ -160,7 +159,8 @@ fn http(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> Htt
     }
 }
 
-/// `local_users`, its names as numbers. Only `/etc/passwd` is asked: a name from elsewhere has a number too.
+/// Reads `local_users` and turns names into numbers. It looks names up in `/etc/passwd` only; users from other sources
+/// can be written by number.
 fn local_users(section: &Section<'_>, findings: &mut Findings) -> LocalUsers {
     let Some(items) = section.items("local_users") else {
         return match section.text("local_users") {
@@ -275,7 +275,7 @@ fn token(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> To
 }
 
 fn refuse_token(name: &str, span: &Span, set: bool, findings: &mut Findings) {
-    // What does not look like a variable's name may be the token itself.
+    // A text that does not look like a variable name may be the token itself.
     let shown =
         if is_variable_name(name) { format!("the variable `{name}`") } else { "that variable".to_owned() };
     let diagnostic = if set {
@@ -290,7 +290,7 @@ fn refuse_token(name: &str, span: &Span, set: bool, findings: &mut Findings) {
     findings.mistake(diagnostic);
 }
 
-/// `request_timeout_ms` and `max_total_ms`, which must fit together whichever of them is written.
+/// Reads `request_timeout_ms` and `max_total_ms`, which must fit together even if only one of them is written.
 fn timeouts(
     section: &Section<'_>,
     request_default: Duration,

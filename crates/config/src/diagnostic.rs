@@ -1,7 +1,7 @@
-//! How a mistake in a configuration is told: file, line, caret, what is wrong and the cure.
+//! Reports a mistake in a configuration: file, line, caret, what is wrong and the cure.
 //!
-//! A diagnostic keeps the text of its file to show the line. That text may hold credentials, so it is never
-//! printed as it is: what is secret is decided once per file ([`crate::mask`]) and left out of every snippet.
+//! A diagnostic keeps the text of its file to show the line. That text may hold credentials, so it is never printed
+//! unmasked: [`crate::mask`] decides once per file what is secret, and every snippet leaves it out.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use bridgehead_wire::visible_line;
 use crate::mask::Mask;
 use crate::tree::Span;
 
-/// How grave a diagnostic is.
+/// How severe a diagnostic is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// The configuration is refused.
     Error,
-    /// The configuration is used; something in it is not.
+    /// The configuration is used, except for something in it.
     Warning,
 }
 
 /// One mistake, or one thing worth knowing, in a configuration.
 #[derive(Debug, Clone)]
 pub struct Diagnostic {
-    /// How grave it is.
+    /// How severe it is.
     pub severity: Severity,
     /// What is wrong, in one line without secrets.
     pub message: String,
-    /// The cure, if there is one to name.
+    /// The cure, if one is known.
     pub help: Option<String>,
     label: Option<String>,
     place: Option<Location>,
@@ -41,7 +41,7 @@ enum Location {
     Text(Arc<SourceText>, Span),
 }
 
-/// The text of one configuration file and what of it must not be shown.
+/// The text of one configuration file, and which parts of it must not be shown.
 pub(crate) struct SourceText {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
@@ -59,7 +59,7 @@ impl fmt::Debug for SourceText {
 pub struct ConfigError(pub Vec<Diagnostic>);
 
 impl Diagnostic {
-    /// An error in these words, at no place yet.
+    /// An error with this message and no place yet.
     pub fn error(message: impl Into<String>) -> Self {
         Self { severity: Severity::Error, message: message.into(), help: None, label: None, place: None }
     }
@@ -79,7 +79,7 @@ impl Diagnostic {
         self
     }
 
-    /// Adds what to do about it.
+    /// Adds the cure.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
@@ -129,12 +129,12 @@ impl Diagnostic {
     }
 }
 
-/// The renderer sees to texts, not to paths.
+/// A path with control characters escaped: the renderer escapes texts, not paths.
 fn shown_path(path: &Path) -> String {
     visible_line(&path.display().to_string()).into_owned()
 }
 
-/// A span that lies within the text, on character boundaries, and ends with its first line: a caret under a
+/// The span, clamped to the text and to character boundaries, and cut after its first line: a caret under a
 /// twenty-line table helps nobody.
 fn first_line(text: &str, span: &Span) -> Span {
     let start = text.floor_char_boundary(span.start.min(text.len()));

@@ -1,7 +1,7 @@
 //! Reads a file of `NAME=value` lines.
 //!
-//! Understood: blank lines, `#` comments, a leading `export`, single quotes (taken as is), double quotes with
-//! `\n`, `\r`, `\t`, `\"`, `\\`. Nothing is interpolated. An error names the line, never what is on it.
+//! It understands blank lines, `#` comments, a leading `export`, single quotes (taken literally), and double quotes with
+//! `\n`, `\r`, `\t`, `\"`, `\\`. Nothing is interpolated. An error gives the line number, never the line's text.
 
 /// A line that is not `NAME=value`, counted from 1.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
-//! Every environment variable Bridgehead reads, and the checked form of them.
+//! Every environment variable that Bridgehead reads, and the checked form of them.
 //!
-//! The process environment comes in as a map and is looked at once. Outside of `BRIDGEHEAD_` only standard
-//! variables and those that a file interpolates by name are read.
+//! The process environment comes in as a map and is read once. Outside of `BRIDGEHEAD_`, only standard variables and
+//! those that a file names are read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,17 +18,17 @@ pub const CONFIG: &str = "BRIDGEHEAD_CONFIG";
 pub const MODE: &str = "BRIDGEHEAD_MODE";
 /// Milliseconds the gateway may take to start, in place of `[gateway] startup_timeout_ms`.
 pub const STARTUP_TIMEOUT_MS: &str = "BRIDGEHEAD_STARTUP_TIMEOUT_MS";
-/// The bearer token of the HTTP front, where the file names none.
+/// The bearer token of the HTTP front, if the file names none.
 pub const HTTP_TOKEN: &str = "BRIDGEHEAD_HTTP_TOKEN";
 /// How much is logged.
 pub const LOG: &str = "BRIDGEHEAD_LOG";
 /// Milliseconds for the handshake and each attempt of a call through the bridge library.
 pub const MCP_TIMEOUT: &str = "BRIDGEHEAD_MCP_TIMEOUT";
 
-/// Which configurations are served above a server: set for servers, not read from people.
+/// The configurations of all gateways above a server. The gateway sets it for its servers; users do not set it.
 pub const PARENTS: &str = "BRIDGEHEAD_PARENTS";
 
-/// All variables of the `BRIDGEHEAD_` namespace with the sentence of the reference page.
+/// All variables of the `BRIDGEHEAD_` namespace, with their descriptions for the reference page.
 pub const VARIABLES: &[(&str, &str)] = &[
     (CONFIG, "The configuration file to use; `--config` wins over it."),
     (MODE, "The mode (`full`, `readonly`, `minimal`, `test`), in place of `[gateway] mode`."),
@@ -36,16 +36,13 @@ pub const VARIABLES: &[(&str, &str)] = &[
         STARTUP_TIMEOUT_MS,
         "Milliseconds the gateway may take to start, in place of `[gateway] startup_timeout_ms`.",
     ),
-    (
-        HTTP_TOKEN,
-        "The bearer token clients must send, where neither `token_file` nor `token_env` is written.",
-    ),
+    (HTTP_TOKEN, "The bearer token clients must send, if neither `token_file` nor `token_env` is set."),
     (LOG, "How much is logged: `off`, `error`, `warn`, `info`, `debug` or `trace`."),
     (MCP_TIMEOUT, "Milliseconds for the handshake and each attempt of a call through the bridge library."),
     (
         PARENTS,
-        "Set by the gateway for its servers: which configurations are served above them. A gateway that finds its own \
-         there would start itself without end, and refuses.",
+        "Set by the gateway for its servers: the configurations of all gateways above them. A gateway that finds its own \
+         configuration there refuses to start, because it would start itself in an endless loop.",
     ),
 ];
 
@@ -70,7 +67,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Checks a map of variables; every mistake in it is reported in one go.
+    /// Checks a map of variables and reports all mistakes at once.
     pub fn read(variables: BTreeMap<String, String>) -> Result<Self, ConfigError> {
         let mut environment = Self::default();
         let mut mistakes = Vec::new();
@@ -112,7 +109,7 @@ impl Environment {
         Ok(())
     }
 
-    /// A variable by its name, also outside of the namespace.
+    /// A variable by name, inside or outside of the namespace.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str)
     }
@@ -121,7 +118,7 @@ impl Environment {
         &self.variables
     }
 
-    /// `path` with a leading `~/` replaced by the home folder and relative to `base` otherwise.
+    /// `path` with a leading `~/` replaced by the home folder; otherwise relative to `base`.
     pub(crate) fn resolve(&self, path: &str, base: &Path) -> PathBuf {
         match (path.strip_prefix("~/"), self.variable("HOME")) {
             (Some(rest), Some(home)) => Path::new(home).join(rest),
@@ -130,7 +127,7 @@ impl Environment {
     }
 }
 
-/// What goes into an `Authorization` header unchanged.
+/// Whether the text fits into an `Authorization` header unchanged.
 pub(crate) fn is_bearer_token(token: &Secret) -> bool {
     !token.expose().is_empty() && token.expose().bytes().all(|byte| byte.is_ascii_graphic())
 }

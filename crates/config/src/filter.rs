@@ -7,17 +7,17 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 /// The pattern that every name matches.
 const EVERYTHING: &str = "*";
 
-/// Patterns that admit tools and patterns that refuse them; a refusal wins. Letter case does not matter.
+/// Patterns that allow tools and patterns that deny them; a denial wins. Letter case does not matter.
 #[derive(Clone)]
 pub struct ToolFilter {
     allowed: Patterns,
     denied: Patterns,
 }
 
-/// Compiled, and as written: a compiled set cannot be compared.
+/// The patterns compiled and as written, because compiled sets cannot be compared.
 #[derive(Clone)]
 struct Patterns {
-    /// None where one of them is `*`, as in most configurations: compiling it takes longer than reading the rest.
+    /// `None` if one of the patterns is `*`, as in most configurations: compiling `*` takes longer than reading the rest.
     set: Option<GlobSet>,
     written: Vec<String>,
 }
@@ -36,7 +36,7 @@ impl PartialEq for ToolFilter {
 }
 
 impl ToolFilter {
-    /// Compiles patterns: globs, `*`, and `any` for the same. Fails with the pattern that is none and why.
+    /// Compiles patterns: globs, `*`, and `any`, which means `*`. An error gives the invalid pattern and the reason.
     pub fn new<'a>(
         allowed: impl IntoIterator<Item = &'a str>,
         denied: impl IntoIterator<Item = &'a str>,
@@ -44,15 +44,14 @@ impl ToolFilter {
         Ok(Self { allowed: compile(allowed)?, denied: compile(denied)? })
     }
 
-    /// Whether the tool of that name, as its server calls it, is offered.
+    /// Whether the tool with this name, as its server names it, is offered.
     pub fn admits(&self, tool: &str) -> bool {
         self.allowed.hold(tool) && !self.denied.hold(tool)
     }
 }
 
 impl ToolFilter {
-    /// Patterns that fit none of `tools`, each after the key that it is written under: they do nothing. Where
-    /// everything is meant, nothing is missing.
+    /// Patterns without effect because they match none of `tools`, each with its key. A list that contains `*` has none.
     pub fn without_match(&self, tools: &[&str]) -> Vec<(&'static str, &str)> {
         let keys = [("tools_allowed", &self.allowed), ("tools_denied", &self.denied)];
         let mut without = Vec::new();
@@ -117,7 +116,7 @@ mod tests {
         }
     }
 
-    /// HOUR-7: a pattern that fits no tool is found, whichever list it stands in.
+    /// HOUR-7: a pattern that matches no tool is found, in either list.
     #[test]
     fn patterns_that_do_nothing() {
         #[track_caller]
@@ -137,7 +136,7 @@ mod tests {
         check(&["a", "b"], &[], &[], &[("tools_allowed", "a"), ("tools_allowed", "b")]);
     }
 
-    /// CAT-4: `*`, `any` and globs, whatever the case; deny wins.
+    /// CAT-4: `*`, `any` and globs match in any letter case; deny wins.
     #[test]
     fn patterns() {
         check(&["*"], &[], &["a", "B/c", ""], &[]);

@@ -1,6 +1,6 @@
-//! `${VAR}`, `${VAR:-default}` and `${env:VAR}` in a value; `$${` stands for a literal `${`.
+//! Fills in `${VAR}`, `${VAR:-default}` and `${env:VAR}` in a value; `$${` stands for a literal `${`.
 //!
-//! The variables come in as a map. Names are reported, values never are.
+//! The variables come in as a map. Messages may show names, never values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,8 @@ pub(crate) enum Refusal {
     Malformed,
 }
 
-/// A name as it may stand in a message. By custom it is in one case; what mixes both with digits is more likely
-/// a value that somebody has put between the braces.
+/// A name as a message may show it. Variable names usually have one letter case. A text that mixes both cases with
+/// digits is more likely a secret value between the braces, so it is not shown.
 fn shown(name: &str) -> &str {
     let has = |kind: fn(&char) -> bool| name.chars().any(|character| kind(&character));
     let mixed = has(char::is_ascii_uppercase) && has(char::is_ascii_lowercase) && has(char::is_ascii_digit);
@@ -39,7 +39,7 @@ impl Refusal {
     }
 }
 
-/// Fills in the variables of `text` and notes the names it looked up in `used`.
+/// Fills in the variables of `text`, and adds each name it looked up to `used`.
 pub(crate) fn fill(
     text: &str,
     variables: &BTreeMap<String, String>,
@@ -155,7 +155,7 @@ mod tests {
         assert!(!told("c2VjcmV0").contains("c2VjcmV0"));
     }
 
-    /// SRV-6: the names of interpolated variables are known, whether they are set or not.
+    /// SRV-6: the names of interpolated variables are recorded, whether the variables are set or not.
     #[test]
     fn names_are_recorded() {
         let mut used = BTreeSet::new();

@@ -1,13 +1,13 @@
 //! Every key of the configuration, once.
 //!
-//! Reading, the nearest match for a typo, what a snippet may show, the reference page and the JSON Schema all come from
-//! [`KEYS`]; a key that is not in this table does not exist. What a value *means* is decided in `check`.
+//! The reader, the suggestions for typos, the masks of snippets, the reference page and the JSON Schema all use [`KEYS`].
+//! A key that is not in this table does not exist. `check` decides what a value *means*.
 
 mod all;
 
 pub use all::KEYS;
 
-/// A table of the configuration in which keys live.
+/// A table of the configuration that holds keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyTable {
@@ -34,7 +34,7 @@ pub enum KeyTable {
 }
 
 impl KeyTable {
-    /// All places in the order of the reference page.
+    /// All tables, in the order of the reference page.
     pub const ALL: [KeyTable; 10] = [
         KeyTable::Root,
         KeyTable::Gateway,
@@ -48,7 +48,7 @@ impl KeyTable {
         KeyTable::Queue,
     ];
 
-    /// The place as it is written in the file.
+    /// The table's heading, as the file writes it.
     pub fn heading(self) -> &'static str {
         match self {
             KeyTable::Root => "the top of the file",
@@ -88,11 +88,11 @@ pub enum ValueKind {
     List,
     /// One of these words, in any case, or a list of strings and whole numbers.
     ChoiceOrList(&'static [&'static str]),
-    /// A table whose keys are free and whose values are strings.
+    /// A table with any keys, whose values are strings.
     Map,
-    /// A table with the keys of a place.
+    /// A table with the keys of this [`KeyTable`].
     Table(KeyTable),
-    /// A table of named tables, each with the keys of a place.
+    /// A table of named tables, each with the keys of this [`KeyTable`].
     Tables(KeyTable),
 }
 
@@ -118,18 +118,18 @@ fn quoted(words: &[&str]) -> String {
     words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a key can be used already.
+/// Whether a key works yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
     /// The key works.
     Supported,
-    /// The key is reserved; its behaviour is still to come.
+    /// The key is reserved and not supported yet.
     Later {
-        /// Values that ask for what happens today anyway, and are therefore accepted.
+        /// Values that are accepted because they ask for today's behaviour.
         accepts: &'static [&'static str],
         /// Whether running a server without it would break what the file asks for (a limit, a filter, another
-        /// transport). Then that server is not started even where other surplus keys are only warned about.
+        /// transport). Such a server is not started, even where other unknown keys only cause a warning.
         binding: bool,
     },
 }
@@ -137,22 +137,22 @@ pub enum Status {
 /// One key of the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// The table it lives in.
+    /// The table that holds it.
     pub place: KeyTable,
     /// Its name in snake_case; the camelCase form is accepted too.
     pub name: &'static str,
     /// What its value looks like.
     pub kind: ValueKind,
-    /// What it does, in one sentence.
+    /// What it does, in one or two sentences.
     pub doc: &'static str,
     /// Its default as shown in the reference, empty if it has none.
     pub default: &'static str,
-    /// Whether it can be used already.
+    /// Whether it works yet.
     pub status: Status,
 }
 
 impl Key {
-    /// What it does as part of a message: lower case and without a full stop.
+    /// Its `doc` as part of a message: lower-case start, no full stop.
     pub(crate) fn gist(&self) -> String {
         let mut characters = self.doc.strip_suffix('.').unwrap_or(self.doc).chars();
         characters.next().map(|first| first.to_lowercase().chain(characters).collect()).unwrap_or_default()
@@ -176,17 +176,17 @@ impl Key {
     }
 }
 
-/// All keys of a place, in the order of the reference.
+/// All keys of a table, in the order of the reference.
 pub fn of(place: KeyTable) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.place == place)
 }
 
-/// The key of a place with this name, in either spelling.
+/// The key of a table with this name, in snake_case or camelCase.
 pub fn find(place: KeyTable, written: &str) -> Option<&'static Key> {
     of(place).find(|key| key.name == written || key.camel_case() == written)
 }
 
-/// Names people bring along from other tools.
+/// Key names of other tools.
 const SYNONYMS: &[(KeyTable, &str, &str)] = &[
     (KeyTable::Root, "mcp_servers", "servers"),
     (KeyTable::Root, "context_servers", "servers"),
@@ -204,7 +204,7 @@ const SYNONYMS: &[(KeyTable, &str, &str)] = &[
     (KeyTable::Http, "address", "listen"),
 ];
 
-/// The key of a place that was most likely meant by an unknown name.
+/// The key of a table that an unknown name most likely means.
 pub fn nearest(place: KeyTable, written: &str) -> Option<&'static Key> {
     let written = snake_case(written);
     let tolerance = (written.chars().count() / 3).clamp(1, 3);
@@ -218,7 +218,7 @@ pub fn nearest(place: KeyTable, written: &str) -> Option<&'static Key> {
         .map(|(_, key)| key)
 }
 
-/// Another place that has a key with this name.
+/// Another table that has a key with this name.
 pub fn elsewhere(place: KeyTable, written: &str) -> Option<KeyTable> {
     KeyTable::ALL.into_iter().find(|other| *other != place && find(*other, written).is_some())
 }

@@ -1,11 +1,10 @@
 //! Turns configuration files into a checked configuration.
 //!
-//! A file is read into one tree whatever its format (`tree`), compared with the one table of keys ([`keys`],
-//! `section`), and given its meaning (`check`). The result, [`Config`], cannot express a mistake; nothing
-//! downstream validates it again. Mistakes come as [`Diagnostic`]s with file, line, caret and cure, all at once,
-//! and never show a secret.
+//! Either format is parsed into the same tree (`tree`), compared with the one table of keys ([`keys`], `section`), and
+//! interpreted (`check`). The result, [`Config`], cannot express a mistake, so nothing downstream validates it again.
+//! Mistakes are reported all at once, as [`Diagnostic`]s with file, line, caret and cure. They never show a secret.
 //!
-//! No I/O happens here except reading the files that are named; the process environment comes in as a map.
+//! The only I/O is reading the named files; the process environment comes in as a map.
 //!
 //! ```
 //! use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Which file is used, and reading it.
+//! Finds the configuration file to use, and reads it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::tree::{self, Node, SyntaxError};
 pub struct Found {
     /// The file.
     pub path: PathBuf,
-    /// How it came to be looked at.
+    /// How it was found.
     pub origin: Origin,
 }
 
-/// How a configuration came to be looked at.
+/// How a configuration was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// `--config` or `BRIDGEHEAD_CONFIG` names it.
     Named,
-    /// It lies in the current folder, so it may be anybody's: whoever uses it asks a person first.
+    /// It lies in the current folder, so anybody may have put it there. The caller must ask the user before using it.
     Folder,
-    /// It is the user's own, in the configuration folder.
+    /// It is the user's own file, in the configuration folder.
     User,
 }
 
-/// The files that may be used, the one to prefer first: `explicit` (the `--config` option) or `BRIDGEHEAD_CONFIG`
-/// alone; else those that exist of `bridgehead.toml` and `.mcp.json` in `cwd` and `bridgehead/bridgehead.toml` in the
-/// user's configuration folder. An error if one that was named does not exist.
+/// The files that may be used, the preferred one first. If `explicit` (the `--config` option) or `BRIDGEHEAD_CONFIG` names
+/// a file, that file alone. Otherwise those that exist of `bridgehead.toml` and `.mcp.json` in `cwd`, and
+/// `bridgehead/bridgehead.toml` in the user's configuration folder. A named file that does not exist is an error.
 pub fn locate(
     explicit: Option<&Path>,
     environment: &Environment,
@@ -48,7 +48,7 @@ pub fn locate(
         if cwd.join(path).is_file() {
             return Ok(vec![Found { path: path.to_owned(), origin: Origin::Named }]);
         }
-        let message = format!("there is no file `{}`, which {by} names", path.display());
+        let message = format!("{by} names `{}`, which does not exist", path.display());
         return Err(Diagnostic::error(message).help(format!("correct {by}, or leave it out")).into());
     }
     let user = environment
@@ -57,7 +57,7 @@ pub fn locate(
         .filter(|folder| folder.is_absolute())
         .or_else(|| environment.variable("HOME").map(|home| Path::new(home).join(".config")))
         .map(|folder| folder.join("bridgehead").join("bridgehead.toml"));
-    // Somebody who works in the configuration folder finds their own file there.
+    // In the configuration folder itself, the file found is the user's own.
     let own = user.as_ref().and_then(|path| path.canonicalize().ok());
     let in_folder = [cwd.join("bridgehead.toml"), cwd.join(".mcp.json")].into_iter().map(|path| {
         let is_own = own.is_some() && path.canonicalize().ok() == own;
@@ -74,7 +74,7 @@ pub fn read_text(path: &Path, cwd: &Path) -> Result<Vec<u8>, ConfigError> {
     })
 }
 
-/// Reads and checks a file, or gives the defaults if there is none. Relative paths start from `cwd`.
+/// Reads and checks a file, or returns the defaults if there is none. Relative paths start from `cwd`.
 pub fn load(path: Option<&Path>, environment: &Environment, cwd: &Path) -> Result<Config, ConfigError> {
     match path {
         Some(path) => load_text(path, read_text(path, cwd)?, environment, cwd),
@@ -89,7 +89,7 @@ pub fn load(path: Option<&Path>, environment: &Environment, cwd: &Path) -> Resul
     }
 }
 
-/// Checks the text of a file that was read before, so that what was looked at is what is used.
+/// Checks the text of a file that the caller has read, so that the text the user agreed to is the text that is used.
 pub fn load_text(
     path: &Path,
     text: Vec<u8>,
@@ -146,8 +146,7 @@ fn syntax(source: &Arc<SourceText>, errors: Vec<SyntaxError>, format: &str) -> C
     let tell = |error: SyntaxError| {
         let diagnostic =
             Diagnostic::error(format!("not valid {format}: {}", error.message)).at(source, &error.span);
-        // The parsers guess at what a bare word was meant to be (`n…` a `nan`, `t…` a `true`); it is nearly always
-        // text without quotes.
+        // The parsers guess what a bare word means (`n…` a `nan`, `t…` a `true`); it is nearly always unquoted text.
         let bare_word = source.text.get(error.span).is_some_and(|text| text.starts_with(char::is_alphabetic));
         if bare_word { diagnostic.help("write text in quotes") } else { diagnostic }
     };

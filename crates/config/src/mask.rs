@@ -1,25 +1,25 @@
-//! What of a configuration file may be shown in a diagnostic.
+//! Decides which parts of a configuration file a diagnostic may show.
 //!
-//! Threat: error output ends in terminals, CI logs and bug reports, and configuration files hold credentials.
-//! So a snippet shows a value only where the key table says that it is harmless: values of `env`, `headers`, `proxy`
-//! and of unknown keys are left out, and so are arguments and addresses that look like they carry a credential. The words
-//! of comments are left out too: a line that was commented out is as secret as it was.
-//! A file that does not parse has no tables to go by; there, a line is shown if it holds one key of the table whose
-//! value is harmless, and of every other line letters and digits of all values are blotted out.
+//! Threat: error output ends up in terminals, CI logs and bug reports, and configuration files hold credentials.
+//! So a snippet shows a value only if the key table says that it is harmless. It leaves out the values of `env`, `headers`,
+//! `proxy` and unknown keys, and arguments and addresses that look like they carry a credential. It also leaves out the
+//! words of comments: commenting a line out does not make it less secret.
+//! A file that does not parse has no tables to go by. Then a line is shown only if it holds a single known key with a
+//! harmless value; in every other line, the letters and digits of all values are replaced.
 
 use crate::keys::{self, KeyTable, ValueKind};
 use crate::tree::{Node, Span, Value};
 
-/// What is left out of a file's text when it is shown.
+/// The parts of a file's text that are left out when it is shown.
 #[derive(Debug)]
 pub(crate) enum Mask {
     /// These ranges, sorted and without overlap.
     Ranges(Vec<Span>),
-    /// Everything that could be a value, since the file could not be parsed.
+    /// Everything that could be a value, because the file could not be parsed.
     AllValues,
 }
 
-/// Words that give a credential away, in a key or in an argument.
+/// Words that reveal a credential, in a key or an argument.
 #[rustfmt::skip]
 const TELLTALES: [&str; 15] = [
     "token", "secret", "password", "passwd", "apikey", "api-key", "auth", "credential", "bearer", "-key", "_key",
@@ -59,7 +59,7 @@ impl Mask {
         Mask::Ranges(ranges)
     }
 
-    /// The text without what must not be shown, and where `span` is in it.
+    /// The masked text, and the position of `span` in it.
     pub(crate) fn apply(&self, text: &str, span: Span) -> (String, Span) {
         match self {
             Mask::AllValues => (blot_values(text), span),
@@ -68,8 +68,8 @@ impl Mask {
     }
 }
 
-/// The words of all comments in a text that parses: what stands between one of `marks` and its end, outside of
-/// strings, which begin and end with the same fence.
+/// The contents of all comments in a text that parses. A comment runs from one of `marks` to its end. Strings, which begin
+/// and end with the same fence, are skipped.
 fn comments(text: &str, fences: &[&str], marks: &[(&str, &str)]) -> Vec<Span> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -83,7 +83,7 @@ fn comments(text: &str, fences: &[&str], marks: &[(&str, &str)]) -> Vec<Span> {
             if !text[start..start + length].trim().is_empty() {
                 found.push(start..start + length);
             }
-            // The end may be one of a line, which matters to nobody else.
+            // The end mark is then read as ordinary text.
             at = start + length;
         } else {
             at += next.len_utf8();
@@ -92,14 +92,14 @@ fn comments(text: &str, fences: &[&str], marks: &[(&str, &str)]) -> Vec<Span> {
     found
 }
 
-/// The length of the rest of a string, its closing fence included. A backslash hides what follows it, except
+/// The length of the rest of a string, including its closing fence. A backslash escapes the next character, except
 /// between single quotes.
 fn string_length(rest: &str, fence: &str) -> usize {
     let mut at = 0;
     while let Some(next) = rest[at..].chars().next() {
         if rest[at..].starts_with(fence) {
             let end = at + fence.len();
-            // A long string may end with quotes of its own.
+            // The content of a long string may end with up to two quotes.
             let own = rest[end..].bytes().take_while(|byte| fence.len() == 3 && fence.as_bytes()[0] == *byte);
             return end + own.take(2).count();
         }
@@ -114,7 +114,7 @@ fn string_length(rest: &str, fence: &str) -> usize {
 fn mask_place(node: &Node, place: KeyTable, ranges: &mut Vec<Span>) {
     let Value::Table(entries) = &node.value else { return mask_leaves(node, ranges) };
     for entry in entries {
-        // A near miss is treated as the key that was meant: `comand = "npx"` may be shown, `evn` may not.
+        // A misspelt key is treated as the key it most resembles: `comand = "npx"` may be shown, `evn` may not.
         let meant = || keys::nearest(place, &entry.key).filter(|_| !tells(&entry.key));
         match keys::find(place, &entry.key).or_else(meant) {
             None => mask_leaves(&entry.node, ranges),
@@ -142,7 +142,7 @@ fn mask_leaves(node: &Node, ranges: &mut Vec<Span>) {
     }
 }
 
-/// `token_env` holds a name; someone who puts the token itself there must not see it in a log.
+/// `token_env` holds a name. If a user writes the token itself there, no log may show it.
 fn mask_unless_variable(node: &Node, ranges: &mut Vec<Span>) {
     let named = matches!(&node.value, Value::Text(name) if is_variable_name(name));
     if !named {
@@ -150,14 +150,14 @@ fn mask_unless_variable(node: &Node, ranges: &mut Vec<Span>) {
     }
 }
 
-/// Whether this is written like the name of an environment variable, upper case as is the custom.
+/// Whether the text looks like the name of an environment variable, which is usually upper case.
 pub(crate) fn is_variable_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_uppercase() || first == '_')
         && name.chars().all(|other| other.is_ascii_uppercase() || other.is_ascii_digit() || other == '_')
 }
 
-/// Leaves out texts that look like they carry a credential, and what follows them or any flag in a list
-/// (`["--token", "abc"]`): a flag may be misspelt, and then does not tell.
+/// Leaves out texts that look like they carry a credential. In a list (`["--token", "abc"]`) it also leaves out the item
+/// after such a text and after any flag, because a misspelt flag does not look like a credential.
 fn mask_telltales(node: &Node, ranges: &mut Vec<Span>) {
     match &node.value {
         Value::Text(text) if tells(text) => ranges.push(node.span.clone()),
@@ -191,7 +191,7 @@ fn tells(text: &str) -> bool {
         || TELLTALES.iter().any(|telltale| lower.contains(telltale))
 }
 
-/// Long, with digits and capital letters: so are keys, not names.
+/// Whether the text is long and has digits and capital letters, like a key and unlike a name.
 fn looks_random(text: &str) -> bool {
     text.len() >= 16
         && text.bytes().any(|byte| byte.is_ascii_digit())
@@ -229,8 +229,8 @@ fn leave_out(text: &str, ranges: &[Span], span: Span) -> (String, Span) {
     (shown, moved)
 }
 
-/// Replaces letters and digits after the key of each line byte by byte, so that positions stay as they are and
-/// the punctuation, which is what a syntax error is about, stays visible.
+/// Replaces the letters and digits after the key of each line, byte by byte. So positions stay the same, and the
+/// punctuation, which a syntax error is about, stays visible.
 fn blot_values(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut in_long_string = false;
@@ -244,7 +244,7 @@ fn blot_values(text: &str) -> String {
         let mut rest = &line[key_end..];
         while let Some(character) = rest.chars().next() {
             let length = match quoted_key(rest) {
-                // Which table it belongs to is what a person has to see.
+                // The user has to see which table the line belongs to.
                 Some(key) => {
                     shown.push_str(key);
                     key.len()
@@ -266,15 +266,15 @@ fn blot_values(text: &str) -> String {
     shown
 }
 
-/// The name of one of our keys in quotes, before its colon, that `text` begins with.
+/// The quoted name of one of our keys at the start of `text`, if a colon follows it.
 fn quoted_key(text: &str) -> Option<&str> {
     let (name, behind) = text.strip_prefix('"')?.split_once('"')?;
     let known = keys::KEYS.iter().any(|key| key.name == name || key.camel_case() == name);
     (known && behind.trim_start().starts_with(':')).then(|| &text[..name.len() + 2])
 }
 
-/// Whether a line of a file that does not parse can be shown: one of our keys, whose value is a word of ours or says
-/// nothing, and nothing else. What a person has to see to mend it.
+/// Whether a line of a file that does not parse can be shown: it holds one of our keys with a harmless value and nothing
+/// else. The user needs to see such a line to fix it.
 fn is_harmless_line(line: &str) -> bool {
     let line = line.trim();
     let bare = line.trim_start_matches(['"', '\'']);
@@ -293,7 +293,7 @@ fn is_harmless_line(line: &str) -> bool {
         );
         (key.name == name || key.camel_case() == name) && shown && !["proxy", "token_env"].contains(&key.name)
     };
-    // A comment, another key or a flag, whose value follows it, may hold anything.
+    // A comment, another key or the value after a flag may hold anything.
     let more = ["#", "/*", "{", "=", "\":", "' :", "\" :"].iter().any(|mark| rest.contains(mark))
         || rest.matches("//").count() > usize::from(name == "url");
     let flag = rest
@@ -302,7 +302,7 @@ fn is_harmless_line(line: &str) -> bool {
     keys::KEYS.iter().any(|key| known(&key)) && !more && !flag && !tells(rest)
 }
 
-/// The length of what is certainly a key or a table header at the start of a line.
+/// The length of the text at the start of a line that is certainly a key or a table header.
 fn key_length(line: &str) -> usize {
     let indent = line.len() - line.trim_start().len();
     let rest = &line[indent..];
@@ -412,7 +412,7 @@ mod tests {
         }
     }
 
-    /// HOUR-11: of a file that does not parse, a line is shown whose value is harmless; nothing else is.
+    /// HOUR-11: if a file does not parse, only lines with a harmless value are shown.
     #[test]
     fn a_broken_file_shows_keys_and_punctuation() {
         #[track_caller]

@@ -1,6 +1,6 @@
-//! The proxy that a remote server is reached through, taken apart once.
+//! The proxy for a remote server, parsed once.
 //!
-//! A name and a password in its address are for the proxy alone, and nothing shows them.
+//! A name and a password in its address go to the proxy alone, and are never shown.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use crate::secret::Secret;
 use crate::url::{InvalidUrl, Url};
 
-/// An `http` proxy. `Display` and `Debug` show where it is, not what it is told.
+/// An `http` proxy. `Display` and `Debug` show its address, not its credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     url: Url,
@@ -18,14 +18,14 @@ pub struct Proxy {
 /// Why a text is not the address of a proxy. Holds no part of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidProxy {
-    /// It does not begin as it must.
+    /// It does not begin with `http://`.
     #[error("it does not begin with `http://`")]
     Scheme,
-    /// There is more than a host and a port.
-    #[error("it goes on after the port; in a name or a password write `/`, `?` and `#` as `%..`")]
+    /// There is more after the port.
+    #[error("it has more text after the port; in a name or a password write `/`, `?` and `#` as `%..`")]
     Path,
-    /// The name or the password cannot be read.
-    #[error("its name or password is not `NAME:PASSWORD`; write `:`, `@`, `/` and `%` in them as `%..`")]
+    /// The name or the password is malformed.
+    #[error("its credentials are not `NAME:PASSWORD`; write `:`, `@`, `/` and `%` in them as `%..`")]
     Credentials,
     /// The rest of it is wrong.
     #[error(transparent)]
@@ -48,7 +48,7 @@ impl Proxy {
         self.credentials.as_ref()
     }
 
-    /// The whole address, as it can be read again. Holds what the proxy is told.
+    /// The whole address, in a form that parses again. Contains the credentials.
     pub fn expose(&self) -> String {
         let credentials = self.credentials.as_ref().map_or_else(String::new, |credentials| {
             let (name, password) = credentials.expose().split_once(':').unwrap_or_default();
@@ -79,7 +79,8 @@ impl FromStr for Proxy {
     }
 }
 
-/// What is written before the `@`. A name has no colon, not even a hidden one: the proxy would read it as the end of it.
+/// Reads the part before the `@`. A name must not contain a colon, not even an encoded one: the proxy would take it for
+/// the end of the name.
 fn credentials(written: &str) -> Option<Secret> {
     let (name, password) = written.split_once(':').unwrap_or((written, ""));
     let (name, password) = (decoded(name)?, decoded(password)?);
@@ -134,7 +135,7 @@ mod tests {
         let proxy = text.parse::<Proxy>();
         let found = proxy.as_ref().map_err(|error| *error).map(|proxy| {
             let credentials = proxy.credentials().map(Secret::expose);
-            assert_eq!(proxy.expose().parse::<Proxy>().as_ref(), Ok(proxy), "it can be read again");
+            assert_eq!(proxy.expose().parse::<Proxy>().as_ref(), Ok(proxy), "it parses again");
             (proxy.host(), proxy.port(), credentials)
         });
         assert_eq!(found, expected, "{text}");
@@ -161,7 +162,7 @@ mod tests {
         check("http://proxy:x", Err(InvalidProxy::Address(InvalidUrl::Port)));
     }
 
-    /// LINK-2: what a proxy is told is shown to nobody.
+    /// LINK-2: the credentials of a proxy are never shown.
     #[test]
     fn what_is_shown() {
         let proxy: Proxy = "http://me:hunter2@proxy:3128".parse().unwrap();

@@ -7,7 +7,7 @@ use crate::keys::{self, Key, KeyTable, Status};
 
 const OPENING: &str = include_str!("docs/reference.md");
 
-/// The reference page in Markdown, as it is kept in `docs/configuration.md`.
+/// The reference page in Markdown, which is stored as `docs/configuration.md`.
 pub fn reference() -> String {
     let mut page = OPENING.to_owned();
     page.push_str("\n## Environment variables\n\n| variable | meaning |\n|---|---|\n");
@@ -38,7 +38,7 @@ pub fn reference() -> String {
     page
 }
 
-/// Values as code, words as words.
+/// The default: values in code style, descriptions as plain text.
 fn default(key: &Key) -> String {
     let code = key.default.starts_with(['"', '[', '{'])
         || key.default.starts_with(|first: char| first.is_ascii_digit())

@@ -1,22 +1,22 @@
-//! The folders that a server is told when it asks for roots, as the result that it gets.
+//! The answer to a server that asks for roots.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-/// The answer to `roots/list`. Cheap to clone; two that say the same are equal.
+/// The answer to `roots/list`. Cheap to clone; two answers with the same roots are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Roots(Arc<str>);
 
 impl Roots {
-    /// Of URIs.
+    /// The answer with these URIs.
     pub fn of(uris: impl IntoIterator<Item = String>) -> Self {
         let roots: Vec<Value> = uris.into_iter().map(|uri| json!({"uri": uri})).collect();
         Self(json!({"roots": roots}).to_string().into())
     }
 
-    /// Of what a client answered: the roots alone, written in one way. None if it is no such answer.
+    /// A client's answer, reduced to its roots and normalized. `None` if the answer has no list of roots.
     pub fn answered(text: &str) -> Option<Self> {
         let mut answer: Value = serde_json::from_str(text).ok()?;
         let roots = answer.get_mut("roots").filter(|roots| roots.is_array())?.take();
@@ -29,7 +29,7 @@ impl Roots {
     }
 }
 
-/// The address of a file or folder.
+/// The `file://` URI of a file or folder.
 pub(crate) fn file_uri(path: &Path) -> String {
     let mut uri = String::from("file://");
     for byte in path.as_os_str().as_encoded_bytes() {

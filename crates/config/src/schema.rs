@@ -1,16 +1,16 @@
-//! The JSON Schema of our own format, written from the key table, for editors.
+//! The JSON Schema of our own format, generated from the key table, for editors.
 //!
-//! It says what the key table says: names, kinds, ranges, and what is still to come. What keys mean together
-//! (`command` or `url`, a timeout within the other) is left to loading. What must stay true: a file that loads
-//! is never refused by the schema, and an unknown key or a value of the wrong kind always is.
+//! It covers what the key table knows: names, kinds, ranges, and keys that are not supported yet. Loading checks what keys
+//! mean together (`command` or `url`, one timeout within the other). Two rules must stay true: the schema accepts every
+//! file that loads, and it refuses every unknown key and every value of the wrong kind.
 //!
-//! Draft 7, because that is what editors know how to complete from.
+//! It uses draft 7, because editors complete from that draft.
 
 use serde_json::{Map, Value, json};
 
 use crate::keys::{self, Key, KeyTable, Status, ValueKind};
 
-/// The schema of `bridgehead.toml`, as it is kept in `docs/bridgehead.schema.json`.
+/// The schema of `bridgehead.toml`, which is stored as `docs/bridgehead.schema.json`.
 pub fn json_schema() -> Value {
     let mut schema = table(KeyTable::Root);
     schema.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
@@ -21,7 +21,7 @@ pub fn json_schema() -> Value {
         places.map(|place| (definition(place).to_owned(), Value::Object(table(place)))).collect();
     schema.insert("definitions".to_owned(), Value::Object(definitions));
     let mut schema = Value::Object(schema);
-    // Whether objects are sorted by themselves is decided by whichever crate of a build asks for it.
+    // Any crate of the build can turn on serde_json's `preserve_order`, and then objects are not sorted.
     schema.sort_all_objects();
     schema
 }
@@ -51,7 +51,7 @@ fn table(place: KeyTable) -> Map<String, Value> {
     for key in keys::of(place) {
         let camel_case = key.camel_case();
         if camel_case != key.name {
-            // A pattern, so that the second spelling is accepted but not offered.
+            // As a pattern, the second spelling is accepted, but editors do not offer it.
             spelt_otherwise.insert(format!("^{camel_case}$"), value(key));
         }
         properties.insert(key.name.to_owned(), described(key));
@@ -66,20 +66,20 @@ fn table(place: KeyTable) -> Map<String, Value> {
     table
 }
 
-/// What a key takes, with what a reader wants to know about it.
+/// The schema of a key's value, with its description and default.
 fn described(key: &Key) -> Value {
     let later = match key.status {
         Status::Supported => String::new(),
         Status::Later { accepts: [], .. } => " Not supported yet.".to_owned(),
         Status::Later { accepts, .. } => format!(" Not supported yet, except `{}`.", accepts.join("`, `")),
     };
-    // In its own `allOf`, because draft 7 ignores what stands beside a `$ref`.
+    // The `$ref` goes into an `allOf`, because draft 7 ignores the members beside a `$ref`.
     let mut schema = match value(key) {
         Value::Object(schema) if !schema.contains_key("$ref") => schema,
         other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
     };
     schema.insert("description".to_owned(), json!(format!("{}{later}", key.doc)));
-    // Defaults that are words ("one per core") are for people only.
+    // A default that is a description ("one per core") is not JSON and is left out.
     if let Ok(default) = serde_json::from_str::<Value>(key.default) {
         schema.insert("default".to_owned(), default);
     }
@@ -124,7 +124,7 @@ fn kind(kind: ValueKind) -> Value {
     }
 }
 
-/// Words are read in any case: an editor offers the list, and the pattern lets the rest pass.
+/// Words match in any letter case: editors offer the list, and the pattern accepts the other spellings.
 fn words(words: &[&str]) -> Value {
     let in_any_case = |word: &&str| -> String {
         let one = |letter: char| match letter {

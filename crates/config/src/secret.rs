@@ -1,9 +1,9 @@
-//! Text that must not be shown.
+//! A text that must never be shown.
 
 use std::fmt;
 
-/// A value that may be a credential. `Debug` and `Display` print a placeholder; only [`Secret::expose`] gives
-/// the text, so every place that reads one can be found by that word.
+/// A value that may be a credential. `Debug` and `Display` print a placeholder. Only [`Secret::expose`] returns the text,
+/// so a search for that name finds every place that reads one.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Secret(String);
 

@@ -1,8 +1,8 @@
-//! Reads one table of a file by the key table: unknown keys, keys written twice, keys that are still to come,
-//! values of the wrong kind. What passes is typed, so `check` only has to say what it means.
+//! Checks one table of a file against the key table: unknown keys, duplicate keys, keys that are not supported yet, values
+//! of the wrong kind. The entries that pass are typed, so `check` only has to interpret them.
 //!
-//! How hard a finding hits depends on whose file it is: our own TOML is refused, a client's JSON loses the
-//! one server it concerns ([`Findings`]).
+//! The effect of a finding depends on the file ([`Findings`]): it refuses our own TOML, and disables one server of a
+//! client's JSON.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::diagnostic::{Diagnostic, Severity, SourceText};
 use crate::keys::{self, Key, KeyTable, Status, ValueKind};
 use crate::tree::{Entry, Node, Span, Value};
 
-/// Collects what is found wrong in a file.
+/// Collects the problems found in a file.
 #[derive(Debug)]
 pub(crate) struct Findings {
     pub(crate) source: Arc<SourceText>,
@@ -43,7 +43,7 @@ impl Findings {
         Diagnostic::error(message).at(&self.source, span)
     }
 
-    /// A mistake: refuses a native file; in a client's file it costs the server that is being read.
+    /// Reports a mistake: it refuses a native file, and disables the current server of a client's file.
     pub(crate) fn mistake(&mut self, diagnostic: Diagnostic) {
         if self.strict || self.server.is_none() {
             self.diagnostics.push(diagnostic);
@@ -52,7 +52,7 @@ impl Findings {
         }
     }
 
-    /// Something surplus: refuses a native file, is only told in a client's file.
+    /// Reports something unknown or redundant: it refuses a native file, and is a warning in a client's file.
     pub(crate) fn surplus(&mut self, mut diagnostic: Diagnostic) {
         if !self.strict {
             diagnostic.severity = Severity::Warning;
@@ -60,7 +60,7 @@ impl Findings {
         self.diagnostics.push(diagnostic);
     }
 
-    /// Something that costs the server that is being read, whoever's file it is.
+    /// Reports a failure: it disables the current server, in either kind of file.
     pub(crate) fn failure(&mut self, mut diagnostic: Diagnostic) {
         if self.broken.is_none() {
             self.broken = Some(diagnostic.message.clone());
@@ -82,12 +82,12 @@ impl Findings {
 #[derive(Debug)]
 pub(crate) struct Section<'t> {
     entries: Vec<(&'static Key, &'t Entry)>,
-    /// Every key that was meant, usable or not.
+    /// Every key that the user meant, usable or not.
     mentioned: Vec<&'static str>,
 }
 
 impl<'t> Section<'t> {
-    /// Reads the entries of a table that lives at `place`.
+    /// Reads the entries of a table of the kind `place`.
     pub(crate) fn read(place: KeyTable, entries: &'t [Entry], findings: &mut Findings) -> Self {
         let mut section = Section { entries: Vec::new(), mentioned: Vec::new() };
         for entry in entries {
@@ -102,7 +102,7 @@ impl<'t> Section<'t> {
             }
             section.mentioned.push(key.name);
             if let Some(binding) = still_to_come(key, &entry.node) {
-                // `isolation = "sesion"` is a typo, not a wish for the future.
+                // `isolation = "sesion"` is a typo, not an unsupported value.
                 let misspelt =
                     matches!(key.kind, ValueKind::Choice(_)).then(|| wrong_kind(key, entry, findings));
                 let diagnostic = misspelt.flatten().unwrap_or_else(|| to_come(key, entry, findings));
@@ -116,8 +116,8 @@ impl<'t> Section<'t> {
         section
     }
 
-    /// Handles a key that was written before: an error in a native file; in JSON the last one wins, as in every
-    /// JSON reader. Returns whether to pass over the second one.
+    /// Handles a duplicate key: an error in a native file; in JSON the last one wins, as in every JSON parser. Returns
+    /// whether to skip the second one.
     fn supersede(&mut self, key: &Key, entry: &Entry, findings: &mut Findings) -> bool {
         let misspelt = !self.entries.iter().any(|(known, _)| known.name == key.name);
         if misspelt && !findings.strict {
@@ -136,7 +136,7 @@ impl<'t> Section<'t> {
         findings.strict
     }
 
-    /// Whether the key was meant in this table, even if it could not be used.
+    /// Whether the user meant this key in this table, even if it could not be used.
     pub(crate) fn mentions(&self, name: &str) -> bool {
         self.mentioned.contains(&name)
     }
@@ -174,7 +174,7 @@ impl<'t> Section<'t> {
         }
     }
 
-    /// The items of a list that may also hold numbers, as text; none if the value is no list.
+    /// The items of a list of strings and numbers, as text; `None` if the value is not a list.
     pub(crate) fn items(&self, name: &str) -> Option<Vec<(String, &'t Span)>> {
         match &self.entry(name)?.node.value {
             Value::List(items) => {
@@ -184,7 +184,7 @@ impl<'t> Section<'t> {
         }
     }
 
-    /// The entries of a table, of whatever kind.
+    /// The entries of a table; empty if the value is not a table.
     pub(crate) fn table(&self, name: &str) -> &'t [Entry] {
         match self.entry(name).map(|entry| &entry.node.value) {
             Some(Value::Table(entries)) => entries,
@@ -222,7 +222,7 @@ fn unknown(place: KeyTable, entry: &Entry, meant: Option<&Key>, findings: &Findi
     diagnostic.help(format!("the keys here are {}", known.join(", ")))
 }
 
-/// Whether the key asks for something that is not built yet: `Some(binding)`.
+/// `Some(binding)` if the key asks for something that is not supported yet.
 fn still_to_come(key: &Key, node: &Node) -> Option<bool> {
     match key.status {
         Status::Supported => None,
@@ -252,7 +252,7 @@ fn to_come(key: &Key, entry: &Entry, findings: &Findings) -> Diagnostic {
 
 fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnostic> {
     let node = &entry.node;
-    // Clients differ on `"PORT": 3000`; its text is what the process would see.
+    // Some clients accept `"PORT": 3000`; the process gets its text.
     let lenient = !findings.strict && key.kind == ValueKind::Map;
     let is_text = |item: &Node| match item.value {
         Value::Text(_) => true,
@@ -285,8 +285,8 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
     }?;
     let expected = key.kind.describe();
     let found = match (key.kind, &wrong.value) {
-        // Where the kind is right, only the value itself says what is wrong. Such values are words and
-        // numbers by nature; a longer text ended up here by accident and is not repeated.
+        // If the kind is right, only the value itself shows what is wrong. Such values are words and numbers; a longer
+        // text is here by accident and may be a secret, so it is not repeated.
         (ValueKind::Integer { .. }, Value::Integer(number)) => format!("`{number}`"),
         (ValueKind::Choice(_) | ValueKind::FlagOr(_) | ValueKind::ChoiceOrList(_), Value::Text(text)) => {
             match text.len() {

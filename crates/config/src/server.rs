@@ -18,7 +18,7 @@ use crate::url::Url;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerName(Arc<str>);
 
-/// A name that cannot be a server's.
+/// A text that is not a valid server name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a server name")]
 pub struct InvalidServerName(String);
@@ -30,13 +30,13 @@ pub struct Server {
     pub name: ServerName,
     /// How it is reached.
     pub launch: Launch,
-    /// Whether its tools carry its name, if it differs from the gateway's rule.
+    /// Whether its tool names carry its name; the gateway's rule applies, if absent.
     pub prefix: Option<bool>,
     /// How long a call may stay silent.
     pub request_timeout: Duration,
-    /// How long a call may take altogether.
+    /// How long a call may take in total.
     pub max_total: Duration,
-    /// Settings of single tools by their name at the server.
+    /// Settings of individual tools, by the server's own tool names.
     pub tools: BTreeMap<String, ToolOverride>,
     /// Which of its tools are offered.
     pub filter: ToolFilter,
@@ -46,37 +46,37 @@ pub struct Server {
     pub jitter: bool,
     /// How long one attempt to start it may take.
     pub start_timeout: Duration,
-    /// How long it must have served for the restart delays to begin anew.
+    /// How long it must stay healthy before its restart delays are reset.
     pub stable_after: Duration,
     /// How often its health is probed.
     pub probe_interval: Duration,
-    /// What its health is probed with.
+    /// Which request probes its health.
     pub health_probe: HealthProbe,
-    /// Whether a call whose server was lost is tried again.
+    /// Whether a call whose server was lost is repeated.
     pub retry: Retry,
-    /// What is done with results that do not keep what their tool promises.
+    /// What happens to results that do not match their tool's output schema.
     pub output: Output,
-    /// What bounds its calls.
+    /// The queue that limits its calls.
     pub queue: Queue,
     /// Who shares one process of it.
     pub isolation: Isolation,
-    /// How long it keeps running when nobody uses it; for ever, if absent.
+    /// How long it keeps running unused; forever, if absent.
     pub idle_timeout: Option<Duration>,
-    /// Whether it is started on first use only.
+    /// Whether it starts only on first use.
     pub lazy: bool,
     /// Which protocol era is spoken with it.
     pub era: EraChoice,
-    /// Whether calls during which it may ask its user have a process or a session for themselves.
+    /// Whether calls of clients that can answer questions get their own process or session.
     pub interactive: Interactive,
-    /// How many processes or sessions there are at most for such calls.
+    /// How many such processes or sessions may exist at once.
     pub max_leases: usize,
-    /// How long a client has to answer what it asks.
+    /// How long a client has to answer one of its questions.
     pub question_timeout: Duration,
-    /// What it is told when it asks for roots; its client is asked, if absent.
+    /// The answer when it asks for roots; the gateway asks the client, if absent.
     pub roots: Option<Roots>,
     /// What its processes and calls may use.
     pub limits: Limits,
-    /// Limits that must be kept by the system itself.
+    /// What the system itself must enforce.
     pub require: Vec<Requirement>,
     /// What its processes may reach; everything, if absent.
     pub confinement: Option<Confinement>,
@@ -89,18 +89,18 @@ pub struct Confinement {
     pub files: Option<FileAccess>,
     /// Whether they may use the network.
     pub network: Network,
-    /// What becomes of a server that cannot be confined like this.
+    /// What happens to a server that cannot be confined like this.
     pub on_missing: OnMissing,
-    /// The ready-made one that it came from, if there was one; what it means is in the others.
+    /// The profile it came from, if any; the other fields already contain the profile's settings.
     pub profile: Option<Profile>,
 }
 
-/// Files and folders, with all that is in them.
+/// Files, and folders with everything in them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileAccess {
     /// What may be read and executed.
     pub read: Vec<PathBuf>,
-    /// What may be changed, too.
+    /// What may also be changed.
     pub write: Vec<PathBuf>,
 }
 
@@ -110,21 +110,21 @@ pub enum Network {
     /// All of it.
     #[default]
     Full,
-    /// Nothing of it.
+    /// None of it.
     None,
 }
 
-/// What becomes of a server that cannot be confined as asked.
+/// What happens to a server that cannot be confined as configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnMissing {
     /// It is not started.
     #[default]
     Refuse,
-    /// It runs with as much as can be kept, and that is told.
+    /// It runs with what can be enforced, with a warning.
     Degrade,
 }
 
-/// A ready-made confinement.
+/// A predefined confinement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
     /// No network, and nothing can be changed; the server's folder can be read.
@@ -142,7 +142,7 @@ impl Profile {
     pub const ALL: [Self; 4] =
         [Self::OfflineReadonly, Self::OfflineWorkspace, Self::Readonly, Self::Workspace];
 
-    /// As it is written.
+    /// Its name in the configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -153,7 +153,7 @@ impl Profile {
         }
     }
 
-    /// Whether it says nothing without a folder.
+    /// Whether it has no effect without a working folder.
     pub(crate) const fn needs_folder(self) -> bool {
         matches!(self, Self::OfflineWorkspace | Self::Workspace)
     }
@@ -176,27 +176,27 @@ impl Profile {
     }
 }
 
-/// What the processes and calls of a server may use; what is absent is not limited.
+/// Limits on what the processes and calls of a server may use; an absent limit does not apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Memory of the whole tree, in bytes.
+    /// Memory of the whole process tree, in bytes.
     pub memory: Option<u64>,
     /// How long one call may run.
     pub execution: Option<Duration>,
-    /// Processes in the tree.
+    /// Number of processes in the tree.
     pub processes: Option<u32>,
-    /// Open files of each process.
+    /// Open files per process.
     pub open_files: Option<u32>,
     /// Largest file a process may write, in bytes.
     pub file_size: Option<u64>,
     /// Largest answer to one call, in bytes.
     pub output: Option<usize>,
-    /// How much of the end of its error output is kept, in bytes.
+    /// How much of the end of its stderr is kept, in bytes.
     pub log: Option<usize>,
 }
 
 impl Limits {
-    /// What holds for a server whose calls have processes of their own, where nothing else is said.
+    /// The defaults for a server with `isolation = "call"`.
     pub const OF_A_CALL: Self = Self {
         memory: Some(256 << 20),
         execution: Some(Duration::from_secs(30)),
@@ -207,7 +207,7 @@ impl Limits {
         log: Some(64 << 10),
     };
 
-    /// These, and those of `others` where these say nothing.
+    /// These limits, with absent ones filled in from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {
@@ -222,14 +222,15 @@ impl Limits {
     }
 }
 
-/// What must be kept by the system itself, never by looking now and then or only where it can be.
+/// Something that the system itself must enforce. Sampling or best-effort enforcement is not enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requirement {
-    /// That of memory.
+    /// The memory limit.
     MemoryHard,
-    /// That of processes.
+    /// The limit on processes.
     ProcessesHard,
-    /// That it signals nobody outside of its tree, which is part of every confinement where the system can.
+    /// That the server cannot send signals outside of its process tree. Every confinement includes this if the system
+    /// supports it.
     Signals,
 }
 
@@ -237,7 +238,7 @@ impl Requirement {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::MemoryHard, Self::ProcessesHard, Self::Signals];
 
-    /// As it is written.
+    /// Its name in the configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -248,10 +249,10 @@ impl Requirement {
     }
 }
 
-/// Whether calls of clients that can be asked something have a process or a session for themselves.
+/// Whether calls of clients that can answer questions get their own process or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Interactive {
-    /// Once a question came that could have been for more than one call.
+    /// After a question came that could belong to more than one call.
     #[default]
     Auto,
     /// Always.
@@ -263,19 +264,19 @@ pub enum Interactive {
 /// Who shares one process of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Isolation {
-    /// Everybody.
+    /// All clients.
     #[default]
     Shared,
-    /// Nobody but one client session.
+    /// One client session.
     Session,
-    /// Nobody: each call has a process of its own.
+    /// Nobody: each call has its own process.
     Call,
 }
 
 /// Which protocol era is spoken with a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EraChoice {
-    /// Whichever it turns out to speak.
+    /// The era that the gateway detects.
     #[default]
     Auto,
     /// The stateless one.
@@ -284,22 +285,22 @@ pub enum EraChoice {
     Legacy,
 }
 
-/// What a server is asked when its health is probed.
+/// Which request probes a server's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HealthProbe {
-    /// `ping`, of a modern server `server/discover`; the tool list where that is refused or not answered.
+    /// `ping`, or `server/discover` for a modern server; the tool list if that is refused or not answered.
     #[default]
     Ping,
     /// The tool list only.
     ListTools,
 }
 
-/// Whether a call whose server was lost is tried again.
+/// Whether a call whose server was lost is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retry {
-    /// In any case; the tool may run twice.
+    /// Always; the tool may run twice.
     Always,
-    /// Only where it provably did not run, or the tool says that running it twice does no harm.
+    /// Only if the call provably did not run, or the tool says that running it twice does no harm.
     #[default]
     Safe,
     /// Never.
@@ -307,7 +308,7 @@ pub enum Retry {
 }
 
 impl Retry {
-    /// Whether a call that was lost may be made again. `harmless` says that running its tool twice does no harm.
+    /// Whether a lost call may be repeated. `harmless` means that running its tool twice does no harm.
     #[must_use]
     pub const fn permits(self, may_have_run: bool, harmless: bool) -> bool {
         match self {
@@ -318,10 +319,10 @@ impl Retry {
     }
 }
 
-/// What is done with results that do not keep what their tool promises of them.
+/// What happens to results that do not match their tool's output schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Output {
-    /// Nobody looks.
+    /// They are not checked.
     #[default]
     Off,
     /// They pass, and are logged and counted.
@@ -335,9 +336,9 @@ pub enum Output {
 pub enum Launch {
     /// A child process.
     Stdio(Stdio),
-    /// A server somewhere else.
+    /// A remote server.
     Remote(Remote),
-    /// Not at all: only this server fails, and says why.
+    /// It cannot be reached; only this server fails.
     Unusable {
         /// What is wrong, without secrets.
         reason: String,
@@ -353,37 +354,37 @@ pub struct Stdio {
     pub args: Vec<String>,
     /// Its variables, from `env_file` and `env`.
     pub env: BTreeMap<String, Secret>,
-    /// Variables that it gets as the gateway has them, besides those that every server gets.
+    /// Variables that it inherits from the gateway, besides those that every server gets.
     pub inherit_env: Vec<String>,
-    /// The folder it runs in, if it is not the gateway's.
+    /// The folder it runs in; the gateway's, if absent.
     pub cwd: Option<PathBuf>,
 }
 
 /// A server that is reached over the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
-    /// Where it is.
+    /// Its address.
     pub url: Url,
-    /// What is spoken there.
+    /// The transport that it speaks.
     pub transport: Transport,
-    /// Sent with every request, in the order of their names.
+    /// Headers sent with every request, sorted by name.
     pub headers: BTreeMap<String, Secret>,
-    /// Through whom it is reached; directly, if absent.
+    /// The proxy to reach it through; a direct connection, if absent.
     pub proxy: Option<Proxy>,
-    /// Whether redirects are followed that stay at the same address.
+    /// Whether redirects to the same scheme, host and port are followed.
     pub follow_redirects: bool,
 }
 
 /// How messages travel to a remote server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// Streamable HTTP or, where that is refused, HTTP+SSE: the server is asked.
+    /// Streamable HTTP, or HTTP+SSE if the server refuses it.
     Probe,
     /// Streamable HTTP, of either era.
     Http,
     /// Legacy HTTP+SSE.
     Sse,
-    /// WebSocket, a message per text frame.
+    /// WebSocket, one message per text frame.
     WebSocket,
 }
 
@@ -392,20 +393,20 @@ pub enum Transport {
 pub struct ToolOverride {
     /// Whether calls run one at a time.
     pub lock: Option<bool>,
-    /// What bounds its calls, if not what bounds its server's.
+    /// The queue that limits its calls; the server's queue, if absent.
     pub queue: Option<Queue>,
-    /// What its calls may use, if not what those of its server may.
+    /// Limits of its calls; the server's limits fill in absent ones.
     pub limits: Limits,
 }
 
 /// How many calls run at once, and how many may wait for their turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queue {
-    /// Those who name the same queue share it; a server that names none has one of its own.
+    /// Servers and tools that name the same queue share it; a server that names none has its own.
     pub name: Option<Arc<str>>,
     /// How many calls run at once.
     pub concurrency: usize,
-    /// How many calls may wait; one more is refused.
+    /// How many calls may wait; further calls are refused.
     pub max_waiting: usize,
 }
 
@@ -427,7 +428,7 @@ impl ServerName {
         character.is_ascii_alphanumeric() || "_.-".contains(character)
     }
 
-    /// The nearest valid name: other characters become `_`, what is too long is cut.
+    /// The nearest valid name: invalid characters become `_`, and a name that is too long is cut.
     pub fn adapt(text: &str) -> Self {
         let adapted: String = text
             .chars()
@@ -437,7 +438,7 @@ impl ServerName {
         Self(if adapted.is_empty() { Arc::from("_") } else { Arc::from(adapted) })
     }
 
-    /// The name with a number at its end, for one that is taken.
+    /// The name with a number at its end, for a name that is already taken.
     pub(crate) fn numbered(&self, number: usize) -> Self {
         let end = format!("_{number}");
         let kept = self.0.len().min(Self::LONGEST - end.len());
@@ -467,7 +468,7 @@ impl AsRef<str> for ServerName {
 }
 
 impl Server {
-    /// What a call of a tool may use: as is said of the tool, or else of its server.
+    /// The limits of a call of this tool: the tool's own, or else its server's.
     #[must_use]
     pub fn limits_of(&self, tool: &str) -> Limits {
         self.tools.get(tool).map_or(self.limits, |own| own.limits.or(self.limits))
@@ -508,7 +509,7 @@ impl Server {
 }
 
 impl Remote {
-    /// A server at `url` that is asked what it speaks: without headers of ours, reached directly, redirects not followed.
+    /// A server at `url` whose transport is detected: no extra headers, no proxy, redirects not followed.
     pub fn new(url: Url) -> Self {
         let transport = if url.is_web_socket() { Transport::WebSocket } else { Transport::Probe };
         Self { url, transport, headers: BTreeMap::new(), proxy: None, follow_redirects: false }

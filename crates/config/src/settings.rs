@@ -1,4 +1,4 @@
-//! The checked form: what a configuration means. Nothing downstream validates it again.
+//! The checked configuration. Nothing downstream validates it again.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,19 +19,19 @@ use bridgehead_wire::Rules;
 pub struct Config {
     /// Where it came from.
     pub source: Source,
-    /// How calls are run.
+    /// How the gateway runs calls.
     pub gateway: GatewaySettings,
     /// How clients reach the gateway over HTTP.
     pub http: HttpSettings,
-    /// Where the record of calls is kept.
+    /// What the audit record holds, and where it is kept.
     pub audit: AuditSettings,
     /// The servers in the order of the file, without the disabled ones.
     pub servers: Vec<Server>,
-    /// The servers that the file switches off.
+    /// The servers that the file turns off.
     pub disabled: Vec<ServerName>,
     /// The names of all variables that the file interpolates.
     pub interpolated: BTreeSet<String>,
-    /// What is worth knowing, but stops nothing.
+    /// Findings that do not prevent the use of the configuration.
     pub warnings: Vec<Diagnostic>,
 }
 
@@ -72,7 +72,7 @@ pub enum LogLevel {
     Trace,
 }
 
-/// A word that is none of those allowed.
+/// A word that is not one of the allowed words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{value}` is not a {what}; allowed are {allowed}")]
 pub struct UnknownWord {
@@ -96,7 +96,7 @@ pub enum Prefix {
 /// How resources of several servers are addressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ResourceUris {
-    /// As their servers do; the first of two has what both list.
+    /// By the servers' own URIs; a URI that two servers list belongs to the first.
     #[default]
     Keep,
     /// By server and URI.
@@ -116,7 +116,7 @@ pub struct GatewaySettings {
     pub resource_uris: ResourceUris,
     /// How long a call may stay silent.
     pub request_timeout: Duration,
-    /// How long a call may take altogether.
+    /// How long a call may take in total.
     pub max_total: Duration,
     /// How long the gateway itself may take to start.
     pub startup_timeout: Duration,
@@ -124,19 +124,19 @@ pub struct GatewaySettings {
     pub init_concurrency: usize,
     /// How long the first list of tools waits for servers that are still starting.
     pub list_wait: Duration,
-    /// How long a client has to answer what a server asks it.
+    /// How long a client has to answer a question of a server.
     pub question_timeout: Duration,
-    /// Number of threads that serve HTTP clients, if it is not one per core.
+    /// Number of threads that serve HTTP clients; one per core, if absent.
     pub threads: Option<NonZeroUsize>,
     /// Whether errors carry backtraces.
     pub debug_errors: bool,
     /// The largest single message from a server.
     pub max_message_bytes: usize,
-    /// How much is held for all clients and servers together (`limits.held_mb`).
+    /// How much the gateway holds in memory for all clients and servers together (`limits.held_mb`).
     pub held_bytes: usize,
-    /// How much is held for each of them (`limits.held_per_peer_mb`).
+    /// How much of that one session, connection or server may take (`limits.held_per_peer_mb`).
     pub held_per_peer_bytes: usize,
-    /// Whether the tools about the gateway itself are offered. No file says otherwise; a relay does.
+    /// Whether the gateway offers its built-in tools. No configuration key turns them off; a relay does.
     pub builtin: bool,
 }
 
@@ -149,15 +149,15 @@ pub struct HttpSettings {
     pub allowed_hosts: Vec<String>,
     /// Accepted `Origin` values besides those of loopback.
     pub allowed_origins: Vec<String>,
-    /// Who on this machine may call where no token is asked for.
+    /// Who on this machine may connect when no token is required.
     pub local_users: LocalUsers,
-    /// Who started the gateway by `sudo`. Counts as the gateway's own user where that is root.
+    /// The user who started the gateway with `sudo`. Counts as the gateway's own user if that is root.
     pub sudo_uid: Option<u32>,
     /// Where the bearer token comes from.
     pub token: TokenSource,
     /// How many sessions may be open at once.
     pub max_sessions: usize,
-    /// How long a session without a request is kept.
+    /// How long a session stays open without a request.
     pub session_idle: Duration,
     /// The largest request body.
     pub max_body_bytes: usize,
@@ -167,11 +167,11 @@ pub struct HttpSettings {
     pub body_within: Duration,
     /// How often a comment is sent on a silent event stream.
     pub keep_alive: Duration,
-    /// After how much silence a legacy client is sent away from the stream of its call, to come back for the rest.
+    /// After how much silence the gateway closes the stream of a legacy client's call; the client polls for the rest.
     pub poll_after: Option<Duration>,
 }
 
-/// Who on this machine may call over loopback where no token is asked for.
+/// Who on this machine may connect over loopback when no token is required.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LocalUsers {
     /// The gateway's own user.
@@ -179,7 +179,7 @@ pub enum LocalUsers {
     Same,
     /// Every user.
     Any,
-    /// The users with these numbers, and nobody else.
+    /// Only the users with these numbers.
     These(Vec<u32>),
 }
 
@@ -189,7 +189,7 @@ pub enum TokenSource {
     /// No token is configured.
     #[default]
     None,
-    /// The file that holds it; reading it is left to the front.
+    /// The file that holds it; the front reads it.
     File(PathBuf),
     /// A variable.
     Env {
@@ -205,25 +205,25 @@ pub enum TokenSource {
 pub struct AuditSettings {
     /// Where the record of calls is kept.
     pub store: AuditStore,
-    /// Its folder, where one is written.
+    /// Its folder, if configured.
     pub folder: Option<PathBuf>,
-    /// The methods that are recorded besides those that always are.
+    /// The methods to record besides those that are always recorded.
     pub methods: Vec<&'static str>,
-    /// What is kept of arguments and results.
+    /// What the record keeps of arguments and results.
     pub payloads: AuditPayloads,
-    /// Whether a call that cannot be recorded is made all the same.
+    /// Whether a call that cannot be recorded still runs.
     pub continue_on_failure: bool,
-    /// What is hidden besides the built-in list.
+    /// What is redacted, in addition to the built-in list.
     pub rules: Arc<Rules>,
-    /// The file that checkpoints are appended to, where one is written.
+    /// The file to which checkpoints are appended, if configured.
     pub checkpoint_file: Option<PathBuf>,
     /// The file with the key that signs checkpoints.
     pub signing_key_file: Option<PathBuf>,
-    /// At which size a file of the record is sealed.
+    /// The size at which a file of the record is sealed.
     pub segment_bytes: u64,
     /// How long sealed files are kept.
     pub keep_for: Duration,
-    /// How much all files may take.
+    /// How much space all files may take.
     pub keep_bytes: u64,
 }
 
@@ -255,15 +255,15 @@ pub enum AuditStore {
     None,
 }
 
-/// What is kept of arguments and results.
+/// What the record keeps of arguments and results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AuditPayloads {
-    /// Their text without its secrets, and a digest.
+    /// Their redacted text and a digest.
     #[default]
     Redacted,
-    /// A digest.
+    /// Only a digest.
     Digest,
-    /// Nothing but their size.
+    /// Only their size.
     None,
 }
 
@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(Mode::default(), Mode::Full);
     }
 
-    /// PIPE-9: the time-outs of a call that nobody configured.
+    /// PIPE-9: the default timeouts of a call.
     #[test]
     fn defaults_of_a_call() {
         let gateway = Config::demo().gateway;

@@ -1,30 +1,31 @@
-//! Where a path leads, and which folders are asked on the way there: whoever can write in one of those decides it.
+//! Where a path leads through its links, and which folders it passes on the way. A server that can write one of those
+//! folders can change where the path leads.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-/// How many links a path may have before it is taken for a circle; as many as Linux follows.
+/// A path with more links than this counts as circular; Linux has the same limit.
 const MOST_LINKS: usize = 40;
 
-/// The way that a path takes. What is not there is taken by its name, as it may be there later.
+/// The way that a path takes. A part that does not exist is taken by its name, because it may exist later.
 #[derive(Debug, Clone)]
 pub(crate) struct Trail {
-    /// Every folder in which a name is looked up, free of links.
+    /// Every folder in which a name is looked up, with links resolved.
     asked: Vec<PathBuf>,
-    /// What is found in the end, free of links.
+    /// Where the path ends, with links resolved.
     pub(crate) end: PathBuf,
-    /// Whether its links lead in a circle; it has no end then.
+    /// Whether its links lead in a circle; then it has no end.
     pub(crate) circular: bool,
 }
 
 impl Trail {
-    /// Follows a path. One that is not absolute begins at the root.
+    /// Follows a path. A relative path starts at the root.
     pub(crate) fn of(path: &Path) -> Self {
         let (mut asked, mut at, mut links) = (Vec::new(), PathBuf::from("/"), 0);
         let mut left = names(path);
         while let Some(name) = left.pop() {
             match Path::new(&name).components().next() {
-                // What is above a folder is nothing that the folder decides.
+                // A folder does not decide what lies above it, so `..` adds nothing.
                 Some(Component::ParentDir) => drop(at.pop()),
                 Some(Component::Normal(_)) => {
                     asked.push(at.clone());
@@ -38,7 +39,7 @@ impl Trail {
                         Err(_) => at = next,
                     }
                 }
-                // The root, where links that are absolute begin.
+                // An absolute link starts over at the root.
                 Some(Component::RootDir) => at = PathBuf::from("/"),
                 Some(Component::CurDir | Component::Prefix(_)) | None => {}
             }
@@ -51,7 +52,7 @@ impl Trail {
         self.asked.iter().any(|asked| asked.starts_with(folder))
     }
 
-    /// Whether whoever can write `place`, a file or a folder with all that is in it, decides what is found.
+    /// Whether write access to `place` (a file, or a folder with everything in it) decides where the path ends.
     pub(crate) fn is_covered_by(&self, place: &Path) -> bool {
         self.leads_through(place) || self.end.starts_with(place)
     }
@@ -68,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// WALL-2: a path is what its links lead to, and everybody on the way is known.
+    /// WALL-2: a path is resolved through its links, and every folder on the way is known.
     #[test]
     fn a_path_is_followed_to_its_end() {
         let place = tempfile::tempdir().unwrap();
@@ -84,9 +85,13 @@ mod tests {
         assert!(trail("link/inner").leads_through(&root.join("real")));
         assert!(!trail("link/inner").leads_through(&root.join("real/inner")));
         assert!(trail("link/inner").is_covered_by(&root.join("real/inner")));
-        assert_eq!(trail("link/out/x/y").end, root.join("other/x/y"), "a missing part is taken by its name");
-        assert!(trail("link/out").is_covered_by(&root.join("real")), "which leads on");
-        assert!(trail("link/out").is_covered_by(&root), "and what is above");
+        assert_eq!(
+            trail("link/out/x/y").end,
+            root.join("other/x/y"),
+            "a part that does not exist is taken by its name"
+        );
+        assert!(trail("link/out").is_covered_by(&root.join("real")), "the folder that holds the link");
+        assert!(trail("link/out").is_covered_by(&root), "the folder above it");
         assert!(!trail("link/out").is_covered_by(&root.join("real/inner")));
         assert_eq!(trail("real/../other").end, root.join("other"));
         assert!(!trail("real/../other").is_covered_by(&root.join("real")));

@@ -1,8 +1,8 @@
 //! One value tree for both file formats: what was written, and where.
 //!
-//! The two readers differ only in syntax; everything after them (unknown keys, types, meaning) works on this
-//! tree, so TOML and JSON cannot drift apart. A node knows its byte range in the file, a table keeps its
-//! keys in the order of the file. Nothing here knows which keys exist.
+//! The two readers differ only in syntax. Everything after them (unknown keys, types, meaning) works on this tree, so
+//! TOML and JSON cannot drift apart. A node knows its byte range in the file; a table keeps the order of its keys. This
+//! module does not know which keys exist.
 
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ pub(crate) struct Entry {
     pub(crate) node: Node,
 }
 
-/// What a reader refused, and where.
+/// What a reader rejected, and where.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SyntaxError {
     pub(crate) message: String,
@@ -74,7 +74,7 @@ impl Value {
     }
 }
 
-/// Reads TOML; the parser recovers, so several syntax errors are found in one go.
+/// Reads TOML. The parser recovers, so it reports several syntax errors at once.
 pub(crate) fn read_toml(text: &str) -> Result<Node, Vec<SyntaxError>> {
     let (document, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
@@ -99,7 +99,7 @@ fn toml_table(table: DeTable<'_>) -> Value {
             Entry { key: key.into_inner().into_owned(), key_span, node: toml_node(value) }
         })
         .collect();
-    // The parser's map is sorted by name; people read by position.
+    // The parser's map is sorted by name; users expect the order of the file.
     entries.sort_by_key(|entry| entry.key_span.start);
     Value::Table(entries)
 }

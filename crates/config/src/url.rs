@@ -1,11 +1,11 @@
-//! The address of a remote server, taken apart once.
+//! The address of a remote server, parsed once.
 //!
-//! Paths and queries of such addresses often are credentials, so nothing but scheme and host is ever shown.
+//! Paths and queries of such addresses are often credentials, so only the scheme, host and port are ever shown.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An `http`, `https`, `ws` or `wss` address. `Display` and `Debug` show where it leads, not what it asks for.
+/// An `http`, `https`, `ws` or `wss` address. `Display` and `Debug` show the host and hide the path and query.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
     scheme: Scheme,
@@ -25,20 +25,20 @@ enum Scheme {
 /// Why a text is not the address of a server. Holds no part of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidUrl {
-    /// It does not begin as it must.
+    /// It has no supported scheme.
     #[error("it does not begin with `http://`, `https://`, `ws://` or `wss://`")]
     Scheme,
-    /// There is no host, or not one that can be.
+    /// The host is missing or invalid.
     #[error("it names no host")]
     Host,
     /// The port is not a number from 1 to 65535.
     #[error("its port is not a number from 1 to 65535")]
     Port,
-    /// It carries a name or a password.
-    #[error("it carries credentials; send them under `headers`")]
+    /// It contains a name or a password.
+    #[error("it contains credentials; put them in `headers`")]
     Credentials,
-    /// It has a character that must be written as `%..`.
-    #[error("it has a space, a control character or a letter that is not ASCII; write those as `%..`")]
+    /// It has a character that must be percent-encoded.
+    #[error("it has a space, a control character or a non-ASCII letter; write those as `%..`")]
     Character,
 }
 
@@ -58,12 +58,12 @@ impl Url {
         self.host.trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// The port, where none is written that of the scheme.
+    /// The port; the scheme's default if none is written.
     pub fn port(&self) -> u16 {
         self.port.unwrap_or(if self.is_secure() { 443 } else { 80 })
     }
 
-    /// Host and port as a `Host` header has them.
+    /// Host and port, as in a `Host` header.
     pub fn authority(&self) -> String {
         match self.port {
             Some(port) => format!("{}:{port}", self.host),
@@ -81,10 +81,10 @@ impl Url {
         format!("{}://{}{}", self.scheme.as_str(), self.authority(), self.target)
     }
 
-    /// The address that `reference` means when it is found here.
+    /// Resolves `reference` relative to this address.
     ///
     /// # Errors
-    /// Whatever is wrong with it.
+    /// If the reference is malformed.
     pub fn join(&self, reference: &str) -> Result<Self, InvalidUrl> {
         if reference.contains("://") && !reference.starts_with(['/', '?']) {
             return reference.parse();
@@ -209,7 +209,7 @@ mod tests {
         check("http://me:hunter2@h/", Err(InvalidUrl::Credentials));
     }
 
-    /// LINK-2: an address may be a credential; only where it leads is shown.
+    /// LINK-2: an address may be a credential, so only its scheme, host and port are shown.
     #[test]
     fn what_is_shown() {
         let url: Url = "https://h:8443/s/hunter2?key=hunter2".parse().unwrap();

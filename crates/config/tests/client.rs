@@ -1,4 +1,4 @@
-//! What an unmodified file of an MCP client means.
+//! How an unmodified file of an MCP client is read.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed assumption is a failed test")]
 
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ fn a_claude_style_file_just_works() {
     assert_eq!(read.warnings.len(), 0, "{:?}", read.warnings);
 }
 
-/// HOUR-7: what a client's file switches off or takes out is off or out here too, by whichever name.
+/// HOUR-7: servers and tools that a client's file disables are disabled here too, under every name for it.
 #[test]
 fn what_a_client_restricts_stays_restricted() {
     let read = config(
@@ -88,7 +88,7 @@ fn what_a_client_restricts_stays_restricted() {
     assert_eq!(admitted, expected);
 }
 
-/// HOUR-7: Zed's older form, whose `command` is a table; its variables are shown to nobody.
+/// HOUR-7: Zed's older form, whose `command` is a table, is read; its variables are never shown.
 #[test]
 fn a_nested_command_is_read() {
     let read = config(
@@ -102,7 +102,7 @@ fn a_nested_command_is_read() {
     assert!(!format!("{}", read.warnings[0]).contains("hunter2"));
 }
 
-/// HOUR-9: a command written like a line of a shell is told where its arguments belong, and they are not repeated.
+/// HOUR-9: for a command written like a shell line, the message says where its arguments belong and does not repeat them.
 #[test]
 fn arguments_in_a_command_are_told_where_they_belong() {
     let read = config(
@@ -112,7 +112,7 @@ fn arguments_in_a_command_are_told_where_they_belong() {
             "c": {"command": " npx "}
         }}"#,
     );
-    let told = "a! `command` holds arguments, which belong in `args`; keep `npx` of it";
+    let told = "a! `command` holds arguments; keep `npx` and move the rest to `args`";
     assert_eq!(summary(&read), [told, "b: /no/such folder/server", "c:  npx "]);
     assert!(!format!("{}", read.warnings[0]).contains("hunter2"));
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ fn arguments_in_a_command_are_told_where_they_belong() {
     assert_eq!(summary(&config(&text)), [format!("a: {}", program.display())]);
 }
 
-/// HOUR-5: the file of a client does not decide which of the user's variables a program gets.
+/// HOUR-5: a client's file does not decide which of the user's variables a program gets.
 #[test]
 fn a_clients_file_passes_no_variables_on() {
     let read = config(r#"{"mcpServers": {"a": {"command": "x", "inherit_env": ["TOKEN"]}}}"#);

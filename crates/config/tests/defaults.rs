@@ -1,4 +1,4 @@
-//! What a server is where its entry says nothing, and that each key sets what it names.
+//! The defaults of a server, and that each key sets what it names.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed assumption is a failed test")]
 
 use std::time::Duration;
@@ -27,11 +27,11 @@ const fn milliseconds(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// POOL-1, POOL-2, POOL-3, POOL-5, POOL-7, BRG-6, ENV-9, BOX-1: what holds for a server of which nothing is said, in a
-/// file and in a program: shared and never asleep; 180 000 ms for a start, 60 000 ms of health to count as stable,
-/// 30 000 ms between probes by `ping`; 64 calls at once; safe retries; results not looked at; nothing limited.
+/// POOL-1, POOL-2, POOL-3, POOL-5, POOL-7, BRG-6, ENV-9, BOX-1: the defaults of a server, in a file and in a program: shared
+/// and never asleep; 180 000 ms for a start, 60 000 ms of health to count as stable, 30 000 ms between probes by `ping`;
+/// 64 calls at once; safe retries; results not checked; nothing limited.
 #[test]
-fn a_server_of_which_nothing_is_said() {
+fn defaults_of_a_server() {
     let launch = Launch::Stdio(Stdio::new("x", [""; 0]));
     let embedded = Server::new("a".parse().unwrap(), launch, &GatewaySettings::default());
     for server in [server(""), embedded] {
@@ -59,7 +59,7 @@ fn a_server_of_which_nothing_is_said() {
     }
 }
 
-/// POOL-8: eight servers are launched at the same time, unless a file says otherwise.
+/// POOL-8: eight servers are launched at the same time, unless the file sets another number.
 #[test]
 fn how_many_are_launched_at_once() {
     assert_eq!(config("").gateway.init_concurrency, 8);
@@ -88,7 +88,7 @@ fn what_is_said_of_a_server_holds() {
     check("max_leases = 3", |server| server.max_leases = 3);
 }
 
-/// What a call in a process of its own may use.
+/// The default limits of a call in its own process.
 const OF_A_CALL: Limits = Limits {
     memory: Some(256 << 20),
     execution: Some(milliseconds(30_000)),
@@ -99,8 +99,8 @@ const OF_A_CALL: Limits = Limits {
     log: Some(64 << 10),
 };
 
-/// BOX-1: a call in a process of its own has 256 MB and 30 000 ms, and what a file says for the server and for a tool;
-/// what shares a process has the same limits available, and none that is not set.
+/// BOX-1: a call in its own process gets 256 MB and 30 000 ms, unless the file sets limits for the server or the tool.
+/// Servers that share a process can have the same limits, and have none by default.
 #[test]
 fn what_calls_may_use() {
     assert_eq!(Limits::OF_A_CALL, OF_A_CALL);

@@ -1,4 +1,4 @@
-//! What a person sees after a mistake: the line, the caret, the cure, all mistakes at once and no secret.
+//! What a user sees after a mistake: the line, the caret, the cure, all mistakes at once and no secret.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed assumption is a failed test")]
 
 mod common;
@@ -86,7 +86,7 @@ cwd = "."
     3 | mode = "readnly"
       |        ^^^^^^^^^ did you mean `"readonly"`?
       |
-      = help: which tools are offered: all, only those annotated read-only, only the built-in ones, or all with debug details
+      = help: which tools are offered: all (`full`), only those annotated read-only (`readonly`), only the built-in ones (`minimal`), or all with debug details in errors (`test`)
 
     error: `threads` must be a whole number from 1 to 1024, found `0`
      --> bridgehead.toml:4:11
@@ -150,7 +150,7 @@ cwd = "."
     15 | [servers.both]
        |          ^^^^
        |
-       = help: keep one: a server is either run or reached
+       = help: keep one: `command` runs a server here, `url` reaches a remote one
 
     error: `args` must be a list of strings, found a string
       --> bridgehead.toml:17:8
@@ -200,7 +200,7 @@ roots = ["/usr"]
     "#);
 }
 
-/// AUD-4: a rule that cannot work is refused where it stands.
+/// AUD-4: a rule that cannot work is refused, with its place in the file.
 #[test]
 fn rules_of_redaction_must_work() {
     let text = r#"
@@ -210,7 +210,7 @@ redact_paths = ["crm:user"]
 folder = ""
 "#;
     assert_snapshot!(toml(text), @r#"
-    error: this cannot be searched for
+    error: this `redact` pattern cannot be used
      --> bridgehead.toml:3:11
       |
     3 | redact = ["x*", "fine"]
@@ -218,7 +218,7 @@ folder = ""
       |
       = help: the pattern matches the empty text, so it would hide everything
 
-    error: write `tool:/path`, with the name that clients use, or `*:/path`
+    error: a redacted path is written `tool:/path`, with the tool's name for clients, or `*:/path`
      --> bridgehead.toml:4:17
       |
     4 | redact_paths = ["crm:user"]
@@ -232,7 +232,7 @@ folder = ""
     5 | folder = ""
       |          ^^
       |
-      = help: name one, or remove it
+      = help: name a path, or remove the key
     "#);
 }
 
@@ -283,7 +283,7 @@ fn a_syntax_error_in_json_has_a_caret() {
 #[test]
 fn a_json_file_without_servers_says_what_was_looked_for() {
     assert_snapshot!(refused("x.json", "{\n  \"mcpServer\": {}\n}\n"), @r#"
-    error: the file has no map of servers
+    error: `x.json` has no map of servers
      --> x.json:1:1
       |
     1 | {
@@ -297,7 +297,7 @@ fn a_json_file_without_servers_says_what_was_looked_for() {
     2 |   "mcpServer": {}
       |   ^^^^^^^^^^^
       |
-      = help: did you mean `mcpServers` by `mcpServer`?
+      = help: did you mean `mcpServers` instead of `mcpServer`?
     "#);
     assert_snapshot!(refused("x.json", ""), @r"
     error: not valid JSON: the file holds no JSON object
@@ -328,7 +328,7 @@ env = "hunter2"
 "#;
     let shown = toml(text);
     assert!(!shown.contains("hunter2"), "{shown}");
-    // The keys of a server grow in number; the snapshot is about something else.
+    // Cut the list of server keys: it grows over time, and this snapshot is not about it.
     let shown: Vec<&str> = shown.lines().map(|line| line.split(" `type`, ").next().unwrap()).collect();
     let shown = shown.join("\n");
     assert_snapshot!(shown, @r#"
@@ -362,7 +362,7 @@ env = "hunter2"
     9 | env = { KEY = …, "A=B" = …, PORT = … }
       |                                    ^ expected a table of strings
       |
-      = help: environment variables of the command, besides those that every server gets (`docs/environment.md`)
+      = help: environment variables of the command, in addition to those every server gets (see `bridgehead explain environment`)
 
     error: unknown key `enviromnent`
       --> bridgehead.toml:10:1
@@ -370,7 +370,7 @@ env = "hunter2"
     10 | enviromnent = { KEY = … }
        | ^^^^^^^^^^^ did you mean `env`?
        |
-       = help: environment variables of the command, besides those that every server gets (`docs/environment.md`)
+       = help: environment variables of the command, in addition to those every server gets (see `bridgehead explain environment`)
 
     error: unknown key `pin`
       --> bridgehead.toml:14:1
@@ -386,7 +386,7 @@ env = "hunter2"
     15 | env = …
        |       ^ expected a table of strings
        |
-       = help: environment variables of the command, besides those that every server gets (`docs/environment.md`)
+       = help: environment variables of the command, in addition to those every server gets (see `bridgehead explain environment`)
     "#);
 }
 
@@ -505,7 +505,7 @@ fn positions_count_from_one_and_colours_are_optional() {
     assert!(diagnostic.render(true).contains('\u{1b}'));
 }
 
-/// WIRE-3: nothing that stands in a file, or in the name of one, acts on the terminal that shows what is wrong with it.
+/// WIRE-3: no text of a file, or of its name, can control the terminal that shows the diagnostic.
 #[test]
 fn what_files_hold_does_not_draw_on_the_terminal() {
     let acts = |character: char| {
@@ -524,14 +524,14 @@ fn what_files_hold_does_not_draw_on_the_terminal() {
     assert!(!missing.chars().any(acts), "{missing:?}");
 }
 
-/// A key of the top of a file that is like no other is told where it stands.
+/// The message about an unknown key at the top of the file says where the key is.
 #[test]
 fn an_unknown_key_at_the_top_says_so() {
     let told = toml("zzzzzz = 1\n");
     assert!(told.contains("not a key of the top of the file"), "{told}");
 }
 
-/// In a client's file the last of two equal keys wins, with a warning; a misspelt one before it is another matter.
+/// In a client's file the last of two equal keys wins, with a warning. A misspelt key before it is not a duplicate.
 #[test]
 fn a_key_that_is_written_twice_in_a_clients_file() {
     let told = warned(r#"{"mcpServers": {"a": {"command": "x", "command": "y"}}}"#);

@@ -1,4 +1,4 @@
-//! What a `bridgehead.toml` means.
+//! How a `bridgehead.toml` is read.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed assumption is a failed test")]
 
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn reason(server: &Server) -> &str {
     }
 }
 
-/// HOUR-1: `roots` are folders by their path, from the file's own folder, or anything by its URI.
+/// HOUR-1: `roots` are folders by path, relative to the file's own folder, or anything by URI.
 #[test]
 fn roots_of_a_server() {
     let text = "[servers.a]\ncommand = \"x\"\nroots = [\"~/my code\", \"/srv\", \"s3://bucket/x\"]\n[servers.b]\ncommand = \"x\"\n";
@@ -63,7 +63,7 @@ fn roots_of_a_server() {
     assert_eq!(read.servers[1].roots, None);
 }
 
-/// HOUR-5: our own file names the variables that a server gets besides, exactly.
+/// HOUR-5: a native file names the additional variables of a server, by their exact names.
 #[test]
 fn variables_to_pass_on() {
     let read = config("[servers.a]\ncommand = \"x\"\ninherit_env = [\"HTTPS_PROXY\", \"MY_TOKEN\"]\n");
@@ -101,7 +101,7 @@ fn an_empty_file_is_all_defaults() {
     assert!(config.servers.is_empty() && config.warnings.is_empty());
 }
 
-/// PIPE-9, HOUR-2, ERA-3: what holds for a server of which nothing is written but how it is started.
+/// PIPE-9, HOUR-2, ERA-3: the defaults of a server that only has a `command`.
 #[test]
 fn a_server_has_these_defaults() {
     let read = config("[servers.a]\ncommand = 'x'\n");
@@ -120,7 +120,7 @@ fn a_server_has_these_defaults() {
     assert_eq!((server.health_probe, &server.queue), (HealthProbe::Ping, &Queue::default()));
     assert_eq!((&server.limits, &server.confinement, &server.roots), (&Limits::default(), &None, &None));
     assert!(server.tools.is_empty() && server.require.is_empty() && server.filter.admits("anything"));
-    // What the gateway's own section says holds for every server that says nothing else.
+    // The `[gateway]` section sets the defaults of every server.
     let read = config(
         "[gateway]\nrequest_timeout_ms = 5\nmax_total_ms = 6\nquestion_timeout_ms = 7\n[servers.a]\ncommand = 'x'\n",
     );
@@ -129,8 +129,8 @@ fn a_server_has_these_defaults() {
     assert_eq!(told, [5, 6, 7]);
 }
 
-/// AUD-2, AUD-3, AUD-6: what is recorded, and for how long, where nothing is written and where everything is. A path is
-/// that of the file's folder.
+/// AUD-2, AUD-3, AUD-6: what is recorded, and for how long, by default and with every key set. Paths are relative to the
+/// file's folder.
 #[test]
 fn what_is_recorded() {
     let usual = config("").audit;
@@ -154,7 +154,7 @@ fn what_is_recorded() {
     assert_eq!(config("[audit]\npayloads = 'none'").audit.payloads, AuditPayloads::None);
 }
 
-/// POOL-7: queues by name, for servers and tools; a server that names none has one of its own.
+/// POOL-7: servers and tools name their queues; a server that names none has its own.
 #[test]
 fn queues() {
     let config = config(
@@ -288,7 +288,7 @@ command = "a"
     assert!(read.warnings.is_empty());
 }
 
-/// SRV-6: variables are filled in where the file names them, and only an affected server fails.
+/// SRV-6: variables are filled in where the file names them, and an unset one fails only its server.
 #[test]
 fn an_unset_variable_costs_its_server_only() {
     let text = r#"
@@ -433,7 +433,7 @@ fn who_shares_a_server() {
     assert_eq!((server.idle_timeout, server.lazy), (None, false));
 }
 
-/// POOL-5: what a server's health is probed with; `ping` unless the tool list is asked for.
+/// POOL-5: health is probed with `ping`, unless the file chooses the tool list.
 #[test]
 fn what_a_server_is_probed_with() {
     for (keys, expected) in [
@@ -446,7 +446,7 @@ fn what_a_server_is_probed_with() {
     }
 }
 
-/// LINK-5: every way to write how a remote server is reached; without `type` the address decides.
+/// LINK-5: every spelling of a remote server's `type`; without `type` the address decides.
 #[test]
 fn types_of_remote_servers() {
     #[track_caller]
@@ -467,7 +467,7 @@ fn types_of_remote_servers() {
     check("url = \"http://h:1/mcp\"", Transport::Probe);
 }
 
-/// LINK-2: headers take variables like `env`, and neither they nor the address show what they hold.
+/// LINK-2: headers take variables like `env`, and neither headers nor the address show their values.
 #[test]
 fn headers_of_remote_servers() {
     let text = "[servers.a]\nera = \"legacy\"\nurl = \"https://h/${KEY}\"\n\
@@ -483,8 +483,8 @@ fn headers_of_remote_servers() {
     assert!(config.interpolated.contains("KEY"));
 }
 
-/// LINK-2: a proxy takes variables, and what it is told is shown nowhere; without the keys there is none, and redirects are
-/// not followed, whatever the environment says.
+/// LINK-2: a proxy takes variables, and its credentials are never shown. Without the keys there is no proxy and no redirect
+/// is followed, even if the environment names a proxy.
 #[test]
 fn proxies_and_redirects_of_remote_servers() {
     let text = "[servers.a]\nurl = \"https://h/\"\nproxy = \"http://me:${KEY}@proxy:3128\"\nfollow_redirects = true\n\
@@ -503,7 +503,7 @@ fn proxies_and_redirects_of_remote_servers() {
     assert!(config.interpolated.contains("KEY"));
 }
 
-/// ENV-9: what a gateway does with results against their schema is said for each server, and is nothing by default.
+/// ENV-9: each server configures what happens to results that do not match their schema; by default nothing.
 #[test]
 fn output_has_three_values() {
     #[track_caller]
@@ -517,7 +517,7 @@ fn output_has_three_values() {
     check("output = \"enforce\"", Output::Enforce);
 }
 
-/// WALL-6: `local_users` is the gateway's own user unless a file says otherwise; names and numbers are the same list.
+/// WALL-6: `local_users` is the gateway's own user by default; a list may mix names and numbers.
 #[test]
 fn local_users_are_a_word_or_a_list() {
     #[track_caller]
@@ -538,7 +538,7 @@ fn local_users_are_a_word_or_a_list() {
     assert_eq!(config_with("", &[("SUDO_UID", "1000")]).http.sudo_uid, Some(1000));
 }
 
-/// Every word of a key that takes words means what it says, and none of them means the default.
+/// Every word of a key with fixed words has its own effect, and none falls back to the default.
 #[test]
 fn words_of_a_server_mean_what_they_say() {
     #[track_caller]
@@ -558,7 +558,7 @@ fn words_of_a_server_mean_what_they_say() {
     check("interactive = \"shared\"", |server| server.interactive == Interactive::Shared);
 }
 
-/// BOX-1: limits are read in the units that their names say.
+/// BOX-1: limits are read in the units in their names.
 #[test]
 fn limits_have_the_units_of_their_names() {
     let text = "[servers.a]\ncommand = \"x\"\n[servers.a.limits]\nmax_memory_mb = 3\nmax_execution_ms = 4\n\
@@ -573,7 +573,7 @@ fn limits_have_the_units_of_their_names() {
     assert_eq!(limits.log, Some(9 << 10));
 }
 
-/// `enabled` is another way to write `disabled`; what contradicts itself is refused, what agrees is not.
+/// `enabled` is another way to write `disabled`; a contradiction is refused.
 #[test]
 fn enabled_and_disabled_may_agree_but_not_contradict() {
     let folder = tempfile::tempdir().unwrap();
@@ -591,7 +591,7 @@ fn enabled_and_disabled_may_agree_but_not_contradict() {
     }
 }
 
-/// A host or an origin that no request can have is refused, and says so.
+/// A host or an origin that no request can have is refused.
 #[test]
 fn hosts_and_origins_that_match_nothing_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -618,7 +618,7 @@ fn hosts_and_origins_that_match_nothing_are_refused() {
     }
 }
 
-/// What a file is called decides how it is read; only where its name says nothing does its first character.
+/// The name of a file decides its format; the first character decides only if the name does not.
 #[test]
 fn the_name_of_a_file_says_how_it_is_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What must hold for any file: reading it ends in a configuration or in diagnostics, and no secret gets out.
+//! What holds for any file: reading it gives a configuration or diagnostics, and never shows a secret.
 #![expect(clippy::unwrap_used, reason = "a failed assumption is a failed test")]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ fn environment() -> Environment {
     Environment::read(BTreeMap::from([("HOME".to_owned(), "/home/x".to_owned())])).unwrap()
 }
 
-/// Everything that reading a file tells.
+/// Everything that reading a file prints.
 fn told(file: &str, text: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(file), text).unwrap();
@@ -61,7 +61,7 @@ OTHER = "{SECRET}"
     )
 }
 
-/// A key that exists, in either spelling, with a value that may or may not fit.
+/// A known key, in either spelling, with a value that may or may not be valid.
 fn entry() -> impl Strategy<Value = String> {
     let name = (prop::sample::select(KEYS), any::<bool>())
         .prop_map(|(key, camel)| if camel { key.camel_case() } else { key.name.to_owned() });
@@ -138,7 +138,7 @@ fn member() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    // A failing case is printed whole; no file is left behind.
+    // A failing case is printed in full; no regression file is written.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
@@ -153,7 +153,7 @@ proptest! {
         prop_assert!(!told(file, &lines.join("\n")).is_empty());
     }
 
-    /// One slip of the finger anywhere in a file, and still no message shows a planted secret.
+    /// After one typo anywhere in a file, no message shows a planted secret.
     #[test]
     fn a_planted_secret_is_shown_in_no_message(
         json in any::<bool>(),
@@ -166,7 +166,7 @@ proptest! {
         let start = at.index(text.len());
         text.replace_range(start..(start + removed).min(text.len()), inserted);
         let told = told(if json { "x.json" } else { "x.toml" }, &text);
-        // Any eight characters in a row would be too much.
+        // Even eight characters in a row are a leak.
         for part in SECRET.as_bytes().windows(8) {
             let part = std::str::from_utf8(part).unwrap();
             prop_assert!(!told.contains(part), "{text}\n---\n{told}");

@@ -1,4 +1,4 @@
-//! What the paths of confinements mean together, and what a confined server must not be able to write.
+//! How the paths of all confinements are resolved, and what a confined server must not be able to write.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed expectation of a test")]
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ impl Place {
         symlink(to, self.path(from)).unwrap();
     }
 
-    /// Reads a configuration that lies beside the project, with more variables.
+    /// Reads a configuration that lies beside the project.
     fn load(&self, text: &str) -> Config {
         self.load_as("bridgehead.toml", text, &[])
     }
@@ -56,7 +56,7 @@ fn files(config: &Config, index: usize) -> &FileAccess {
     config.servers[index].confinement.as_ref().unwrap().files.as_ref().unwrap()
 }
 
-/// Why a server is refused; nothing if it is not.
+/// Why a server is refused; `None` if it is not.
 fn reason(config: &Config, name: &str) -> Option<String> {
     let server = config.servers.iter().find(|server| server.name.as_str() == name).unwrap();
     match &server.launch {
@@ -65,8 +65,8 @@ fn reason(config: &Config, name: &str) -> Option<String> {
     }
 }
 
-/// WALL-2: paths are resolved when the configuration is read. What lies in a folder that the server may write anyhow is
-/// dropped, whatever the server has put there: a link to the root gives it nothing.
+/// WALL-2: paths are resolved when the configuration is read. A path inside a folder that the server may write anyway is
+/// dropped, so a link to the root that the server put there gives it nothing.
 #[test]
 fn paths_are_resolved_once_and_nested_ones_are_dropped() {
     let place = Place::new();
@@ -86,8 +86,8 @@ files = { read = ["by/in", "project/out/cache/etc", "project/none/yet"], write =
     assert_eq!(*files(&config, 0), expected);
 }
 
-/// WALL-2: a path that leads through a folder which the server may write, by another way than it is written, and out of
-/// it again, is refused, and so is a circle.
+/// WALL-2: a path is refused if a link leads it through a folder that the server may write and out again. A circular link
+/// is refused too.
 #[test]
 fn a_path_that_the_server_decides_is_refused() {
     let place = Place::new();
@@ -101,15 +101,15 @@ fn a_path_that_the_server_decides_is_refused() {
     ] {
         let config =
             place.load(&format!("[servers.a]\ncommand = 'x'\nfiles = {files}\n[servers.b]\ncommand = 'y'\n"));
-        let reason = reason(&config, "a").unwrap_or_else(|| panic!("{files} is taken"));
+        let reason = reason(&config, "a").unwrap_or_else(|| panic!("{files} was accepted"));
         assert!(reason.contains(expected), "{reason}");
         assert!(config.warnings[0].message.starts_with("server `a` cannot start: "), "{:?}", config.warnings);
-        assert!(matches!(config.servers[1].launch, Launch::Stdio(_)), "the other one runs");
+        assert!(matches!(config.servers[1].launch, Launch::Stdio(_)), "the other server runs");
     }
 }
 
-/// WALL-2: no server has a path in a folder that another one may write, directly or by a link in it; the very same folder
-/// is theirs together.
+/// WALL-2: no server may have a path inside a folder that another server may write, directly or through a link in it. Two
+/// servers may share exactly the same folder.
 #[test]
 fn a_path_within_what_another_server_writes_is_refused() {
     let place = Place::new();
@@ -121,7 +121,7 @@ fn a_path_within_what_another_server_writes_is_refused() {
     };
     for inside in ["{ read = ['project/in'] }", "{ write = ['project/in'] }", "{ read = ['project/to'] }"] {
         let config = both(inside, "{ write = ['project'] }");
-        let reason = reason(&config, "a").unwrap_or_else(|| panic!("{inside} is taken"));
+        let reason = reason(&config, "a").unwrap_or_else(|| panic!("{inside} was accepted"));
         let project = place.path("project");
         assert!(
             reason.contains(&format!("lies in `{}`, which server `b` may write", project.display())),
@@ -135,8 +135,8 @@ fn a_path_within_what_another_server_writes_is_refused() {
     }
 }
 
-/// WALL-1: a confined server that may write what configures, records or authorizes the gateway is refused, and only that
-/// one; the reason names the folder, what lies in it, and the cure.
+/// WALL-1: a confined server that may write files that configure, record or authorize the gateway is refused, and only that
+/// server. The reason names the folder, the guarded file in it, and the cure.
 #[test]
 fn what_the_gateway_lives_by_cannot_be_written() {
     let place = Place::new();
@@ -168,13 +168,13 @@ fn what_the_gateway_lives_by_cannot_be_written() {
             }
             (found, _) => panic!("{text}: {found:?} instead of {expected:?}"),
         }
-        assert_eq!(reason(&config, "other"), None, "only that one");
+        assert_eq!(reason(&config, "other"), None, "only that server is refused");
     };
     check("bridgehead.toml", workspace, &[], None);
     check("project/bridgehead.toml", workspace, &[], Some("the configuration `"));
     check("project/bridgehead.toml", offline, &[], Some("the configuration `"));
     check("project/bridgehead.toml", narrow, &[], None);
-    // A link to it leads there, whatever its own folder is.
+    // A link to the configuration is followed, wherever the link itself lies.
     std::fs::write(place.path("project/real.toml"), "").unwrap();
     check("home/linked.toml", workspace, &[], Some("the configuration `"));
     check(
@@ -228,9 +228,9 @@ fn what_the_gateway_lives_by_cannot_be_written() {
     assert!(reason(&config, "a").unwrap().contains("the gateway's"), "{config:?}");
 }
 
-/// WALL-1: nor may it write what another server runs that is less confined: its command, paths in its arguments, what its
-/// interpreter is told, and the folder it runs in where that program looks for code there. One that is confined as
-/// tightly is no way out. No value of the other server is shown.
+/// WALL-1: a confined server must not write what a less confined server runs: its command, paths in its arguments, variables
+/// of its interpreter, and its working folder if its program looks for code there. A server that is confined as tightly
+/// needs no such protection. No configured value of the other server is shown.
 #[test]
 fn what_a_less_confined_server_runs_cannot_be_written() {
     let place = Place::new();
@@ -276,25 +276,25 @@ fn what_a_less_confined_server_runs_cannot_be_written() {
     check(&format!("command = 'y'\nenv = {{ HOME = '{project}' }}"), Some("`~/.npm`"));
     check(
         &format!("command = 'npx'\nargs = ['-y', '@a/b']\ncwd = '{project}'"),
-        Some("the folder it runs in, where that program looks for code,"),
+        Some("the working folder (its program looks for code there)"),
     );
     check(
         &format!("command = 'python3'\nargs = ['-m', 'b']\ncwd = '{project}'"),
-        Some("the folder it runs in, where that program looks for code,"),
+        Some("the working folder (its program looks for code there)"),
     );
-    // With a script it looks beside that, whatever options stand before it.
+    // With a script, Python looks in the script's folder, whatever options come before it.
     check(&format!("command = 'python3'\nargs = ['-u', '/usr/x.py']\ncwd = '{project}'"), None);
     check(
         &format!("command = 'python3'\nargs = ['-u']\ncwd = '{project}'"),
-        Some("the folder it runs in, where that program looks for code,"),
+        Some("the working folder (its program looks for code there)"),
     );
-    // A folder of `PATH` counts where it can be replaced; one of code also where something in it can.
+    // A folder in `PATH` counts only if it can be replaced; a code folder counts also if something in it can be written.
     check(&format!("command = 'y'\nenv = {{ PYTHONPATH = '{above}' }}"), Some("`PYTHONPATH`"));
     check(&format!("command = 'y'\nenv = {{ PATH = '/usr/bin:{above}' }}"), None);
-    // Nothing of the folder is run.
+    // Nothing in the folder is run.
     check(&format!("command = '/usr/bin/true'\nargs = ['@a/b', 'https://host/x']\ncwd = '{project}'"), None);
     check("command = 'npx'\nargs = ['-y', '@a/b']", None);
-    // As confined, or more.
+    // Confined as tightly, or more tightly.
     let same = format!("cwd = '{project}'\nprofile = 'offline-workspace'");
     check(&format!("command = '{project}/run'\n{same}"), None);
     check(&format!("command = '{project}/run'\ncwd = '{project}'\nprofile = 'offline-readonly'"), None);
@@ -304,7 +304,7 @@ fn what_a_less_confined_server_runs_cannot_be_written() {
         Some("the command"),
     );
     check(&format!("command = '{project}/run'\nnetwork = 'none'"), Some("the command"));
-    // It writes no more, but reads more; it reads no more, but writes more.
+    // The first may read more, the second may write more.
     let files = |read: &str, write: &str| {
         format!(
             "command = '{project}/run'\nnetwork = 'none'\nfiles = {{ read = ['{read}'], write = ['{write}'] }}"

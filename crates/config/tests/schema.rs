@@ -1,4 +1,4 @@
-//! The JSON Schema says what the key table says, and agrees with loading about every key.
+//! The JSON Schema matches the key table, and agrees with loading about every key.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test says what it needs")]
 
@@ -32,7 +32,7 @@ fn check(text: &str, issue_at: Option<&str>) {
     }
 }
 
-/// A stale file fails; `UPDATE_REFERENCE=1` writes it anew.
+/// A stale file fails; `UPDATE_REFERENCE=1` rewrites it.
 #[test]
 fn the_committed_schema_is_fresh() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridgehead.schema.json");
@@ -46,8 +46,8 @@ fn the_committed_schema_is_fresh() {
 
 #[test]
 fn the_examples_of_the_documentation_pass() {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let page = bridgehead_config::reference() + &std::fs::read_to_string(readme).unwrap();
+    let tutorial = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/first-call.md");
+    let page = bridgehead_config::reference() + &std::fs::read_to_string(tutorial).unwrap();
     let examples: Vec<_> =
         page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(!examples.is_empty());
@@ -87,7 +87,7 @@ fn slips_are_found_where_they_are() {
     check("[queues.q]\nconcurrency = 0", Some("/queues/q/concurrency"));
 }
 
-/// Values of every kind, at the edges of the kind of `key`.
+/// Values of every kind, and the edge values of the kind of `key`.
 fn candidates(key: &Key) -> Vec<String> {
     let mut values: Vec<String> = [
         "true",
@@ -144,15 +144,15 @@ fn file(key: &Key, name: &str, value: &str) -> String {
     }
 }
 
-/// Every key with values of every kind: what loads passes the schema, and what loading refuses because of its
-/// name, its kind or because it is still to come, the schema refuses too.
+/// Every key with values of every kind: the schema accepts what loads. It refuses what loading refuses because the key is
+/// unknown, not supported yet, or of the wrong kind.
 #[test]
 fn the_schema_and_loading_agree_about_every_key() {
     let validator = validator();
     let (mut accepted, mut refused) = (0, 0);
     for key in KEYS {
         let all = candidates(key);
-        // For another spelling some of them do.
+        // A sample is enough for the other spellings.
         let some = || all.iter().step_by(5);
         let spellings = [
             (key.name.to_owned(), all.iter().collect()),

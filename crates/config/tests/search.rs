@@ -1,4 +1,4 @@
-//! Which file is used.
+//! Which configuration file is used.
 #![expect(clippy::unwrap_used, reason = "a failed assumption is a failed test")]
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ impl Place {
         Ok(self.all("cwd", explicit)?.into_iter().next().map(|(path, _)| path))
     }
 
-    /// All that may be used in a folder.
+    /// All files that may be used in a folder.
     fn all(&self, folder: &str, explicit: Option<&str>) -> Result<Vec<(PathBuf, Origin)>, String> {
         let environment = Environment::read(self.variables.clone()).unwrap();
         let root = self.folder.path();
@@ -64,7 +64,7 @@ fn the_first_of_the_search_order_is_used() {
     check(&folders(Place::with(&all[2..])), None, Some(OWN));
     check(&folders(Place::with(&all[3..])), None, Some(CLIENT));
     check(&folders(Place::with(&all[4..])), None, Some(XDG));
-    // Where XDG_CONFIG_HOME is set, ~/.config is not its fallback.
+    // If XDG_CONFIG_HOME is set, ~/.config is not used.
     check(&folders(Place::with(&all[5..])), None, None);
     check(&Place::with(&all[5..]).set("HOME", "home"), None, Some(HOME));
     check(&Place::with(&all[4..]), None, None);
@@ -81,19 +81,19 @@ fn a_relative_configuration_folder_is_not_used() {
 fn a_named_file_must_exist() {
     let place = Place::with(&[OWN]).set("BRIDGEHEAD_CONFIG", "gone.toml");
     insta::assert_snapshot!(place.locate(Some("gone.toml")).unwrap_err(), @r"
-    error: there is no file `gone.toml`, which --config names
+    error: --config names `gone.toml`, which does not exist
      |
      = help: correct --config, or leave it out
     ");
     insta::assert_snapshot!(place.locate(None).unwrap_err(), @r"
-    error: there is no file `ROOT/gone.toml`, which BRIDGEHEAD_CONFIG names
+    error: BRIDGEHEAD_CONFIG names `ROOT/gone.toml`, which does not exist
      |
      = help: correct BRIDGEHEAD_CONFIG, or leave it out
     ");
     assert!(place.locate(Some(".")).is_err(), "a folder is not a file");
 }
 
-/// WALL-7: what lies in the current folder is told apart from what somebody named and from the user's own file.
+/// WALL-7: a file in the current folder is distinguished from a named file and from the user's own file.
 #[test]
 fn each_file_says_how_it_came_to_be_looked_at() {
     let place = Place::with(&["cwd/named.toml", OWN, CLIENT, XDG]).set("XDG_CONFIG_HOME", "xdg");

@@ -1,4 +1,4 @@
-//! What a person sees after a mistake in the table of a server: how it is reached, what it may use, who shares it.
+//! What a user sees after a mistake in the table of a server: its transport, its limits and confinement, its isolation.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed assumption is a failed test")]
 
 mod common;
@@ -6,9 +6,9 @@ mod common;
 use common::toml;
 use insta::assert_snapshot;
 
-/// A confinement that cannot be meant is refused, as is one of a server that runs elsewhere.
+/// An impossible confinement is refused, and so is a confinement of a remote server.
 #[test]
-fn confinements_that_cannot_be_are_refused() {
+fn impossible_confinements_are_refused() {
     let text = r#"
 [servers.a]
 command = "x"
@@ -35,25 +35,25 @@ max_execution_ms = 9
     4 | profile = "offline"
       |           ^^^^^^^^^
       |
-      = help: there are `offline-readonly`, `offline-workspace`, `readonly`, `workspace`
+      = help: the profiles are `offline-readonly`, `offline-workspace`, `readonly`, `workspace`
 
-    error: profile `workspace` needs the folder that the server works in
+    error: profile `workspace` needs the working folder of the server
      --> bridgehead.toml:8:11
       |
     8 | profile = "workspace"
       |           ^^^^^^^^^^^
       |
-      = help: name it as `cwd`
+      = help: name that folder in `cwd`
 
-    error: a remote server runs elsewhere and cannot be confined from here
+    error: `network` cannot confine a remote server, which runs elsewhere
       --> bridgehead.toml:12:1
        |
     12 | network = "none"
        | ^^^^^^^
        |
-       = help: leave it out, or run the server here by its `command`
+       = help: remove the key, or run the server here with `command`
 
-    error: a tool whose calls share processes cannot have this limit for itself
+    error: `max_memory_mb` cannot limit one tool whose calls share processes
       --> bridgehead.toml:17:1
        |
     17 | max_memory_mb = 64
@@ -63,9 +63,9 @@ max_execution_ms = 9
     "#);
 }
 
-/// BOX-1: limits are of processes that we start, and what is required is something that can be.
+/// BOX-1: process limits need processes that the gateway starts, and `require` takes only known words.
 #[test]
-fn limits_that_cannot_be_are_refused() {
+fn impossible_limits_are_refused() {
     let text = r#"
 [servers.a]
 url = "https://example.com/mcp"
@@ -73,15 +73,15 @@ require = ["memory:firm"]
 limits = { max_execution_ms = 5, max_memory_mb = 256 }
 "#;
     assert_snapshot!(toml(text), @r#"
-    error: `memory:firm` is nothing that can be required
+    error: `require` does not know `memory:firm`
      --> bridgehead.toml:4:12
       |
     4 | require = ["memory:firm"]
       |            ^^^^^^^^^^^^^
       |
-      = help: what can be required is `memory:hard`, `processes:hard`, `signals`
+      = help: `require` takes `memory:hard`, `processes:hard`, `signals`
 
-    error: what a remote server uses cannot be limited from here
+    error: `max_memory_mb` cannot limit a remote server, which runs elsewhere
      --> bridgehead.toml:5:34
       |
     5 | limits = { max_execution_ms = 5, max_memory_mb = 256 }
@@ -91,7 +91,7 @@ limits = { max_execution_ms = 5, max_memory_mb = 256 }
     "#);
 }
 
-/// POOL-7: a queue that nobody defined.
+/// POOL-7: a queue that is not defined is an error.
 #[test]
 fn a_queue_must_be_defined() {
     let text = r#"
@@ -136,7 +136,7 @@ fn isolation_that_contradicts_itself() {
     "#);
 }
 
-/// LINK-5: what cannot be meant by a remote server, each with its cure.
+/// LINK-5: mistakes in a remote server, each with its cure.
 #[test]
 fn a_remote_server_with_a_mistake() {
     let text = r#"
@@ -164,7 +164,7 @@ headers = { Host = "x", "a b" = "y", Authorization = "hunter2\n" }
     let shown = toml(text);
     assert!(!shown.contains("hunter2"), "{shown}");
     assert_snapshot!(shown, @r#"
-    error: this `type` has no `command`
+    error: this `type` does not go with `command`
      --> bridgehead.toml:3:8
       |
     3 | type = "http"
@@ -172,7 +172,7 @@ headers = { Host = "x", "a b" = "y", Authorization = "hunter2\n" }
       |
       = help: write `type = "stdio"`, or give a `url`
 
-    error: `type = "stdio"` has no `url`
+    error: `type = "stdio"` does not go with `url`
      --> bridgehead.toml:7:8
       |
     7 | type = "stdio"
@@ -188,13 +188,13 @@ headers = { Host = "x", "a b" = "y", Authorization = "hunter2\n" }
        |
        = help: write it like `https://host/mcp`
 
-    error: `type` and `url` do not belong together
+    error: `type` and `url` do not match
       --> bridgehead.toml:15:7
        |
     15 | url = "ws://h/"
        |       ^^^^^^^^^
        |
-       = help: a WebSocket begins with `ws://` or `wss://`, everything else with `http://` or `https://`
+       = help: a WebSocket address begins with `ws://` or `wss://`, any other with `http://` or `https://`
 
     error: `era = "modern"` cannot be spoken over HTTP+SSE
       --> bridgehead.toml:19:7
@@ -210,7 +210,7 @@ headers = { Host = "x", "a b" = "y", Authorization = "hunter2\n" }
     21 | headers = { Host = …, "a b" = …, Authorization = … }
        |             ^^^^
        |
-       = help: Bridgehead writes this one itself; remove it
+       = help: Bridgehead sets this header itself; remove it
 
     error: a name in `headers` cannot be used
       --> bridgehead.toml:21:23
@@ -218,7 +218,7 @@ headers = { Host = "x", "a b" = "y", Authorization = "hunter2\n" }
     21 | headers = { Host = …, "a b" = …, Authorization = … }
        |                       ^^^^^
        |
-       = help: a header's name has letters, digits and `-`
+       = help: a header name has only letters, digits and `-`
 
     error: the value of `headers.Authorization` cannot be sent
       --> bridgehead.toml:21:50
@@ -226,11 +226,11 @@ headers = { Host = "x", "a b" = "y", Authorization = "hunter2\n" }
     21 | headers = { Host = …, "a b" = …, Authorization = … }
        |                                                  ^
        |
-       = help: a header has visible ASCII characters and spaces only; look for a line break at its end
+       = help: a header value has visible ASCII characters and spaces only; look for a line break at its end
     "#);
 }
 
-/// LINK-2: a proxy that is none, each with its cure; nothing of it is shown, for it may be a password.
+/// LINK-2: mistakes in a proxy address, each with its cure. The address is never shown, because it may contain a password.
 #[test]
 fn a_proxy_with_a_mistake() {
     let text = r#"
@@ -281,9 +281,9 @@ headers = { Proxy-Authorization = "Basic hunter2" }
     9 | follow_redirects = "yes"
       |                    ^^^^^ expected `true` or `false`
       |
-      = help: follows redirects of a remote server (307 and 308, three in a row) that stay at the same scheme, host and port; to any other address they are never followed
+      = help: follows redirects of a remote server (307 and 308, at most three in a row) to the same scheme, host and port; redirects to any other address are never followed
 
-    error: `proxy` is not the address of a proxy: it goes on after the port; in a name or a password write `/`, `?` and `#` as `%..`
+    error: `proxy` is not the address of a proxy: it has more text after the port; in a name or a password write `/`, `?` and `#` as `%..`
       --> bridgehead.toml:13:9
        |
     13 | proxy = …
@@ -291,7 +291,7 @@ headers = { Proxy-Authorization = "Basic hunter2" }
        |
        = help: write it like `http://host:3128` or `http://NAME:PASSWORD@host:3128`
 
-    error: `proxy` is not the address of a proxy: its name or password is not `NAME:PASSWORD`; write `:`, `@`, `/` and `%` in them as `%..`
+    error: `proxy` is not the address of a proxy: its credentials are not `NAME:PASSWORD`; write `:`, `@`, `/` and `%` in them as `%..`
       --> bridgehead.toml:17:9
        |
     17 | proxy = …
@@ -313,6 +313,6 @@ headers = { Proxy-Authorization = "Basic hunter2" }
     22 | headers = { Proxy-Authorization = … }
        |             ^^^^^^^^^^^^^^^^^^^
        |
-       = help: Bridgehead writes this one itself; remove it
+       = help: Bridgehead sets this header itself; remove it
     "#);
 }

@@ -1,13 +1,12 @@
-//! Hands each event to everyone who asked for it, without ever waiting for any of them.
+//! Hands each event to every subscriber that asked for it, without ever waiting for one.
 //!
-//! Every subscriber has a queue of its own, as long as it chose. A full queue gives up its oldest event for the
-//! new one and counts the loss; the count is delivered where the lost events would have stood. A ring shared
-//! by all (as of a broadcast channel) would give every subscriber the same length and count what its filter
-//! would have left out.
+//! Every subscriber has its own queue, with a length that it chose. A full queue drops its oldest event for the new
+//! one and counts the loss; the count is delivered in place of the lost events. A ring shared by all (like a
+//! broadcast channel) would give every subscriber the same length, and would count events that its filter excludes.
 //!
-//! What must stay true: the locks are held only to move a pointer in or out, never over an `await` or the
-//! code of a subscriber; for each subscriber, events received plus events missed are the events published
-//! since it subscribed that its filter lets pass; what one task publishes arrives in that order.
+//! What must stay true: the locks are held only to move a pointer in or out, never over an `await` or the code of a
+//! subscriber. For each subscriber, events received plus events missed are the events published since it subscribed
+//! that pass its filter. Events of one task arrive in the order of publishing.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,7 +19,7 @@ use tokio::sync::Notify;
 
 use crate::{Detail, Event, Filter};
 
-/// Where events are subscribed to; what is published comes from [`Signals`](crate::Signals). Clones are the same bus.
+/// Delivers events to subscribers; [`Signals`](crate::Signals) publishes them. Clones are the same bus.
 #[derive(Clone)]
 pub struct Bus(Arc<Shared>);
 
@@ -35,16 +34,16 @@ pub struct Subscription {
 pub enum Delivery {
     /// An event.
     Event(Arc<Event>),
-    /// So many events stood here and were lost, because the subscriber was too slow.
+    /// This many events were lost here, because the subscriber was too slow.
     Missed(u64),
 }
 
 struct Shared {
     clock: Arc<dyn Clock>,
-    /// Replaced as a whole, so that a publisher walks a list of its own and wakes subscribers without the
-    /// lock: a waker may end up dropping a [`Subscription`], which changes this.
+    /// Replaced as a whole, so that a publisher walks its own copy and wakes subscribers without the lock: a waker
+    /// may drop a [`Subscription`], which changes this list.
     queues: RwLock<Arc<[Arc<Queue>]>>,
-    /// The length of `queues`, to be read without its lock.
+    /// The length of `queues`, readable without its lock.
     watchers: AtomicUsize,
 }
 
@@ -58,9 +57,9 @@ struct Queue {
 #[derive(Default)]
 struct Backlog {
     waiting: VecDeque<Arc<Event>>,
-    /// How many were lost before the first that waits.
+    /// How many events were lost before the first waiting one.
     missed: u64,
-    /// No bus is left that could publish.
+    /// The bus is gone: nothing more can be published.
     closed: bool,
 }
 
@@ -72,19 +71,19 @@ enum Found {
 }
 
 impl Bus {
-    /// A bus without subscribers that takes the time of its events from `clock`.
+    /// A bus without subscribers; its events get their time from `clock`.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(Shared { clock, queues: RwLock::default(), watchers: AtomicUsize::new(0) }))
     }
 
-    /// Whether anybody listens. If nobody does, there is no need to build an event.
+    /// Whether there is a subscriber. Without one, there is no need to build an event.
     #[must_use]
     pub fn is_watched(&self) -> bool {
         self.0.watchers.load(Ordering::Acquire) > 0
     }
 
-    /// Publishes what happened just now. `detail` is built only if somebody listens. Only signals are told.
+    /// Publishes what happened just now. `detail` is built only if there is a subscriber. Only signals call this.
     pub(crate) fn tell(
         &self,
         correlation: CorrelationId,
@@ -96,7 +95,7 @@ impl Bus {
         }
     }
 
-    /// Publishes an event to everyone who listens now and whose filter lets it pass. Never waits.
+    /// Publishes an event to every current subscriber whose filter it passes. Never waits.
     pub(crate) fn publish(&self, event: Event) {
         if !self.is_watched() {
             return;
@@ -108,13 +107,13 @@ impl Bus {
         }
     }
 
-    /// Listens to every event from now on, with at most `capacity` of them waiting (at least one).
+    /// Subscribes to every event from now on, with at most `capacity` of them waiting (at least one).
     #[must_use]
     pub fn subscribe(&self, capacity: usize) -> Subscription {
         self.subscribe_to(Filter::default(), capacity)
     }
 
-    /// Listens to the events that `filter` lets pass, with at most `capacity` of them waiting (at least one).
+    /// Subscribes to the events that pass `filter`, with at most `capacity` of them waiting (at least one).
     #[must_use]
     pub fn subscribe_to(&self, filter: Filter, capacity: usize) -> Subscription {
         let queue = Arc::new(Queue {
@@ -138,7 +137,7 @@ impl fmt::Debug for Bus {
 }
 
 impl Subscription {
-    /// The next event, or how many were lost before it; none once the bus is gone and all is delivered.
+    /// The next event, or how many were lost before it; `None` once the bus is gone and everything is delivered.
     ///
     /// Nothing is lost if the returned future is dropped before it is ready.
     pub async fn next(&mut self) -> Option<Delivery> {
@@ -146,13 +145,13 @@ impl Subscription {
             match self.queue.take() {
                 Found::Delivery(delivery) => return Some(delivery),
                 Found::End => return None,
-                // A push between the look above and this leaves a permit, so it is not slept through.
+                // A push between `take` and this line leaves a permit, so this wait ends at once.
                 Found::Nothing => self.queue.changed.notified().await,
             }
         }
     }
 
-    /// What [`Subscription::next`] would give without waiting; none if there is nothing at the moment.
+    /// Like [`Subscription::next`], but without waiting; `None` if there is nothing at the moment.
     pub fn try_next(&mut self) -> Option<Delivery> {
         match self.queue.take() {
             Found::Delivery(delivery) => Some(delivery),
@@ -208,7 +207,7 @@ impl Queue {
         state.missed += u64::from(oldest.is_some());
         state.waiting.push_back(event);
         drop(state);
-        // Whatever the lost event held is freed here, outside the lock.
+        // Frees the lost event outside the lock.
         drop(oldest);
         self.changed.notify_one();
     }

@@ -1,8 +1,8 @@
-//! One event: when, about which server, on account of which call, and what happened.
+//! One event: its time, its server, the call that it belongs to, and what happened.
 //!
-//! Fields are private and there are no setters: an event is shared by all subscribers. What one field can be
-//! told from another (the count from the names, `ok` from the error) is not stored twice, so it cannot
-//! disagree; it is written all the same.
+//! Fields are private and there are no setters, because all subscribers share an event. A value that follows
+//! from another (the count from the names, `ok` from the error) is serialized but not stored, so the two
+//! cannot disagree.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ pub struct Event {
 impl Event {
     /// Records that `detail` happened at `time`.
     ///
-    /// `correlation` is the id of the call it belongs to; for what happens to a server, that of the
-    /// initialisation or restart that caused it, or of the call that noticed. `server` is none for what
-    /// concerns no server, such as a call of a built-in tool.
+    /// `correlation` is the id of the call that it belongs to. For an event of a server it is the id of the
+    /// initialisation or restart that caused it, or of the call that noticed it. `server` is `None` if no
+    /// server is concerned, for example in a call of a built-in tool.
     #[must_use]
     pub fn new(
         time: Timestamp,
@@ -38,7 +38,7 @@ impl Event {
         Self { time, correlation, server, detail }
     }
 
-    /// What it is about.
+    /// Its topic.
     #[must_use]
     pub fn topic(&self) -> Topic {
         self.detail.topic()
@@ -69,21 +69,21 @@ impl Event {
     }
 }
 
-/// What happened, with what each topic has to tell.
+/// What happened, with the fields of its topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Detail {
     /// A server's tools are known for the first time.
     ToolsDiscovered {
-        /// All of them.
+        /// The names of all tools.
         names: Vec<Arc<str>>,
     },
     /// A server's tools were listed again.
     ToolsRefreshed {
-        /// Those it did not have before.
+        /// Tools that it did not have before.
         added: Vec<Arc<str>>,
-        /// Those it has no longer.
+        /// Tools that it no longer has.
         removed: Vec<Arc<str>>,
-        /// How many stayed as they were.
+        /// How many tools it still has.
         unchanged: usize,
     },
     /// A request ended with a result.
@@ -116,7 +116,7 @@ pub enum Detail {
     InitStarted,
     /// An initialisation ended.
     InitFinished {
-        /// How.
+        /// How it ended.
         outcome: InitOutcome,
         /// How many tools the server has; zero unless it is ready.
         tools: usize,
@@ -125,34 +125,35 @@ pub enum Detail {
         /// Why the server is not ready.
         error: Option<Excerpt>,
     },
-    /// A server was asked whether it is well; it is, unless there is an error.
+    /// A server's health was probed; it is well unless there is an error.
     Probe {
-        /// What it was asked.
+        /// The request that probed it.
         kind: ProbeKind,
         /// How long the answer took, in whole milliseconds.
         duration_ms: u64,
-        /// What was wrong with the answer.
+        /// Why the probe failed.
         error: Option<Excerpt>,
     },
-    /// A restart is due.
+    /// A restart is scheduled.
     Restart {
-        /// Which one since the server was last well, from 1.
+        /// The number of this restart since the server was last well, from 1.
         attempt: u32,
-        /// How long it will be waited for, in milliseconds.
+        /// The delay before it, in milliseconds.
         delay_ms: u64,
-        /// Why.
+        /// Why it restarts.
         reason: Excerpt,
     },
     /// A server's process is gone.
     ProcessExited {
-        /// The number it had.
+        /// Its process id.
         pid: u32,
         /// How it ended: its exit status or the signal.
         status: String,
-        /// Why, as far as we know.
+        /// Why it ended, as far as known.
         reason: Excerpt,
     },
-    /// The record of calls was stated: kept elsewhere, this shows later that nothing before it was changed.
+    /// A checkpoint of the audit record was made: kept elsewhere, it later shows that nothing before it was
+    /// changed.
     AuditCheckpoint {
         /// The segment of the record.
         segment: String,
@@ -160,9 +161,9 @@ pub enum Detail {
         count: u64,
         /// The root over them, in hexadecimal.
         root: String,
-        /// The head behind the last of them, in hexadecimal.
+        /// The head after the last of them, in hexadecimal.
         head: String,
-        /// Whether no row follows.
+        /// Whether the segment is sealed, so that no row follows.
         sealed: bool,
     },
 }
@@ -191,28 +192,28 @@ impl Detail {
     }
 }
 
-/// What a client asked for, by the name it used.
+/// What a client asked for, by the name that it used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     /// A call of this tool.
     Tool(Arc<str>),
-    /// This method of the protocol, about this prompt, resource or task; without a name for a list.
+    /// This method of the protocol, about this prompt, resource or task; the name is empty for a list.
     Method(&'static str, Arc<str>),
 }
 
 /// How an initialisation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InitOutcome {
-    /// The server serves.
+    /// The server is ready.
     Ready,
-    /// It does not.
+    /// The server could not be started.
     Failed,
-    /// Nobody wants it any more: it was removed, or the gateway stops.
+    /// It is no longer needed: the server was removed, or the gateway stops.
     Cancelled,
 }
 
 impl InitOutcome {
-    /// As events show it.
+    /// Its name in events.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -223,7 +224,7 @@ impl InitOutcome {
     }
 }
 
-/// What a server was asked to learn whether it is well.
+/// The request that probes a server's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeKind {
     /// `ping`.
@@ -235,7 +236,7 @@ pub enum ProbeKind {
 }
 
 impl ProbeKind {
-    /// As events show it.
+    /// Its name in events.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -246,7 +247,8 @@ impl ProbeKind {
     }
 }
 
-/// One flat object: the common keys first, each always there (`server` may be null), then those of the topic.
+/// Writes one flat object: first the common keys, which are always present (`server` may be null), then those
+/// of the topic.
 ///
 /// Times have three decimals, so that they line up and sort as text.
 impl Serialize for Event {
@@ -313,7 +315,7 @@ impl Serialize for Event {
     }
 }
 
-/// What was asked for, under the keys of its topic.
+/// Writes what was asked for, under the keys of its topic.
 fn asked<M: SerializeMap>(object: &mut M, about: &Asked) -> Result<(), M::Error> {
     match about {
         Asked::Tool(tool) => object.serialize_entry("tool", tool),
@@ -341,7 +343,7 @@ mod tests {
         Excerpt::new(&Redactor::default(), text)
     }
 
-    /// BUS-1, BUS-2: every topic, with the keys all have in common and its own, correlation id included.
+    /// BUS-1, BUS-2: every topic is written with the common keys, including the correlation id, and its own.
     #[test]
     fn every_topic_is_written_with_its_keys() {
         #[track_caller]
@@ -447,7 +449,7 @@ mod tests {
         assert!(names.iter().all(|name| name.starts_with("provider.mcp.") || name.starts_with("audit.")));
     }
 
-    /// BUS-1: the common keys are there also where no server is concerned, and a good probe is `ok`.
+    /// BUS-1: the common keys are present also if no server is concerned, and a good probe is `ok`.
     #[test]
     fn keys_without_a_value_are_null() {
         let detail = Detail::Probe { kind: ProbeKind::Ping, duration_ms: 0, error: None };

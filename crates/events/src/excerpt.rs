@@ -1,24 +1,24 @@
-//! Text of other parties, made fit to be published: without secrets and at most 1 KiB long.
+//! Text of other parties, made safe to publish: without secrets and at most 1 KiB long.
 //!
-//! Results and error messages come from servers we do not know. They may be as long as a server likes and may
-//! hold credentials, while an event goes to every subscriber and stays in its queue. Hence the type: a field
-//! of an event that is an [`Excerpt`] cannot have skipped either step.
+//! Results and error messages come from servers we do not control. They may have any length and may hold credentials, while
+//! an event goes to every subscriber and stays in its queue. The type guarantees both steps: a field that is an [`Excerpt`]
+//! is redacted and cut.
 
 use std::fmt;
 
 use bridgehead_wire::Redactor;
 use serde::{Serialize, Serializer};
 
-/// Text without secrets, at most [`Excerpt::LIMIT`] bytes long; `…` at the end says that there was more.
+/// Text without secrets, at most [`Excerpt::LIMIT`] bytes long; `…` at the end means that there was more.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Excerpt(Box<str>);
 
-/// How much of a text is looked at. Redaction takes time linear in its input and an answer may have
-/// megabytes, of which 1 KiB is going to be shown.
+/// How much of a text is read. Redaction takes time linear in its input, and of an answer of several megabytes only 1 KiB is
+/// shown.
 const WINDOW: usize = 16 * 1024;
 
-/// How much at the end of a cut window is never shown. The cut may go through a secret and leave a part that
-/// no longer looks like one; the part that is left stands at the end.
+/// How much at the end of a cut window is never shown. The cut may split a secret, and the remaining part, which is at the
+/// end, may no longer look like one.
 const UNSURE: usize = 4 * 1024;
 
 const MORE: &str = "…";
@@ -97,7 +97,7 @@ mod tests {
         check(&"😀".repeat(1_000_000), &format!("{}…", "😀".repeat(255)));
     }
 
-    /// BUS-1, AUD-4: what looks like a secret is gone before anything is cut.
+    /// BUS-1, AUD-4: secrets are removed before the text is cut.
     #[test]
     fn secrets_go_before_the_cut() {
         #[track_caller]
@@ -110,17 +110,17 @@ mod tests {
         let token = "ghp_0123456789abcdefghij";
         check(&format!("{} {token}", "a".repeat(1_010)), "ghp_");
         check(&format!("{} {token} {}", "a".repeat(1_010), "b".repeat(100_000)), "ghp_");
-        // All of the window is one secret but for the part of the next that the window still holds.
+        // The whole window is one secret, except for the first part of the next one.
         let long = format!("password={} ", "x".repeat(WINDOW - 24));
         check(&format!("{long}ghp_0123456789abcdefghij0123456789"), "ghp_");
     }
 
-    /// BUS-1, AUD-4: the last 4 KiB of a window that was cut are not shown, whatever they look like; what is before them is.
+    /// BUS-1, AUD-4: the last 4 KiB of a cut window are never shown; the text before them is.
     #[test]
     fn the_end_of_a_cut_window_is_not_shown() {
         #[track_caller]
         fn check(behind: usize, shown: bool) {
-            // Redaction makes the window short, so that its end would stand in the excerpt.
+            // Redaction shortens the window, so that its end would be in the excerpt.
             let secret = format!("password={} ", "x".repeat(WINDOW - behind - 10));
             let excerpt = excerpt(&format!("{secret}{}", "y".repeat(2 * WINDOW)));
             assert_eq!(excerpt.as_str().contains('y'), shown, "{behind}: {excerpt}");

@@ -1,20 +1,20 @@
-//! Which events a subscriber wants. What it does not want never enters its queue, so it neither displaces
-//! what it does want nor counts as missed.
+//! Which events a subscriber wants. Other events never enter its queue, so they displace nothing and do not
+//! count as missed.
 
 use crate::{Event, Topic};
 
-/// Which events a subscriber wants; the default one wants all.
+/// Which events a subscriber wants; the default is all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Topics by their first words: `provider.mcp.tool` stands for `provider.mcp.tool.failed`, not for
-    /// `provider.mcp.tools.refreshed`. None at all stands for every topic.
+    /// Topics by their first words: `provider.mcp.tool` matches `provider.mcp.tool.failed`, but not
+    /// `provider.mcp.tools.refreshed`. An empty list means every topic.
     pub topics: Vec<String>,
-    /// The only server of interest. Events that concern no server are then left out too.
+    /// The only server of interest. Events without a server are then excluded too.
     pub server: Option<String>,
 }
 
 impl Filter {
-    /// Whether events of a topic can pass. A filter that no topic of [`Topic::ALL`] passes has a misspelt one.
+    /// Whether events of a topic can pass. A filter that admits no topic of [`Topic::ALL`] has a misspelt one.
     #[must_use]
     pub fn admits(&self, topic: Topic) -> bool {
         self.topics.is_empty() || self.topics.iter().any(|prefix| begins_with(topic.as_str(), prefix))
@@ -28,7 +28,7 @@ impl Filter {
     }
 }
 
-/// Whether the words of `topic` begin with those of `prefix`; a dot at the end of `prefix` means nothing.
+/// Whether the words of `topic` begin with those of `prefix`; a dot at the end of `prefix` is ignored.
 fn begins_with(topic: &str, prefix: &str) -> bool {
     let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
     topic.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

@@ -1,7 +1,7 @@
-//! Which line each signal writes, if any.
+//! Writes the log line of each signal, if it has one.
 //!
-//! The target of a line is the module that the thing happens in, so that a filter for one part of the program shows the
-//! lines about it.
+//! The target of a line is the module where the thing happens, so that a log filter for one part of the program shows
+//! its lines.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use bridgehead_call::Outcome;
 use bridgehead_wire::Redactor;
 use tracing::{Dispatch, Level, debug, dispatcher, enabled, error, info, trace, warn};
 
-use crate::signal::{CallEnded, Change, Parting, ServerSignal, Signal};
+use crate::signal::{CallEnded, Change, DisconnectReason, ServerSignal, Signal};
 
 const RECORD: &str = "bridgehead_gateway::gate::record";
 const OUTPUT: &str = "bridgehead_gateway::surface::tools::output";
@@ -18,22 +18,22 @@ const FRONT: &str = "bridgehead_front::http";
 const BRIDGE: &str = "bridgehead_upstream::bridge";
 const SUPERVISOR: &str = "bridgehead_upstream::server::supervisor";
 
-/// The word for a request that its client no longer wanted.
+/// The outcome of a request that its client cancelled.
 pub(crate) const CANCELLED: &str = "cancelled";
 
 impl Signal<'_> {
-    /// Writes its line. What concerns whoever runs the program goes to `logger`, if there is one, in place of the
-    /// subscriber of the thread.
+    /// Writes its line. Failures that concern the operator go to `logger` if there is one, instead of the thread's
+    /// subscriber.
     #[inline]
     pub(crate) fn log(&self, logger: Option<&Dispatch>) {
         match self {
             Self::CallEntered(_)
             | Self::CallRefused(..)
             | Self::Waited { .. }
-            // Its client is told.
+            // Its client gets the error.
             | Self::EnterFailed { cancelled: false, .. }
             | Self::Checkpoint(_)
-            // The store has said so, and why.
+            // The store has logged it, with the reason.
             | Self::AuditLag { .. }
             | Self::ExecutionEnded(_)
             | Self::Cast { .. } => {}
@@ -69,7 +69,7 @@ impl Signal<'_> {
     }
 }
 
-/// Runs `log`, whose line goes to `logger`; without one, to the subscriber of whoever asks.
+/// Runs `log` with `logger` as its subscriber; without one, with the thread's subscriber.
 #[cold]
 fn to(logger: Option<&Dispatch>, log: impl FnOnce()) {
     match logger {
@@ -78,7 +78,7 @@ fn to(logger: Option<&Dispatch>, log: impl FnOnce()) {
     }
 }
 
-/// A server as lines name it.
+/// A server's name in log lines.
 struct Label<'a>(&'a str);
 
 impl fmt::Display for Label<'_> {
@@ -88,7 +88,7 @@ impl fmt::Display for Label<'_> {
 }
 
 impl CallEnded<'_> {
-    /// How long it took and how it ended; what was said only at `trace`, and without its secrets.
+    /// Logs how long it took and how it ended; the content only at `trace`, and without its secrets.
     fn log(&self) {
         let Self { call, exit, .. } = self;
         let (method, subject) = (call.method(), call.subject());
@@ -116,7 +116,7 @@ impl CallEnded<'_> {
 }
 
 impl ServerSignal<'_> {
-    /// Writes its line about the server that is configured under this name.
+    /// Writes its line about the server with this configured name.
     pub fn log(&self, name: &str) {
         let server = Label(name);
         match self {
@@ -127,7 +127,7 @@ impl ServerSignal<'_> {
             | Self::Listed { .. } => {}
             Self::Serves { transport, pid, revision, tools, restarts, took, one_shot } => {
                 if *one_shot {
-                    debug!(target: SUPERVISOR, %server, pid, ?took, "one is ready to serve a call");
+                    debug!(target: SUPERVISOR, %server, pid, ?took, "a process for one call is ready");
                 } else {
                     info!(target: SUPERVISOR, %server, transport, pid, %revision, tools = tools.len(), restarts, ?took, "serves");
                 }
@@ -139,9 +139,13 @@ impl ServerSignal<'_> {
             Self::StartFailed { attempt, reason, .. } => {
                 error!(target: SUPERVISOR, %server, attempt, reason, "did not come up");
             }
-            Self::Disconnected(Parting::Lost(reason)) => warn!(target: SUPERVISOR, %server, reason, "lost"),
-            Self::Disconnected(Parting::Asked) => warn!(target: SUPERVISOR, %server, "restarts as asked"),
-            Self::Disconnected(Parting::Unused) => {
+            Self::Disconnected(DisconnectReason::Lost(reason)) => {
+                warn!(target: SUPERVISOR, %server, reason, "lost");
+            }
+            Self::Disconnected(DisconnectReason::Asked) => {
+                warn!(target: SUPERVISOR, %server, "restarts as asked");
+            }
+            Self::Disconnected(DisconnectReason::Unused) => {
                 info!(target: SUPERVISOR, %server, "is not used and goes to sleep");
             }
             Self::Restart { attempt, delay, .. } => {
@@ -167,7 +171,7 @@ impl Change<'_> {
                 warn!(target: SUPERVISOR, %server, reason, "does not serve, and will not be started again");
             }
             Self::Spent(reason) => {
-                debug!(target: SUPERVISOR, %server, reason, "one that was to serve a call does not");
+                debug!(target: SUPERVISOR, %server, reason, "a process for one call cannot serve it");
             }
         }
     }

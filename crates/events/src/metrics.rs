@@ -1,8 +1,8 @@
-//! What is counted and measured: the one place for a metric.
+//! All metrics: what is counted and measured, and which signal feeds it.
 //!
-//! A new one is a row of [`Counter`] or [`Measure`], and a line in [`Metrics::count`] or [`Metrics::count_server`] that
-//! says which signal feeds it. Numbers are added without locks and only grow; a reader may see one of two that belong
-//! together before the other.
+//! A new metric is a row of [`Counter`] or [`Measure`], and a line in [`Metrics::count`] or [`Metrics::count_server`]
+//! that names the signal that feeds it. Numbers are added without locks and only grow; a reader may see one of two
+//! related numbers before the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use bridgehead_call::{Call, Outcome};
 
 use crate::signal::{
-    CallEnded, Change, ExecutionOutcome, Line, Parting, ServerSignal, Signal, Stage, WaitEnd,
+    CallEnded, Change, DisconnectReason, ExecutionOutcome, Line, ServerSignal, Signal, Stage, WaitEnd,
 };
 
-/// Declares what there is to count or to measure: a variant, and its name in what operators see.
+/// Declares counters or measures: a variant, and the name that operators see.
 macro_rules! rows {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $row:ident = $shown:literal,)* }) => {
         $(#[$about])*
@@ -26,7 +26,7 @@ macro_rules! rows {
             /// All of them, in the order of their declaration.
             pub const ALL: [Self; [$($shown),*].len()] = [$(Self::$row),*];
 
-            /// As operators see it.
+            /// The name that operators see.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -38,31 +38,31 @@ macro_rules! rows {
 }
 
 rows! {
-    /// What is counted.
+    /// A counter.
     Counter {
-        /// Calls of tools that reached the gate.
+        /// Tool calls that reached the gate.
         Calls = "calls",
-        /// Those of them that failed, also in the words of their tool.
+        /// Tool calls that failed, including those whose tool reported an error.
         Failed = "failed",
-        /// Those that their client did not wait for.
+        /// Tool calls that their client cancelled.
         Cancelled = "cancelled",
-        /// Recorded requests other than calls of tools.
+        /// Recorded requests other than tool calls.
         Requests = "requests",
-        /// Those of them that failed.
+        /// Recorded requests, other than tool calls, that failed.
         RequestsFailed = "requestsFailed",
-        /// Those that their client did not wait for.
+        /// Recorded requests, other than tool calls, that their client cancelled.
         RequestsCancelled = "requestsCancelled",
-        /// Recorded requests that their principal may not make.
+        /// Recorded requests refused because their principal may not make them.
         RefusedByPolicy = "refusedByPolicy",
-        /// Those that were one too many.
+        /// Recorded requests refused because a limit was exceeded.
         RefusedByLimit = "refusedByLimit",
-        /// Those that did not get their tool's lock.
+        /// Recorded requests refused because they did not get their tool's lock.
         RefusedByLock = "refusedByLock",
-        /// Those that the checks turned away: no such thing, or arguments that do not fit.
+        /// Recorded requests refused by the checks: unknown subject, or arguments that do not fit.
         RefusedByCheck = "refusedByCheck",
-        /// Those that were not made because they could not be recorded.
+        /// Requests refused because they could not be recorded.
         RefusedByRecord = "refusedByRecord",
-        /// Results that do not fit what their tool promises.
+        /// Results that do not fit their tool's output schema.
         InvalidOutputs = "invalidOutputs",
         /// Enter events that were not recorded.
         AuditEnterFailures = "auditEnterFailures",
@@ -70,57 +70,57 @@ rows! {
         AuditExitFailures = "auditExitFailures",
         /// Panics of the audit sink.
         AuditPanics = "auditPanics",
-        /// Statements over the record.
+        /// Checkpoints of the audit record.
         Checkpoints = "checkpoints",
-        /// How often rows began to wait in the journal because the store took none.
+        /// How often rows began to wait in the journal because the store refused them.
         AuditLags = "auditLags",
-        /// Requests that were turned away before they were read: wrong credentials, host or origin.
+        /// Requests refused before they were read: wrong credentials, host or origin.
         SignInsRefused = "signInsRefused",
         /// Panics while a client was served.
         Panics = "panics",
-        /// Requests that a full queue turned away.
+        /// Requests refused by a full queue.
         QueueFull = "queueFull",
-        /// Requests whose turn did not come in time.
+        /// Requests whose wait for their turn timed out.
         WaitsTimedOut = "waitsTimedOut",
-        /// Requests that were given up while they waited for their turn.
+        /// Requests that were cancelled while they waited for their turn.
         WaitsLeft = "waitsLeft",
         /// Attempts to start a server.
         Starts = "starts",
-        /// Those of them that failed.
+        /// Failed attempts to start a server.
         StartsFailed = "startsFailed",
         /// Servers that were lost while they served.
         Lost = "lost",
-        /// Restarts that were due.
+        /// Restarts that were scheduled.
         Restarts = "restarts",
-        /// Servers that were given up.
+        /// Servers that will not be restarted any more.
         GivenUp = "givenUp",
         /// Health probes that failed.
         ProbesFailed = "probesFailed",
-        /// Processes of servers that ended.
+        /// Server processes that ended.
         ProcessExits = "processExits",
         /// How often the tools of a server were listed.
         Listings = "listings",
         /// How often a server began to serve.
         BecameReady = "becameReady",
-        /// How often one was down, to be brought back.
+        /// How often a server went down and was to be restarted.
         BecameDown = "becameDown",
-        /// How often one went to sleep.
+        /// How often a server went to sleep.
         BecameAsleep = "becameAsleep",
-        /// How often one was down for good.
+        /// How often a server failed for good.
         BecameFailed = "becameFailed",
         /// Calls of a bridge that were tried again.
         Retries = "retries",
-        /// Results that were cast to what their tool promises.
+        /// Results that were cast to their tool's output schema.
         Casts = "casts",
-        /// The changes that this took.
+        /// The changes that casting made.
         CastChanges = "castChanges",
-        /// What still did not fit then.
+        /// The issues that were left after casting.
         CastIssues = "castIssues",
     }
 }
 
 rows! {
-    /// What is measured, in time.
+    /// A duration that is measured.
     Measure {
         /// How long recorded requests took, from their enter to their exit.
         Call = "call",
@@ -135,7 +135,7 @@ rows! {
     }
 }
 
-/// The longest times of the buckets of a measure; what took longer than all of them has a bucket of its own, the last.
+/// The upper bounds of a measure's buckets; longer times go into one more bucket, the last.
 pub const BOUNDS: [Duration; 17] = [
     Duration::from_micros(100),
     Duration::from_micros(250),
@@ -165,23 +165,24 @@ pub(crate) struct Metrics {
 #[derive(Default)]
 struct Histogram {
     buckets: [AtomicU64; BOUNDS.len() + 1],
-    /// All times together, in nanoseconds: as many as fit are 580 years.
+    /// The sum of all times, in nanoseconds: 64 bits hold 580 years.
     sum: AtomicU64,
 }
 
-/// What was counted and measured until one moment.
+/// All metrics at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     counters: [u64; Counter::ALL.len()],
     measures: [Distribution; Measure::ALL.len()],
 }
 
-/// How the times of a measure are spread.
+/// The distribution of a measure's times.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Distribution {
-    /// How many took no longer than each of [`BOUNDS`] and longer than the one before; in the last, than all.
+    /// How many times are at most each of [`BOUNDS`] and above the bound before; the last bucket holds those above all
+    /// bounds.
     pub buckets: [u64; BOUNDS.len() + 1],
-    /// All of them together.
+    /// The sum of all times.
     pub sum: Duration,
 }
 
@@ -195,7 +196,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Says what each signal counts.
+    /// Counts a signal.
     #[inline]
     pub(crate) fn count(&self, signal: &Signal<'_>) {
         match signal {
@@ -212,7 +213,7 @@ impl Metrics {
             }),
             Signal::OutputInvalid { .. } => self.add(Counter::InvalidOutputs),
             Signal::Waited { line, end, waited } => {
-                // Whoever finds the queue full does not wait.
+                // A request that finds the queue full does not wait.
                 if *end != WaitEnd::Full {
                     self.measure(
                         if *line == Line::Lock { Measure::LockWait } else { Measure::QueueWait },
@@ -265,7 +266,7 @@ impl Metrics {
         }
     }
 
-    /// Says what each signal of a server counts.
+    /// Counts a signal of a server.
     pub(crate) fn count_server(&self, signal: &ServerSignal<'_>) {
         match signal {
             ServerSignal::StartBegan => self.add(Counter::Starts),
@@ -274,8 +275,9 @@ impl Metrics {
                 self.add(Counter::StartsFailed);
                 self.measure(Measure::Start, *took);
             }
-            ServerSignal::Disconnected(Parting::Lost(_)) => self.add(Counter::Lost),
-            ServerSignal::Disconnected(Parting::Asked | Parting::Unused) | ServerSignal::Reconnected => {}
+            ServerSignal::Disconnected(DisconnectReason::Lost(_)) => self.add(Counter::Lost),
+            ServerSignal::Disconnected(DisconnectReason::Asked | DisconnectReason::Unused)
+            | ServerSignal::Reconnected => {}
             ServerSignal::GivenUp => self.add(Counter::GivenUp),
             ServerSignal::Restart { .. } => self.add(Counter::Restarts),
             ServerSignal::Probe { took, error, .. } => {
@@ -335,13 +337,13 @@ fn is_tool(call: &Call) -> bool {
 }
 
 impl Snapshot {
-    /// How much was counted.
+    /// The value of a counter.
     #[must_use]
     pub fn count(&self, counter: Counter) -> u64 {
         self.counters[counter as usize]
     }
 
-    /// What was measured.
+    /// The distribution of a measure.
     #[must_use]
     pub fn measure(&self, measure: Measure) -> &Distribution {
         &self.measures[measure as usize]

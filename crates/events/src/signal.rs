@@ -1,8 +1,8 @@
-//! The things that happen, each as one type that whoever notices it fills in.
+//! The signals: one type for each thing that can happen, filled in by the code that notices it.
 //!
-//! A signal borrows what it speaks of and decides nothing. What comes of it is said elsewhere, in a `match` without a
-//! rest for each: what is logged in `log.rs`, what is counted in `metrics.rs`, what the bus is told in `told.rs`. So a
-//! new signal compiles only when all three have decided, and no other place logs, counts or tells it.
+//! A signal borrows its data and decides nothing. Three files, each with an exhaustive `match`, decide what follows
+//! from it: `log.rs` what is logged, `metrics.rs` what is counted, `told.rs` what the bus publishes. So a new signal
+//! compiles only once all three have decided, and no other place logs, counts or publishes it.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use bridgehead_wire::Revision;
 
 use crate::ProbeKind;
 
-/// Something that happened, to be given to [`Signals::emit`](crate::Signals::emit).
+/// Something that happened; pass it to [`Signals::emit`](crate::Signals::emit).
 pub enum Signal<'a> {
     /// A request reached the gate.
     CallEntered(&'a Call),
-    /// A request was turned away before it ran, at this stage of the gate. Its end follows.
+    /// A request was refused before it ran, at this stage of the gate. Its [`Signal::CallEnded`] follows.
     CallRefused(&'a Call, Stage),
-    /// A request ended, in whichever way.
+    /// A request ended, with any outcome.
     CallEnded(CallEnded<'a>),
-    /// A result does not fit what its tool promises.
+    /// A result does not fit its tool's output schema.
     OutputInvalid {
         /// The call.
         correlation: CorrelationId,
         /// The tool, by the name that the client used.
         tool: &'a str,
-        /// Its server; none for a Rust tool.
+        /// Its server; `None` for a Rust tool.
         server: Option<&'a str>,
         /// What does not fit.
         why: &'a str,
     },
-    /// A request had to wait for others, and waits no longer.
+    /// A request's wait for other requests ended.
     Waited {
-        /// For what.
+        /// What it waited for.
         line: Line,
         /// How the wait ended.
         end: WaitEnd,
-        /// How long it was.
+        /// How long it waited.
         waited: Duration,
     },
     /// The enter event of a request was not recorded.
@@ -47,7 +47,7 @@ pub enum Signal<'a> {
         call: &'a Call,
         /// Why.
         error: &'a AuditError,
-        /// Whether the request had been cancelled by then; if not, its client is told.
+        /// Whether the request was already cancelled; if not, its client gets the error.
         cancelled: bool,
     },
     /// The exit event of a request was not recorded.
@@ -57,22 +57,22 @@ pub enum Signal<'a> {
         /// Why.
         error: &'a AuditError,
     },
-    /// The audit sink panicked, with these words.
+    /// The audit sink panicked with this message.
     SinkPanicked(&'a str),
-    /// The record of calls was stated.
+    /// A checkpoint of the audit record was made.
     Checkpoint(Checkpoint<'a>),
-    /// Rows wait in the journal because the store takes none, or no longer wait.
+    /// Rows began to wait in the journal because the store refuses them, or no longer wait.
     AuditLag {
         /// Whether they wait.
         behind: bool,
     },
-    /// Somebody was turned away before a request of theirs was read.
+    /// A client was refused before its request was read.
     SignInRefused {
-        /// The HTTP status: 401 without the right credentials, 403 for where they come from.
+        /// The HTTP status: 401 for missing or wrong credentials, 403 for a forbidden host or origin.
         status: u16,
         /// Why, in words.
         reason: &'a str,
-        /// Whether it was the operators' API that they wanted.
+        /// Whether the request was for the operators' API.
         operator: bool,
     },
     /// Answering a request panicked.
@@ -81,51 +81,51 @@ pub enum Signal<'a> {
         correlation: CorrelationId,
         /// Its method.
         method: &'a str,
-        /// What the panic said.
+        /// The panic's message.
         words: &'a str,
     },
-    /// Serving a client panicked around the gateway, with these words.
+    /// Serving a client panicked outside of the gateway, with this message.
     FrontPanicked(&'a str),
     /// A call of a provider ended.
     ExecutionEnded(ExecutionEnded<'a>),
-    /// A call of a bridge is tried again.
+    /// A bridge retries a call.
     Retry {
         /// The call.
         correlation: CorrelationId,
         /// The tool.
         tool: &'a str,
-        /// How often it was tried.
+        /// How many attempts were made.
         attempt: u32,
-        /// The pause before it is tried again.
+        /// The pause before the next attempt.
         pause: Duration,
         /// Why.
         cause: &'a dyn Display,
     },
-    /// A result was cast to what its tool promises.
+    /// A result was cast to its tool's output schema.
     Cast {
-        /// How many changes that took.
+        /// How many changes casting made.
         changes: usize,
-        /// How much still does not fit.
+        /// How many issues are left.
         issues: usize,
     },
 }
 
-/// A stage of the gate that turns requests away.
+/// A stage of the gate that can refuse requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Whether its principal may make it.
+    /// The policy: whether the principal may make the request.
     Authorize,
-    /// How much its principal may do.
+    /// The limit: how much the principal may do.
     Limit,
     /// The tool's lock.
     Lock,
-    /// The checks of its surface: there is such a thing, and the arguments fit.
+    /// The checks of its surface: the subject exists, and the arguments fit.
     Check,
-    /// The record of its enter.
+    /// Recording the enter.
     Record,
 }
 
-/// What requests wait for, each behind those that came before.
+/// What requests wait for, in the order of their arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
     /// The lock of a tool whose calls take turns.
@@ -139,11 +139,11 @@ pub enum Line {
 pub enum WaitEnd {
     /// It was the request's turn.
     Turn,
-    /// Too many waited already.
+    /// Too many requests were already waiting.
     Full,
-    /// No turn came in time.
+    /// Its turn did not come in time.
     TimedOut,
-    /// Whoever waited has gone.
+    /// The request was cancelled.
     Left,
 }
 
@@ -151,17 +151,17 @@ pub enum WaitEnd {
 pub struct CallEnded<'a> {
     /// The request.
     pub call: &'a Call,
-    /// What it said, as JSON text.
+    /// Its arguments, as JSON text.
     pub arguments: &'a [u8],
     /// Its exit event.
     pub exit: &'a Exit,
-    /// How long it took, which the exit event has in whole milliseconds.
+    /// How long it took; the exit event has only whole milliseconds.
     pub took: Duration,
     /// Whether the same request may succeed later.
     pub retryable: bool,
 }
 
-/// A statement over the record of calls.
+/// A checkpoint of the audit record.
 pub struct Checkpoint<'a> {
     /// The segment of the record.
     pub segment: &'a str,
@@ -169,9 +169,9 @@ pub struct Checkpoint<'a> {
     pub count: u64,
     /// The root over them.
     pub root: &'a dyn Display,
-    /// The head behind the last of them.
+    /// The head after the last of them.
     pub head: &'a dyn Display,
-    /// Whether no row follows.
+    /// Whether the segment is sealed, so that no row follows.
     pub sealed: bool,
 }
 
@@ -181,7 +181,7 @@ pub struct ExecutionEnded<'a> {
     pub correlation: CorrelationId,
     /// The server, if there is one.
     pub server: Option<&'a Arc<str>>,
-    /// The tool, as it was called.
+    /// The tool, by the name that the caller used.
     pub tool: &'a str,
     /// How it ended.
     pub outcome: ExecutionOutcome<'a>,
@@ -193,7 +193,7 @@ pub struct ExecutionEnded<'a> {
 pub enum ExecutionOutcome<'a> {
     /// With this result.
     Result(&'a str),
-    /// Without one.
+    /// Without a result.
     Failed {
         /// The stable error code.
         code: &'static str,
@@ -202,12 +202,12 @@ pub enum ExecutionOutcome<'a> {
         /// What went wrong.
         message: &'a str,
     },
-    /// Its caller no longer wanted it.
+    /// Its caller cancelled it.
     Cancelled,
 }
 
-/// Something that happened to a server. Several gateways may share one, so its line is written once and its record is
-/// kept once, while each of them counts it and tells it under its own name for the server.
+/// Something that happened to a server. Several gateways may share a server, so its line is logged once and its record
+/// is kept once, while each gateway counts it and publishes it under its own name for the server.
 pub enum ServerSignal<'a> {
     /// An attempt to start it began.
     StartBegan,
@@ -215,17 +215,17 @@ pub enum ServerSignal<'a> {
     Serves {
         /// How it is reached.
         transport: &'static str,
-        /// Its process, if it is one of ours.
+        /// Its process id, if the gateway started it.
         pid: Option<u32>,
-        /// What it speaks.
+        /// The protocol revision that it speaks.
         revision: Revision,
         /// Its tools.
         tools: &'a [&'a str],
-        /// How often it has been started again.
+        /// How often it has been restarted.
         restarts: u32,
         /// How long the attempt took.
         took: Duration,
-        /// Whether it is there for one call only.
+        /// Whether it serves one call only.
         one_shot: bool,
     },
     /// The attempt ended, and it does not serve.
@@ -234,38 +234,38 @@ pub enum ServerSignal<'a> {
         attempt: u32,
         /// Why.
         reason: &'a str,
-        /// Whether it was not even tried, because it could not be limited or confined as asked.
+        /// Whether it was not even started, because it could not be limited or confined as configured.
         sandbox: bool,
         /// How long the attempt took.
         took: Duration,
     },
-    /// It serves no more.
-    Disconnected(Parting<'a>),
+    /// It no longer serves.
+    Disconnected(DisconnectReason<'a>),
     /// It serves again.
     Reconnected,
-    /// It will not be tried again.
+    /// It will not be restarted any more.
     GivenUp,
-    /// A restart is due.
+    /// A restart is scheduled.
     Restart {
-        /// Which one since it was last well, from 1.
+        /// The number of this restart since it was last well, from 1.
         attempt: u32,
-        /// How long it will be waited for.
+        /// The delay before it.
         delay: Duration,
         /// Why.
         reason: &'a str,
     },
-    /// It was asked whether it is well.
+    /// Its health was probed.
     Probe {
-        /// What it was asked.
+        /// The request that probed it.
         kind: ProbeKind,
         /// How long the answer took.
         took: Duration,
-        /// What was wrong with the answer.
+        /// Why the probe failed.
         error: Option<&'a str>,
     },
     /// Its process is gone.
     ProcessExited {
-        /// The number it had.
+        /// Its process id.
         pid: u32,
         /// How it ended.
         status: &'a dyn Display,
@@ -274,12 +274,12 @@ pub enum ServerSignal<'a> {
     },
     /// Its tools were listed.
     Listed {
-        /// Those it had before; none if that is not known.
+        /// The tools it had before; `None` if unknown.
         before: Option<&'a [&'a str]>,
-        /// Those it has.
+        /// The tools it has now.
         now: &'a [&'a str],
     },
-    /// Its state is another one.
+    /// Its state changed.
     State(Change<'a>),
 }
 
@@ -288,42 +288,42 @@ impl<'a> ServerSignal<'a> {
     #[must_use]
     pub fn loss(&self) -> Option<&'a str> {
         match self {
-            Self::Disconnected(Parting::Lost(reason)) => Some(reason),
+            Self::Disconnected(DisconnectReason::Lost(reason)) => Some(reason),
             _ => None,
         }
     }
 }
 
-/// Why a server serves no more.
+/// Why a server no longer serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parting<'a> {
+pub enum DisconnectReason<'a> {
     /// It was lost, for this reason.
     Lost(&'a str),
-    /// Somebody asked for a restart.
+    /// A restart was requested.
     Asked,
-    /// Nobody uses it.
+    /// It is not in use.
     Unused,
 }
 
-/// What the state of a server has become.
+/// The new state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<'a> {
     /// It was asleep and is needed: it starts.
     Woken,
-    /// It had failed, and somebody asked for another start.
+    /// It had failed, and another start was requested.
     StartedAnew,
     /// It sleeps until it is needed.
     Asleep,
     /// It serves.
     Ready,
-    /// It is down, and is brought back.
+    /// It is down, and is being restarted.
     Down,
-    /// It is down for so long that its tools leave the lists.
+    /// It has been down for so long that its tools leave the lists.
     Unlisted,
     /// It will not serve, for this reason.
     Failed(&'a str),
-    /// It was to serve one call, and will not, for this reason.
+    /// It was started for one call and cannot serve it, for this reason.
     Spent(&'a str),
-    /// It was ended by us.
+    /// The gateway stopped it.
     Stopped,
 }

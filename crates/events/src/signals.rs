@@ -1,7 +1,7 @@
-//! Where everything that happens is emitted: from here logs, counters and the bus are fed.
+//! Takes every signal and feeds logs, counters and the bus from it.
 //!
-//! Whoever notices something emits one [`Signal`], at one line, and writes no line, adds to no counter and tells no bus
-//! of its own. A call emits two of them; each costs a few additions while nobody listens and no line is wanted.
+//! The code that notices something emits one [`Signal`], at one line, and does no logging, counting or publishing itself.
+//! A call emits two signals; each costs a few additions while there is no subscriber and no line is wanted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use crate::Bus;
 use crate::metrics::{Metrics, Snapshot};
 use crate::signal::{ServerSignal, Signal};
 
-/// Takes what happens, and logs, counts and tells it. Clones are the same.
+/// Logs, counts and publishes signals. Clones share the same counters and bus.
 #[derive(Clone)]
 pub struct Signals(Arc<Shared>);
 
 struct Shared {
     metrics: Metrics,
     bus: Bus,
-    /// Where what concerns whoever runs the program is logged, in place of the subscriber of the thread.
+    /// Where failures that concern the operator are logged, instead of the thread's subscriber.
     logger: Option<Dispatch>,
 }
 
 impl Signals {
-    /// Counts from zero and tells `bus`. Failures of the record and panics are logged to `logger`, if there is one.
+    /// Counts from zero and publishes on `bus`. Failures of the record and panics are logged to `logger`, if there is one.
     #[must_use]
     pub fn new(bus: Bus, logger: Option<Dispatch>) -> Self {
         Self(Arc::new(Shared { metrics: Metrics::default(), bus, logger }))
     }
 
-    /// Logs, counts and tells what happened.
+    /// Logs, counts and publishes a signal.
     #[inline]
     pub fn emit(&self, signal: &Signal<'_>) {
         self.0.metrics.count(signal);
@@ -39,27 +39,27 @@ impl Signals {
         signal.tell(&self.0.bus);
     }
 
-    /// Counts and tells what happened to a server that is called `name` here. Its line is written and its record kept once
-    /// for all who share it, by whoever runs it.
+    /// Counts and publishes a signal of a server that is called `name` here. Its supervisor logs and records it, once for
+    /// all gateways that share the server.
     pub fn hear(&self, signal: &ServerSignal<'_>, name: &Arc<str>, cause: CorrelationId) {
         self.0.metrics.count_server(signal);
         signal.tell(&self.0.bus, name, cause);
     }
 
-    /// Where it is told.
+    /// The bus that events are published on.
     #[must_use]
     pub fn bus(&self) -> &Bus {
         &self.0.bus
     }
 
-    /// What was counted until now.
+    /// The metrics until now.
     #[must_use]
     pub fn metrics(&self) -> Snapshot {
         self.0.metrics.snapshot()
     }
 }
 
-/// A bus of its own, by the clock of the system.
+/// With its own bus and the system clock.
 impl Default for Signals {
     fn default() -> Self {
         Self::new(Bus::new(Arc::new(SystemClock::default())), None)

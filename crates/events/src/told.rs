@@ -1,4 +1,5 @@
-//! What the bus is told of each signal, if anything. It is built only where somebody listens.
+//! Builds the event that each signal publishes on the bus, if any. An event is built only if there is a
+//! subscriber.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -13,7 +14,7 @@ use crate::signal::{CallEnded, Checkpoint, ExecutionEnded, ExecutionOutcome, Ser
 use crate::{Asked, Bus, Detail, Excerpt, InitOutcome};
 
 impl Signal<'_> {
-    /// Tells `bus`, if this is something to tell and somebody listens.
+    /// Publishes its event on `bus`, if it has one and there is a subscriber.
     #[inline]
     pub(crate) fn tell(&self, bus: &Bus) {
         match self {
@@ -40,7 +41,7 @@ impl Signal<'_> {
 }
 
 impl CallEnded<'_> {
-    /// A tool that says `isError` has completed: what it says is its result.
+    /// A tool that returns `isError` has completed: the error text is its result.
     fn detail(&self) -> Detail {
         let (call, redactor) = (self.call, Redactor::default());
         let about = match call.about.method {
@@ -89,7 +90,8 @@ impl ExecutionEnded<'_> {
 }
 
 impl ServerSignal<'_> {
-    /// Tells `bus`, which knows the server by `name`, if this is something to tell and somebody listens.
+    /// Publishes its event on `bus`, under `name` for the server, if it has one and there is a
+    /// subscriber.
     pub(crate) fn tell(&self, bus: &Bus, name: &Arc<str>, cause: CorrelationId) {
         if bus.is_watched()
             && let Some(detail) = self.detail()
@@ -98,7 +100,7 @@ impl ServerSignal<'_> {
         }
     }
 
-    /// What the bus is told of it, and the server's record keeps.
+    /// The event that the bus publishes and the server's record keeps.
     #[must_use]
     pub fn detail(&self) -> Option<Detail> {
         let excerpt = |text: &str| Excerpt::new(&Redactor::default(), text);
@@ -137,7 +139,7 @@ impl ServerSignal<'_> {
     }
 }
 
-/// What is offered now, compared with before.
+/// The tools now, compared with before.
 fn refreshed(before: &[&str], now: &[&str]) -> Detail {
     let (old, new): (HashSet<_>, HashSet<_>) = (before.iter().collect(), now.iter().collect());
     let only = |these: &[&str], others: &HashSet<&&str>| {

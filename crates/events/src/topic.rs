@@ -1,8 +1,8 @@
-//! What an event can be about. The list is closed: a name that is not here is never published.
+//! The topics of events. The list is closed: no other topic is ever published.
 
 use std::fmt;
 
-/// What an event is about.
+/// The topic of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Topic {
     /// A server's tools are known for the first time.
@@ -11,11 +11,11 @@ pub enum Topic {
     ToolsRefreshed,
     /// A call ended with a result.
     ToolCompleted,
-    /// A call ended without one.
+    /// A call ended without a result.
     ToolFailed,
     /// A request other than a call ended with a result.
     RequestCompleted,
-    /// A request other than a call ended without one.
+    /// A request other than a call ended without a result.
     RequestFailed,
     /// A link was lost.
     Disconnected,
@@ -27,13 +27,13 @@ pub enum Topic {
     InitStarted,
     /// An initialisation ended.
     InitFinished,
-    /// A server was asked whether it is well.
+    /// A server's health was probed.
     Probe,
-    /// A restart is due.
+    /// A restart is scheduled.
     Restart,
     /// A server's process is gone.
     ProcessExited,
-    /// The record of calls was stated.
+    /// A checkpoint of the audit record was made.
     AuditCheckpoint,
 }
 

@@ -1,36 +1,36 @@
-//! That nothing is logged, counted or told beside the signals. What the compiler does not keep is read from the sources.
-//! (It keeps the bus: only this crate can publish an event.)
+//! Nothing is logged, counted or published except through signals. The compiler guarantees this for the bus: only this
+//! crate can publish an event. The rest is checked by reading the sources.
 #![expect(clippy::unwrap_used, reason = "a failed assumption is a failed test")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The crates that do not run in a gateway, which count as they like, and the one that all others emit to.
+/// The crates that do not run in a gateway, which count as they like, and this crate itself.
 const OTHERS: [&str; 5] = ["bench", "events", "fixture", "foreign", "testkit"];
 
-/// Where numbers are added to that are no metrics, and what they are.
+/// Sources that add to numbers that are not metrics, and what those are.
 const NO_METRICS: [(&str, &str); 11] = [
-    ("audit/src/store/", "how far the store is, which decides what it does next"),
+    ("audit/src/store/", "the progress of the store, which decides what it does next"),
     ("front/src/http/admission.rs", "the number of a connection"),
     ("front/src/http/workers.rs", "how busy a thread is, which decides who gets a connection"),
-    ("gateway/src/gate/cancels.rs", "whether calls have to look if they were cancelled"),
+    ("gateway/src/gate/cancels.rs", "whether calls have to check for cancellation"),
     ("gateway/src/life/session.rs", "the number of a session"),
-    ("upstream/src/link/switchboard.rs", "ids of requests, and noise up to its bound"),
+    ("upstream/src/link/switchboard.rs", "ids of requests, and how much noise a server made, up to a bound"),
     ("upstream/src/sharing/leases.rs", "the number of a lease"),
-    ("upstream/src/sharing/pool.rs", "numbers of processes, and what a pool decides by"),
+    ("upstream/src/sharing/pool.rs", "numbers of processes, and the figures that a pool decides by"),
     ("upstream/src/sharing/registry.rs", "the number of an attachment"),
     ("upstream/src/transport/http/", "how many exchanges are open"),
-    ("wire/src/held.rs", "what peers hold of the memory"),
+    ("wire/src/held.rs", "how much memory peers hold"),
 ];
 
-/// Where the line of a signal is written by who has no signals: a backend that is no gateway.
+/// A backend without signals, which is no gateway and writes the line of a signal itself.
 const NO_SIGNALS: &str = "front/src/backend.rs";
 
 fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Every source file of the gateway's crates by its path below `crates`, without what is there for tests only.
+/// Every source file of the gateway's crates by its path below `crates`, without test code.
 fn sources() -> Vec<(String, String)> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -72,7 +72,7 @@ fn variants(name: &str) -> Vec<String> {
     named.map(|line| line.split([' ', '(', ',']).next().unwrap().to_owned()).collect()
 }
 
-/// How often `word` stands in `text` with no other word around it.
+/// How often `word` occurs in `text` as a whole word.
 fn occurrences(text: &str, word: &str) -> usize {
     let is_word =
         |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
@@ -106,12 +106,12 @@ fn nothing_else_counts() {
     for path in &counting {
         assert!(
             NO_METRICS.iter().any(|(known, _)| path.starts_with(known)),
-            "{path} adds to a number: what it counts wants to be a row of `events/src/metrics.rs`, fed by a signal; \
-             if it is no metric, say so in `NO_METRICS`"
+            "{path} adds to a number: make it a row of `events/src/metrics.rs`, fed by a signal; \
+             if it is not a metric, add it to `NO_METRICS`"
         );
     }
     for (known, _) in NO_METRICS {
-        assert!(counting.iter().any(|path| path.starts_with(known)), "{known} adds to no number any more");
+        assert!(counting.iter().any(|path| path.starts_with(known)), "{known} no longer adds to a number");
     }
 }
 
@@ -119,7 +119,7 @@ fn nothing_else_counts() {
 #[test]
 fn nothing_else_logs_it() {
     let text = fs::read_to_string(crates().join("events/src/log.rs")).unwrap();
-    // The message is the last thing in a macro.
+    // The message is the last argument of a macro.
     let ends = text.lines().filter_map(|line| line.trim_end_matches([';', ',']).strip_suffix("\")"));
     let several =
         text.lines().filter_map(|line| line.strip_suffix('"').filter(|line| line.contains("queuedMs")));

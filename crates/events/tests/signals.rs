@@ -1,4 +1,4 @@
-//! What comes of each signal: its line, its event, and what is counted.
+//! The results of each signal: its line, its event, and its counters.
 #![expect(clippy::expect_used, clippy::panic, reason = "a failed assumption is a failed test")]
 
 use std::io;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bridgehead_call::{About, AuditError, Call, CorrelationId, Exit, Moment, Outcome};
 use bridgehead_events::{
-    BOUNDS, Bus, CallEnded, Change, Checkpoint, Counter, Delivery, ExecutionEnded, ExecutionOutcome, Line,
-    Measure, Parting, ProbeKind, ServerSignal, Signal, Signals, Stage, WaitEnd,
+    BOUNDS, Bus, CallEnded, Change, Checkpoint, Counter, Delivery, DisconnectReason, ExecutionEnded,
+    ExecutionOutcome, Line, Measure, ProbeKind, ServerSignal, Signal, Signals, Stage, WaitEnd,
 };
 use bridgehead_testkit::FakeClock;
 use bridgehead_wire::{Era, Revision};
@@ -38,7 +38,8 @@ impl io::Write for Lines {
 
 impl Lines {
     fn logger(&self) -> Dispatch {
-        // With a single dispatcher `tracing` remembers the first thread's "no" for all; a second one prevents it.
+        // With a single dispatcher `tracing` caches the first thread's "not interested" for all threads; a second
+        // dispatcher prevents that.
         static SECOND: LazyLock<Dispatch> =
             LazyLock::new(|| Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish()));
         LazyLock::force(&SECOND);
@@ -58,7 +59,7 @@ impl Lines {
     }
 }
 
-/// What is to come of one signal, and of nothing else.
+/// The expected results of one signal, and nothing else.
 #[derive(Default)]
 struct Expected<'a> {
     lines: &'a [&'a str],
@@ -86,7 +87,7 @@ fn check(emit: impl FnOnce(&Signals), expected: Expected<'_>) {
         rest["topic"] = topic.into();
         rest["server"] = server.into();
         rest["time"] = "2026-01-01T00:00:00.000Z".into();
-        // The id of a checkpoint is a new one each time.
+        // A checkpoint gets a new id each time.
         let minted = topic == "audit.checkpoint";
         rest["correlationId"] = if minted { events[0]["correlationId"].clone() } else { ID.into() };
         rest
@@ -138,8 +139,8 @@ fn ended(call: &Call, outcome: Outcome) -> impl FnOnce(&Signals) {
     }
 }
 
-/// GATE-6, SRV-7, BUS-2, POOL-14: the end of a call is one signal. Its line, its event and its numbers say the same, and
-/// what its tool calls an error counts as failed.
+/// GATE-6, SRV-7, BUS-2, POOL-14: the end of a call is one signal. Its line, its event and its numbers agree, and an error
+/// that a tool reports counts as failed.
 #[test]
 fn the_end_of_a_call() {
     let sum = |is_error| Outcome::Result { body: r#"{"sum":3}"#.into(), is_error };
@@ -208,8 +209,8 @@ fn the_end_of_a_call() {
     tool(&prompt(), Outcome::Cancelled, "cancelled", "", left, &[(Counter::RequestsCancelled, 1)]);
 }
 
-/// GATE-6: each other signal of a gateway, a provider or a bridge writes its one line, if it has one, tells its one event,
-/// and is counted where it belongs and nowhere else.
+/// GATE-6: each other signal of a gateway, a provider or a bridge writes its one line, if it has one, publishes its one
+/// event, and adds only to its own counters.
 #[test]
 fn what_comes_of_each_signal() {
     #[track_caller]
@@ -349,8 +350,8 @@ fn what_comes_of_each_signal() {
     );
 }
 
-/// GATE-6, POOL-14, BUS-1: each signal of a server writes its one line, if it has one, tells its one event, and is counted
-/// where it belongs and nowhere else.
+/// GATE-6, POOL-14, BUS-1: each signal of a server writes its one line, if it has one, publishes its one event, and adds
+/// only to its own counters.
 #[test]
 fn what_comes_of_each_signal_of_a_server() {
     type Told<'a> = Option<(&'a str, Value)>;
@@ -390,7 +391,7 @@ fn what_comes_of_each_signal_of_a_server() {
             false,
             "INFO @ serves server=mcp:files transport=\"stdio\" pid=7 revision=2025-11-25 tools=2 restarts=1 took=40ms",
         ),
-        (true, "DEBUG @ one is ready to serve a call server=mcp:files pid=7 took=40ms"),
+        (true, "DEBUG @ a process for one call is ready server=mcp:files pid=7 took=40ms"),
     ] {
         let finished = json!({"outcome": "ready", "tools": 2, "durationMs": 40, "error": null});
         let finished = Some(("provider.mcp.init.finished", finished));
@@ -409,14 +410,22 @@ fn what_comes_of_each_signal_of_a_server() {
         happened(&failed, &[line], finished, Some(Counter::StartsFailed), measured);
     }
     for (parting, line, counter) in [
-        (Parting::Lost("it ended"), "WARN @ lost server=mcp:files reason=\"it ended\"", Some(Counter::Lost)),
-        (Parting::Asked, "WARN @ restarts as asked server=mcp:files", None),
-        (Parting::Unused, "INFO @ is not used and goes to sleep server=mcp:files", None),
+        (
+            DisconnectReason::Lost("it ended"),
+            "WARN @ lost server=mcp:files reason=\"it ended\"",
+            Some(Counter::Lost),
+        ),
+        (DisconnectReason::Asked, "WARN @ restarts as asked server=mcp:files", None),
+        (DisconnectReason::Unused, "INFO @ is not used and goes to sleep server=mcp:files", None),
     ] {
         let event = Some(("provider.mcp.disconnected", json!({})));
-        happened(&ServerSignal::Disconnected(parting), &[line], event, counter, None);
+        let signal = ServerSignal::Disconnected(parting);
+        let loss = if let DisconnectReason::Lost(reason) = parting { Some(reason) } else { None };
+        assert_eq!(signal.loss(), loss);
+        happened(&signal, &[line], event, counter, None);
     }
     let back = Some(("provider.mcp.reconnected", json!({})));
+    assert_eq!(ServerSignal::Reconnected.loss(), None);
     happened(&ServerSignal::Reconnected, &[], back, None, None);
     let given_up = Some(("provider.mcp.reconnect.exhausted", json!({})));
     happened(&ServerSignal::GivenUp, &[], given_up, Some(Counter::GivenUp), None);
@@ -482,7 +491,7 @@ fn what_comes_of_each_signal_of_a_server() {
         ),
         (
             Change::Spent("it ended"),
-            &["DEBUG @ one that was to serve a call does not server=mcp:files reason=\"it ended\""],
+            &["DEBUG @ a process for one call cannot serve it server=mcp:files reason=\"it ended\""],
             None,
         ),
         (Change::Stopped, &[], None),
@@ -491,7 +500,8 @@ fn what_comes_of_each_signal_of_a_server() {
     }
 }
 
-/// GATE-6: a time falls into the bucket of the first bound that it does not exceed, and into the last if it exceeds all.
+/// GATE-6: a time falls into the bucket of the first bound that it does not exceed, or into the last bucket if it exceeds
+/// all.
 #[test]
 fn times_fall_into_their_buckets() {
     let signals = Signals::default();
@@ -511,7 +521,7 @@ fn times_fall_into_their_buckets() {
     assert_eq!(metrics.measure(Measure::LockWait).count(), 0);
 }
 
-/// GATE-6: clones count in the same place, and what is counted has a name of its own.
+/// GATE-6: clones share their counters, and every metric has its own name.
 #[test]
 fn clones_count_together() {
     let (signals, call) = (Signals::default(), call());
@@ -524,8 +534,7 @@ fn clones_count_together() {
     assert_eq!(format!("{signals:?}"), "Signals { bus: Bus { watchers: 0, .. }, .. }");
 }
 
-/// GATE-6: what concerns whoever runs the program goes to its logger, and is counted all the same; the end of a call does
-/// not.
+/// GATE-6: failures that concern the operator go to the logger, and are counted; the end of a call does not.
 #[test]
 fn trouble_goes_to_the_logger() {
     let (lines, apart, call) = (Lines::default(), Lines::default(), call());

@@ -1,4 +1,4 @@
-//! What is asked of the gateway through rmcp, and what the answers must be.
+//! The requests made to the gateway through rmcp, and the answers it must give.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use rmcp::service::{
 use rmcp::{ClientHandler, ErrorData};
 use serde_json::{Value, json};
 
-/// What every mock behind the gateway offers.
+/// The tools that every mock behind the gateway offers.
 const TOOLS: [&str; 7] = ["echo", "slow", "hang", "fail", "refuse", "cancelled", "grow"];
 const POLL: Duration = Duration::from_millis(20);
 
-/// A client that keeps what it is told for whoever waits for it.
+/// A client that stores its notifications for the checks that wait for them.
 #[derive(Default)]
 pub(crate) struct Listener {
     reports: ProgressDispatcher,
@@ -42,7 +42,7 @@ impl ClientHandler for Listener {
     }
 }
 
-/// A client and its way to the gateway.
+/// A client and its connection to the gateway.
 pub(crate) type Connection = RunningService<RoleClient, Listener>;
 
 /// The checks of one server behind the gateway.
@@ -207,7 +207,7 @@ fn text(result: &CallToolResult) -> Result<&str> {
 fn refusal(outcome: Result<CallToolResult, ServiceError>) -> Result<ErrorData> {
     match outcome {
         Err(ServiceError::McpError(error)) => Ok(error),
-        Err(other) => bail!("an error, but not the server's: {other}"),
-        Ok(result) => bail!("an answer where an error was due: {result:?}"),
+        Err(other) => bail!("expected an error from the server, got {other}"),
+        Ok(result) => bail!("expected an error, got {result:?}"),
     }
 }

@@ -1,10 +1,10 @@
 //! The Rust SDK as a client of the gateway, in either era.
 //!
-//! Takes its order as JSON in the first argument and prints one line of JSON per check, as the drivers of the
-//! other SDKs in `foreign/clients` do: what is asked for is the same there and here. Starting the gateway for HTTP
-//! and the table of outcomes belong to `cargo xtask foreign`.
+//! Takes its job as JSON in the first argument and prints one line of JSON per check, like the drivers of the other
+//! SDKs in `foreign/clients`. All drivers run the same checks. `cargo xtask foreign` starts the gateway for HTTP and
+//! prints the table of outcomes.
 
-#![expect(clippy::print_stdout, reason = "the outcomes go to whoever started the driver")]
+#![expect(clippy::print_stdout, reason = "the process that started the driver reads the outcomes")]
 
 mod checks;
 
@@ -23,7 +23,7 @@ use serde_json::json;
 use checks::{Checks, Connection, Listener};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The SDK kills a stdio server that is still there three seconds after its input was closed.
+/// The SDK kills a stdio server that still runs three seconds after its input was closed.
 const POLITE_CLOSE: Duration = Duration::from_millis(2900);
 const UPSTREAMS: [&str; 2] = ["old", "new"];
 
@@ -41,7 +41,7 @@ enum Era {
     Modern,
 }
 
-/// What to do.
+/// The job that the first argument describes.
 #[derive(Deserialize)]
 struct Job {
     transport: Transport,
@@ -80,8 +80,8 @@ impl Outcomes {
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
-    let job = std::env::args().nth(1).context("the order, as JSON, is missing")?;
-    let job: Job = serde_json::from_str(&job).context("the order cannot be read")?;
+    let job = std::env::args().nth(1).context("the job is missing: pass it as JSON in the first argument")?;
+    let job: Job = serde_json::from_str(&job).context("the job in the first argument cannot be parsed")?;
     let mut outcomes = Outcomes { failed: false };
     if let Some(connection) = outcomes.check("", "connect", connect(&job)).await {
         run(&mut outcomes, &connection).await;

@@ -1,4 +1,4 @@
-//! What the front asks of the gateway; a trait, so that tests can put a scripted one in its place.
+//! The gateway as the front sees it; a trait, so that tests can use a scripted one.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// The arguments of a tool that travel as `Mcp-Param-*` headers too; none for an unknown tool.
     fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]>;
 
-    /// Whether a method is there for clients of an era.
+    /// Whether clients of an era can use a method.
     fn serves(&self, era: Era, method: &Method) -> bool;
 
-    /// What a legacy session is told of its own accord; the same feed whenever it is asked for.
+    /// The feed of a legacy session: the notifications that it gets unprompted. A session always has the same feed.
     fn feed(&self, session: &Session) -> Feed;
 
-    /// Hears that somebody was turned away before a request of theirs was read.
+    /// Is told that a client or an operator was refused before the body of the request was read.
     fn turned_away(&self, _status: u16, _reason: &str, _operator: bool) {}
 
-    /// Hears that the front itself panicked while it served a client, who was answered if that was possible.
+    /// Is told that the front itself panicked while it served a client. The client was answered if that was possible.
     fn panicked(&self, panic: &(dyn Any + Send)) {
         tracing::error!(panic = crate::panics::words(panic), "serving a client panicked");
     }

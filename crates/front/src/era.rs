@@ -1,7 +1,7 @@
 //! Which era a message belongs to, and what its parameters must hold there.
 //!
-//! Decided for each message by itself, from the message alone (on HTTP with one header): a connection may
-//! carry both eras at once. Pure; the transports add what is theirs.
+//! The era is decided for each message separately, from the message alone (on HTTP also from one header): a
+//! connection may carry both eras at once. These functions are pure; the transports add their own rules.
 
 use bridgehead_gateway::ClientRequest;
 use bridgehead_wire::{
@@ -41,7 +41,7 @@ pub(crate) fn is_modern_version(version: &str) -> bool {
     is_date && version >= Revision::V2026_07_28.as_str()
 }
 
-/// The error for a method that is not there.
+/// The error for a method that an era does not have.
 pub(crate) fn no_such_method(method: &Method, era: Era) -> RpcError {
     let era = match era {
         Era::Modern => Revision::V2026_07_28.as_str(),
@@ -50,12 +50,12 @@ pub(crate) fn no_such_method(method: &Method, era: Era) -> RpcError {
     RpcError::new(code::METHOD_NOT_FOUND, &format!("no method `{}` in {era}", shown(method)))
 }
 
-/// A method's name as far as it may stand in an error: a long one says nothing more.
+/// A method's name for an error or a log line, cut to 64 characters.
 pub(crate) fn shown(method: &Method) -> String {
     method.as_str().chars().take(64).collect()
 }
 
-/// The parameters of a request, found but not yet judged by the rules of an era.
+/// The parameters of a request, found but not yet checked against the rules of an era.
 #[derive(Debug)]
 pub(crate) struct Reading {
     params: Result<Object, MetaError>,
@@ -64,7 +64,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Looks into `params`.
+    /// Reads `params`.
     pub(crate) fn of(params: Option<&Raw>) -> Self {
         let object = match params {
             None => Ok(Object::empty()),
@@ -73,7 +73,7 @@ impl Reading {
         let meta = object.as_ref().map_err(|error| *error).and_then(|object| RequestMeta::read(Some(object)));
         let claims_version = match &meta {
             Ok(meta) => meta.protocol_version.is_some(),
-            // An envelope that is wrong elsewhere, or whose version is unusable, is an envelope still.
+            // An envelope with another error, or with an unusable version, still claims a version.
             Err(_) => object
                 .as_ref()
                 .ok()
@@ -94,7 +94,7 @@ impl Reading {
         self.params.as_ref().ok()
     }
 
-    /// Whether the client wants to hear of progress.
+    /// Whether the client wants progress notifications.
     pub(crate) fn wants_progress(&self) -> bool {
         self.meta.as_ref().is_ok_and(|meta| meta.progress_token.is_some())
     }
@@ -106,7 +106,7 @@ impl Reading {
         Ok(meta)
     }
 
-    /// The request for the gateway, which judges the correlation id that came along.
+    /// The request for the gateway, which checks the correlation id in it.
     pub(crate) fn into_request(self, method: Method, id: &Id) -> Result<ClientRequest, RpcError> {
         let params = self.params.map_err(invalid_params)?;
         let meta = self.meta.map_err(invalid_params)?;
@@ -119,7 +119,7 @@ fn invalid_params(error: MetaError) -> RpcError {
     RpcError::new(code::INVALID_PARAMS, &error.to_string())
 }
 
-/// Refuses a version that is not served inline, naming the ones that are.
+/// Refuses a version that is not served in an envelope, and names the ones that are.
 pub(crate) fn check_served(version: &str) -> Result<(), RpcError> {
     let supported = Revision::V2026_07_28.as_str();
     if version == supported {
@@ -146,7 +146,7 @@ pub(crate) fn negotiate(params: Option<&Raw>) -> Result<Revision, RpcError> {
         .ok_or_else(|| RpcError::new(code::INVALID_PARAMS, "`params.protocolVersion` must be a string"))
 }
 
-/// What a legacy client declares at `initialize` that it can be asked, as far as its revision has it.
+/// The abilities that a legacy client declares at `initialize`, as far as its revision has them.
 pub(crate) fn abilities(params: Option<&Raw>, revision: Revision) -> Abilities {
     params
         .and_then(|params| Object::parse(params).ok())
@@ -154,7 +154,7 @@ pub(crate) fn abilities(params: Option<&Raw>, revision: Revision) -> Abilities {
         .map_or(Abilities::NONE, |capabilities| Abilities::declared(&capabilities).as_of(revision))
 }
 
-/// What a legacy client says at `initialize` that it is.
+/// How a legacy client describes itself at `initialize`.
 pub(crate) fn client_info(params: Option<&Raw>) -> Option<Raw> {
     Object::parse(params?).ok()?.get("clientInfo")
 }
@@ -216,7 +216,7 @@ mod tests {
         // A failing case is printed whole; no file is left behind.
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever a message holds, its era is decided, and as the four rules say.
+        /// The era of any message is decided by the four rules.
         #[test]
         fn the_era_agrees_with_the_rules(
             params in prop_oneof![
@@ -257,7 +257,7 @@ mod tests {
             };
             prop_assert_eq!(found, expected);
 
-            // The rest of a reading must be as total.
+            // The rest of a reading must accept any message too.
             let _ = (reading.envelope().is_ok(), reading.wants_progress(), negotiate(raw.as_ref()), cancelled_id(raw.as_ref()));
             if let Ok(request) = reading.into_request(Method::from(method.as_str()), &1.into()) {
                 prop_assert_eq!(request.method.as_str(), method.as_str());

@@ -1,7 +1,7 @@
 //! The requests of one client that have not been answered yet, by id.
 //!
-//! An id stands here from [`InFlight::enter`] until its [`Entry`] is finished, cancelled or dropped, on
-//! every path; while it stands, the same id is refused.
+//! An id is in the table from [`InFlight::enter`] until its [`Entry`] is finished, cancelled or dropped, on
+//! every path. Meanwhile a second request with the same id is refused.
 
 use std::collections::{HashMap, hash_map};
 use std::future::poll_fn;
@@ -42,7 +42,7 @@ impl InFlight {
         Ok((Entry { table: self.clone(), id: id.clone(), serial, left: false }, registration))
     }
 
-    /// Stops the request `id`; says whether there was one. The id is free at once.
+    /// Stops the request `id`; returns whether there was one. The id is free at once.
     pub(crate) fn cancel(&self, id: &Id) -> bool {
         let taken = self.0.lock().running.remove(id);
         taken.inspect(|(_, handle)| handle.abort()).is_some()
@@ -64,7 +64,7 @@ impl InFlight {
         let running = &mut self.0.lock().running;
         match running.remove(id) {
             Some((found, _)) if found == serial => true,
-            // It was cancelled, and the id is another's by now.
+            // This request was cancelled, and a newer one has the id now.
             Some(other) => {
                 running.insert(id.clone(), other);
                 false
@@ -74,9 +74,9 @@ impl InFlight {
     }
 }
 
-/// Runs `work` until it is done or its request is cancelled. The work always gets to begin: a call that is
-/// cancelled the moment it came has still come, and leaves its record. Pinned by the caller: given by value, the
-/// work would have room in this future twice.
+/// Runs `work` until it is done or its request is cancelled. The work always begins, so that a call that is
+/// cancelled immediately still leaves its record. The caller pins it: passed by value, the work would take up
+/// room in this future twice.
 pub(crate) async fn until_cancelled<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     registration: AbortRegistration,
@@ -95,13 +95,13 @@ pub(crate) struct Entry {
     table: InFlight,
     id: Id,
     serial: u64,
-    /// Whether it has given the id back.
+    /// Whether it has freed the id.
     left: bool,
 }
 
 impl Entry {
-    /// Frees the id and says whether the answer is still wanted. Comes before the answer is written:
-    /// whoever has read the answer may use the id again.
+    /// Frees the id and returns whether the answer is still wanted. Must be called before the answer is
+    /// written: a client that has read the answer may use the id again.
     pub(crate) fn finish(mut self) -> bool {
         self.left = true;
         self.table.leave(&self.id, self.serial)
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use bridgehead_wire::Raw;
 
-    /// PIPE-7: a request that is cancelled before anybody looked at it still begins, so that it is recorded.
+    /// PIPE-7: a request that is cancelled before its first poll still begins, so that it is recorded.
     #[tokio::test]
     async fn work_begins_even_if_it_was_cancelled_already() {
         let table = InFlight::default();

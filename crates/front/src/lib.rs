@@ -1,13 +1,14 @@
 //! Serves clients: reads messages from lines or HTTP, decides their era, hands requests to the gateway
 //! and writes the answers back.
 //!
-//! Knows nothing of upstreams: everything behind [`Backend`] is somebody else's. What must stay true
-//! here: a request gets exactly one answer (none once it is cancelled), its progress comes before its
-//! answer, memory stays bounded whatever a client sends or fails to read, and nothing but protocol
-//! messages is written to the client.
+//! This crate knows nothing of upstreams: it talks to the gateway through [`Backend`] only. What must
+//! stay true: a request gets exactly one answer (none once it is cancelled), its progress comes before
+//! its answer, memory stays bounded whatever a client sends or fails to read, and only protocol
+//! messages are written to the client.
 
 mod backend;
 mod era;
+mod fronts;
 mod http;
 mod inflight;
 mod panics;
@@ -15,6 +16,7 @@ mod stdio;
 mod token;
 
 pub use backend::Backend;
+pub use fronts::{answer, serve_client, serve_control, serve_http};
 pub use http::{
     API, Api, Authenticating, Authenticator, Body, ENDPOINT, HEALTH, Peer, Refusal, Routes, Workers,
     authenticator, router, serve, serve_socket,

@@ -1,7 +1,7 @@
-//! What becomes of a panic in the front's own code: its request is answered, and the backend hears of it.
+//! Handles panics in the front's own code: the request is answered, and the backend is told.
 //!
-//! The gateway guards what runs inside it; this guards what surrounds that, so that a client never waits for an answer
-//! that nobody writes any more. Whether the process goes on is decided by whoever runs the gateway.
+//! The gateway guards the code that runs inside it. This module guards the code around that, so that no client waits for
+//! an answer that is never written. The owner of the gateway decides whether the process continues.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -14,14 +14,14 @@ use tokio::task::JoinError;
 
 use crate::Backend;
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
-/// What `work` comes to; a panic on the way is told to the backend and becomes the error to answer with. Pinned by
-/// whoever made it: moved in here, it would make the future of every request twice as large.
+/// Runs `work`. A panic is reported to the backend and becomes the error to answer with. The caller pins `work`: passed by
+/// value, it would double the size of every request's future.
 pub(crate) async fn guarded<B: Backend, T>(
     backend: &B,
     work: Pin<&mut impl Future<Output = T>>,
@@ -29,12 +29,12 @@ pub(crate) async fn guarded<B: Backend, T>(
     AssertUnwindSafe(work).catch_unwind().await.map_err(|panic| told(backend, &*panic))
 }
 
-/// The same for what waits for nothing.
+/// The same for synchronous work.
 pub(crate) fn guarded_now<B: Backend, T>(backend: &B, work: impl FnOnce() -> T) -> Result<T, RpcError> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| told(backend, &*panic))
 }
 
-/// Tells the backend of a task that panicked where nothing could be answered any more.
+/// Reports the panic of a task to the backend, where no answer was possible any more.
 pub(crate) fn ended<B: Backend>(backend: &B, error: JoinError) {
     if let Ok(panic) = error.try_into_panic() {
         backend.panicked(&*panic);

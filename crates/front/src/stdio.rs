@@ -2,7 +2,7 @@
 //!
 //! One loop reads and decides; every request runs as its own task; answers, progress and announcements
 //! leave through one [`Outbox`]. The legacy state (the negotiated revision) belongs to the connection,
-//! modern requests stand by themselves, and both may be mixed on one connection.
+//! modern requests are self-contained, and both may be mixed on one connection.
 //!
 //! A client that floods is held back, not refused: no line is read while the requests in progress weigh
 //! more than [`IN_PROGRESS_BYTES`] or while more than a few MiB of answers wait to be read.
@@ -40,10 +40,10 @@ use crate::panics::{self, guarded, guarded_now};
 /// How long requests in progress may still be answered after the client closed its end. Below the two
 /// seconds after which common clients stop waiting for a server to exit and send a signal.
 pub const DRAIN_AFTER_END: Duration = Duration::from_secs(1);
-/// What the requests in progress may weigh together.
+/// The limit for the total weight of the requests in progress.
 pub(crate) const IN_PROGRESS_BYTES: usize = 64 * 1024 * 1024;
-/// What a request weighs at least: its task, the block of the read buffer that it keeps alive, and the
-/// answer to come. Bounds their number to 1024.
+/// The least weight of a request: its task, the block of the read buffer that it keeps alive, and the
+/// answer to come. Limits their number to 1024.
 const LEAST_WEIGHT: usize = 64 * 1024;
 /// How many messages a batch may hold.
 pub(crate) const MAX_BATCH: usize = 256;
@@ -63,10 +63,10 @@ pub struct LineOptions {
 
 /// Serves the client until it closes its end, cannot be written to, or `shutdown` is cancelled.
 ///
-/// After the end of input, requests in progress have [`DRAIN_AFTER_END`] to be answered; what is left is
-/// cancelled. On `shutdown` no more is read, and this returns when everything in progress is answered:
-/// the caller bounds that by dropping the future, which cancels the rest. A client that has gone is a
-/// clean end too; any other failure to read or write is returned.
+/// After the end of input, requests in progress have [`DRAIN_AFTER_END`] to be answered; the rest are
+/// cancelled. On `shutdown` no more is read, and this returns when every request in progress is answered.
+/// The caller limits that wait by dropping the future, which cancels the rest. A client that has gone is
+/// a clean end too; any other failure to read or write is returned.
 pub async fn serve_lines<R, W, B>(
     reader: R,
     writer: W,
@@ -112,7 +112,7 @@ where
     let finish = async {
         tokio::select! {
             biased;
-            // Nobody is there to read what is still to come.
+            // The client is gone and reads no more answers.
             () = outbox.gone() => connection.tasks.abort_all(),
             () = connection.answered() => {}
         }
@@ -152,7 +152,7 @@ enum End {
     Shutdown,
 }
 
-/// Questions go out among everything else; a client that reads nothing is not asked any more.
+/// Sends questions through the same outbox as everything else. A client that reads nothing is not asked any more.
 struct Lines(Arc<Outbox>);
 
 impl Outlet for Lines {
@@ -165,10 +165,10 @@ impl Outlet for Lines {
     }
 }
 
-/// Tells an initialized legacy client what it is told of its own accord.
+/// Sends the feed to an initialized legacy client.
 async fn announce(feed: Feed, initialized: Arc<AtomicBool>, outbox: Arc<Outbox>) {
     loop {
-        // Room first: what waits meanwhile becomes one.
+        // Waits for room first: changes that come meanwhile are merged into one notification.
         outbox.room().await;
         let message = feed.next().await;
         if initialized.load(Ordering::Acquire) {
@@ -180,12 +180,12 @@ async fn announce(feed: Feed, initialized: Arc<AtomicBool>, outbox: Arc<Outbox>)
 struct Connection<B> {
     backend: B,
     options: LineOptions,
-    /// What the gateway knows this connection as.
+    /// The gateway's session for this connection.
     session: Session,
-    /// Cancelled when no more is read: what would never end by itself ends then.
+    /// Cancelled when no more is read: this ends the requests that would never end by themselves.
     closing: CancellationToken,
     outbox: Arc<Outbox>,
-    /// What is held for the client.
+    /// Counts the memory that is held for the client.
     account: Arc<Account>,
     in_flight: InFlight,
     weight: Arc<Semaphore>,
@@ -199,7 +199,7 @@ struct Connection<B> {
     initialized: Arc<AtomicBool>,
 }
 
-/// What becomes of one request.
+/// What happens to one request.
 enum Step {
     /// It is answered already.
     Done(Id, Result<Raw, RpcError>),
@@ -241,7 +241,7 @@ impl<B: Backend> Connection<B> {
             tokio::select! {
                 biased;
                 end = &mut stopped => return Ok(end),
-                // A request that panicked was answered where its id was known.
+                // A request that panicked was answered if its id was known.
                 _ = guarded(&backend, taking) => {}
             }
         }
@@ -298,7 +298,7 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// One array of answers to an array of messages, where the negotiated revision has that.
+    /// Answers an array of messages with one array, if the negotiated revision has batches.
     async fn batch(&mut self, items: Vec<Result<Message, Malformed>>, bytes: usize) {
         let refusal = if !self.revision.is_some_and(Revision::has_batches) {
             Some("a batch is not allowed here; send one message per line".to_owned())
@@ -351,13 +351,13 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Decides what is to be done about a request; a panic on the way is its answer.
+    /// Decides what to do with a request; a panic while deciding becomes its answer.
     fn step(&mut self, request: Request) -> Step {
         let (backend, id) = (self.backend.clone(), request.id.clone());
         guarded_now(&backend, || self.decide(request)).unwrap_or_else(|error| Step::Done(id, Err(error)))
     }
 
-    /// Decides the era of a request and what is to be done about it.
+    /// Decides the era of a request and what to do with it.
     fn decide(&mut self, request: Request) -> Step {
         let Request { id, method, params } = request;
         let reading = Reading::of(params.as_ref());
@@ -396,7 +396,7 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// May come again: the client then negotiates anew.
+    /// A client may initialize again; it then negotiates anew.
     fn initialize(&mut self, params: Option<&Raw>) -> Result<Raw, RpcError> {
         let revision = era::negotiate(params)?;
         debug!(%revision, "legacy client");
@@ -466,7 +466,7 @@ fn modern(reading: Reading, method: Method, id: &Id) -> Result<ClientRequest, Rp
     reading.into_request(method, id)
 }
 
-/// Holds an answer for the client until it was taken; one for which there is no room is an error that says so.
+/// Reserves memory for an answer until the client takes it. An answer without room becomes an error that says so.
 fn held(
     account: &Arc<Account>,
     outcome: Result<Spliced, RpcError>,
@@ -484,7 +484,7 @@ fn held(
     }
 }
 
-/// Runs one request, its progress first; nothing when it was cancelled.
+/// Runs one request and sends its progress before it returns the answer; `None` if it was cancelled.
 async fn run<B: Backend>(
     backend: &B,
     work: Box<Work>,
@@ -504,7 +504,7 @@ async fn run<B: Backend>(
                 () = closing.cancelled(), if listens && !notes.is_closed() => notes.close(),
                 Some(note) = notes.recv() => {
                     if listens {
-                        // Whoever tells waits for room; nothing of it is dropped.
+                        // Waits for room: no notification of a listen is dropped.
                         outbox.send(|out| out.put_slice(&note)).await;
                     } else {
                         outbox.push_if_room(&note);
@@ -543,7 +543,7 @@ async fn answer_step<B: Backend>(
     Some(out)
 }
 
-/// The answers of a batch as one array; nothing when every request was cancelled.
+/// The answers of a batch as one array; `None` if every request was cancelled.
 pub(crate) fn batch_answer(answers: &[Option<BytesMut>]) -> Option<BytesMut> {
     let mut out = BytesMut::new();
     for answer in answers.iter().flatten() {

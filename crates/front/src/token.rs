@@ -1,7 +1,7 @@
-//! The bearer token of the HTTP front: where it comes from, and when there must be one.
+//! The bearer token of the HTTP front: where it comes from, and when one is required.
 //!
-//! A token is never shown and never logged. A file is read, or written once with a fresh token that only
-//! its owner may read.
+//! A token is never shown and never logged. The token file is read; if it is missing, it is created with a
+//! new token that only its owner may read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,10 +18,10 @@ use tracing::{info, warn};
 
 /// A longer file is not a token.
 const LONGEST: u64 = 4096;
-/// How a minted token begins: a leak of one is recognised, and it is never taken for an option of a command.
+/// The prefix of a generated token: it makes leaks recognisable, and no command takes the token for an option.
 const PREFIX: &str = "bh_";
 
-/// What clients must send as `Authorization: Bearer …`, and who they then are.
+/// What clients must send as `Authorization: Bearer …`, and the principal that they then are.
 #[derive(Debug, Clone)]
 pub struct Token {
     value: Secret,
@@ -40,12 +40,12 @@ impl Token {
         Ok((Self::new(name, value.clone()), value))
     }
 
-    /// Whether `offered` is the token; takes as long for a near miss as for a far one.
+    /// Whether `offered` is the token, compared in constant time.
     pub(crate) fn matches(&self, offered: &[u8]) -> bool {
         self.value.expose().as_bytes().ct_eq(offered).into()
     }
 
-    /// Who holds it.
+    /// The principal of its holders.
     pub(crate) const fn principal(&self) -> &Principal {
         &self.principal
     }
@@ -74,7 +74,7 @@ pub enum TokenError {
         /// What the system says.
         error: io::Error,
     },
-    /// What is there cannot be a token.
+    /// The file or variable holds no valid token.
     #[error("{place} does not hold a token: it must be one line of visible ASCII characters")]
     Unusable {
         /// The file or variable.
@@ -82,8 +82,8 @@ pub enum TokenError {
     },
 }
 
-/// Finds the token that the settings name, creating its file if need be. Without one, only loopback may
-/// be served.
+/// Finds the token that the settings name, and creates its file if that is missing. Without a token, only
+/// loopback may be served.
 pub fn resolve_token(settings: &HttpSettings) -> Result<Option<Token>, TokenError> {
     let value = match &settings.token {
         TokenSource::None if settings.listen.ip().is_loopback() => return Ok(None),
@@ -100,7 +100,7 @@ fn from_file(path: &Path) -> Result<Secret, TokenError> {
     match File::open(path) {
         Ok(file) => read(file, path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match create(path) {
-            // Somebody else was faster: theirs is the token.
+            // Another process created the file first: its token counts.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 read(File::open(path).map_err(failed("read"))?, path)
             }
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A token is at most so long, and a longer file is refused whole: a part of it is another token.
+    /// A token has a maximum length. A longer file is refused, because a part of it would be another token.
     #[test]
     fn a_longer_file_is_not_a_token() {
         let directory = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_file_that_others_may_read_is_warned_of() {
-        // With a single dispatcher `tracing` remembers the first thread's "no" for all; a second one prevents it.
+        // With a single dispatcher `tracing` caches the first thread's "no" for all threads; a second one prevents that.
         let _second = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish());
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");

@@ -1,4 +1,4 @@
-//! Who asks, in which protocol, and what.
+//! Who makes a request, in which protocol revision, and what the request is.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As the audit trail shows it.
+    /// The name in the audit record.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stdio => "stdio",
@@ -37,15 +37,15 @@ impl Transport {
 /// One client, as far as an answer depends on it.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// Who it is.
+    /// Who makes the request.
     pub principal: Principal,
     /// The revision this message speaks; for a legacy client the one negotiated at `initialize`.
     pub revision: Revision,
-    /// Where it comes in.
+    /// How the request arrived.
     pub transport: Transport,
-    /// What it shares servers with nobody else as.
+    /// The session; server processes that are not shared belong to it.
     pub session: Session,
-    /// The way to ask it something during its call; none for whom cannot be asked.
+    /// Asks the client something during its call; `None` if the client cannot be asked.
     pub questioner: Option<Questioner>,
 }
 
@@ -55,7 +55,7 @@ impl Caller {
         self.revision.era()
     }
 
-    /// The least grave log lines that it wants with a request.
+    /// The lowest log level that the client wants to receive with a request.
     pub fn log_level(&self, request: &ClientRequest) -> Option<Level> {
         match self.era() {
             Era::Modern => request.meta.log_level,
@@ -63,19 +63,19 @@ impl Caller {
         }
     }
 
-    /// Whether something may be told before a request is answered.
+    /// Whether the client may get notifications before the answer to a request.
     pub fn wants_notes(&self, request: &ClientRequest) -> bool {
         request.meta.progress_token.is_some()
             || request.method == Method::Listen
             || self.log_level(request).is_some()
     }
 
-    /// The name and version of the program that asks, as it says itself.
+    /// The name and version of the client program, as it states them.
     pub(crate) fn client(&self, request: &ClientRequest) -> Option<Arc<str>> {
         self.session.client(self.era(), &request.meta)
     }
 
-    /// What it can be asked during its call.
+    /// What the client can be asked during its call.
     pub fn abilities(&self) -> Abilities {
         self.questioner.as_ref().map_or(Abilities::NONE, Questioner::abilities)
     }
@@ -84,13 +84,13 @@ impl Caller {
 /// One request, its parameters found but not decoded.
 #[derive(Debug, Clone)]
 pub struct ClientRequest {
-    /// What is asked.
+    /// The method.
     pub method: Method,
     /// The parameters; absent ones read as an empty object.
     pub params: Object,
     /// Their `_meta`, already checked for the era.
     pub meta: RequestMeta,
-    /// The request's own id, where the answer depends on it: a `subscriptions/listen`.
+    /// The JSON-RPC id, set only where the answer depends on it: for `subscriptions/listen`.
     pub id: Option<Id>,
 }
 
@@ -100,8 +100,8 @@ impl ClientRequest {
         self.meta.correlation_id.as_deref().and_then(CorrelationId::parse).unwrap_or_else(CorrelationId::mint)
     }
 
-    /// What its client can be asked by the result, for a request that may come back with a state; none for any other:
-    /// a legacy client is asked while it waits.
+    /// What the client can be asked through the result of this request. `None` unless a modern client sent a
+    /// request that it can repeat with a `requestState`: a legacy client is asked while it waits.
     pub(crate) fn parkable(&self, era: Era) -> Option<Abilities> {
         if era != Era::Modern || !self.method.may_ask() {
             return None;
@@ -124,7 +124,7 @@ pub struct ProgressSink(Reader);
 enum Reader {
     /// To the request itself.
     Request(mpsc::Sender<Bytes>),
-    /// To whichever request of a parked call is there.
+    /// To the request that currently waits for a parked call.
     Park(Arc<Park>),
 }
 
@@ -135,12 +135,12 @@ impl ProgressSink {
         (Self(Reader::Request(sender)), receiver)
     }
 
-    /// A sink to the request of a parked call that is there when something comes.
+    /// A sink to the request that waits for a parked call when a notification is sent.
     pub(crate) const fn parked(park: Arc<Park>) -> Self {
         Self(Reader::Park(park))
     }
 
-    /// The token that the client knows progress by: `first`, unless another request has taken up its call.
+    /// The progress token that the client knows: `first`, unless another request has resumed its call.
     pub(crate) fn token(&self, first: &Raw) -> Option<Raw> {
         match &self.0 {
             Reader::Request(_) => Some(first.clone()),
@@ -148,16 +148,16 @@ impl ProgressSink {
         }
     }
 
-    /// Resolves when nobody reads any more.
+    /// Resolves when the receiver is gone.
     pub async fn closed(&self) {
         match &self.0 {
             Reader::Request(sender) => sender.closed().await,
-            // Its next request may.
+            // Never resolves: the next request of the call may read again.
             Reader::Park(_) => std::future::pending().await,
         }
     }
 
-    /// Hands on one notification when there is room; says whether anybody still reads.
+    /// Sends one notification, waiting for room; returns whether the receiver still exists.
     pub async fn deliver(&self, notification: Bytes) -> bool {
         match &self.0 {
             Reader::Request(sender) => sender.send(notification).await.is_ok(),
@@ -165,7 +165,7 @@ impl ProgressSink {
         }
     }
 
-    /// Hands on one notification; says whether there was room.
+    /// Sends one notification without waiting; returns whether there was room.
     pub fn send(&self, notification: Bytes) -> bool {
         match &self.0 {
             Reader::Request(sender) => sender.try_send(notification).is_ok(),
@@ -178,8 +178,8 @@ impl ProgressSink {
 mod tests {
     use super::*;
 
-    /// ERA-1: only what a modern client asks may be parked, only where it may be asked something, and only if it
-    /// declared that it can be or comes back with a state.
+    /// ERA-1: a call may be parked only if the client is modern, the method allows questions, and the client
+    /// declared an ability or sent a state.
     #[test]
     fn what_may_be_parked() {
         #[track_caller]

@@ -1,4 +1,4 @@
-//! A call that failed in our name: one of the stable codes, with words, and what a client gets to see of it.
+//! A call that the gateway failed: a stable code, a message, and what the client sees of them.
 
 use std::sync::Arc;
 
@@ -10,45 +10,46 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct CallError {
-    /// Which failure it is.
+    /// The stable code.
     pub code: Code,
-    /// What happened, in words, without secrets.
+    /// What happened, for people, without secrets.
     pub message: String,
-    /// Whether the tool may have done its work all the same.
+    /// Whether the tool may have done its work anyway.
     pub may_have_run: bool,
-    /// More for programs.
+    /// Details for programs.
     pub details: Option<Value>,
-    /// The server that is to blame, where no route leads to it that would name it.
+    /// The server at fault, if no route names it.
     pub server: Option<Arc<str>>,
 }
 
 impl CallError {
-    /// A failure before the tool could run. The words may quote a server or a tool, so secrets are taken out of them.
+    /// A failure before the tool could run. The message may quote a server or a tool, so secrets are
+    /// redacted.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = Redactor::default().text(&message.into()).into_owned();
         Self { code, message, may_have_run: false, details: None, server: None }
     }
 
-    /// A failure after the call was handed over.
+    /// Marks a failure after the call was sent.
     #[must_use]
     pub fn after_sending(self) -> Self {
         Self { may_have_run: true, ..self }
     }
 
-    /// A failure of a server that nothing else names.
+    /// Names the server at fault, if nothing else does.
     #[must_use]
     pub fn of_server(self, server: &str) -> Self {
         Self { server: Some(server.into()), ..self }
     }
 
-    /// The same with details, without their secrets.
+    /// Adds details, with secrets redacted.
     #[must_use]
     pub fn with_details(self, details: &Value) -> Self {
         let details = Redactor::default().raw(&Raw::encode(details)).decode().ok();
         Self { details, ..self }
     }
 
-    /// `{ok: false, error}` for a client that gets it as a tool result; the hint stands in the details.
+    /// `{ok: false, error}` for a client that gets the failure as a tool result; the hint is in the details.
     pub fn envelope(&self) -> Value {
         let mut details = match &self.details {
             Some(Value::Object(details)) => Value::Object(details.clone()),
@@ -59,7 +60,8 @@ impl CallError {
         json!({"ok": false, "error": {"code": self.code.as_str(), "message": self.message, "details": details}})
     }
 
-    /// The JSON-RPC error for a client that gets it as one; `kind` is what the call was about: a tool, a prompt.
+    /// The JSON-RPC error for a client that gets the failure as one; `kind` is the kind of subject: `tool`,
+    /// `prompt`.
     pub fn to_rpc(
         &self,
         rpc_code: i64,
@@ -88,7 +90,7 @@ impl CallError {
 mod tests {
     use super::*;
 
-    /// ERR-1: what our own JSON-RPC errors carry.
+    /// ERR-1: what the gateway's own JSON-RPC errors carry.
     #[test]
     fn an_error_answers_what_whose_again_and_what_now() {
         let correlation = CorrelationId::mint();

@@ -1,4 +1,4 @@
-//! The gateway itself: built without side effects, started, asked, stopped.
+//! The gateway itself: built without side effects, then started, asked and stopped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
@@ -47,7 +47,7 @@ use crate::relay::request::sandbox_setup;
 use crate::surface::refused::RefusedRequest;
 use crate::surface::{capabilities, is_served, not_offered};
 
-/// All that servers can have.
+/// Every feature of a server that a legacy client can use.
 const EVERYTHING: Features = Features {
     prompts: true,
     resources: true,
@@ -65,32 +65,32 @@ pub struct Options {
     pub settings: GatewaySettings,
     /// The servers, in the order their tools are listed.
     pub servers: Vec<Server>,
-    /// The variables from which servers get the few that every program needs.
+    /// The environment from which servers get the few variables that every program needs.
     pub environment: BTreeMap<String, String>,
     /// Where calls are recorded.
     pub audit: Arc<dyn AuditSink>,
     /// The methods that are recorded besides those that always are.
     pub also_recorded: Vec<&'static str>,
-    /// Decides who may use what; by default everybody may use everything.
+    /// Decides who may use what; by default every principal may use everything.
     pub authorizer: Option<Arc<dyn Authorizer>>,
-    /// Decides how much they may do; by default as much as the servers take.
+    /// Decides how much a principal may do; by default as much as the servers can take.
     pub limiter: Option<Arc<dyn Limiter>>,
-    /// Chooses the credentials of remote servers; by default they have their configured headers.
+    /// Chooses the credentials for remote servers; by default their configured headers.
     pub credentials: Option<CredentialSource>,
     /// Tells the time.
     pub clock: Arc<dyn Clock>,
-    /// When this process came up, by the clock's monotonic reading; now, if absent.
+    /// When this process started, as a reading of the monotonic clock; now if `None`.
     pub boot: Option<Duration>,
     /// The version to show.
     pub version: String,
     /// Rust tools besides the built-in ones.
     pub tools: Vec<NativeTool>,
-    /// Is shown what servers write on standard error and what is told about them.
+    /// Receives the lines that servers write to standard error, and the gateway's lines about them.
     pub log_lines: Option<LineSink>,
-    /// Where running servers are shared; by default with every gateway of this process.
+    /// The registry in which running servers are shared; by default with every gateway of this process.
     pub registry: Registry,
-    /// Where the gateway tells of its own failures (a call that could not be recorded, a panic), in place of the
-    /// subscriber of whoever asks.
+    /// Where the gateway logs its own failures (a call that could not be recorded, a panic), instead of the
+    /// subscriber of the calling code.
     pub logger: Option<Dispatch>,
 }
 
@@ -125,14 +125,14 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// One tool as it is offered.
+/// One offered tool.
 #[derive(Debug, Clone)]
 pub struct OfferedTool {
     /// The name to call it by.
     pub name: Arc<str>,
-    /// The server it belongs to; none for the gateway's own.
+    /// The server it belongs to; `None` for the gateway's own.
     pub server: Option<Arc<str>>,
-    /// Its entry in `tools/list`: the server's, under the offered name.
+    /// Its entry in `tools/list`: the server's definition under the offered name.
     pub definition: Raw,
 }
 
@@ -140,45 +140,45 @@ pub struct OfferedTool {
 #[derive(Debug, Clone)]
 pub struct Gateway(Arc<Inner>);
 
-/// What clones share, and what the built-in tools look at.
+/// The state that clones share, and that the built-in tools read.
 pub(crate) struct Inner {
     pub(crate) settings: GatewaySettings,
     pub(crate) version: String,
     boot: Duration,
-    /// As they are configured now.
+    /// The servers of the current configuration.
     pub(crate) servers: Mutex<Vec<Server>>,
     pub(crate) environment: Arc<BTreeMap<String, String>>,
     pub(crate) credentials: Option<CredentialSource>,
     pub(crate) registry: Registry,
     /// Set between start and stop.
     pub(crate) run: Mutex<Option<Run>>,
-    /// One change of the set of servers at a time.
+    /// Held during a change of the set of servers: one at a time.
     pub(crate) changing: tokio::sync::Mutex<()>,
-    /// One merge at a time, so that an older one never comes out last.
+    /// Held during a merge: one at a time, so that an older one never finishes last.
     pub(crate) merging: Mutex<()>,
-    /// Tools that went with their server, which was removed.
+    /// Tools of removed servers, with the name of the server.
     pub(crate) gone: Mutex<HashMap<Arc<str>, Arc<str>>>,
     pub(crate) gate: Gate,
-    /// The Rust tools; changed under `merging` alone.
+    /// The Rust tools; changed only while `merging` is held.
     pub(crate) natives: Mutex<Vec<Arc<Registered>>>,
     pub(crate) upstreams: RwLock<Vec<Upstream>>,
     pub(crate) queues: Queues,
     pub(crate) parks: Arc<Parks>,
     pub(crate) catalog: ArcSwap<Catalog>,
-    /// What of it each class of principals sees.
+    /// The part of the catalog that each class of principals sees.
     pub(crate) views: Views,
-    /// What clients are told of their own accord.
+    /// What clients are told unprompted.
     pub(crate) feeds: Feeds,
-    /// Ticks when the list that clients see has become another one.
+    /// Incremented when a list that clients see has changed.
     changes: watch::Sender<u64>,
-    /// How many servers are still starting, as the catalog has it.
+    /// How many servers are still starting, according to the catalog.
     pub(crate) starting: watch::Sender<usize>,
-    /// Until when lists wait for servers that are starting; set by the first list.
+    /// The time until which lists wait for starting servers; set by the first list.
     pub(crate) list_deadline: Mutex<Option<Instant>>,
     pub(crate) upstream_changed: Arc<Notify>,
     pub(crate) records: ServerRecords,
     pub(crate) about: About,
-    /// Cancelled when answering a request has panicked.
+    /// Cancelled when a panic occurred while a client was served.
     pub(crate) panicked: CancellationToken,
 }
 
@@ -271,12 +271,13 @@ impl Gateway {
         }
     }
 
-    /// What clones share.
+    /// The state that clones share.
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.0
     }
 
-    /// Answers one request of either era, also where answering it panics. Dropping the future cancels the request.
+    /// Answers one request of either era, even if answering it panics. Dropping the future cancels the
+    /// request.
     pub async fn answer(
         &self,
         caller: &Caller,
@@ -301,8 +302,8 @@ impl Gateway {
         self.answer_here(caller, request, progress).await
     }
 
-    /// Why a request is refused whose params another reader could read differently. It is recorded like any other that
-    /// is refused.
+    /// Refuses a request whose params another parser could read differently. The refusal is recorded like any
+    /// other.
     async fn refuse_ambiguous(&self, caller: &Caller, request: &ClientRequest, why: Ambiguous) -> RpcError {
         let error = CallError::new(Code::InvalidParams, format!("`params` of `{}`: {why}", request.method));
         let call = Call::new(caller, request, None);
@@ -314,7 +315,7 @@ impl Gateway {
         RpcError::new(code::INVALID_PARAMS, &error.message)
     }
 
-    /// Answers a request whose client may be asked something, or has been asked and comes back.
+    /// Answers a request whose client may be asked something, or that resumes a parked call.
     async fn answer_parkable(
         &self,
         caller: &Caller,
@@ -366,7 +367,7 @@ impl Gateway {
         match method.of_client() {
             Some(ClientMethod::ToolsCall) => self.call_tool(caller, request, progress).await,
             Some(ClientMethod::Discover) => {
-                // What servers have is known when they have come up.
+                // The features of servers are known once they have started.
                 self.wait_for_servers().await;
                 Ok(self.0.discover(&caller.principal))
             }
@@ -393,10 +394,11 @@ impl Gateway {
         }
     }
 
-    /// Whether a method is there for clients of an era: what is declared is served, and nothing else. Older clients
-    /// were told once, perhaps while servers were still starting, so they are served all there can be.
+    /// Whether a method is served to clients of an era: what is declared is served, and nothing else. Legacy
+    /// clients were told once, perhaps while servers were still starting, so they are served everything
+    /// possible.
     pub fn serves(&self, era: Era, method: &Method) -> bool {
-        // Nothing to look up for what is always there.
+        // These are always served: skip the lookup.
         if matches!(method, Method::ToolsCall | Method::ToolsList) {
             return true;
         }
@@ -407,8 +409,8 @@ impl Gateway {
         is_served(method, features)
     }
 
-    /// The result of a legacy `initialize` that negotiated `revision`. Its instructions are those of the
-    /// servers that serve by now. While some are starting, all is declared that there can be.
+    /// The result of a legacy `initialize` that negotiated `revision`. The instructions are those of the
+    /// servers that are ready. While servers are starting, all possible capabilities are declared.
     pub fn initialize(&self, principal: &Principal, revision: Revision) -> Raw {
         let catalog = self.0.view(principal);
         let features = if catalog.starting == 0 { catalog.features } else { EVERYTHING };
@@ -420,13 +422,13 @@ impl Gateway {
         with_instructions(&catalog, &result).to_raw()
     }
 
-    /// What the servers and their tools tell the model, in one text: the servers that serve now, in the
-    /// order of the configuration. None if none of them says anything.
+    /// The instructions of the listed servers and their tools for the model, as one text in the order of the
+    /// configuration. `None` if there are none.
     pub fn instructions(&self) -> Option<String> {
         self.0.catalog.load().instructions().and_then(Raw::to_text)
     }
 
-    /// The tools that clients see now, in the order of the lists. From memory: no server is asked.
+    /// The tools that clients see now, in list order. Answered from memory, without asking a server.
     pub fn list_tools(&self) -> Vec<OfferedTool> {
         let catalog = self.0.catalog.load();
         let offered = catalog.listed().map(|route| OfferedTool {
@@ -437,21 +439,21 @@ impl Gateway {
         offered.collect()
     }
 
-    /// The input schema of a tool, by its offered name; none for a tool that is unknown or hidden by the
-    /// mode. From memory: no server is asked.
+    /// The input schema of a tool, by its offered name; `None` for a tool that is unknown or hidden by the
+    /// mode. Answered from memory, without asking a server.
     pub fn tool_schema(&self, name: &str) -> Option<Raw> {
         let catalog = self.0.catalog.load();
         let route = catalog.route(name).filter(|route| route.excluded_by.is_none())?;
         Object::parse(&route.definition).ok()?.get("inputSchema")
     }
 
-    /// The arguments of a tool that travel as `Mcp-Param-*` headers too; none for an unknown tool.
+    /// The arguments of a tool that are also sent as `Mcp-Param-*` headers; empty for an unknown tool.
     pub fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]> {
         static NONE: LazyLock<Arc<[HeaderParameter]>> = LazyLock::new(|| Arc::new([]));
         self.0.view(principal).route(tool).and_then(|route| route.headers()).unwrap_or(&NONE).clone()
     }
 
-    /// Ticks whenever one of the lists has become another one.
+    /// Changes whenever one of the lists has changed.
     pub fn catalog_changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
@@ -462,11 +464,12 @@ impl Gateway {
         let _ = starting.wait_for(|starting| *starting == 0).await;
     }
 
-    /// Waits until a tool of that name is known, or no server is starting any more. Says whether it is known.
+    /// Waits until a tool of that name is known, or no server is starting any more. Returns whether the tool
+    /// is known.
     pub async fn knows(&self, tool: &str) -> bool {
         let mut starting = self.0.starting.subscribe();
         let known = || self.0.catalog.load().route(tool).is_some();
-        // Told with every merge, whatever came of it.
+        // Sent with every merge, even if the number is the same.
         let _ = starting.wait_for(|starting| *starting == 0 || known()).await;
         known()
     }
@@ -481,29 +484,29 @@ impl Gateway {
         self.0.catalog.load().renamed()
     }
 
-    /// How many calls wait for clients that were asked something and have to come back.
+    /// How many parked calls wait for their clients to come back.
     pub fn parked(&self) -> usize {
         self.0.parks.count()
     }
 
-    /// Where everything that happens is told.
+    /// The event bus.
     pub fn events(&self) -> &Bus {
         self.signals().bus()
     }
 
-    /// Where everything that happens is logged, counted and told; what was counted is read here.
+    /// Where everything that happens is logged, counted and published; also gives access to the counters.
     pub fn signals(&self) -> &Signals {
         &self.0.gate.signals
     }
 }
 
 impl Inner {
-    /// What a principal sees of what is offered.
+    /// The view of a principal.
     pub(crate) fn view(&self, principal: &Principal) -> Guard<Arc<Catalog>> {
         self.views.of(principal, self.catalog.load())
     }
 
-    /// The servers that a principal may ask for a resource, in this order.
+    /// The servers that a principal may ask for a resource, in order of preference.
     pub(crate) fn owners(&self, principal: &Principal, uri: &str) -> Vec<Owner> {
         let view = self.view(principal);
         let mut owners = view.owners(uri);
@@ -537,8 +540,8 @@ impl Inner {
         )
     }
 
-    /// Why no tool or prompt of that name is offered: its server may be down, which is another thing to know and
-    /// to do.
+    /// Why no tool or prompt of that name is offered. If its server is down, the client has to act
+    /// differently than for a misspelled name.
     pub(crate) fn why_unknown(&self, principal: &Principal, kind: &str, name: &str) -> CallError {
         if let Some(server) = self.gone.lock().get(name) {
             let message =
@@ -601,7 +604,7 @@ impl Inner {
         })
     }
 
-    /// Makes the catalog anew from the upstreams as they are now.
+    /// Rebuilds the catalog from the upstreams in their current state.
     pub(crate) fn merge(&self) {
         self.merge_now(&self.merging.lock());
     }
@@ -625,7 +628,7 @@ impl Inner {
     }
 }
 
-/// The instructions are long and prepared, so they are put in as they are.
+/// Splices the instructions in as they are: they are long and already encoded.
 fn with_instructions(catalog: &Catalog, result: &Value) -> Spliced {
     let result = Raw::encode(result);
     match (catalog.instructions(), Object::parse(&result)) {
@@ -651,7 +654,7 @@ fn shape(settings: &GatewaySettings) -> Shape {
 mod tests {
     use super::*;
 
-    /// What is printed of the options is no secret: neither the environment nor the servers.
+    /// The debug output of the options shows no secrets: neither the environment nor the servers.
     #[test]
     fn options_hide_what_may_be_secret() {
         let environment = BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]);

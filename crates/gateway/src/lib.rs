@@ -1,5 +1,5 @@
-//! Routes every request to the upstream that serves it and lets every request through one gate. Opens no socket and starts
-//! no process: the front brings requests, `upstream` holds links.
+//! Routes every request to the upstream that serves it, through one gate. Opens no socket and starts no
+//! process: the front delivers requests, and `upstream` holds the links.
 
 mod access;
 mod caller;

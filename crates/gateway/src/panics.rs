@@ -1,9 +1,9 @@
-//! What becomes of a panic: its request is answered, it is logged, and whoever runs the gateway can hear of it.
-//! A front answers what panics in its own code, and reports it here.
+//! Handles a panic: the request gets an answer, the panic is logged, and [`Gateway::panicked`] resolves. A
+//! front answers panics in its own code and reports them here.
 //!
-//! A caught panic brings its message but not its backtrace; only the process-wide hook sees that one. The
-//! hook is installed by the server's start, never by a library call on its own. Panics of tool handlers and of audit
-//! sinks are caught closer to them: they are failures of their call alone.
+//! A caught panic has a message but no backtrace; only the process-wide hook sees the backtrace. The server's
+//! start installs that hook; a library call never does. Panics of tool handlers and of audit sinks are caught
+//! closer to their source: they fail only their own call.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -22,18 +22,18 @@ thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Notes the backtrace of a panic. Called from the panic hook.
+/// Stores the backtrace of a panic. Called from the panic hook.
 pub fn note_backtrace() {
     let backtrace = std::backtrace::Backtrace::force_capture().to_string();
     LAST.with(|last| *last.borrow_mut() = Some(backtrace));
 }
 
-/// The backtrace of the last panic on this thread, if a hook noted it.
+/// The backtrace of the last panic on this thread, if the hook stored it.
 pub(crate) fn last_backtrace() -> Option<String> {
     LAST.with(|last| last.borrow_mut().take())
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
@@ -43,24 +43,24 @@ pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 impl Gateway {
-    /// Waits until serving a client has panicked outside of tool handlers and audit sinks. The request got an error
-    /// by then; whether the process goes on is up to whoever runs it.
+    /// Waits until a panic has occurred while a client was served, outside of tool handlers and audit sinks.
+    /// The request has been answered with an error by then; whether the process continues is up to its owner.
     pub async fn panicked(&self) {
         self.inner().panicked.cancelled().await;
     }
 
-    /// Takes note of a panic in the code that serves clients around the gateway: it is logged, and
+    /// Reports a panic in the code that serves clients around the gateway: the panic is logged, and
     /// [`panicked`](Self::panicked) resolves.
     pub fn report_panic(&self, panic: &(dyn Any + Send)) {
         self.signals().emit(&Signal::FrontPanicked(words(panic)));
         self.inner().panicked.cancel();
     }
 
-    /// What the request comes to, a panic on the way included.
+    /// The outcome of a request; a panic on the way becomes an error.
     pub(crate) async fn guarded(
         &self,
         request: &ClientRequest,
-        // Pinned by whoever made it: moved in here, it would make the future of every request twice as large.
+        // Pinned by the caller: moved in here, it would make the future of every request twice as large.
         answering: Pin<&mut impl Future<Output = Result<Spliced, RpcError>>>,
     ) -> Result<Spliced, RpcError> {
         match AssertUnwindSafe(answering).catch_unwind().await {

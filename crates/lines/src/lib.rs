@@ -1,8 +1,8 @@
 //! Newline-delimited messages over byte streams, for both ends that speak them: clients on stdio, servers
 //! as child processes.
 //!
-//! Reading is bounded ([`LineReader`]); writing is gathered by one writer ([`Outbox`]). What the lines mean
-//! is somebody else's.
+//! Reading is bounded ([`LineReader`]); one writer batches what many senders write ([`Outbox`]). The callers
+//! interpret the lines.
 
 mod outbox;
 mod reader;

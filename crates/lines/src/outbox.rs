@@ -1,13 +1,13 @@
-//! What waits to be written to one peer: many senders, one writer, few system calls.
+//! The messages that wait to be written to one peer: many senders, one writer, few system calls.
 //!
-//! Senders append to a shared buffer and go on; the writer takes the whole buffer and writes it at once, when
-//! every sender that is ready now has had its turn and rides in the same write. The order in which messages are
-//! taken is the order on the wire.
+//! Senders append to a shared buffer and continue. The writer takes the whole buffer and writes it at once. It first lets
+//! every sender run that is ready now, so that their messages share one write. Messages leave in the order in which they
+//! were accepted.
 //!
-//! What must stay true: no way in is without a bound. Whoever can wait uses [`Outbox::send`]; what may be lost goes by
-//! [`Outbox::push_if_room`]; and what is owed to the peer and cannot wait (the answer to its own request, written by a
-//! destructor, say) has as much room again behind that, and [`Outbox::push`] says when that is used up too. A message is
-//! taken whole if there is any room, so an outbox holds at most twice its [`Bounds`] and one message.
+//! What must stay true: every way in is bounded. A sender that can wait uses [`Outbox::send`]. A message that may be lost
+//! goes through [`Outbox::push_if_room`]. A message that is owed to the peer and cannot wait, such as the answer to its own
+//! request written by a destructor, has as much room again; [`Outbox::push`] reports when that is used up too. A message
+//! is taken whole if there is any room, so an outbox holds at most twice its [`Bounds`] and one message.
 
 use std::io;
 use std::pin::pin;
@@ -20,10 +20,10 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// A buffer that has grown larger than this is given back after use.
+/// A buffer that has grown larger than this is freed after use.
 const KEPT: usize = 256 * 1024;
 
-/// How much may wait unwritten before there is no room.
+/// How much may wait unwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// In bytes.
@@ -41,11 +41,11 @@ impl Bounds {
     }
 }
 
-/// There is no room, and the message was not taken: the peer does not read.
+/// The message was not taken: there is no room, because the peer does not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-/// The shared end: messages go in here.
+/// The end that all senders share.
 #[derive(Debug)]
 pub struct Outbox {
     bounds: Bounds,
@@ -61,7 +61,7 @@ struct Buffered {
     buffer: BytesMut,
     /// Messages in the buffer.
     messages: usize,
-    /// What the writer has taken and not finished.
+    /// The bytes that the writer has taken and not yet written.
     writing: usize,
     writing_messages: usize,
     /// No more messages come: the writer ends when the buffer is empty.
@@ -82,7 +82,7 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// One that holds as much as that, and as much again of what is owed.
+    /// An outbox with these bounds, and as much room again for messages that are owed.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -93,8 +93,8 @@ impl Outbox {
         }
     }
 
-    /// Appends one message, whose bytes `write` adds, as soon as there is room; the line break is ours. Dropped before,
-    /// it has sent nothing.
+    /// Appends one message as soon as there is room. `write` adds its bytes, the outbox adds the line break. A future that
+    /// is dropped while it waits has sent nothing.
     pub async fn send(&self, write: impl FnOnce(&mut BytesMut)) {
         let mut write = Some(write);
         while !self.put(self.bounds, &mut write) {
@@ -102,17 +102,18 @@ impl Outbox {
         }
     }
 
-    /// Appends one message that is owed to the peer, unless too much of that waits as well.
+    /// Appends one message that is owed to the peer, unless the room for owed messages is used up too.
     pub fn push(&self, write: impl FnOnce(&mut BytesMut)) -> Result<(), Full> {
         if self.put(self.bounds.twice(), &mut Some(write)) { Ok(()) } else { Err(Full) }
     }
 
-    /// Appends a message that may be lost; says whether there was room.
+    /// Appends a message that may be lost; returns whether there was room.
     pub fn push_if_room(&self, message: &[u8]) -> bool {
         self.put(self.bounds, &mut Some(|out: &mut BytesMut| out.put_slice(message)))
     }
 
-    /// Appends what `write` adds, if there is room within `bounds`. What nobody can be sent any more is as good as sent.
+    /// Appends what `write` adds, if there is room within `bounds`. After the writer has stopped, every message counts as
+    /// sent.
     fn put<W: FnOnce(&mut BytesMut)>(&self, bounds: Bounds, write: &mut Option<W>) -> bool {
         if self.gone.is_cancelled() {
             return true;
@@ -133,12 +134,12 @@ impl Outbox {
         true
     }
 
-    /// Waits until the peer has read enough for more to be taken on.
+    /// Waits until the peer has read enough that more can be sent.
     pub async fn room(&self) {
         self.room_within(self.bounds).await;
     }
 
-    /// Waits until the peer has read enough for what is owed to it to be taken.
+    /// Waits until the peer has read enough that an owed message can be sent.
     pub async fn room_for_owed(&self) {
         self.room_within(self.bounds.twice()).await;
     }
@@ -147,7 +148,7 @@ impl Outbox {
         while !self.state.lock().has_room(bounds) {
             let mut drained = pin!(self.drained.notified());
             drained.as_mut().enable();
-            // Looked at again now that no drain can be missed.
+            // Checked again, because from here on no drain can be missed.
             if self.state.lock().has_room(bounds) {
                 return;
             }
@@ -158,7 +159,7 @@ impl Outbox {
         }
     }
 
-    /// Waits until nothing can be sent any more.
+    /// Waits until the writer has stopped; nothing can be sent after that.
     pub async fn gone(&self) {
         self.gone.cancelled().await;
     }
@@ -178,8 +179,8 @@ impl Outbox {
         }
     }
 
-    /// The next message, without its line break, for a carrier that takes them one by one; none once it is closed and
-    /// empty. It no longer counts as waiting.
+    /// The next message without its line break, for a transport that takes messages one by one; `None` once the outbox is
+    /// closed and empty. The message no longer counts as waiting.
     pub async fn next(&self) -> Option<Bytes> {
         loop {
             {
@@ -202,11 +203,11 @@ impl Outbox {
 
     /// Writes until closed, then closes the stream. Ends early, with the error, when the peer is gone.
     pub async fn write_to(&self, stream: impl AsyncWrite) -> io::Result<()> {
-        // Also when this future is dropped, nobody must wait for room that never comes.
+        // Even if this future is dropped, no sender may wait for room that never comes.
         let _gone = self.gone.clone().drop_guard();
         let mut stream = pin!(stream);
         let mut batch = BytesMut::new();
-        // A single thread runs whoever is ready before it comes back to the writer; several do not.
+        // A single-threaded runtime runs every ready sender before it returns to the writer; a multi-threaded one does not.
         let several = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
         loop {
             let closing = {
@@ -245,7 +246,7 @@ impl Outbox {
         }
     }
 
-    /// Some of what the writer has taken is written, and so many bytes are left of it.
+    /// The writer has written `done` of its batch, and `left` bytes remain.
     fn wrote(&self, done: &[u8], left: usize) {
         {
             let mut state = self.state.lock();
@@ -315,7 +316,7 @@ mod tests {
         outbox.send(|out| out.resize(BACKLOG, b'x')).await;
     }
 
-    /// BOUND-1: every way in has a bound, of bytes and of messages; what is owed has its own.
+    /// BOUND-1: every way in is bounded, in bytes and in messages; owed messages have their own bound.
     #[tokio::test]
     async fn no_way_in_is_without_a_bound() {
         for bounds in

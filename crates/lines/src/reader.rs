@@ -1,4 +1,4 @@
-//! Lines as they arrive.
+//! Reads lines from a byte stream as they arrive.
 
 use std::io;
 
@@ -19,12 +19,12 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         Self { stream, lines: LineBuffer::new(limit), ended: false }
     }
 
-    /// Whether the stream has ended; the last line it gave was without its end then.
+    /// Whether the stream has ended. A line that was returned together with the end had no line break.
     pub const fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// The next line; nothing after the stream has ended. Dropping the future loses no bytes.
+    /// The next line; `None` after the stream has ended. Dropping the future loses no bytes.
     pub async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             if let Some(line) = self.lines.next_line() {
@@ -57,7 +57,7 @@ mod tests {
         let mut found = Vec::new();
         assert!(!lines.has_ended());
         while let Some(line) = lines.next().await.unwrap() {
-            assert_eq!(lines.has_ended(), found.len() == 3, "only the last has no end");
+            assert_eq!(lines.has_ended(), found.len() == 3, "only the last has no line break");
             found.push(match line {
                 Line::Text(text) => String::from_utf8(text.to_vec()).unwrap(),
                 Line::TooLong { bytes, .. } => format!("{bytes} bytes"),

@@ -13,11 +13,11 @@ use crate::{Breach, Effective, Exit, SpawnError, Spec};
 
 /// How long a child may take to obey SIGTERM.
 pub(crate) const AFTER_TERM: Duration = Duration::from_secs(1);
-/// How long SIGKILL may take to work. Longer means that the child hangs in the kernel; it is reaped later.
+/// How long SIGKILL may take to work. A child that takes longer hangs in the kernel and is reaped later.
 pub(crate) const AFTER_KILL: Duration = Duration::from_secs(5);
 
-/// A running program. Dropping it kills the program and its descendants, as far as [`Child::containment`] says,
-/// at once.
+/// A running program. Dropping it immediately kills the program and those descendants that [`Child::containment`]
+/// covers.
 #[derive(Debug)]
 pub struct Child {
     keeper: Keeper,
@@ -42,14 +42,14 @@ struct Collector {
     task: JoinHandle<()>,
 }
 
-/// Starts a program with pipes for its input and output. Each line of its standard error is shown to
-/// `on_line`, which must not block; a program that writes very many is shown in part.
+/// Starts a program with pipes for its input and output. Each line of its standard error is passed to
+/// `on_line`, which must not block. If a program writes very many lines, only some of them are passed on.
 ///
-/// Many can start at the same time, as the thread is free while the shim does its part. Dropping the future
+/// Many programs can start at the same time, because the thread is free while the shim works. Dropping the future
 /// ends what it has started. Must be called within a tokio runtime that has its I/O and time drivers enabled.
 ///
 /// # Errors
-/// When the program was not started; nothing is left behind then.
+/// When the program was not started. Nothing is left behind then.
 pub async fn start(spec: &Spec, on_line: LineCallback) -> Result<Child, SpawnError> {
     Ok(Child::new(Keeper::start(spec).await?, on_line, spec))
 }
@@ -59,7 +59,7 @@ pub async fn start(spec: &Spec, on_line: LineCallback) -> Result<Child, SpawnErr
 /// Must be called within a tokio runtime that has its I/O and time drivers enabled.
 ///
 /// # Errors
-/// When the program was not started; nothing is left behind then.
+/// When the program was not started. Nothing is left behind then.
 pub fn spawn(spec: &Spec, on_line: LineCallback) -> Result<Child, SpawnError> {
     Ok(Child::new(Keeper::start_blocking(spec)?, on_line, spec))
 }
@@ -73,74 +73,74 @@ impl Child {
         Self { keeper, stdin: Some(pipes.stdin), stdout: Some(pipes.stdout), stderr, collector }
     }
 
-    /// The pid of the program, which also is the id of its process group.
+    /// The pid of the program, which is also the id of its process group.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.keeper.pid()
     }
 
-    /// What of the program's descendants ends with it.
+    /// Which of the program's descendants end with it.
     #[must_use]
     pub fn containment(&self) -> Containment {
         self.keeper.containment()
     }
 
-    /// How its limits are kept, as its keeper says.
+    /// How its limits are enforced, as reported by the shim.
     #[must_use]
     pub fn effective(&self) -> Effective {
         self.keeper.effective()
     }
 
-    /// What it and its descendants had too much of, if that is why they are gone.
+    /// The limit that ended the program and its descendants, if one did.
     #[must_use]
     pub fn breach(&self) -> Option<Breach> {
         self.keeper.end().0
     }
 
-    /// How many processes had to be killed at its end, where that is known.
+    /// How many processes had to be killed at its end; 0 where that is not known.
     #[must_use]
     pub fn killed(&self) -> u32 {
         self.keeper.end().1
     }
 
-    /// The pids of the program and its descendants now; none once its end is known. Systems other than Linux
-    /// tell only the program itself.
+    /// The current pids of the program and its descendants; empty once its end is known. On systems other than
+    /// Linux it contains only the program itself.
     #[must_use]
     pub fn tree(&self) -> Vec<u32> {
         self.keeper.members()
     }
 
-    /// The memory of the program and its descendants that is in RAM now, where the system tells. What they
+    /// The resident memory of the program and its descendants, where the system reports it. Memory that they
     /// share is counted for each of them.
     #[must_use]
     pub fn memory_bytes(&self) -> Option<u64> {
         view::resident_bytes(&self.tree())
     }
 
-    /// The same for others to look at, while this handle is elsewhere.
+    /// A copyable view of the tree and its memory, for code that does not have this handle.
     #[must_use]
     pub fn view(&self) -> ProcessView {
         self.keeper.view()
     }
 
-    /// The child's standard input, once. Whoever takes it must drop it before [`Child::stop`] if the child is
-    /// to be asked politely.
+    /// The child's standard input; `None` after the first call. The caller must drop it before [`Child::stop`],
+    /// or the child does not see its input close.
     pub fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.stdin.take()
     }
 
-    /// The child's standard output, once.
+    /// The child's standard output; `None` after the first call.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.stdout.take()
     }
 
-    /// What the child says on standard error; may be kept beyond the child's end.
+    /// What the child writes to standard error. The value may outlive the child.
     #[must_use]
     pub fn stderr(&self) -> Stderr {
         self.stderr.clone()
     }
 
-    /// The last lines of standard error, at most 64 KiB or what its limits say.
+    /// The last lines of standard error, at most 64 KiB or what [`Limits::log`](crate::Limits::log) says.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         self.stderr.tail()
@@ -155,8 +155,8 @@ impl Child {
         exit
     }
 
-    /// Ends the child: closes its input and waits `grace` for it to go; then SIGTERM to it and its descendants,
-    /// a second to obey, and SIGKILL. What outlives a child that went by itself gets SIGKILL at once.
+    /// Ends the child. Closes its input and waits up to `grace`; then sends SIGTERM to it and its descendants,
+    /// waits a second, and sends SIGKILL. Descendants that outlive a child that ended by itself get SIGKILL at once.
     pub async fn stop(mut self, grace: Duration) -> Exit {
         drop(self.stdin.take());
         let exit = self.keeper.stop(grace).await;
@@ -171,14 +171,14 @@ impl Child {
         exit
     }
 
-    /// Waits until standard error is read to its end, or has been given up.
+    /// Waits until standard error has been read to its end, or its reader has timed out.
     async fn last_words(&mut self) {
         if let Some(Collector { ended, task }) = &mut self.collector {
             drop(ended.take());
-            // A task that panicked in the callback has nothing more to say.
+            // If the callback panicked, there is nothing more to read.
             let _ = task.await;
         }
-        // Only now, so that a wait that is dropped here can be repeated.
+        // Cleared only now, so that a wait that is dropped above can be repeated.
         self.collector = None;
     }
 }

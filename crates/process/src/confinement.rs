@@ -1,9 +1,8 @@
-//! What a program and all below it may reach, how much of that is kept, and why a program was not started if it
-//! cannot be.
+//! What a program and its descendants may reach, and how much of that the system enforces.
 //!
-//! Whoever is confined at all also gains no privilege by what it executes, has no capabilities even as root, cannot
-//! signal or inspect anybody outside of its tree where the system can see to that, and is refused the calls that lead
-//! around the rest. Making it so is the shim's part.
+//! Every confined program gains no privilege by what it executes and has no capabilities, even as root. It cannot signal
+//! or inspect processes outside its tree, where the system can enforce that. System calls that would bypass the
+//! confinement are refused. The shim applies all of this.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,48 +11,49 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::paths;
 
-/// What a program and all below it may reach.
+/// What a program and its descendants may reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
-    /// The files that it may use, besides those that every program needs; all, if absent.
+    /// The files that it may use, besides those that every program needs. `None` means all files.
     pub files: Option<Files>,
     /// Whether it may use the network.
     pub network: bool,
-    /// Whether it must be kept from signalling others. Where it is not, that is done if the system can, and told if not.
+    /// Whether the program must be unable to signal processes outside its tree. If false, signals are still blocked where
+    /// the system can do it, and [`Confined::gaps`] reports where it cannot.
     pub signals: bool,
-    /// Whether it is started all the same where the system cannot keep all of it; what must be kept is not part of that.
+    /// Whether the program starts even if the system cannot enforce everything. This does not relax `signals`.
     pub degrade: bool,
 }
 
-/// Files and folders, with all that is in them. No link is followed in their paths, so they have to be resolved by whoever
-/// gives them; a start that meets one is refused.
+/// Files and folders, the latter with everything in them. The shim follows no symbolic link in these paths: the caller
+/// resolves them first, and a start that meets a link is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// What may be read and executed.
     pub read: Vec<PathBuf>,
-    /// What may be changed, too.
+    /// What may also be changed.
     pub write: Vec<PathBuf>,
 }
 
-/// How much of a confinement is kept, as the shim says.
+/// How much of a confinement is enforced, as the shim reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Confined {
-    /// The files are.
+    /// Only the given files can be used.
     pub files: bool,
-    /// The network is shut.
+    /// The network is blocked.
     pub network: bool,
-    /// Nobody outside of the tree can be signalled.
+    /// No process outside the tree can be signalled.
     pub signals: bool,
-    /// Calls of the system that lead around the rest are refused.
+    /// System calls that would bypass the confinement are refused.
     pub calls: bool,
-    /// There are no capabilities.
+    /// The program has no capabilities.
     pub privileges: bool,
-    /// Which version of Landlock the system has; 0 if none.
+    /// The version of Landlock in use; 0 if the system has none.
     pub landlock: u8,
 }
 
 impl Confined {
-    /// What of `asked` is not kept, in words that name what the system lacks. Nothing if all is.
+    /// What the system lacks to enforce `asked`, in words. Empty if all of it is enforced.
     #[must_use]
     pub fn missing(&self, asked: &Confinement) -> Vec<&'static str> {
         let gaps = [
@@ -69,14 +69,14 @@ impl Confined {
         missing
     }
 
-    /// What is not kept though it would be on a newer system, and nobody said that it must be.
+    /// What a newer system would also enforce, although `asked` does not require it.
     #[must_use]
     pub fn gaps(&self, asked: &Confinement) -> Vec<&'static str> {
         let gap = !asked.signals && !self.signals;
         gap.then(|| Feature::Scopes.name()).into_iter().collect()
     }
 
-    /// A bit for each, and four for the version.
+    /// One bit for each flag, and four for the version.
     #[cfg(target_os = "linux")]
     pub(crate) fn encode(self) -> u32 {
         let Self { files, network, signals, calls, privileges, landlock } = self;
@@ -117,7 +117,7 @@ impl Feature {
         }
     }
 
-    /// How to go without it.
+    /// How to start without it.
     pub(crate) const fn way_out(self) -> &'static str {
         match self {
             Self::Scopes => "take `signals` out of `require`",
@@ -128,19 +128,19 @@ impl Feature {
     }
 }
 
-/// The first version of Landlock that keeps files whole: before it, any file of the user could be cut to nothing.
+/// The first version of Landlock that restricts truncation. Before it, a program could truncate any file of the user.
 pub(crate) const WHOLE_FILES: u8 = 3;
-/// The first that keeps signals within the tree.
+/// The first version that can keep signals within the tree.
 pub(crate) const SCOPES: u8 = 6;
 
-/// The newest version of Landlock that is used, whatever the system has.
+/// The newest version of Landlock to use, even if the system has a newer one.
 #[cfg(target_os = "linux")]
 static NEWEST_LANDLOCK: AtomicU8 = AtomicU8::new(ANY_LANDLOCK);
-/// More than there are versions, and still a number of four bits.
+/// Higher than any existing version, and still fits into four bits.
 #[cfg(target_os = "linux")]
 pub(crate) const ANY_LANDLOCK: u8 = 15;
 
-/// Uses Landlock as if the system had no newer version than this, to see what becomes of servers there.
+/// Uses Landlock as if the system had no newer version than this. Tests use it to simulate older systems.
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub fn pretend_landlock(version: u8) {
@@ -152,7 +152,7 @@ pub(crate) fn newest_landlock() -> u8 {
     NEWEST_LANDLOCK.load(Ordering::Relaxed)
 }
 
-/// What every program needs to run at all: its libraries, and what they look at. What is not there is left out.
+/// The paths that every program needs: its libraries and what they read. Paths that do not exist are skipped.
 #[cfg(target_os = "linux")]
 pub(crate) const NEEDED: &[&str] = &[
     "/usr",
@@ -198,7 +198,7 @@ pub(crate) const NEEDED: &[&str] = &[
     "/sys/kernel/mm/transparent_hugepage",
 ];
 
-/// What every program may also write to.
+/// The devices that every program may read and write.
 #[cfg(target_os = "linux")]
 pub(crate) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
@@ -208,7 +208,7 @@ impl Files {
         self.each().find_map(|path| Some((path, paths::unusable(path)?)))
     }
 
-    /// All of them, in an order that both ends of the control socket count by.
+    /// All paths, in the order by which both ends of the control socket number them.
     pub(crate) fn each(&self) -> impl Iterator<Item = &Path> {
         self.read.iter().chain(&self.write).map(PathBuf::as_path)
     }
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// WALL-4: what was not asked for and is not kept is a gap; what was required is missing.
+    /// WALL-4: an unenforced protection counts as a gap if it was not required, and as missing if it was.
     #[test]
     fn signals_are_a_gap_unless_they_are_required() {
         let old = Confined { signals: false, landlock: 5, ..ALL };

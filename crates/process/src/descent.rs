@@ -1,7 +1,7 @@
-//! Who descends from whom, as `/proc` tells it.
+//! Reads from `/proc` which processes descend from which, and how much memory they use.
 //!
-//! What is read here is old as soon as it is read: processes come, go, and change their parent meanwhile, and a
-//! pid may be given to a stranger. Whoever acts on it must look again ([`parent`], [`born`]) or know that the
+//! The results are stale as soon as they are read: processes start, end and change their parent meanwhile, and the
+//! system may reuse a pid. Before acting on a pid, a caller must check again ([`parent`], [`born`]) or know that the
 //! pid cannot have been freed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,16 +19,16 @@ pub(crate) fn below(root: u32) -> Vec<Descendant> {
     below_except(root, &BTreeSet::new())
 }
 
-/// The same without those in `except`, and all that descends from them.
+/// Like [`below`], without the processes in `except` and their descendants.
 pub(crate) fn below_except(root: u32, except: &BTreeSet<u32>) -> Vec<Descendant> {
-    // Kernels may be built without the lists of children; then everybody is asked for their parent.
+    // Some kernels are built without the lists of children; then the parent of every process is read.
     let by_parent = if fs::exists(format!("/proc/{root}/task/{root}/children")).unwrap_or(false) {
         None
     } else {
         Some(everybody())
     };
     let mut found = Vec::new();
-    // Pids that are used again while we read could make this a circle.
+    // Pids that are reused while we read could form a cycle.
     let mut seen = BTreeSet::from([root]);
     let mut open = VecDeque::from([root]);
     while let Some(parent) = open.pop_front() {
@@ -46,35 +46,35 @@ pub(crate) fn below_except(root: u32, except: &BTreeSet<u32>) -> Vec<Descendant>
     found
 }
 
-/// The parent a process has now.
+/// The current parent of a process.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
     field(pid, 1)
 }
 
-/// When a process was started, in ticks since the system was, cut to 32 bits; with the pid it names a process
-/// well enough.
+/// When a process was started, in ticks since boot, truncated to 32 bits. Together with the pid it identifies a
+/// process well enough.
 pub(crate) fn born(pid: u32) -> Option<u32> {
     field(pid, 19).map(|ticks: u64| ticks as u32)
 }
 
-/// Memory of a process that is in RAM.
+/// The resident memory of a process.
 pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// Memory of a process that is in RAM and not of a file. What several share is counted for each of them.
+/// The resident memory of a process that is not backed by a file. Shared memory is counted in full for each process.
 pub(crate) fn own_bytes(pid: u32) -> Option<u64> {
     lines_in_kilobytes(&format!("/proc/{pid}/status"), &["RssAnon:", "RssShmem:"])
 }
 
-/// The same with everybody's share of what is shared; takes longer to find out.
+/// Like [`own_bytes`], but shared memory is divided among the processes that share it. Slower to read.
 pub(crate) fn fair_bytes(pid: u32) -> Option<u64> {
     lines_in_kilobytes(&format!("/proc/{pid}/smaps_rollup"), &["Pss_Anon:", "Pss_Shmem:"])
 }
 
-/// The sum of these lines of a file.
+/// The sum of the lines that start with these names.
 fn lines_in_kilobytes(path: &str, names: &[&str]) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let kilobytes = text.lines().filter_map(|line| {
@@ -84,7 +84,7 @@ fn lines_in_kilobytes(path: &str, names: &[&str]) -> Option<u64> {
     kilobytes.reduce(|sum, more| sum + more).map(|kilobytes| kilobytes << 10)
 }
 
-/// A field of `stat`, counted from the state letter. The name before it may contain anything.
+/// A field of `stat`, counted from the state letter. The process name before it may contain any byte, also `)`.
 fn field<T: std::str::FromStr>(pid: u32, index: usize) -> Option<T> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;

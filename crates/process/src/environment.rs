@@ -1,12 +1,12 @@
 //! Which variables of the gateway's own environment a child gets.
 //!
-//! An exact list: what programs need to run, to reach the network and to find their caches. Nothing on it is a
-//! credential, and a value on it that holds one all the same (`http://NAME:PASSWORD@proxy`) is held back.
+//! The list is exact: what programs need to run, to reach the network and to find their caches. No variable on it is
+//! meant for credentials, and a value that contains some anyway (`http://NAME:PASSWORD@proxy`) is not passed on.
 //! `docs/environment.md` shows this table; a test compares the two.
 
 use std::collections::BTreeMap;
 
-/// Every variable that a child gets if the gateway has it, under what it is for.
+/// Every variable that a child gets if the gateway has it, grouped by purpose.
 pub const INHERITED: &[(&str, &[&str])] = &[
     ("to run at all", &["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"]),
     (
@@ -112,7 +112,7 @@ fn listed() -> impl Iterator<Item = &'static str> {
     INHERITED.iter().flat_map(|(_, names)| names.iter().copied())
 }
 
-/// The part of the gateway's environment that every child gets; extend it with the server's own variables.
+/// The part of the gateway's environment that every child gets. The caller adds the server's own variables.
 #[must_use]
 pub fn base_environment(parent: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let given = listed().filter_map(|name| parent.get_key_value(name));
@@ -122,14 +122,14 @@ pub fn base_environment(parent: &BTreeMap<String, String>) -> BTreeMap<String, S
         .collect()
 }
 
-/// The variables on the list that no child gets, because their values hold credentials. Names only.
+/// The names of listed variables that no child gets, because their values contain credentials.
 #[must_use]
 pub fn held_back(parent: &BTreeMap<String, String>) -> Vec<&'static str> {
     listed().filter(|name| parent.get(*name).is_some_and(|value| holds_credentials(name, value))).collect()
 }
 
-/// Whether an address in a value has a name or a password in it. A value may hold several addresses, and that of a proxy
-/// may lack its scheme.
+/// Whether a URL in a value contains a user name or a password. A value may hold several URLs, and a proxy's URL may lack
+/// its scheme.
 fn holds_credentials(name: &str, value: &str) -> bool {
     let is_proxy = name.to_ascii_uppercase().ends_with("PROXY");
     let mut addresses = value.split("://");
@@ -151,8 +151,9 @@ mod tests {
         pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    /// LINK-1: a child inherits an exact list of variables and nothing else. HOUR-5: what it needs to reach the network is
-    /// on it, in both cases where programs look for both. WALL-8: so is what tells a gateway of those above it.
+    /// LINK-1: a child inherits an exact list of variables and nothing else. HOUR-5: the list has what a child needs to
+    /// reach the network, in upper and lower case where programs read both. WALL-8: it has the variable that tells a
+    /// gateway about the gateways above it.
     #[test]
     fn the_base_environment_is_an_allow_list() {
         let passed = [
@@ -190,7 +191,7 @@ mod tests {
         assert!(held_back(&parent).is_empty());
     }
 
-    /// HOUR-5: no name on the list is that of a credential, and no value with one is passed on.
+    /// HOUR-5: no listed name is the name of a credential, and no value that contains one is passed on.
     #[test]
     fn no_credentials_are_passed_on() {
         let mut seen = BTreeSet::new();
@@ -199,7 +200,7 @@ mod tests {
             let bad =
                 ["TOKEN", "AUTH", "PASSWORD", "SECRET", "KEY"].iter().find(|word| upper.contains(**word));
             assert_eq!(bad, None, "{name}");
-            assert!(seen.insert(name), "{name} stands twice");
+            assert!(seen.insert(name), "{name} is listed twice");
         }
         let check = |name: &str, value: &str, passes: bool| {
             let parent = map(&[(name, value)]);
@@ -216,7 +217,7 @@ mod tests {
         check("XDG_CACHE_HOME", "/home/me@corp/.cache", true);
     }
 
-    /// HOUR-5: the documentation shows the list as it is.
+    /// HOUR-5: the documentation shows exactly this list.
     #[test]
     fn the_list_is_documented() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md");
@@ -227,6 +228,6 @@ mod tests {
             assert!(page.contains(&row), "docs/environment.md lacks the row\n{row}");
         }
         let rows = page.lines().filter(|line| line.starts_with("| ") && line.contains('`')).count();
-        assert_eq!(rows, INHERITED.len(), "docs/environment.md has rows of its own");
+        assert_eq!(rows, INHERITED.len(), "docs/environment.md has rows that are not in the list");
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 
 use rustix::process::Signal;
 
-/// How a child ended: with a code of its own, or by a signal.
+/// How a child ended: with an exit code, or by a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// The code it returned.
@@ -16,19 +16,19 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// What a child that has got SIGKILL will have ended by.
+    /// The exit of a child that was sent SIGKILL and could not be waited for.
     pub(crate) const KILLED: Self = Self { code: None, signal: Some(Signal::KILL.as_raw()) };
 
-    /// What became of a child whose end nobody has seen.
+    /// The exit of a child whose status could not be read.
     pub(crate) const UNKNOWN: Self = Self { code: None, signal: None };
 
-    /// Whether it was ended for the processor time that it took.
+    /// Whether the CPU time limit ended it.
     #[must_use]
     pub fn is_of_cpu_limit(&self) -> bool {
         self.signal == Some(Signal::XCPU.as_raw())
     }
 
-    /// Whether the program says that all went well.
+    /// Whether the program ended with exit code 0.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.code == Some(0)

@@ -1,12 +1,12 @@
-//! Keeps a program as the leader of a process group: what can be done where there is no shim.
+//! Runs a program as the leader of a process group, for systems without a shim.
 //!
-//! The id of the group is the pid of the leader, and the system may give it to a stranger as soon as the leader
-//! is reaped and the group is empty. Therefore the leader is only *observed* to have ended (`waitid` with
-//! `WNOWAIT`, woken by `SIGCHLD`); while it is a zombie its pid is taken and the group can be signalled safely.
-//! The group gets SIGKILL, then the zombie is reaped, and after that no signal is sent any more.
+//! The id of the group is the pid of the leader. The system may reuse it as soon as the leader is reaped and the group
+//! is empty. Therefore the end of the leader is only *observed* (`waitid` with `WNOWAIT`, woken by `SIGCHLD`): while
+//! the leader is a zombie its pid stays taken, and signals to the group are safe. The group gets SIGKILL, then the
+//! zombie is reaped, and after that no more signals are sent.
 //!
-//! A descendant that makes itself leader of a new group or session is not found, and nobody kills the group
-//! when the gateway itself is killed.
+//! This does not find a descendant that makes itself leader of a new group or session. And if the gateway itself is
+//! killed, the group keeps running.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,17 +26,17 @@ use crate::{Exit, SpawnError, Spec};
 #[derive(Debug)]
 pub(crate) struct Group {
     pid: Pid,
-    /// Reaps in the background when it is dropped before the end was seen.
+    /// If it is dropped before the end was seen, tokio reaps the process in the background.
     inner: tokio::process::Child,
     children: SignalStream,
-    /// Known once the leader is reaped; from then on the pid means nothing.
+    /// Known once the leader is reaped. From then on the pid must not be used.
     exit: Option<Exit>,
 }
 
 impl Group {
     pub(crate) fn start(spec: &Spec, program: PathBuf) -> Result<(Self, Pipes), SpawnError> {
         let other = |source| SpawnError::Other { program: spec.program.clone(), source };
-        // Listens before the child exists, so that its end cannot be missed.
+        // Registered before the child exists, so that its end cannot be missed.
         let children = signal(SignalKind::child()).map_err(other)?;
 
         #[expect(clippy::disallowed_methods, reason = "this is one of the places that start programs")]
@@ -74,8 +74,8 @@ impl Group {
         self.finish()
     }
 
-    /// SIGTERM to the group, a second to obey, and SIGKILL. The group gets SIGKILL in any case, as its members
-    /// may outlive their leader.
+    /// Sends SIGTERM to the group, waits a second, and sends SIGKILL. The group gets SIGKILL in any case, because its
+    /// members may outlive their leader.
     pub(crate) async fn terminate(&mut self) -> Exit {
         self.signal(Signal::TERM);
         if timeout(AFTER_TERM, self.ended()).await.is_err() {
@@ -95,8 +95,8 @@ impl Group {
     /// Waits until the leader has ended, without reaping it.
     async fn ended(&mut self) {
         while self.exit.is_none() && !self.has_ended() {
-            // A signal that came since the last look is still pending here. A closed stream would mean that
-            // the runtime is going down, and with it everybody who waits.
+            // A signal that arrived since the last check is still pending here. A closed stream means that the
+            // runtime is shutting down, and this task with it.
             poll_fn(|context| self.children.poll_recv(context)).await;
         }
     }
@@ -108,7 +108,7 @@ impl Group {
                 Ok(status) => status.is_some(),
                 Err(Errno::INTR) => continue,
                 Err(_) => {
-                    // Somebody else in this process has reaped it: the group may be a stranger's by now.
+                    // Other code in this process has reaped it, so the group id may have been reused.
                     self.exit = Some(Exit::UNKNOWN);
                     true
                 }
@@ -132,7 +132,7 @@ impl Group {
 
     fn signal(&self, signal: Signal) {
         if self.exit.is_none() {
-            // Fails when nobody in the group is left to be signalled, which is what was wanted.
+            // Fails if the group is already empty, which is the goal.
             let _ = rustix::process::kill_process_group(self.pid, signal);
         }
     }
@@ -140,7 +140,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The leader is reaped by the runtime, which takes over children that are dropped unfinished.
+        // The runtime reaps the leader: tokio takes over children that are dropped before their end.
         self.signal(Signal::KILL);
     }
 }

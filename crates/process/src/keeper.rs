@@ -1,4 +1,4 @@
-//! Which way of keeping a program's tree together is used, and the choice between them.
+//! Chooses between the two ways to keep a program's processes together: a shim, or a process group.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,21 +16,21 @@ use crate::tree::{NotStarted, Starting, Tree};
 use crate::view::ProcessView;
 use crate::{Breach, Effective, Exit, SpawnError, Spec};
 
-/// Where the shim is, which keeps the tree of a program; see [`shim`](crate::shim).
+/// Where the shim is that keeps a program's tree; see [`shim`](crate::shim).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shim {
-    /// The running program itself, which calls [`main_if_asked`](crate::shim::main_if_asked) first.
+    /// The running program itself, which must call [`main_if_asked`](crate::shim::main_if_asked) first.
     ThisExecutable,
     /// This program.
     Program(PathBuf),
-    /// There is none; programs are kept as process groups.
+    /// No shim: programs run as process groups.
     Off,
 }
 
-/// What of a program's descendants ends with it.
+/// Which of a program's descendants end with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Containment {
-    /// All of them, also when the gateway is killed.
+    /// All of them, even if the gateway is killed.
     Tree,
     /// Those that stay in its process group, unless the gateway is killed.
     Group,
@@ -47,23 +47,23 @@ impl fmt::Display for Containment {
 
 static CHOSEN: RwLock<Option<Shim>> = RwLock::new(None);
 
-/// Says which shim programs are started through from now on. Until this is called, it is the program
-/// `bridgehead-shim` beside the running one; else the running one itself, if it has called
-/// [`main_if_asked`](crate::shim::main_if_asked); else none. Other systems than Linux know no subreaper, and
-/// there this has no effect.
+/// Sets the shim that starts programs from now on. Until this is called, it is the program `bridgehead-shim`
+/// beside the running one; else the running one itself, if it has called
+/// [`main_if_asked`](crate::shim::main_if_asked); else none. This has no effect on systems other than Linux, which
+/// have no subreaper.
 pub fn use_shim(shim: Shim) {
     *CHOSEN.write().unwrap_or_else(PoisonError::into_inner) = Some(shim);
 }
 
-/// Leads to the file that runs, even if another has taken its place or nothing is there any more.
+/// Opens the executable that is running, even if the file was replaced or deleted meanwhile.
 #[cfg(target_os = "linux")]
 const THIS_EXECUTABLE: &str = "/proc/self/exe";
 
-/// Whether the running program can be the shim.
+/// Whether the running program can act as the shim.
 #[cfg(target_os = "linux")]
 static ABLE: AtomicBool = AtomicBool::new(false);
 
-/// Remembers that the running program can be the shim.
+/// Records that the running program can act as the shim.
 #[cfg(target_os = "linux")]
 pub(crate) fn this_executable_can() {
     ABLE.store(true, Ordering::Relaxed);
@@ -83,8 +83,8 @@ pub(crate) fn chosen() -> Option<PathBuf> {
     }
 }
 
-/// The shim beside the running program; for a test, that of this crate, above the folder that Cargo puts tests into.
-/// A path that was found is kept: if the file disappears, a start fails rather than being kept worse than the one before.
+/// The shim beside the running program. For a test it is this crate's shim, in the folder above Cargo's folder of tests.
+/// The path is remembered: if the file disappears later, a start fails instead of falling back to a process group.
 #[cfg(target_os = "linux")]
 fn beside() -> Option<PathBuf> {
     static FOUND: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
@@ -102,15 +102,15 @@ fn beside() -> Option<PathBuf> {
     Some(FOUND.get_or_init(|| found).clone())
 }
 
-/// Holds ready what keepers of programs come from, so that the first start does not wait for it and later ones find
-/// it. Nothing is held where there is none.
+/// Keeps the nursery running, so that the first start does not wait for it and later starts reuse it. Empty where there
+/// is no shim.
 #[derive(Debug)]
 pub struct Prepared {
     #[cfg(target_os = "linux")]
     _nursery: Option<std::sync::Arc<crate::nursery::Nursery>>,
 }
 
-/// Prepares for programs to be started; see [`shim`](crate::shim). A failure is told by the start that meets it.
+/// Starts the nursery ahead of the first program; see [`shim`](crate::shim). If that fails, the first start reports it.
 ///
 /// Must be called within a tokio runtime that has its I/O driver enabled.
 #[must_use]
@@ -121,7 +121,7 @@ pub fn prepare() -> Prepared {
     }
 }
 
-/// A running program, kept one way or the other.
+/// A running program, kept by a shim or as a process group.
 #[derive(Debug)]
 pub(crate) enum Keeper {
     #[cfg(target_os = "linux")]
@@ -129,7 +129,7 @@ pub(crate) enum Keeper {
     Group(Group),
 }
 
-/// Calls the same method of whichever it is.
+/// Calls the same method on either variant.
 macro_rules! either {
     ($keeper:expr, $kept:ident => $call:expr) => {
         match $keeper {
@@ -141,7 +141,7 @@ macro_rules! either {
 }
 
 impl Keeper {
-    /// Starts a program, with this thread blocked until it runs.
+    /// Starts a program and blocks this thread until it runs.
     pub(crate) fn start_blocking(spec: &Spec) -> Result<(Self, Pipes), SpawnError> {
         let program = spec.resolve()?;
         #[cfg(target_os = "linux")]
@@ -154,8 +154,7 @@ impl Keeper {
             return Ok((Self::Tree(tree), pipes));
         }
         if spec.limits.is_bounding() {
-            let reason =
-                "they are kept by the shim, which is not installed or does not exist for this system";
+            let reason = "the shim enforces them, and it is not installed or does not exist for this system";
             return Err(SpawnError::Limits { program: spec.program.clone(), reason: reason.to_owned() });
         }
         if spec.confinement.as_ref().is_some_and(|confinement| !confinement.degrade || confinement.signals) {
@@ -175,7 +174,7 @@ impl Keeper {
         if let Some(shim) = chosen() {
             let program = spec.resolve()?;
             let attempt = async || Starting::begin(spec, program.clone(), shim.clone())?.finish().await;
-            // A nursery may have been killed; the next is a new one.
+            // The nursery may have been killed; the second attempt starts a new one.
             let (tree, pipes) = match attempt().await {
                 Err(NotStarted::NoShim(_)) => attempt().await,
                 settled => settled,
@@ -238,7 +237,8 @@ impl Keeper {
         }
     }
 
-    /// Waits until the program has ended and what it left behind is killed. May be dropped and called again.
+    /// Waits until the program has ended and the processes that it left behind are killed. May be dropped and called
+    /// again.
     pub(crate) async fn gone(&mut self) -> Exit {
         either!(self, kept => kept.gone().await)
     }

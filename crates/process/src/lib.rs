@@ -1,19 +1,19 @@
-//! Starts programs and ends them. Nothing outside this crate starts a program, and no child outlives its
-//! handle: when a [`Child`] is stopped, or just dropped, the program and all its descendants are killed and
-//! reaped. On Linux that also happens when the gateway is killed, and no descendant can leave: every program is
-//! started through a [`shim`]. Elsewhere, and where the shim is not installed, a program leads a process group
-//! that is killed; [`Child::containment`] tells.
+//! Starts programs and ends them. No other crate starts a program, and no child outlives its handle: when a
+//! [`Child`] is stopped, or just dropped, the program and all its descendants are killed and reaped. On Linux a
+//! [`shim`] starts every program: no descendant can leave the tree, and the tree also ends when the gateway is
+//! killed. Elsewhere, and where the shim is not installed, a program leads a process group that is killed.
+//! [`Child::containment`] reports which of the two applies.
 //!
-//! What a program is for, when it is started again and what its output means is left to others. This crate
-//! knows pipes, not protocols.
+//! Other crates decide what a program is for, when to restart it and what its output means. This crate knows
+//! pipes, not protocols.
 //!
 //! What must stay true:
 //! - Programs are started by `posix_spawn`, whose cost does not grow with the memory of the gateway. The
-//!   standard library falls back to `fork` when hooks, user or group ids are set, and also when a bare program
-//!   name is to be searched in an environment that was changed; so programs are searched here, and always
-//!   started by their absolute path.
+//!   standard library falls back to `fork` when hooks, user or group ids are set, and also when it has to search a
+//!   bare program name in a changed environment. Therefore this crate searches programs itself and always starts
+//!   them by their absolute path.
 //! - A child's environment is exactly what its [`Spec`] says, and it has no descriptors but its three pipes.
-//! - No signal is sent to a process or group that may have become somebody else's.
+//! - No signal is sent to a process or group whose id may have been reused.
 
 mod child;
 mod code;

@@ -1,39 +1,39 @@
-//! What a program and all below it may use together, how that is kept, and what happens to one that takes more.
+//! What a program and its descendants may use together, how that is enforced, and what happens on a breach.
 //!
-//! Memory and processes are limits of the whole tree. Where the gateway has a control group to divide, the tree is in
-//! one of its own: the system keeps its memory, and its processes too if that is asked for (the system counts threads,
-//! not processes, so it is not what everybody means). Elsewhere the shim looks at the tree many times a second and kills
-//! all of it when there is too much; memory is refused to a single process too, by the system, once that process
-//! alone has all of it. So memory is *sampled* there: it can be exceeded for a moment. Open files and file sizes are
-//! kept by the system alone, for each process.
+//! Memory and processes are limits of the whole tree. Where the gateway has a control group that it may divide, each such
+//! tree gets its own: the system enforces its memory limit, and its process limit too if `hard_processes` is set (the system
+//! counts threads, not processes, so that is opt-in). Elsewhere the limits are *sampled*: the shim checks the tree many
+//! times a second and kills all of it on a breach, so a limit can be exceeded for a moment. The system also refuses memory
+//! to a single process that alone reaches the limit. Open files and file sizes are always enforced by the system, for
+//! each process.
 
 use std::fmt;
 
 use crate::Confined;
 
-/// What a program and all below it may use; what is absent is not limited.
+/// What a program and its descendants may use. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Memory of all of them that is not of a file, in bytes.
+    /// Memory of the tree that is not backed by a file, in bytes.
     pub memory: Option<u64>,
-    /// Start nothing unless the system itself keeps the memory.
+    /// Refuse to start unless the system itself enforces the memory limit.
     pub hard_memory: bool,
-    /// How many processes they may be.
+    /// How many processes the tree may have.
     pub processes: Option<u32>,
-    /// Start nothing unless the system itself keeps their number; each thread counts as one then.
+    /// Refuse to start unless the system itself enforces the process limit. Each thread then counts as a process.
     pub hard_processes: bool,
-    /// How many descriptors each may have open.
+    /// How many descriptors each process may have open.
     pub open_files: Option<u32>,
-    /// How large each file that they write may become, in bytes.
+    /// How large a file may become by writing, in bytes.
     pub file_size: Option<u64>,
-    /// How much processor time each may take, in seconds.
+    /// How much CPU time each process may take, in seconds.
     pub cpu_seconds: Option<u32>,
-    /// How much of the end of their error output is kept, in bytes; 64 KiB if absent.
+    /// How much of the end of standard error is kept, in bytes; 64 KiB if absent.
     pub log: Option<usize>,
 }
 
 impl Limits {
-    /// Whether something must be kept by a shim.
+    /// Whether a limit is set that needs a shim.
     #[must_use]
     pub fn is_bounding(&self) -> bool {
         let Self { open_files, file_size, cpu_seconds, .. } = self;
@@ -41,19 +41,19 @@ impl Limits {
         of_each || self.is_of_tree()
     }
 
-    /// Whether something of the tree as a whole must be kept.
+    /// Whether a limit of the tree as a whole is set.
     pub(crate) fn is_of_tree(&self) -> bool {
         let Self { memory, hard_memory, processes, hard_processes, .. } = *self;
         memory.is_some() || processes.is_some() || hard_memory || hard_processes
     }
 }
 
-/// How a limit is kept.
+/// How a limit is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enforced {
     /// By the system: it is never exceeded.
     Hard,
-    /// By looking: it is exceeded for a moment before all are killed.
+    /// By sampling: it may be exceeded for a moment before the tree is killed.
     Sampled,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Enforced {
     }
 }
 
-/// How the limits of a running program are kept, as its keeper says; nothing for those that were not set.
+/// How the limits of a running program are enforced, as its shim reports. `None` for a limit that was not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effective {
     /// Memory of the tree.
@@ -77,19 +77,19 @@ pub struct Effective {
     pub open_files: Option<Enforced>,
     /// Size of files.
     pub file_size: Option<Enforced>,
-    /// What it may reach; nothing if it may reach everything.
+    /// How it is confined; `None` if it is not.
     pub confined: Option<Confined>,
 }
 
-/// Why a tree was killed by its keeper, or died.
+/// The limit for which a tree was killed, or of which it died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach {
-    /// It had so many bytes of memory.
+    /// It used too much memory.
     Memory {
-        /// What it had.
+        /// How much it used.
         bytes: u64,
     },
-    /// It had so many processes.
+    /// It had too many processes.
     Processes {
         /// How many there were.
         count: u32,
@@ -109,7 +109,7 @@ impl fmt::Display for Breach {
 
 #[cfg(target_os = "linux")]
 impl Effective {
-    /// Two bits for each, a bit whether there is a confinement, and what it is.
+    /// Two bits for each limit, one bit for whether there is a confinement, and the encoded confinement.
     pub(crate) fn encode(self) -> u32 {
         let Self { memory, processes, open_files, file_size, confined } = self;
         let walls = confined.map_or(0, |confined| confined.encode() << 9 | 1 << 8);

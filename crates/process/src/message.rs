@@ -1,11 +1,11 @@
-//! What gateway and shim say to each other over the control socket.
+//! The messages between the gateway and a shim on the control socket.
 //!
-//! The nursery is sent one byte for each shim, which says whether its tree wants a control group, with the shim's end of
-//! a control socket; it says nothing itself. On
-//! that socket the gateway sends one [`Order`], together with the three descriptors of the program, and later perhaps a
-//! grace: four bytes, milliseconds. The end of the stream means "kill everything now", whoever caused it. The
-//! shim sends [`Report`]s of a fixed size. Both ends are normally of one build; the version is there for a
-//! program that was replaced on disk while the gateway runs.
+//! For each shim the gateway sends the nursery one byte, which says whether the tree wants a control group, and the
+//! shim's end of a control socket. The nursery sends nothing back. On the control socket the gateway sends one [`Order`]
+//! with the three descriptors of the program, and later perhaps a grace period: four bytes, in milliseconds. The end of
+//! the stream means "kill everything now", whatever caused it. The shim sends [`Report`]s of a fixed size. Both ends
+//! normally come from one build. If a program was replaced on disk while the gateway runs, or only one was installed, the
+//! shim refuses the order and reports its own release.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,19 +15,50 @@ use crate::confinement::{Feature, newest_landlock};
 use crate::ungrouped::Ungrouped;
 use crate::{Breach, Confinement, Effective, Files, Limits, Spec, descent};
 
-/// The first argument that makes a program the nursery of shims.
+/// The first argument that makes a program the nursery.
 pub(crate) const ASKED: &str = "keep-process-trees";
-/// Counts changes of what is said here.
-const VERSION: u32 = 7;
-/// Bytes before the strings of an order: version, length of the strings, number of arguments, of variables,
-/// whether there is a directory; then the limits, where zero is none: memory in kilobytes, processes, open files, file
-/// size in kilobytes, processor time in seconds; then what the confinement is and which limits must be hard, and the
-/// numbers of paths to read and to write.
+/// The release of this program, as `major << 20 | minor << 10 | patch`.
+pub(crate) const RELEASE: i32 = release(env!("CARGO_PKG_VERSION"));
+/// The version of this protocol; every change of it increments the version.
+const PROTOCOL: u32 = 7;
+/// Starts every order: gateway and shim must be of one release and speak one version of the protocol.
+const VERSION: u32 = (PROTOCOL << 28) ^ RELEASE.cast_unsigned();
+/// The size of an order's head, which comes before its strings: version, length of the strings, number of arguments,
+/// number of variables, whether there is a working directory; then the limits, where zero means none: memory in
+/// kilobytes, processes, open files, file size in kilobytes, CPU time in seconds; then the flags of the confinement and
+/// of hard limits, and the numbers of paths to read and to write.
 pub(crate) const ORDER_HEAD: usize = 52;
-/// No order is longer; the system allows a program less.
+/// The longest order; the system allows a program less than this.
 const LONGEST_ORDER: usize = 64 << 20;
 /// Bytes of a report.
 pub(crate) const REPORT: usize = 21;
+
+/// A release such as `1.2.3` as a number. What follows the numbers (`-beta`) is ignored.
+const fn release(text: &str) -> i32 {
+    let bytes = text.as_bytes();
+    let (mut number, mut part, mut index) = (0, 0, 0);
+    while index < bytes.len() && matches!(bytes[index], b'0'..=b'9' | b'.') {
+        if bytes[index] == b'.' {
+            number = (number + part) << 10;
+            part = 0;
+        } else {
+            part = part * 10 + (bytes[index] - b'0') as i32;
+        }
+        index += 1;
+    }
+    number + part
+}
+
+/// Why a shim does not take orders, from the release that it reports.
+pub(crate) fn not_taken(reported: i32) -> String {
+    let numbers = |release: i32| format!("{}.{}.{}", release >> 20, (release >> 10) & 1023, release & 1023);
+    match reported {
+        RELEASE => "it cannot read what this program sends".to_owned(),
+        other => {
+            format!("it is version {}, and this program is version {}", numbers(other), numbers(RELEASE))
+        }
+    }
+}
 
 /// What to start.
 #[derive(Clone, PartialEq, Eq)]
@@ -42,7 +73,7 @@ pub(crate) struct Order {
     pub(crate) landlock: u8,
 }
 
-/// What the head of an order says.
+/// The decoded head of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OrderHead {
     /// Bytes that follow.
@@ -56,7 +87,7 @@ pub(crate) struct OrderHead {
     write: usize,
 }
 
-/// What the word of flags says.
+// The flags of an order.
 const CONFINED: u32 = 1;
 const NETWORK: u32 = 2;
 const DEGRADE: u32 = 4;
@@ -64,11 +95,11 @@ const FILES: u32 = 8;
 const HARD_MEMORY: u32 = 16;
 const HARD_PROCESSES: u32 = 32;
 const SIGNALS: u32 = 64;
-/// Where the newest version of Landlock begins that is to be used; it has four bits.
+/// The position of the four bits that hold the newest Landlock version to use.
 const LANDLOCK: u32 = 8;
 
-/// Encodes the order to start `program` as `spec` says; nothing if a string has a zero byte in it, which no
-/// program could be given.
+/// Encodes the order to start `program` as `spec` says. `None` if a string contains a zero byte, which cannot be passed
+/// to a program.
 pub(crate) fn order(spec: &Spec, program: &Path) -> Option<Vec<u8>> {
     let mut strings = Vec::new();
     let mut put = |string: &OsStr| {
@@ -121,13 +152,14 @@ pub(crate) fn order(spec: &Spec, program: &Path) -> Option<Vec<u8>> {
     Some([head.as_flattened(), &strings].concat())
 }
 
-/// As many kilobytes; one at least, as zero is none. More than can be said is more than there is.
+/// Converts to kilobytes, at least one, because zero means no limit. Larger values are capped at 4 TB, which is no limit
+/// in practice.
 fn kilobytes(bytes: Option<u64>) -> u32 {
     bytes.map_or(0, |bytes| u32::try_from(bytes >> 10).unwrap_or(u32::MAX).max(1))
 }
 
 impl OrderHead {
-    /// Nothing if the sender speaks another version.
+    /// `None` if the sender uses another version, or the order is too long.
     pub(crate) fn decode(head: &[u8; ORDER_HEAD]) -> Option<Self> {
         let number = |index: usize| {
             let (numbers, _) = head.as_chunks::<4>();
@@ -159,7 +191,7 @@ impl OrderHead {
         (number(0)? == VERSION as usize && decoded.length <= LONGEST_ORDER).then_some(decoded)
     }
 
-    /// The order whose strings are given.
+    /// Builds the order from this head and its strings.
     pub(crate) fn order(self, strings: &[u8]) -> Option<Order> {
         let mut strings = strings.split(|&byte| byte == 0).map(|string| OsString::from_vec(string.to_vec()));
         let program = strings.next()?.into();
@@ -188,26 +220,27 @@ impl OrderHead {
     }
 }
 
-/// Where a start failed.
+/// The step at which a start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The order was not understood.
     Order,
-    /// The shim could not become keeper of a tree.
+    /// The shim could not set itself up to keep a tree.
     Keeping,
     /// The limits could not be set.
     Limits,
-    /// The limits must be kept by a control group, and there is none.
+    /// The limits must be enforced by a control group, and no group is available.
     Ungrouped(Ungrouped),
-    /// The program could not be confined, for want of this.
+    /// The program could not be confined, because the system lacks this feature.
     Confinement(Feature),
-    /// A path of its files cannot be given to it: which, as [`Files::each`] counts them.
+    /// A path in its `files` cannot be used: its index in the order of [`Files::each`].
     Path(u32),
     /// The system refused to start the program.
     Program,
 }
 
-/// A process, told from a later one with the same pid by when it began: the end of the number that says so.
+/// Identifies a process by its pid and the low 32 bits of its start time, which tell it from a later process with the
+/// same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Birth {
     pub(crate) pid: u32,
@@ -215,24 +248,24 @@ pub(crate) struct Birth {
 }
 
 impl Birth {
-    /// Whether it is there, as a zombie at least.
+    /// Whether the process exists, at least as a zombie.
     pub(crate) fn is_there(self) -> bool {
         descent::born(self.pid) == Some(self.born)
     }
 }
 
-/// What became of it.
+/// What a shim reports about its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The program runs, kept by a shim that says who it is, and its limits are kept like this.
+    /// The program runs below this shim, and its limits are enforced as `effective` says.
     Started { program: Birth, shim: Birth, effective: Effective },
     /// Nothing runs, and the shim ends.
     Failed { stage: Stage, errno: i32 },
-    /// The tree takes more than it may and is killed, or it has died from it.
+    /// The tree exceeds a limit and is killed, or it has died of it.
     Breached(Breach),
     /// The program has ended; this is its wait status.
     Exited { status: i32 },
-    /// Nothing of the tree is left, except `left` processes that could not be killed. The shim ends.
+    /// The tree is gone, except for `left` processes that could not be killed. The shim ends.
     Gone { killed: u32, left: u32 },
 }
 
@@ -373,6 +406,22 @@ mod tests {
         assert!(changed(0, 200), "another version");
         assert!(changed(7, 200), "too long");
         assert!(changed(9, 200), "more arguments than there are strings");
+    }
+
+    /// A shim of another release is refused, and the error names both releases.
+    #[test]
+    fn releases_are_told_apart() {
+        assert_eq!(release("1.2.3"), (1 << 20) + (2 << 10) + 3);
+        assert_eq!(release("0.10.0-beta.1"), 10 << 10);
+        assert_ne!(release("0.1.0"), release("0.1.1"));
+        let order = order(&spec(), Path::new("/bin/tool")).unwrap();
+        assert_eq!(order[..4], ((7 << 28) ^ RELEASE.cast_unsigned()).to_le_bytes());
+        let ours = env!("CARGO_PKG_VERSION");
+        assert_eq!(
+            not_taken(release("9.8.7")),
+            format!("it is version 9.8.7, and this program is version {ours}")
+        );
+        assert_eq!(not_taken(RELEASE), "it cannot read what this program sends");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The paths that a program is given: opened without following a link, so that nobody who can write on the way decides
-//! where they lead.
+//! Opens the paths that a program may use without following symbolic links. A server that can write to a folder on such a
+//! path could otherwise redirect it.
 
 use std::io;
 use std::path::Path;
@@ -13,11 +13,11 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, opena
 #[cfg(target_os = "linux")]
 use rustix::io::Errno;
 
-/// How many links a path may have before it is taken for a circle; as many as the system follows.
+/// How many links a path may have before it is treated as a loop; the system has the same limit.
 #[cfg(target_os = "linux")]
 const MOST_LINKS: usize = 40;
 
-/// Says why a path cannot be given to a program, if it cannot: it is not there, or a link stands in it.
+/// Why a path cannot be given to a program: it does not exist, or it contains a symbolic link. `None` if it is usable.
 pub(crate) fn unusable(path: &Path) -> Option<io::Error> {
     #[cfg(target_os = "linux")]
     {
@@ -29,18 +29,18 @@ pub(crate) fn unusable(path: &Path) -> Option<io::Error> {
     }
 }
 
-/// Opens what is at `path` itself, for Landlock to know it by. A link on the way, or at its end, is an error.
+/// Opens `path` for a Landlock rule. A symbolic link in the path, or at its end, is an error.
 #[cfg(target_os = "linux")]
 pub(crate) fn open_without_links(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-        // A container whose own filter does not know the call.
+        // The seccomp filter of a container may not know `openat2`.
         Err(Errno::NOSYS | Errno::PERM) => walk_without_links(path),
         settled => settled,
     }
 }
 
-/// The same, name by name.
+/// Like [`open_without_links`], but opens one path component at a time.
 #[cfg(target_os = "linux")]
 fn walk_without_links(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -58,19 +58,20 @@ fn walk_without_links(path: &Path) -> Result<OwnedFd, Errno> {
     at.ok_or(Errno::NOENT)
 }
 
-/// What the system said, in words that fit a path of a confinement.
+/// Turns an error of [`open_without_links`] into words that fit a path in `files`.
 #[cfg(target_os = "linux")]
 pub(crate) fn explain(errno: Errno) -> io::Error {
     match errno {
         Errno::LOOP => io::Error::other(
-            "a symbolic link stands in it, which is not followed when a server starts; put the folder itself there, \
+            "it contains a symbolic link, which is not followed when a server starts; put the folder itself there, \
              or reload the configuration if the link is yours",
         ),
         other => other.into(),
     }
 }
 
-/// Whether looking up `path` asks a folder that lies in one of `folders`: whoever can write there decides where it leads.
+/// Whether the lookup of `path` passes through one of `folders`. A program that can write to such a folder decides where
+/// `path` leads.
 #[cfg(target_os = "linux")]
 pub(crate) fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
     let inside = |place: &Path| folders.iter().any(|folder| place.starts_with(folder));
@@ -79,7 +80,7 @@ pub(crate) fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
     };
     let (mut at, mut left, mut links) = (PathBuf::from("/"), names(path), 0);
     while let Some(name) = left.pop() {
-        // What is above a folder is nothing that the folder decides.
+        // The entries of a folder do not decide what its parent is.
         if name == ".." {
             at.pop();
             continue;
@@ -90,7 +91,7 @@ pub(crate) fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
         let next = at.join(&name);
         match next.read_link() {
             Ok(_) if links == MOST_LINKS => return true,
-            // An absolute one begins with the root, which takes the place of where we are.
+            // An absolute target begins with the root, and joining that replaces `at`.
             Ok(target) => {
                 links += 1;
                 left.extend(names(&target));
@@ -118,7 +119,7 @@ mod tests {
         (place, root)
     }
 
-    /// WALL-2: neither way of opening follows a link, wherever it stands; what is there itself is opened.
+    /// WALL-2: neither way of opening follows a link anywhere in the path; real files and folders are opened.
     #[test]
     fn links_are_not_followed() {
         let (_place, root) = place();
@@ -139,14 +140,14 @@ mod tests {
         let real = [root.join("real")];
         let inner = [root.join("real/inner")];
         assert!(leads_through(&root.join("real/file"), &real));
-        assert!(leads_through(&root.join("link/file"), &real), "by a link into it");
+        assert!(leads_through(&root.join("link/file"), &real), "through a link into it");
         assert!(leads_through(&root.join("real"), &real));
         assert!(!leads_through(&root.join("other/file"), &real));
-        // Out of it again, by a link that stands in it.
+        // Out of the folder again, through a link inside it.
         symlink("/etc", root.join("real/inner/out")).unwrap();
         assert!(leads_through(&root.join("link/inner/out/passwd"), &inner));
         assert!(!leads_through(&root.join("real/file"), &inner));
         symlink("circle", root.join("circle")).unwrap();
-        assert!(leads_through(&root.join("circle"), &inner), "nobody knows where it leads");
+        assert!(leads_through(&root.join("circle"), &inner), "a loop leads nowhere known");
     }
 }

@@ -1,4 +1,4 @@
-//! What to start, and where the program is found.
+//! What to start, where the program is found, and why a start failed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,20 +10,20 @@ use crate::{Confinement, Files, Limits};
 
 /// A program to start.
 ///
-/// `Debug` shows neither arguments nor the values of the environment, which may be secrets.
+/// `Debug` hides the arguments and the values of the environment, which may be secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// A name to look up in the `PATH` of `env`, or a path; a relative path is taken from `cwd`.
+    /// A name to look up in the `PATH` of `env`, or a path. A relative path starts at `cwd`.
     pub program: String,
     /// The arguments, without the program itself.
     pub args: Vec<String>,
     /// The complete environment.
     pub env: BTreeMap<String, String>,
-    /// The working directory; the gateway's own if there is none.
+    /// The working directory; `None` means the gateway's own.
     pub cwd: Option<PathBuf>,
-    /// What it and all below it may use.
+    /// What the program and its descendants may use.
     pub limits: Limits,
-    /// What it and all below it may reach; everything, if absent.
+    /// What the program and its descendants may reach; `None` means everything.
     pub confinement: Option<Confinement>,
 }
 
@@ -63,13 +63,13 @@ pub enum SpawnError {
         /// The program as written.
         program: String,
     },
-    /// A path leads to nothing.
+    /// There is no file at the given path.
     #[error("there is no program at `{}`; correct the path, or give only a name to search PATH", path.display())]
     NoSuchFile {
         /// Where it was expected.
         path: PathBuf,
     },
-    /// The file exists but may not be run, or is no program.
+    /// The file exists but may not be executed, or is not a program.
     #[error(
         "`{}` cannot be executed; check that it is a program, starts with `#!` if it is a script, and has \
          execute permission",
@@ -85,7 +85,7 @@ pub enum SpawnError {
         /// The script.
         path: PathBuf,
     },
-    /// The working directory does not exist or is no directory.
+    /// The working directory does not exist or is not a directory.
     #[error("the working directory `{}` does not exist; create it or correct `cwd`", cwd.display())]
     NoDirectory {
         /// The working directory.
@@ -93,8 +93,8 @@ pub enum SpawnError {
     },
     /// The shim, which keeps the tree of the program, does not work.
     #[error(
-        "`{}`, which keeps the processes of a server together, could not be used: {source}; install it again, \
-         and restart this program if it was replaced while it ran",
+        "the shim `{}`, which keeps the processes of a server together, failed: {source}; install it again, and \
+         restart the gateway if its programs were replaced while it ran",
         shim.display()
     )]
     Shim {
@@ -103,10 +103,10 @@ pub enum SpawnError {
         /// What went wrong.
         source: io::Error,
     },
-    /// The limits cannot be kept, so nothing was started.
+    /// The limits cannot be enforced, so nothing was started.
     #[error(
-        "program `{program}` was not started because its limits cannot be kept: {reason}; take the limits away, or \
-         run the gateway where they can be kept"
+        "program `{program}` was not started because its limits cannot be enforced: {reason}; remove the limits, or \
+         run the gateway where they can be enforced"
     )]
     Limits {
         /// The program as written.
@@ -114,10 +114,10 @@ pub enum SpawnError {
         /// What is missing.
         reason: String,
     },
-    /// The limits must be kept by the system itself and there is no control group for that, so nothing was started.
+    /// The system itself must enforce the limits and there is no control group for that, so nothing was started.
     #[error(
-        "program `{program}` was not started because `require` asks for limits that the system itself keeps, and here \
-         they can only be sampled: {why}; or take it out of `require`"
+        "program `{program}` was not started because `require` asks for limits that the system itself enforces, and \
+         here they can only be sampled: {why}; or take them out of `require`"
     )]
     Ungrouped {
         /// The program as written.
@@ -125,25 +125,25 @@ pub enum SpawnError {
         /// What is missing, and the cure.
         why: &'static str,
     },
-    /// It cannot be confined as asked, so nothing was started.
+    /// It cannot be confined as configured, so nothing was started.
     #[error(
-        "program `{program}` was not started because it cannot be confined as asked: this system lacks {feature} \
-         ({reason}); run the gateway where it is there, or {way_out} (`bridgehead doctor` shows what works here)"
+        "program `{program}` was not started because it cannot be confined as configured: this system lacks {feature} \
+         ({reason}); run the gateway on a system that has it, or {way_out} (`bridgehead doctor` shows what works here)"
     )]
     Confinement {
         /// The program as written.
         program: String,
         /// What the system lacks.
         feature: &'static str,
-        /// What it said.
+        /// What the system said.
         reason: String,
-        /// How to go without it.
+        /// How to start without it.
         way_out: &'static str,
     },
-    /// A path that it may use is not there, so nothing was started.
+    /// A path that it may use does not exist or contains a symbolic link, so nothing was started.
     #[error(
-        "program `{program}` was not started because `{}`, which stands in its `files`, cannot be used: {source}; \
-         create it or correct the path",
+        "program `{program}` was not started because the path `{}` in its `files` cannot be used: {source}; create it \
+         or correct the path",
         path.display()
     )]
     Path {
@@ -165,7 +165,7 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
-    /// Whether the program would have run, but not within the limits and the confinement that were asked for.
+    /// Whether the limits or the confinement, not the program itself, prevented the start.
     #[must_use]
     pub fn is_of_sandbox(&self) -> bool {
         use SpawnError as E;
@@ -174,7 +174,7 @@ impl SpawnError {
 }
 
 impl Spec {
-    /// The absolute path of the program, found as the child's own shell would find it.
+    /// The absolute path of the program, found as a shell in the child's environment would find it.
     pub(crate) fn resolve(&self) -> Result<PathBuf, SpawnError> {
         let files = self.confinement.as_ref().and_then(|confinement| confinement.files.as_ref());
         if let Some((path, source)) = files.and_then(Files::unusable) {
@@ -212,10 +212,10 @@ impl Spec {
         })
     }
 
-    /// Says what it means that the system refused to start the program at `path`.
+    /// Turns the system's refusal to start the program at `path` into an error that names the cause.
     pub(crate) fn refused(&self, path: PathBuf, source: io::Error) -> SpawnError {
         match source.kind() {
-            // The file was there a moment ago; what is missing is what it needs to run.
+            // The file existed a moment ago, so its interpreter is missing.
             io::ErrorKind::NotFound => SpawnError::NoInterpreter { path },
             io::ErrorKind::PermissionDenied => SpawnError::NotExecutable { path },
             _ if source.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
@@ -288,7 +288,7 @@ mod tests {
                 (Err(error), Err(expected)) => {
                     let message = error.to_string();
                     assert!(message.contains(expected), "{message}");
-                    assert!(!message.contains("/second"), "PATH is told: {message}");
+                    assert!(!message.contains("/second"), "the message shows PATH: {message}");
                 }
                 (found, expected) => panic!("{program}: {found:?} instead of {expected:?}"),
             }

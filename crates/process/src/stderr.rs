@@ -1,9 +1,9 @@
-//! What a child says on its standard error: cut into lines, cleaned, shown to a callback as it comes, and its
-//! end kept for whoever wants to know why the child died.
+//! Reads a child's standard error: splits it into lines, cleans them, passes them to a callback, and keeps the last ones
+//! to explain why the child died.
 //!
-//! The text is untrusted: lines are bounded, and control characters are removed so that they cannot steer the
-//! terminal of whoever reads a log. The pipe is always drained, as a child that cannot write stands still. Of
-//! very many lines only some are shown, and how many were not; the end that is kept has them all.
+//! The text is untrusted. Lines are bounded, and control characters are removed so that they cannot control the
+//! terminal of a person who reads a log. The pipe is always drained, because a child that cannot write blocks. If a child
+//! writes very many lines, only some are passed to the callback, with a count of the others; the kept tail has them all.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,24 +13,24 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Bytes of one line; the rest of a longer one is dropped.
+/// The longest line in bytes; the rest of a longer one is dropped.
 const LONGEST_LINE: usize = 8 * 1024;
-/// Bytes of lines that are kept.
+/// How many bytes of lines are kept by default.
 const TAIL: usize = 64 * 1024;
-/// Lines a second that are shown in the long run.
+/// How many lines a second are shown in the long run.
 const RATE: u32 = 200;
-/// Lines that are shown at once after a silence.
+/// How many lines are shown at once after a pause.
 const BURST: u32 = 1000;
-/// How often it is said that lines were dropped.
+/// How often a notice about dropped lines is shown.
 const NOTICE: Duration = Duration::from_secs(1);
-/// How long the last words of a child are waited for once it has ended. Usually the pipe ends with it, but a
-/// descendant that left the process group may hold it open for ever.
+/// How long to wait for a child's last output once it has ended. Usually the pipe closes with it, but a descendant
+/// that left the process group may hold it open forever.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Is shown each line.
+/// Called with each line that is shown.
 pub type LineCallback = Box<dyn Fn(&str) + Send>;
 
-/// The end of what a child has said so far. Clones share it, and it outlives the child.
+/// The last lines that a child has written so far. Clones share them, and they outlive the child.
 #[derive(Clone, Debug, Default)]
 pub struct Stderr {
     kept: Arc<Mutex<Kept>>,
@@ -50,13 +50,13 @@ impl Default for Kept {
 }
 
 impl Stderr {
-    /// Keeps so many bytes of the end.
+    /// Keeps the last `most` bytes.
     pub(crate) fn keeping(most: Option<usize>) -> Self {
         let kept = Kept { most: most.unwrap_or(TAIL), ..Kept::default() };
         Self { kept: Arc::new(Mutex::new(kept)) }
     }
 
-    /// The last lines, as many bytes as are kept, without a final line break.
+    /// The kept lines, without a final line break.
     #[must_use]
     pub fn tail(&self) -> String {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ impl Stderr {
 
     fn keep(&self, line: &str) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // The line break counts, or empty lines would be kept without bound.
+        // Counts the line break too; otherwise the number of empty lines would be unbounded.
         kept.bytes += line.len() + 1;
         kept.lines.push_back(line.into());
         while kept.bytes > kept.most {
@@ -106,7 +106,7 @@ pub(crate) async fn collect(
             lines.take(&buffer[..count]);
         }
     };
-    // Either way it is over; a line without an end is a line too.
+    // Stops in either case. A last line without a line break counts as a line.
     let _ = tokio::time::timeout(LAST_WORDS, rest).await;
     lines.finish();
 }
@@ -118,12 +118,12 @@ struct Lines {
     rate: Rate,
 }
 
-/// How many lines may be shown: a bucket that fills with time.
+/// Limits how many lines are shown: a token bucket.
 struct Rate {
     tokens: f64,
     filled: Instant,
     dropped: u64,
-    /// When it is said how many were dropped, if any were.
+    /// When the next notice about dropped lines is due, if any were dropped.
     notice_at: Instant,
 }
 
@@ -132,7 +132,7 @@ impl Rate {
         Self { tokens: f64::from(BURST), filled: now, dropped: 0, notice_at: now }
     }
 
-    /// Whether a line may be shown now; counts it if not.
+    /// Whether a line may be shown now; counts it as dropped if not.
     fn admits(&mut self, now: Instant) -> bool {
         let gained = now.duration_since(self.filled).as_secs_f64() * f64::from(RATE);
         self.tokens = (self.tokens + gained).min(f64::from(BURST));
@@ -169,12 +169,12 @@ impl Lines {
             .chars()
             .filter(|&character| character == '\t' || !character.is_control())
             .collect();
-        // Replacing what is not UTF-8 makes it longer.
+        // Replacing invalid UTF-8 may make the text longer.
         text.truncate(text.floor_char_boundary(LONGEST_LINE));
         self.line.clear();
         self.stderr.keep(&text);
         let now = Instant::now();
-        // Here too, as a flood may leave no moment for the timer.
+        // Checked here too, because during a flood the timer may never get its turn.
         if self.rate.dropped > 0 && now >= self.rate.notice_at {
             self.notice();
         }
@@ -183,7 +183,7 @@ impl Lines {
         }
     }
 
-    /// Says how many lines were not shown.
+    /// Shows how many lines were dropped.
     fn notice(&mut self) {
         let dropped = std::mem::take(&mut self.rate.dropped);
         let s = if dropped == 1 { "" } else { "s" };
@@ -217,7 +217,7 @@ mod tests {
         (receiver.iter().collect(), stderr.tail())
     }
 
-    /// LINK-1: stderr is captured, and cannot play tricks on whoever reads it.
+    /// LINK-1: stderr is captured, without control characters that could affect a reader's terminal.
     #[tokio::test]
     async fn lines_are_cleaned() {
         let (lines, tail) = collected(b"one\r\n\ttwo \x1b[31mred\x07\n\nb\xffd \xc2\x9b1m\nlast").await;
@@ -244,7 +244,7 @@ mod tests {
         assert!(tail.len() <= TAIL);
     }
 
-    /// POOL-9: a flood is shown in part, says so, and its end is kept.
+    /// POOL-9: of a flood only some lines are shown, a notice says how many were not, and its end is kept.
     #[tokio::test(start_paused = true)]
     async fn a_flood_is_shown_in_part() {
         let (mut writer, reader) = tokio::io::duplex(1 << 20);
@@ -256,14 +256,14 @@ mod tests {
 
         let flood: String = (0..5000).map(|number| format!("line {number}\n")).collect();
         writer.write_all(flood.as_bytes()).await.unwrap();
-        // The notice comes without another line.
+        // The notice does not need another line to trigger it.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         let shown: Vec<String> = receiver.try_iter().collect();
         assert_eq!(shown.len(), 1001);
         assert_eq!(shown[999..], ["line 999", "(4000 lines not shown: more than 200 a second)"]);
         assert!(stderr.tail().ends_with("line 4998\nline 4999"));
 
-        // 1.5 seconds have given room for 300 lines.
+        // In 1.5 seconds the bucket has refilled for 300 lines.
         writer.write_all(flood.as_bytes()).await.unwrap();
         drop(writer);
         task.await.unwrap();

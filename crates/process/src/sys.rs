@@ -1,5 +1,5 @@
-//! What no safe interface offers: what a shim needs at its start, before anything else in it has descriptors or
-//! signals of its own; how it is made from the nursery; and one thing about the memory of a process.
+//! System calls without a safe wrapper: descriptors and signals at the start of a shim, the forks that make shims and
+//! servers, resource usage, and releasing code pages.
 #![expect(unsafe_code, reason = "calls of the system that neither std nor rustix wraps")]
 
 use std::io;
@@ -7,8 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-/// Keeps every descriptor from `first` on from programs that this process starts. Whoever started it may have
-/// leaked some.
+/// Makes programs that this process starts inherit no descriptor from `first` on. The parent may have leaked some.
 pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: the call takes three numbers and touches no memory. Setting the flag on a descriptor closes
     // nothing here, so no owner of one loses it.
@@ -17,7 +16,7 @@ pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A descriptor that is readable when a child has ended, once SIGCHLD is blocked by [`deafen`].
+/// A descriptor that becomes readable when a child ends, once [`block_signals`] has blocked SIGCHLD.
 pub(crate) fn ends_of_children() -> io::Result<OwnedFd> {
     let mut child = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is initialised by `sigemptyset` before it is read, and outlives the call. `signal` installs
@@ -32,21 +31,21 @@ pub(crate) fn ends_of_children() -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the system has just made this descriptor, and nobody else knows its number.
+    // SAFETY: the system has just made this descriptor, and no other code knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The signals that a thread does not hear.
+/// The signals that a thread blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct SignalMask(libc::sigset_t);
 
-/// Makes this thread deaf to every signal that can be blocked, and gives what it was deaf to before. Programs that
-/// are started afterwards inherit it.
-pub(crate) fn deafen() -> SignalMask {
+/// Blocks every signal that can be blocked for this thread, and returns the previous mask. Programs that are started
+/// afterwards inherit the mask.
+pub(crate) fn block_signals() -> SignalMask {
     let mut every = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the set is initialised by `sigfillset` before it is read, and both outlive the calls. With these
-    // arguments neither can fail; and a set of zeroes, which is an empty one, would be valid too.
+    // SAFETY: `sigfillset` initialises the set before it is read, and both sets outlive the calls. With these arguments
+    // neither call can fail; and a set of zeroes, which is an empty one, would be valid too.
     unsafe {
         libc::sigfillset(every.as_mut_ptr());
         libc::sigprocmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
@@ -54,25 +53,25 @@ pub(crate) fn deafen() -> SignalMask {
     }
 }
 
-/// Hears again what it heard before.
-pub(crate) fn hear_again(before: &SignalMask) {
+/// Restores the signal mask that [`block_signals`] returned.
+pub(crate) fn restore_signals(before: &SignalMask) {
     // SAFETY: the set came from the system and outlives the call; a null pointer asks for no old value.
     unsafe {
         libc::sigprocmask(libc::SIG_SETMASK, &raw const before.0, ptr::null_mut());
     }
 }
 
-/// Which of the two a process is after [`fork`].
+/// Which of the two processes runs after [`fork`].
 pub(crate) enum Fork {
     Parent { child: u32 },
     Child,
 }
 
-/// Shows that this process has one thread only, and is a program that starts no other.
+/// Proof that this process has only one thread, and is a program that starts no other.
 pub(crate) struct Alone(());
 
 impl Alone {
-    /// Asked by the nursery, which has no runtime and starts no thread.
+    /// For the nursery and its shims, which have no runtime and start no thread.
     pub(crate) fn check() -> io::Result<Self> {
         match std::fs::read_dir("/proc/self/task")?.take(2).count() {
             1 => Ok(Self(())),
@@ -81,11 +80,11 @@ impl Alone {
     }
 }
 
-/// Doubles this process. With more than one thread the others would be missing in the child, and whatever locks
-/// they hold would stay locked there.
+/// Forks this process. It must have only one thread: other threads would be missing in the child, and their locks
+/// would stay locked there.
 pub(crate) fn fork(_: &Alone) -> io::Result<Fork> {
-    // SAFETY: this is the only thread, so that every lock is free or held by the code that goes on in the child as
-    // well, and everything that is valid here is valid there.
+    // SAFETY: this is the only thread. So every lock is free, or held by code that continues in the child too, and
+    // everything that is valid here is valid there.
     match unsafe { libc::fork() } {
         0 => Ok(Fork::Child),
         child => {
@@ -94,7 +93,7 @@ pub(crate) fn fork(_: &Alone) -> io::Result<Fork> {
     }
 }
 
-/// What `clone3` is told, up to the group; the rest is for threads and for whoever wants to know more.
+/// The arguments of `clone3`, up to the control group, which is the last one needed here.
 #[repr(C)]
 #[derive(Default)]
 struct CloneArguments {
@@ -111,11 +110,11 @@ struct CloneArguments {
     cgroup: u64,
 }
 
-/// The flag that puts the child into a control group; `libc` has it cut to a number that is too small for it.
+/// The flag that puts the child into a control group. The constant in `libc` has a type that is too small for it.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-/// The same, with the child in the control group whose folder is given from its first moment on. The C library does not
-/// hear of this child, which is to become another program soon and starts no thread until then.
+/// Like [`fork`], but the child starts inside the control group whose folder is given. The C library does not know about
+/// this child. That is safe, because the child soon executes another program and starts no thread until then.
 pub(crate) fn fork_into(_: &Alone, group: BorrowedFd<'_>) -> io::Result<Fork> {
     let mut arguments = CloneArguments {
         flags: CLONE_INTO_CGROUP,
@@ -123,9 +122,9 @@ pub(crate) fn fork_into(_: &Alone, group: BorrowedFd<'_>) -> io::Result<Fork> {
         cgroup: group.as_raw_fd().cast_unsigned().into(),
         ..CloneArguments::default()
     };
-    // SAFETY: without a flag to share anything the child has a copy of all memory, and goes on with the same stack, as
-    // after a fork. This is the only thread, so that every lock is free or held by the code that goes on in the child
-    // as well. The structure outlives the call, and its size is told.
+    // SAFETY: no flag shares anything, so the child has a copy of all memory and continues on the same stack, as after a
+    // fork. This is the only thread, so every lock is free, or held by code that continues in the child too. The
+    // structure outlives the call, and its size is passed.
     let child = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<CloneArguments>()) };
     match child {
         0 => Ok(Fork::Child),
@@ -135,8 +134,8 @@ pub(crate) fn fork_into(_: &Alone, group: BorrowedFd<'_>) -> io::Result<Fork> {
     }
 }
 
-/// Makes writing past the largest allowed size of a file an error instead of a death, here and in programs that are
-/// started afterwards.
+/// Makes a write past the file size limit fail with an error instead of killing the process (SIGXFSZ). Programs that are
+/// started afterwards inherit this.
 pub(crate) fn survive_large_files() {
     // SAFETY: ignoring a signal installs no code of ours.
     unsafe {
@@ -144,7 +143,7 @@ pub(crate) fn survive_large_files() {
     }
 }
 
-/// The most memory that a process had which this one has waited for, or any below it that was waited for, in bytes.
+/// The largest peak of resident memory, in bytes, of any descendant that ended and was waited for.
 pub(crate) fn largest_of_ended() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the structure outlives the call and is valid as zeroes if the call should fail.
@@ -155,10 +154,10 @@ pub(crate) fn largest_of_ended() -> u64 {
     u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10
 }
 
-/// Lets go of the pages of a mapping, which must be code of a file. Says whether the system did it.
-pub(crate) fn let_go(code: std::ops::Range<usize>) -> bool {
+/// Releases the pages of a mapping, which must be code from a file. Returns whether the system did it.
+pub(crate) fn release_pages(code: std::ops::Range<usize>) -> bool {
     // SAFETY: the caller took the range from this process's own list of mappings, as one that is executable,
-    // private, not writable and backed by a file. Nobody writes to such pages, so each comes back from the file as
-    // it was, this very code included.
+    // private, not writable and backed by a file. Such pages are never written, so each is read back from the file
+    // unchanged, also the page with this code.
     unsafe { libc::madvise(code.start as *mut libc::c_void, code.len(), libc::MADV_DONTNEED) == 0 }
 }

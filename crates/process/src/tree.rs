@@ -1,11 +1,11 @@
-//! Keeps a program and everything below it through a shim: the gateway's end of the control socket.
+//! The gateway's end of the control socket of a shim, which keeps a program and its descendants.
 //!
-//! The shim holds the tree together, waits for its members and kills them. Here its reports are read, and it is
-//! told to end by closing the socket, which also happens when the gateway dies. The shim itself is never
-//! killed as long as it answers, because its tree would be free then.
+//! The shim holds the tree together, reaps its processes and kills them. This module reads its reports, and ends the
+//! tree by closing the socket, which also happens when the gateway dies. A shim that answers is never killed, because
+//! its tree would then be uncontrolled.
 //!
-//! If a server kills its shim, the server's group and what still descends from the server is killed from here, and
-//! what had left both before by the nursery. Only a server that kills the nursery as well can leave something.
+//! If a server kills its shim, this module kills the server's process group and its descendants. The nursery kills the
+//! processes that had left both. Only a server that also kills the nursery can leave something behind.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -29,10 +29,10 @@ use crate::nursery::Nursery;
 use crate::view::ProcessView;
 use crate::{Breach, Effective, Exit, SpawnError, Spec, descent, paths};
 
-/// How long the shim may take to report the start. It takes a millisecond; longer means that it hangs.
+/// How long the shim may take to report the start. Normally that takes a millisecond; after this time it hangs.
 const STARTING: Duration = Duration::from_secs(10);
 
-/// Why a shim is not understood.
+/// Why the reports of a shim cannot be decoded.
 const STRANGE: &str = "it is of another version than this program";
 
 /// A running program and its tree.
@@ -40,10 +40,10 @@ const STRANGE: &str = "it is of another version than this program";
 pub(crate) struct Tree {
     program: Birth,
     shim: Birth,
-    /// What the shim came from, kept for the next.
+    /// The nursery that the shim came from, kept alive for the next start.
     _nursery: Arc<Nursery>,
     control: tokio::net::UnixStream,
-    /// A report that is not yet complete.
+    /// The report that is being read, of which `filled` bytes have arrived.
     report: [u8; REPORT],
     filled: usize,
     effective: Effective,
@@ -53,7 +53,7 @@ pub(crate) struct Tree {
     gone: bool,
 }
 
-/// A shim that has its order, and has not answered yet. Dropping it ends the shim and what it may have started.
+/// A shim that has its order and has not answered yet. Dropping it ends the shim and what it may have started.
 #[derive(Debug)]
 pub(crate) struct Starting<'spec> {
     spec: &'spec Spec,
@@ -88,7 +88,7 @@ impl<'spec> Starting<'spec> {
         let order = message::order(spec, &program).ok_or_else(|| {
             other(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "an argument or variable has a zero byte in it",
+                "an argument, variable or path contains a zero byte",
             ))
         })?;
         let (stdin, our_stdin) = io::pipe().map_err(other)?;
@@ -103,7 +103,7 @@ impl<'spec> Starting<'spec> {
         let failed = |source| SpawnError::Shim { shim: shim_path.clone(), source: silence(source) };
         let nursery = Nursery::of(&shim_path).map_err(|error| NotStarted::Refused(failed(error)))?;
         let asked = nursery.ask(&its_control.into(), spec.limits.is_of_tree()).and_then(|()| {
-            // It waits in the socket until the shim is there.
+            // The order waits in the socket until the shim reads it.
             send_order(&control, &order, &[stdin.into(), stdout.into(), stderr.into()])
         });
         if let Err(error) = asked {
@@ -113,7 +113,7 @@ impl<'spec> Starting<'spec> {
         Ok(Self { spec, program, shim_path, nursery, control, pipes })
     }
 
-    /// Waits for the answer, which takes a millisecond or two, with this thread blocked.
+    /// Waits for the answer and blocks this thread, for a millisecond or two.
     pub(crate) fn finish_blocking(mut self) -> Result<(Tree, Pipes), NotStarted> {
         let mut report = [0; REPORT];
         let read = self
@@ -181,7 +181,7 @@ impl<'spec> Starting<'spec> {
                         SpawnError::Path { program, path: path.to_owned(), source }
                     }
                     Stage::Keeping => shim_failed(source),
-                    Stage::Order => shim_failed(io::Error::other(STRANGE)),
+                    Stage::Order => shim_failed(io::Error::other(message::not_taken(errno))),
                 }));
             }
             Some(Report::Breached(_) | Report::Exited { .. } | Report::Gone { .. }) | None => {
@@ -211,17 +211,17 @@ impl Tree {
         self.program.pid
     }
 
-    /// The program, as others may look at it.
+    /// A view of the program for code that does not own it.
     pub(crate) fn view(&self) -> ProcessView {
         ProcessView::below_shim(self.program, self.shim, self.effective)
     }
 
-    /// How its limits are kept.
+    /// How its limits are enforced.
     pub(crate) fn effective(&self) -> Effective {
         self.effective
     }
 
-    /// What it had too much of, once it is gone, and how many were killed.
+    /// The limit that it exceeded, if any, and how many processes were killed; known once it is gone.
     pub(crate) fn end(&self) -> (Option<Breach>, u32) {
         (self.breach, self.killed)
     }
@@ -231,13 +231,13 @@ impl Tree {
         self.exit.filter(|_| self.gone)
     }
 
-    /// The pids of the program and of all below the shim, the shim itself not among them.
+    /// The pids of the program and of all processes below the shim, without the shim itself.
     pub(crate) fn members(&self) -> Vec<u32> {
         let root = if self.shim.is_there() { self.shim.pid } else { self.program.pid };
         descent::below(root).into_iter().map(|member| member.pid).collect()
     }
 
-    /// Waits until the program has ended and nothing of its tree is left. May be dropped and called again.
+    /// Waits until the program has ended and its tree is gone. May be dropped and called again.
     pub(crate) async fn gone(&mut self) -> Exit {
         while !self.gone {
             match self.next_report().await {
@@ -246,7 +246,7 @@ impl Tree {
                 Some(Report::Gone { left, killed }) => {
                     self.killed = killed;
                     if left > 0 {
-                        // Stuck in the kernel, or no longer ours to signal.
+                        // They hang in the kernel, or belong to another user now.
                         warn!(
                             left,
                             "processes of a server could not be ended (`bridgehead explain something-is-left-behind`)"
@@ -264,22 +264,23 @@ impl Tree {
         *self.exit.get_or_insert(Exit::UNKNOWN)
     }
 
-    /// SIGTERM to the tree, a second to obey, and SIGKILL.
+    /// Sends SIGTERM to the tree, waits a second, and sends SIGKILL.
     pub(crate) async fn terminate(&mut self) -> Exit {
         let grace = u32::try_from(AFTER_TERM.as_millis()).unwrap_or(u32::MAX);
-        // A shim that does not read any more has gone, which the wait will tell.
+        // Sending fails only if the shim is gone, which the wait below notices.
         let _ =
             rustix::net::send(&self.control, &grace.to_le_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         self.gone_within(AFTER_TERM + AFTER_KILL).await
     }
 
     pub(crate) async fn kill(&mut self) -> Exit {
-        // The end of our half is what the shim obeys; its reports still come.
+        // The shim kills the tree when our half of the socket closes; we can still read its reports.
         let _ = rustix::net::shutdown(&self.control, Shutdown::Write);
         self.gone_within(AFTER_KILL).await
     }
 
-    /// Somebody who stopped the shim, or the kernel, may keep it from obeying.
+    /// Waits for the end up to `patience`, then kills the tree and the shim from here. A stopped shim, or one that hangs in
+    /// the kernel, does not react.
     async fn gone_within(&mut self, patience: Duration) -> Exit {
         match timeout(patience, self.gone()).await {
             Ok(exit) => exit,
@@ -291,7 +292,7 @@ impl Tree {
         }
     }
 
-    /// The next report; nothing once the shim is gone. May be dropped and called again.
+    /// The next report; `None` once the shim is gone. May be dropped and called again.
     async fn next_report(&mut self) -> Option<Report> {
         loop {
             self.control.readable().await.ok()?;
@@ -308,9 +309,9 @@ impl Tree {
         }
     }
 
-    /// Kills what can be found of a tree whose shim does not do it.
+    /// Kills all processes that can be found of a tree whose shim does not do it.
     fn kill_from_here(&self) {
-        // As long as the program has this pid, so has its group.
+        // As long as the program exists, its pid and the id of its group are valid.
         if !self.program.is_there() {
             return;
         }
@@ -327,10 +328,10 @@ impl Tree {
         }
     }
 
-    /// Kills a shim that does not answer any more. What is below it comes to the nursery, which does the rest.
+    /// Kills a shim that does not answer any more. The nursery adopts what is below it and kills that too.
     fn kill_shim(&self) {
         let Some(pid) = i32::try_from(self.shim.pid).ok().and_then(Pid::from_raw) else { return };
-        // The handle is of whoever has the pid first; if that is the shim, it is dead or the shim's.
+        // The handle is opened before the check: if the shim still has the pid, the handle is the shim's or a dead one's.
         if let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
             && self.shim.is_there()
         {
@@ -341,7 +342,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // The socket closes with us, and the shim does the rest, if there still is one.
+        // Dropping closes the socket, and the shim kills the tree. If the shim is already gone, it is killed from here.
         if !self.gone {
             let mut reports = [0; 4 * REPORT];
             while let Ok(count) = rustix::io::read(&self.control, &mut reports) {
@@ -359,7 +360,7 @@ fn send_order(control: &UnixStream, order: &[u8], descriptors: &[OwnedFd; 3]) ->
     let descriptors = descriptors.each_ref().map(AsFd::as_fd);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    // There is space for exactly this.
+    // Cannot fail: the buffer has space for exactly this.
     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
     let sent = rustix::net::sendmsg(control, &[IoSlice::new(order)], &mut ancillary, SendFlags::NOSIGNAL)?;
     let mut control = control;
@@ -367,7 +368,7 @@ fn send_order(control: &UnixStream, order: &[u8], descriptors: &[OwnedFd; 3]) ->
     control.write_all(order.get(sent..).unwrap_or_default())
 }
 
-/// Says what it means that talking to the shim failed.
+/// Explains an error of the control socket.
 fn silence(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
@@ -375,5 +376,36 @@ fn silence(error: io::Error) -> io::Error {
         }
         io::ErrorKind::WouldBlock => io::Error::other("it does not answer"),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shim that gets an order of another release starts nothing, and reports its own release.
+    #[tokio::test]
+    async fn a_shim_refuses_orders_of_another_release() {
+        let shim = crate::keeper::chosen().expect("the tests build the shim");
+        let nursery = Nursery::of(&shim).unwrap();
+        let spec = Spec {
+            program: "true".to_owned(),
+            args: Vec::new(),
+            env: std::collections::BTreeMap::new(),
+            cwd: None,
+            limits: crate::Limits::default(),
+            confinement: None,
+        };
+        let mut order = message::order(&spec, Path::new("/bin/true")).unwrap();
+        order[0] ^= 1;
+        let (mut control, its_control) = UnixStream::pair().unwrap();
+        nursery.ask(&its_control.into(), false).unwrap();
+        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        send_order(&control, &order, &[null(), null(), null()]).unwrap();
+        control.set_read_timeout(Some(STARTING)).unwrap();
+        let mut report = [0; REPORT];
+        control.read_exact(&mut report).unwrap();
+        let refused = Report::Failed { stage: Stage::Order, errno: message::RELEASE };
+        assert_eq!(Report::decode(report), Some(refused));
     }
 }

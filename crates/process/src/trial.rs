@@ -1,6 +1,7 @@
-//! What this system can keep, found out by trying: a program is started that wants out, and says whether it got there.
+//! Finds out by trial which protections work on this system: starts a confined program that tries to break out, and reads
+//! what it could do.
 //!
-//! The program is the shim under another argument, so that nothing else has to be installed.
+//! The program is the shim with another argument, so that nothing else has to be installed.
 
 use std::path::Path;
 #[cfg(target_os = "linux")]
@@ -9,14 +10,14 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use crate::{Breach, Child, Confinement, Containment, Enforced, Files, Limits, SpawnError, Spec};
 
-/// What was found out about one protection.
+/// The result of the trial of one protection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which it is.
+    /// The protection.
     pub protection: Protection,
-    /// How it is kept, or why it is not.
+    /// How it is enforced, or why it is not.
     pub outcome: Result<String, String>,
-    /// Why it is not kept better, and what would help; nothing if it cannot be better.
+    /// Why it is not enforced better, and what would help; `None` if it cannot be better.
     pub better: Option<String>,
 }
 
@@ -26,31 +27,31 @@ impl Finding {
     }
 }
 
-/// What a system may be able to keep.
+/// A protection that a system may be able to enforce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Whole trees of processes end with the gateway.
+    /// Whole process trees end with the gateway.
     Tree,
-    /// Memory of a tree.
+    /// The memory of a tree is limited.
     Memory,
-    /// Processes of a tree.
+    /// The number of processes of a tree is limited.
     Processes,
-    /// Files.
+    /// Other files cannot be used.
     Files,
-    /// The network.
+    /// The network is blocked.
     Network,
-    /// Sockets of other programs of the machine.
+    /// Sockets of other programs on the machine cannot be reached.
     Sockets,
-    /// Signals to others.
+    /// Other processes cannot be signalled.
     Signals,
-    /// System calls that lead around the rest.
+    /// System calls that would bypass the confinement are refused.
     Calls,
-    /// Privileges of root.
+    /// Root has no privileges.
     Privileges,
 }
 
 impl Protection {
-    /// As people and programs read it.
+    /// The name for people and programs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -66,7 +67,7 @@ impl Protection {
         }
     }
 
-    /// What it is good for.
+    /// What it protects, or the configuration key that uses it.
     #[must_use]
     pub const fn purpose(self) -> &'static str {
         match self {
@@ -76,17 +77,17 @@ impl Protection {
             Self::Files => "`files`",
             Self::Network => "`network = \"none\"`",
             Self::Sockets => {
-                "no way to other programs by sockets of this machine, where `files` or `network` is written"
+                "no connection to other programs over local sockets, if `files` or `network` is configured"
             }
             Self::Signals => {
-                "no signal to the gateway or other servers, where `files` or `network` is written"
+                "no signals to the gateway or to other servers, if `files` or `network` is configured"
             }
-            Self::Calls => "no system call around the rest, where `files` or `network` is written",
-            Self::Privileges => "a server of root has no privileges, where `files` or `network` is written",
+            Self::Calls => "no system calls around the rest, if `files` or `network` is configured",
+            Self::Privileges => "no privileges even for root, if `files` or `network` is configured",
         }
     }
 
-    /// What makes it work where it does not.
+    /// What is needed to make it work.
     #[must_use]
     pub const fn cure(self) -> &'static str {
         match self {
@@ -108,14 +109,14 @@ impl Protection {
     }
 }
 
-/// The argument that makes a shim the program that wants out.
+/// The argument that makes a shim the program that tries to break out.
 #[cfg(target_os = "linux")]
 const ASKED: &str = "try-to-get-out";
 /// How long a trial may take.
 #[cfg(target_os = "linux")]
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Tries everything. `outside` is a file that a confined program is not given.
+/// Tries every protection. `outside` is a file that the confined program must not be able to read.
 ///
 /// Must be called within a tokio runtime that has its I/O and time drivers enabled.
 pub async fn try_all(outside: &Path) -> Vec<Finding> {
@@ -145,7 +146,7 @@ pub async fn try_all(outside: &Path) -> Vec<Finding> {
     }
 }
 
-/// Becomes the program that wants out, if it was started as one.
+/// Becomes the program that tries to break out, if it was started as one.
 #[cfg(target_os = "linux")]
 pub(crate) fn main_if_asked() {
     let mut arguments = std::env::args_os().skip(1);
@@ -160,7 +161,7 @@ pub(crate) fn main_if_asked() {
     std::process::exit(code);
 }
 
-/// Takes memory, and holds it for as long as it takes to be noticed.
+/// Allocates memory and holds it long enough for the limit to be noticed.
 #[cfg(target_os = "linux")]
 fn take(megabytes: usize) -> i32 {
     let mut taken = Vec::new();
@@ -223,7 +224,7 @@ async fn start(spec: Option<Spec>) -> Result<Child, String> {
     })
 }
 
-/// Waits for the end of one that has to be ended by its limits.
+/// Waits for a child to be ended by its limits.
 #[cfg(target_os = "linux")]
 async fn breach(mut child: Child) -> (Option<Breach>, Child) {
     let _ = tokio::time::timeout(PATIENCE, child.wait()).await;
@@ -234,8 +235,8 @@ async fn breach(mut child: Child) -> (Option<Breach>, Child) {
 async fn tree() -> Finding {
     let outcome = match start(spec(Path::new("0"), Limits::default(), None)).await {
         Ok(child) => match child.containment() {
-            Containment::Tree => Ok("by a shim, which nothing below it can leave".to_owned()),
-            Containment::Group => Err("servers are kept as process groups, which daemons leave".to_owned()),
+            Containment::Tree => Ok("by a shim; no process below it can leave".to_owned()),
+            Containment::Group => Err("servers run as process groups, which daemons can leave".to_owned()),
         },
         Err(reason) => Err(reason),
     };
@@ -246,7 +247,7 @@ async fn tree() -> Finding {
 fn kept(enforced: Option<Enforced>) -> String {
     match enforced {
         Some(Enforced::Hard) => "hard, by a control group".to_owned(),
-        _ => "sampled: the tree is looked at, and killed when it has too much".to_owned(),
+        _ => "sampled: the tree is checked at intervals, and killed when it has too much".to_owned(),
     }
 }
 
@@ -258,14 +259,13 @@ async fn memory() -> Finding {
         Err(reason) => Err(reason),
         Ok(child) => match breach(child).await {
             (Some(Breach::Memory { .. }), child) => Ok(kept(child.effective().memory)),
-            _ => Err("a program that took twice what it may was not ended".to_owned()),
+            _ => Err("a program that took twice its limit was not ended".to_owned()),
         },
     };
     Finding { protection: Protection::Memory, outcome, better }
 }
 
-/// Starts what `wanted` gives for a limit that the system itself keeps, or else for one that does not have to be; and
-/// says why not, then.
+/// Starts `wanted` with a hard limit. If that is refused, starts it with a sampled one and also returns the reason.
 #[cfg(target_os = "linux")]
 async fn start_hard_or_not(wanted: impl Fn(bool) -> Option<Spec>) -> (Result<Child, String>, Option<String>) {
     match start(wanted(true)).await {
@@ -292,13 +292,13 @@ async fn processes() -> Finding {
         Err(reason) => Err(reason),
         Ok(child) => match breach(child).await {
             (Some(Breach::Processes { .. }), child) => Ok(kept(child.effective().processes)),
-            _ => Err("a program that started more than it may was not ended".to_owned()),
+            _ => Err("a program that started more processes than its limit was not ended".to_owned()),
         },
     };
     Finding { protection: Protection::Processes, outcome, better }
 }
 
-/// Everything that a confined program is kept from.
+/// Tries every protection of a confined program.
 #[cfg(target_os = "linux")]
 async fn walls(outside: &Path) -> Vec<Finding> {
     use tokio::io::AsyncReadExt;
@@ -331,7 +331,7 @@ async fn walls(outside: &Path) -> Vec<Finding> {
                 if held && protection == Protection::Files && !confined.files {
                     let version = confined.landlock;
                     let why = format!(
-                        "version {version} of Landlock lets any file be cut to nothing; `files` needs 3"
+                        "version {version} of Landlock lets any file be truncated; `files` needs version 3"
                     );
                     return Finding::plain(protection, Err(why));
                 }
@@ -341,7 +341,7 @@ async fn walls(outside: &Path) -> Vec<Finding> {
                 };
                 match held {
                     true => Ok(format!("{how}{version}")),
-                    false => Err(format!("a confined program got out{version}")),
+                    false => Err(format!("a confined program was not stopped{version}")),
                 }
             }
         };

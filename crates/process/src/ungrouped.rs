@@ -1,21 +1,21 @@
-//! Why there is no control group that could keep the limits of a tree, in words that name the cure.
+//! Why no control group can enforce the limits of a tree, in words that name the cure.
 
-/// What is missing for control groups. Found out by the nursery, told by the shim, read by people.
+/// What is missing for control groups. The nursery finds it out, the shim reports it, and people read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ungrouped {
-    /// There is no file system of control groups (version 2).
+    /// No file system of control groups (version 2) is mounted.
     NoMount,
-    /// The group that the gateway is in is not below what is mounted.
+    /// The gateway's group is not below the mounted one.
     OutOfSight,
-    /// Memory and processes are not controlled in the group that the gateway is in.
+    /// The gateway's group lacks the memory and pids controllers.
     NoControllers,
-    /// The gateway is in the group that is the whole machine.
+    /// The gateway is in the root group of the machine.
     Machine,
-    /// The group was not handed to the gateway.
+    /// The group was not delegated to the gateway.
     NotDelegated,
-    /// There are others in the group.
+    /// Other programs are in the group.
     NotAlone,
-    /// Everything was in place, and the system refused all the same.
+    /// All conditions were met, but the system refused.
     Refused,
 }
 
@@ -54,20 +54,20 @@ impl Ungrouped {
                  service with `Delegate=memory pids`, on a machine that does not keep them in version 1"
             }
             Self::Machine => {
-                "the gateway runs in the root control group of the machine, which is nobody's to divide; run it as a \
+                "the gateway runs in the root control group of the machine, which must not be divided; run it as a \
                  systemd service with `Delegate=yes`, or in a control group of its own"
             }
             Self::NotDelegated => {
-                "the gateway's control group was not handed to it; run it as a systemd service with `Delegate=yes` \
+                "the gateway's control group was not delegated to it; run it as a systemd service with `Delegate=yes` \
                  (by hand: `systemd-run --user --scope -p Delegate=yes bridgehead serve`), or in a container whose \
                  `/sys/fs/cgroup` is its own and writable"
             }
             Self::NotAlone => {
-                "other programs are in the gateway's control group, and are not its to move; run it as a systemd \
-                 service of its own with `Delegate=yes`, without a shell or another program around it"
+                "other programs are in the gateway's control group, and the gateway must not move them; run it as a \
+                 systemd service of its own with `Delegate=yes`, without a shell or another program around it"
             }
             Self::Refused => {
-                "the system refused to make a control group for a tree and to start a process in it; that takes Linux \
+                "the system refused to make a control group for a tree or to start a process in it; that needs Linux \
                  5.7 or later and, in a container, a seccomp profile that allows `clone3`"
             }
         }

@@ -1,6 +1,6 @@
-//! A look at a running program from outside: its tree and memory, for whoever reports on it.
+//! A view of a running program's tree and memory, for reports.
 //!
-//! Owns nothing and ends nothing. A pid that has become somebody else's is not looked at.
+//! It owns nothing and ends nothing. It never reports on a pid that has been reused.
 
 #[cfg(target_os = "linux")]
 use crate::descent;
@@ -8,11 +8,11 @@ use crate::descent;
 use crate::message::Birth;
 use crate::{Containment, Effective};
 
-/// A running program as others may look at it. It may have ended meanwhile.
+/// A running program, seen by code that does not own it. The program may have ended meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessView {
     pid: u32,
-    /// When it was started; with the pid it names a process.
+    /// When it was started; together with the pid this identifies a process.
     #[cfg(target_os = "linux")]
     born: Option<u32>,
     #[cfg(target_os = "linux")]
@@ -46,20 +46,20 @@ impl ProcessView {
         self.pid
     }
 
-    /// What of its descendants ends with it.
+    /// Which of its descendants end with it.
     #[must_use]
     pub fn containment(&self) -> Containment {
         self.containment
     }
 
-    /// How its limits are kept.
+    /// How its limits are enforced.
     #[must_use]
     pub fn effective(&self) -> Effective {
         self.effective
     }
 
-    /// The pids of the program and its descendants now, the program first; none once it has ended. Systems other
-    /// than Linux tell only the program itself.
+    /// The current pids of the program and its descendants, the program first; empty once it has ended. On systems other
+    /// than Linux it contains only the program itself.
     #[must_use]
     pub fn tree(&self) -> Vec<u32> {
         #[cfg(target_os = "linux")]
@@ -67,7 +67,7 @@ impl ProcessView {
             if self.born.is_none() || descent::born(self.pid) != self.born {
                 return Vec::new();
             }
-            // Below the shim are also those that left the program; but only while it is still the shim.
+            // Below the shim are also processes that left the program. Its pid is valid only while it is the parent.
             let root = self.shim.filter(|&shim| descent::parent(self.pid) == Some(shim)).unwrap_or(self.pid);
             let others = descent::below(root).into_iter().map(|member| member.pid);
             std::iter::once(self.pid).chain(others.filter(|&pid| pid != self.pid)).collect()
@@ -78,15 +78,14 @@ impl ProcessView {
         }
     }
 
-    /// The memory of the whole tree that is in RAM now, where the system tells. What they share is counted for
-    /// each of them.
+    /// The resident memory of the whole tree, where the system reports it. Shared memory is counted for each process.
     #[must_use]
     pub fn memory_bytes(&self) -> Option<u64> {
         resident_bytes(&self.tree())
     }
 }
 
-/// The memory of these processes that is in RAM, where the system tells.
+/// The resident memory of these processes, where the system reports it.
 pub(crate) fn resident_bytes(pids: &[u32]) -> Option<u64> {
     #[cfg(target_os = "linux")]
     {

@@ -1,4 +1,4 @@
-//! Children of flesh and blood: shell scripts that are started, watched and ended.
+//! Real children: shell scripts that are started, watched and ended.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
 
@@ -28,7 +28,7 @@ fn start(script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
     (child, lines)
 }
 
-/// The state letter of a process and its group, or nothing if there is no such process.
+/// The state letter of a process and its group; `None` if there is no such process.
 fn state(pid: u32) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
@@ -36,7 +36,8 @@ fn state(pid: u32) -> Option<(char, u32)> {
     Some((letter, fields.nth(1)?.parse().ok()?))
 }
 
-/// Waits until no member of the group runs any more. Zombies of grandchildren belong to whoever adopted them.
+/// Waits until no member of the group runs any more. Zombies do not count: grandchildren are reaped by the process that
+/// adopted them.
 async fn assert_group_gone(group: u32) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -48,12 +49,12 @@ async fn assert_group_gone(group: u32) {
         if alive.is_empty() {
             return;
         }
-        assert!(Instant::now() < deadline, "still there: {alive:?}");
+        assert!(Instant::now() < deadline, "still running: {alive:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// LINK-1: the child's environment is the allow-list and what `env` gives, nothing else.
+/// LINK-1: the child's environment is the allow-list plus `env`, nothing else.
 #[tokio::test]
 async fn the_environment_is_exactly_what_was_given() {
     let mut spec = spec("");
@@ -86,7 +87,7 @@ async fn pipes_and_pid() {
     assert_eq!(state(child.pid()), None, "reaped");
 }
 
-/// LINK-1: stderr is captured, line by line and as a tail, complete once the end is known.
+/// LINK-1: stderr is captured line by line and as a tail, which is complete once the end is known.
 #[tokio::test]
 async fn stderr_is_captured() {
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -125,7 +126,7 @@ async fn a_wait_can_be_dropped_and_repeated() {
     assert_eq!(child.wait().await.to_string(), "exit status 4");
 }
 
-/// LINK-1: what cannot be started says why, and tells nothing of the environment.
+/// LINK-1: a failed start says why, and reveals nothing of the environment.
 #[tokio::test]
 async fn failures_to_start_have_a_cause() {
     #[track_caller]
@@ -163,7 +164,7 @@ async fn failures_to_start_have_a_cause() {
     check(|spec| spec.args.push("a\0b".to_owned()), "could not be started");
 }
 
-/// LINK-1: the program is searched in the PATH the child gets, not in the gateway's.
+/// LINK-1: the program is searched in the PATH that the child gets, not in the gateway's.
 #[tokio::test]
 async fn the_childs_path_is_searched() {
     let place = tempfile::tempdir().unwrap();
@@ -179,7 +180,7 @@ async fn the_childs_path_is_searched() {
     assert_eq!(child.wait().await.to_string(), "exit status 7");
 }
 
-/// LINK-1: a polite child goes when its input ends, and nobody is signalled.
+/// LINK-1: a well-behaved child ends when its input closes, without a signal.
 #[tokio::test]
 async fn stop_closes_the_input_first() {
     let (child, mut lines) = start("trap 'exit 9' TERM; echo up; while read word; do :; done; exit 5");
@@ -258,7 +259,7 @@ async fn an_unfinished_stop_kills() {
     assert_group_gone(group).await;
 }
 
-/// A descendant that left the group and holds stderr open does not keep anybody waiting.
+/// A descendant that left the group and holds stderr open does not delay `wait`.
 #[tokio::test]
 async fn a_runaway_that_holds_stderr_is_not_waited_for() {
     let (mut child, mut lines) = start("echo words >&2; setsid sleep 30 & sleep 0.1; echo up; exit 0");

@@ -1,7 +1,7 @@
-//! What a program may reach. Each test carries the number of the case it shows.
+//! What a confined program may reach. The name of a test carries the number of the case that it shows.
 //!
-//! The prisoner is this file's own program: told what to try, it tries, and says what came of it. What needs a Python
-//! says so where there is none, and shows nothing.
+//! The prisoner is this file's own program: it tries what its environment lists, and prints the results. A test that
+//! needs Python or another missing feature is skipped with a message.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
 
@@ -20,10 +20,10 @@ use bridgehead_process::{
 use bridgehead_testkit::{as_unprivileged, not_shown};
 use tokio::io::AsyncReadExt;
 
-/// What the prisoner is to try, one per line: a word, and what it is about.
+/// The attempts of the prisoner, one per line: a word and its argument.
 const TRIES: &str = "BRIDGEHEAD_CONFINEMENT_TRIES";
 
-/// What came of an attempt, in a word.
+/// The result of an attempt, as text.
 fn word<T>(outcome: std::io::Result<T>) -> String {
     match outcome {
         Ok(_) => "ok".to_owned(),
@@ -34,7 +34,7 @@ fn word<T>(outcome: std::io::Result<T>) -> String {
     }
 }
 
-/// This file's program as one that tries to get out. Does nothing without being asked.
+/// This file's program as the prisoner, which tries to break out. Does nothing unless [`TRIES`] is set.
 #[test]
 fn prisoner() {
     let Ok(tries) = std::env::var(TRIES) else { return };
@@ -99,7 +99,7 @@ fn prisoner() {
                 (if none && bounded { "none" } else { "some" }).to_owned()
             }
             "descriptors" => {
-                // As many as there are open; the list itself is not one of them.
+                // The numbers of the open descriptors. Listing the folder instead would open another one.
                 let open = (0..256).filter(|&number| std::fs::metadata(format!("/dev/fd/{number}")).is_ok());
                 format!("{:?}", open.collect::<Vec<_>>())
             }
@@ -109,7 +109,7 @@ fn prisoner() {
     }
 }
 
-/// A process by its number; this one, where none is given.
+/// A process by its number; `None`, which means this process, if there is no number.
 fn other(number: &str) -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(number.parse().unwrap_or_default())
 }
@@ -142,7 +142,7 @@ async fn said(mut child: Child) -> Vec<String> {
     output.lines().filter_map(|line| line.split_once("TRIED ").map(|(_, said)| said.to_owned())).collect()
 }
 
-/// Has the prisoner try each, and expects what stands beside it.
+/// Lets the prisoner make each attempt, and compares the results with the expected ones.
 async fn check(confinement: Confinement, expected: &[(String, &str)]) {
     shim();
     let tries: Vec<String> = expected.iter().map(|(what, _)| what.clone()).collect();
@@ -171,7 +171,7 @@ fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
     (place, inside, outside)
 }
 
-/// What was not given cannot be read, by root either; neither can what other processes have.
+/// Files that were not given cannot be read, even by root; neither can the environment of other processes.
 #[tokio::test]
 async fn box_33_other_files_cannot_be_read() {
     let (_place, inside, outside) = place();
@@ -187,7 +187,7 @@ async fn box_33_other_files_cannot_be_read() {
     check(offline(&[&inside], &[]), &expected).await;
 }
 
-/// Nothing can be written where it may only be read, by detours either.
+/// Files outside the writable folders cannot be written, not even through links or `..`.
 #[tokio::test]
 async fn box_34_other_files_cannot_be_written() {
     let (_place, inside, outside) = place();
@@ -205,7 +205,7 @@ async fn box_34_other_files_cannot_be_written() {
     assert_eq!(std::fs::read_to_string(outside.join("file")).unwrap(), "x");
 }
 
-/// Without the network no socket can be made, whatever for.
+/// Without the network no socket can be made, for any purpose.
 #[tokio::test]
 async fn box_35_there_is_no_network() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -220,12 +220,12 @@ async fn box_35_there_is_no_network() {
     check(no_network, &expected).await;
     let (_place, inside, _) = place();
     check(offline(&[&inside], &[]), &expected).await;
-    // With it, everything but what leads to other programs of the machine.
+    // With the network, TCP and UDP work.
     let network = Confinement { network: true, ..offline(&[&inside], &[]) };
     check(network, &[(connect, "ok"), ("bind".to_owned(), "ok"), ("datagram".to_owned(), "ok")]).await;
 }
 
-/// A socket in the file system leads to a program that is not confined; with or without a network it is refused.
+/// A socket in the file system leads to a program that is not confined. It is refused with or without the network.
 #[tokio::test]
 async fn box_36_sockets_of_other_programs_are_out_of_reach() {
     let (_place, inside, _) = place();
@@ -256,7 +256,7 @@ async fn box_37_abstract_sockets_are_out_of_reach() {
     }
 }
 
-/// Which version of Landlock the shim met.
+/// The version of Landlock that the shim found.
 async fn landlock() -> u8 {
     shim();
     let nothing = Confinement { files: None, network: false, signals: false, degrade: true };
@@ -266,7 +266,7 @@ async fn landlock() -> u8 {
     version
 }
 
-/// Neither the gateway nor the keeper of the tree can be signalled from inside.
+/// The gateway cannot be signalled from inside.
 #[tokio::test]
 async fn box_38_the_gateway_cannot_be_signalled() {
     if landlock().await < 6 {
@@ -277,7 +277,7 @@ async fn box_38_the_gateway_cannot_be_signalled() {
     check(offline(&[&inside], &[]), &[(format!("signal {}", std::process::id()), "denied")]).await;
 }
 
-/// The same for the shim, which is the parent.
+/// The shim, which is the parent, cannot be signalled from inside.
 #[tokio::test]
 async fn box_28_the_keeper_cannot_be_signalled() {
     if landlock().await < 6 {
@@ -288,28 +288,28 @@ async fn box_28_the_keeper_cannot_be_signalled() {
     check(no_network, &[("parent".to_owned(), "denied")]).await;
 }
 
-/// Memory that no limit would count cannot be had.
+/// Files in memory, which a sampled limit does not count, are refused.
 #[tokio::test]
 async fn box_22_files_in_memory_are_refused() {
     let no_network = Confinement { files: None, network: false, signals: false, degrade: false };
     check(no_network, &[("memory_file".to_owned(), "denied")]).await;
 }
 
-/// A limit cannot be raised from inside, by root either.
+/// A limit cannot be raised from inside, not even by root.
 #[tokio::test]
 async fn box_39_limits_cannot_be_raised() {
     let no_network = Confinement { files: None, network: false, signals: false, degrade: false };
     check(no_network, &[("raise".to_owned(), "denied")]).await;
 }
 
-/// There are no capabilities, for root either, and what is executed brings none.
+/// A confined program has no capabilities, not even as root, and executing another program brings none.
 #[tokio::test]
 async fn box_40_no_privilege_is_gained() {
     let no_network = Confinement { files: None, network: false, signals: false, degrade: false };
     check(no_network, &[("privileges".to_owned(), "none")]).await;
 }
 
-/// BOX-4: a program has its three pipes and nothing else of the gateway, though the gateway has leaked something.
+/// BOX-4: a program has its three pipes and no other descriptor, even if the gateway leaks one.
 #[tokio::test]
 async fn box_31_there_are_three_descriptors() {
     let leaked = std::fs::File::open("/dev/null").unwrap();
@@ -319,7 +319,8 @@ async fn box_31_there_are_three_descriptors() {
     drop(leaked);
 }
 
-/// A program has what it was given of the environment. Not one of ours: with counters it gives itself a variable.
+/// A program's environment is exactly what it was given. This uses `env`, because our own programs set a variable when
+/// they are built with coverage counters.
 #[tokio::test]
 async fn box_32_the_environment_is_what_was_given() {
     shim();
@@ -333,7 +334,7 @@ async fn box_32_the_environment_is_what_was_given() {
     assert_eq!(output, "GIVEN=this\n", "{}", child.stderr_tail());
 }
 
-/// Calls that reach into other processes or the kernel are refused, by their second numbers too.
+/// Calls that reach into other processes or the kernel are refused, also by their second numbers.
 #[tokio::test]
 async fn box_41_calls_that_lead_around_are_refused() {
     const SCRIPT: &str = "import ctypes,platform\n\
@@ -355,8 +356,8 @@ async fn box_41_calls_that_lead_around_are_refused() {
     assert_eq!(output, "1 1 1\n", "{}", child.stderr_tail());
 }
 
-/// WALL-3: what is given to a process (limits, priority, processors) cannot be given to another one from inside, only to
-/// oneself; a server brought its gateway down by a limit.
+/// WALL-3: a confined process can set limits, priority and CPU affinity only for itself, not for other processes. A
+/// server once brought its gateway down with a limit.
 #[tokio::test]
 async fn other_processes_are_not_given_anything() {
     let gateway = std::process::id();
@@ -371,8 +372,8 @@ async fn other_processes_are_not_given_anything() {
     check(no_network, &expected).await;
 }
 
-/// WALL-3: no namespace is made, nothing is kept that outlives its maker, and no mount is opened, whichever call is used.
-/// `clone3`, whose flags cannot be seen, is said not to exist, so that programs use the older one.
+/// WALL-3: no call can make a namespace, create an object that outlives its maker, or open a mount. `clone3`, whose flags
+/// the filter cannot see, fails as if it did not exist, so that programs use `clone`.
 #[tokio::test]
 async fn calls_that_reach_out_are_refused() {
     const SCRIPT: &str = r#"
@@ -401,7 +402,7 @@ async fn calls_that_reach_out_are_refused() {
     assert_eq!(output, format!("{refused} and 38 and 0"), "{}", child.stderr_tail());
 }
 
-/// WALL-3: the runtimes that servers are written for work within all walls.
+/// WALL-3: the runtimes that servers are written for work under full confinement.
 #[tokio::test]
 async fn interpreters_run_within_the_walls() {
     const NODE: &str = "require('child_process').execFileSync('/bin/true'); \
@@ -430,8 +431,8 @@ async fn interpreters_run_within_the_walls() {
     }
 }
 
-/// WALL-4: what is known about files (mode, owner, times, attributes) cannot be changed either where nothing may be
-/// written; no version of Landlock keeps that, so where something may be, it can.
+/// WALL-4: where no file may be written, the metadata of files (mode, owner, times, attributes) cannot be changed either.
+/// Where some file may be written it can, because no version of Landlock restricts that.
 #[tokio::test]
 async fn what_is_known_about_files_is_kept_where_nothing_may_be_written() {
     let (_place, inside, _) = place();
@@ -445,8 +446,8 @@ async fn what_is_known_about_files_is_kept_where_nothing_may_be_written() {
     check(offline(&[], &[&inside]), &tries("ok")).await;
 }
 
-/// WALL-4: a Landlock that lets files be cut to nothing does not keep `files`; without scopes the start is told so, and
-/// refused only where signals are required, which going without (`degrade`) does not change.
+/// WALL-4: a Landlock version that lets files be truncated does not count as enforcing `files`. A version without scopes
+/// is reported as a gap; the start is refused only where signals are required, even with `degrade`.
 #[tokio::test]
 async fn an_old_landlock_is_not_counted_as_kept() {
     shim();
@@ -462,8 +463,8 @@ async fn an_old_landlock_is_not_counted_as_kept() {
         let kept = child.effective().confined.unwrap();
         assert_eq!((kept.files, kept.landlock), (false, version));
         assert_eq!(kept.missing(&degraded), ["Landlock of version 3 or later (files)"]);
-        assert_eq!(said(child).await, [format!("{}: denied", tries[0])], "what it can keep it keeps");
-        // Without files of its own it needs none.
+        assert_eq!(said(child).await, [format!("{}: denied", tries[0])], "it still enforces what it can");
+        // A confinement without `files` needs no Landlock.
         check(Confinement::default(), &[("bind".to_owned(), "denied")]).await;
     }
     for version in [3, 5] {
@@ -491,7 +492,7 @@ async fn an_old_landlock_is_not_counted_as_kept() {
     }
 }
 
-/// A Python that can be run by its path.
+/// The path of a Python interpreter.
 fn python() -> Option<String> {
     ["/usr/bin/python3", "/usr/local/bin/python3"]
         .into_iter()
@@ -499,18 +500,18 @@ fn python() -> Option<String> {
         .map(str::to_owned)
 }
 
-/// A path that is not there is named, and nothing is started.
+/// A path that does not exist is named, and nothing is started.
 #[tokio::test]
 async fn box_55_a_path_that_is_not_there_is_named() {
     shim();
     let confinement = offline(&[], &[Path::new("/no/such/place")]);
     let error = spawn(&spec(confinement, &[]), Box::new(|_| {})).unwrap_err();
     assert!(error.is_of_sandbox(), "{error}");
-    assert!(error.to_string().contains("`/no/such/place`, which stands in its `files`"), "{error}");
+    assert!(error.to_string().contains("the path `/no/such/place` in its `files`"), "{error}");
 }
 
-/// WALL-2: a start follows no link in the paths that it was given, so that a server cannot have put one there for the next;
-/// going without a wall (`degrade`) does not change that. A folder that was made anew is as good as the old one.
+/// WALL-2: a start follows no link in its paths, so that a server cannot place one for the next start. `degrade` does not
+/// change that. A folder that was deleted and created again works like the old one.
 #[tokio::test]
 async fn a_path_that_became_a_link_is_refused() {
     shim();
@@ -534,14 +535,14 @@ async fn a_path_that_became_a_link_is_refused() {
     std::fs::create_dir(&cache).unwrap();
     check(asked(), &[(write(cache.join("new")), "ok"), (write(outside.join("new")), "denied")]).await;
 
-    // A link above it is no better.
+    // A link further up in the path is refused too.
     std::os::unix::fs::symlink(&inside, place.path().join("by")).unwrap();
     let error =
         spawn(&spec(offline(&[&place.path().join("by/cache")], &[]), &[]), Box::new(|_| {})).unwrap_err();
     assert!(error.to_string().contains("a symbolic link"), "{error}");
 }
 
-/// WALL-2: a program may read itself, but not what it put in its own place.
+/// WALL-2: a program may read its own file, but not a file that it links to in its own place.
 #[tokio::test]
 async fn a_program_that_can_replace_itself_gains_nothing_by_it() {
     shim();
@@ -555,7 +556,7 @@ async fn a_program_that_can_replace_itself_gains_nothing_by_it() {
     (spec.program, spec.args) = (program.to_str().unwrap().to_owned(), Vec::new());
     let error = spawn(&spec, Box::new(|_| {})).unwrap_err();
     assert!(matches!(error, SpawnError::NotExecutable { .. }), "{error}");
-    // From elsewhere the same link is what its owner meant.
+    // If the program cannot write to the folder, the link is the owner's choice and is followed.
     spec.confinement = Some(offline(&[&inside], &[]));
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
     let mut output = String::new();
@@ -563,7 +564,7 @@ async fn a_program_that_can_replace_itself_gains_nothing_by_it() {
     assert_eq!(output, "got out\n");
 }
 
-/// Takes Landlock away from this thread and all that it starts.
+/// Disables Landlock for this thread and everything that it starts.
 fn without_landlock() {
     use seccompiler::{SeccompAction, SeccompFilter};
     let refused = BTreeMap::from([(libc::SYS_landlock_create_ruleset, Vec::new())]);
@@ -573,11 +574,11 @@ fn without_landlock() {
     seccompiler::apply_filter(&TryInto::<seccompiler::BpfProgram>::try_into(filter).unwrap()).unwrap();
 }
 
-/// Where Landlock is missing, a server with files of its own is not started; unless it was said that it may be, and then
-/// it is told what is missing. Without the network it needs none.
+/// Where Landlock is missing, a server with `files` is not started. With `degrade` it starts, and what is missing is
+/// reported. Blocking the network does not need Landlock.
 #[tokio::test]
 async fn box_53_what_cannot_be_kept_is_refused() {
-    // Only this thread, which starts what all others come from.
+    // Affects only this thread, which starts the nursery that everything else comes from.
     without_landlock();
     shim();
     let (_place, inside, outside) = place();
@@ -606,7 +607,7 @@ async fn box_53_what_cannot_be_kept_is_refused() {
     .await;
 }
 
-/// All that was asked for is kept, and a program that is not there is told like any other.
+/// Everything that was asked for is enforced and reported, and a missing interpreter is reported as without confinement.
 #[tokio::test]
 async fn what_is_kept_is_told() {
     shim();
@@ -626,7 +627,7 @@ async fn what_is_kept_is_told() {
     assert!(matches!(error, SpawnError::NoInterpreter { .. }), "{error}");
 }
 
-/// All of this file holds for a user without privileges, as which root runs it once more.
+/// All tests of this file also hold for an unprivileged user; root runs them once more as one.
 #[test]
 fn all_holds_for_an_unprivileged_user() {
     let shim = Path::new(env!("CARGO_BIN_EXE_process-shim"));

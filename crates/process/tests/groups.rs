@@ -1,7 +1,8 @@
-//! Limits that the system itself keeps, by control groups. Each test carries the number of the case it shows.
+//! Limits that the system itself enforces, by control groups. The name of a test carries the number of the case that it
+//! shows.
 //!
-//! They show it where the program that runs them is alone in a control group that was handed to it, as a systemd service
-//! with `Delegate=yes` is; elsewhere they say what is missing.
+//! The tests need a control group that was delegated to the test program and that has no other programs in it, like that
+//! of a systemd service with `Delegate=yes`. Elsewhere they say what is missing and show nothing.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed expectation of a test")]
 
@@ -19,18 +20,18 @@ use bridgehead_testkit::not_shown;
 use common::{four_takers, none_survived};
 use tokio::io::AsyncReadExt;
 
-/// Makes this file's program take so many megabytes, and wait.
+/// Makes this file's program allocate this many megabytes, and wait.
 const TAKES: &str = "BRIDGEHEAD_GROUPS_MEGABYTES";
-/// Makes this file's program put so many megabytes into a file in memory, and wait.
+/// Makes this file's program put this many megabytes into a file in memory, and wait.
 const HIDES: &str = "BRIDGEHEAD_GROUPS_HIDDEN";
-/// The way to this file's program, for scripts.
+/// The path of this file's program, for scripts.
 const PROGRAM: &str = "PROGRAM";
 
 const MEGABYTE: u64 = 1 << 20;
-/// No machine takes longer to notice something.
+/// Long enough for any machine to notice a breach.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A program of this file as one that takes memory. Does nothing without being asked.
+/// This file's program as one that takes memory. Does nothing unless one of the variables above is set.
 #[test]
 fn taker() {
     let asked = |name: &str| std::env::var(name).ok().map(|count| count.parse::<usize>().unwrap());
@@ -50,7 +51,7 @@ fn taker() {
     }
 }
 
-/// Starts a script whose limits must be hard; nothing if that cannot be, which is told.
+/// Starts a script whose limits must be hard. If that is impossible, prints why and returns `None`.
 fn start(test: &str, script: &str, limits: Limits) -> Option<Child> {
     use_shim(Shim::Program(env!("CARGO_BIN_EXE_process-shim").into()));
     let mut env = base_environment(&std::env::vars().collect::<BTreeMap<_, _>>());
@@ -88,7 +89,7 @@ fn group_of(pid: u32) -> PathBuf {
     Path::new(mount.split(' ').nth(4).unwrap()).join(own)
 }
 
-/// BOX-3: one process that takes more memory than the tree may have is killed by the system, and it is said why.
+/// BOX-3: the system kills one process that takes more memory than the tree may have, and the breach is reported.
 #[tokio::test]
 async fn box_19_a_group_keeps_memory() {
     let script = format!("{TAKES}=300 exec \"${PROGRAM}\" --exact taker --nocapture");
@@ -103,10 +104,10 @@ async fn box_19_a_group_keeps_memory() {
         child.stderr_tail()
     );
     assert!(child.killed() >= 1, "{}", child.killed());
-    assert!(!folder.exists(), "its group went with it");
+    assert!(!folder.exists(), "its group is removed");
 }
 
-/// BOX-3: several processes share one limit, and all of them are killed at once: nobody is left to say that it went well.
+/// BOX-3: several processes share one limit, and all of them are killed at once.
 #[tokio::test]
 async fn box_21_a_group_is_killed_as_a_whole() {
     let script = four_takers(TAKES, PROGRAM);
@@ -115,7 +116,7 @@ async fn box_21_a_group_is_killed_as_a_whole() {
     none_survived(&mut child).await;
 }
 
-/// BOX-3: memory in a file that is in no process is memory of the tree too.
+/// BOX-3: a file in memory that no process has mapped also counts as memory of the tree.
 #[tokio::test]
 async fn box_22_a_group_sees_files_in_memory() {
     let script = format!("{HIDES}=300 exec \"${PROGRAM}\" --exact taker --nocapture");
@@ -123,7 +124,7 @@ async fn box_22_a_group_sees_files_in_memory() {
     assert!(matches!(ended(&mut child).await, Some(Breach::Memory { .. })), "{}", child.stderr_tail());
 }
 
-/// Whoever keeps the limit is left alone, and what is only reserved is no memory: nothing is refused to it.
+/// A tree within its limits is left alone. Reserved memory does not count: in a group, `RLIMIT_DATA` is not set.
 #[tokio::test]
 async fn box_23_a_group_leaves_those_alone_who_keep_the_limit() {
     let name = "box_23_a_group_leaves_those_alone_who_keep_the_limit";
@@ -138,7 +139,7 @@ async fn box_23_a_group_leaves_those_alone_who_keep_the_limit() {
     assert_eq!(child.effective().processes, Some(Enforced::Hard));
 }
 
-/// BOX-3: a tree never has more processes than it may, whoever it runs for, and one that tries is killed.
+/// BOX-3: a tree never has more processes than its limit, whichever user it runs as, and a tree that tries is killed.
 #[tokio::test]
 async fn box_24_a_group_keeps_processes() {
     let script = "for number in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 60 & done; wait";
@@ -147,10 +148,10 @@ async fn box_24_a_group_keeps_processes() {
     assert_eq!(std::fs::read_to_string(folder.join("pids.max")).unwrap().trim(), "8");
     let breach = ended(&mut child).await;
     assert!(matches!(breach, Some(Breach::Processes { count }) if count <= 8), "{breach:?}");
-    assert!(!folder.exists(), "its group went with it");
+    assert!(!folder.exists(), "its group is removed");
 }
 
-/// BOX-3, BOX-4: processes that start processes meet a wall, and are ended.
+/// BOX-3, BOX-4: a fork bomb is stopped at the limit and ended.
 #[tokio::test]
 async fn box_25_a_group_ends_a_fork_bomb() {
     let bomb = "bomb() { if [ $1 -gt 0 ]; then bomb $(($1 - 1)) & bomb $(($1 - 1)) & fi; sleep 60; }; bomb 6";
@@ -173,8 +174,7 @@ async fn box_26_a_group_keeps_daemons() {
     assert!(!Path::new(&format!("/proc/{daemon}")).exists());
 }
 
-/// BOX-4: what a keeper that was killed left behind is ended and its group removed; so is one that is older than this
-/// program.
+/// BOX-4: what a killed shim left behind is ended and its group is removed; so is a stale group of an earlier gateway.
 #[tokio::test]
 async fn box_28_groups_without_a_keeper_are_swept() {
     let name = "box_28_groups_without_a_keeper_are_swept";
@@ -194,12 +194,12 @@ async fn box_28_groups_without_a_keeper_are_swept() {
     }
 }
 
-/// BOX-4: however many trees there were, no group of theirs is left.
+/// BOX-4: however many trees there were, none of their groups is left.
 #[tokio::test]
 async fn box_46_groups_do_not_add_up() {
     for _ in 0..20 {
         let Some(mut child) = start("box_46_groups_do_not_add_up", "exit 3", memory(64)) else { return };
-        // It may have gone by the time that it is looked for.
+        // The process may already be gone here.
         let folder = std::fs::exists(format!("/proc/{}/cgroup", child.pid())).unwrap();
         assert_eq!(ended(&mut child).await, None, "{folder}");
     }

@@ -1,6 +1,7 @@
-//! What a program may use, and what becomes of one that takes more. Each test carries the number of the case it shows.
+//! What a program may use, and what happens if it takes more. The name of a test carries the number of the case that it
+//! shows.
 //!
-//! Whoever is greedy here is bounded by more than the limit under test: it takes a little more than it may and stops.
+//! The greedy programs here are also bounded by themselves: they take a little more than their limit and stop.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
 #![expect(clippy::disallowed_methods, reason = "a program that takes memory is another one")]
@@ -17,15 +18,15 @@ use bridgehead_testkit::{as_unprivileged, not_shown};
 use common::{four_takers, none_survived};
 use tokio::io::AsyncReadExt;
 
-/// Set in the environment of everything that a test starts, so that it is found wherever it went.
+/// Set in the environment of everything that a test starts, so that every process of the test can be found.
 const MARK: &str = "BRIDGEHEAD_LIMITS_TEST";
-/// Makes this file's program take so many megabytes, and wait.
+/// Makes this file's program allocate this many megabytes, and wait.
 const TAKES: &str = "BRIDGEHEAD_LIMITS_MEGABYTES";
-/// Makes this file's program open so many files, and say how many it got.
+/// Makes this file's program open this many files, and print how many it could open.
 const OPENS: &str = "BRIDGEHEAD_LIMITS_FILES";
-/// Makes this file's program take so many megabytes of a file in memory, and wait.
+/// Makes this file's program map and fill this many megabytes of shared memory, and wait.
 const SHARES: &str = "BRIDGEHEAD_LIMITS_SHARED";
-/// The way to this file's program, for scripts.
+/// The path of this file's program, for scripts.
 const PROGRAM: &str = "PROGRAM";
 
 fn mark(test: &str) -> String {
@@ -46,7 +47,7 @@ fn start(script: &str, mark: &str, limits: Limits) -> Child {
     spawn(&spec(script, mark, limits), Box::new(|_| {})).unwrap()
 }
 
-/// Who carries the mark, zombies not among them.
+/// The processes with the mark, without zombies.
 fn marked(mark: &str) -> Vec<u32> {
     let wanted = format!("{MARK}={mark}");
     let entries = std::fs::read_dir("/proc").unwrap();
@@ -58,12 +59,12 @@ fn marked(mark: &str) -> Vec<u32> {
     .collect()
 }
 
-/// The end of one that has to be ended by its limits, within a time that is generous on any machine.
+/// Waits until a child is ended by its limits, within a time that is generous on any machine.
 async fn ended(child: &mut Child, mark: &str) -> Option<Breach> {
     tokio::time::timeout(Duration::from_secs(60), child.wait()).await.unwrap();
     let begin = Instant::now();
     while !marked(mark).is_empty() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "something is left: {:?}", marked(mark));
+        assert!(begin.elapsed() < Duration::from_secs(60), "processes are left: {:?}", marked(mark));
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     child.breach()
@@ -71,7 +72,8 @@ async fn ended(child: &mut Child, mark: &str) -> Option<Breach> {
 
 const MEGABYTE: u64 = 1 << 20;
 
-/// A program of this file as one that takes memory, a megabyte after the other. Does nothing without being asked.
+/// This file's program as one that takes memory, one megabyte after the other. Does nothing unless one of the variables
+/// above is set.
 #[test]
 fn taker() {
     if let Ok(megabytes) = std::env::var(TAKES) {
@@ -84,7 +86,7 @@ fn taker() {
         std::thread::sleep(Duration::from_secs(60));
     }
     if let Ok(megabytes) = std::env::var(SHARES) {
-        // What is written to a file in memory by a mapping of it counts for who has it mapped.
+        // Shared memory that is written through a mapping counts for the process that has it mapped.
         let script = format!(
             "import mmap,time\nm=mmap.mmap(-1,{megabytes}<<20)\nfor i in range(0,{megabytes}<<20,4096): m[i]=1\nprint('took',flush=True)\ntime.sleep(60)"
         );
@@ -100,7 +102,7 @@ fn taker() {
     }
 }
 
-/// BOX-3: one process that takes more memory than the tree may have dies, and it is said that memory was why.
+/// BOX-3: one process that takes more memory than the tree may have dies, and memory is reported as the reason.
 #[tokio::test]
 async fn box_19_private_memory_is_limited() {
     let mark = mark("19");
@@ -112,7 +114,7 @@ async fn box_19_private_memory_is_limited() {
     assert!((86 * MEGABYTE..200 * MEGABYTE).contains(&bytes), "{bytes}");
 }
 
-/// BOX-3: one that dies with 90 % of its memory limit or more died of memory; with less it died of something else.
+/// BOX-3: a process that dies with 90 % of its memory limit or more died of memory; with less it died of something else.
 #[tokio::test]
 async fn who_died_with_nearly_all_memory_died_of_it() {
     for (megabytes, of_memory) in [(186, true), (120, false)] {
@@ -136,7 +138,7 @@ async fn who_died_with_nearly_all_memory_died_of_it() {
     }
 }
 
-/// BOX-3: several processes share one limit, though each of them keeps within it.
+/// BOX-3: several processes share one limit, although each of them alone stays within it.
 #[tokio::test]
 async fn box_21_children_share_one_memory_limit() {
     let mark = mark("21");
@@ -147,7 +149,7 @@ async fn box_21_children_share_one_memory_limit() {
     none_survived(&mut child).await;
 }
 
-/// Whoever stays below the limit is left alone, and what is shared by forking counts once.
+/// A tree that stays below its limits is left alone, and memory that is shared by forking counts once.
 #[tokio::test]
 async fn box_23_those_who_keep_the_limit_are_left_alone() {
     let mark = mark("23");
@@ -159,7 +161,7 @@ async fn box_23_those_who_keep_the_limit_are_left_alone() {
         ..Limits::default()
     };
     let mut child = start("sleep 0.3 & sleep 0.3 & wait; echo well", &mark, limits);
-    // Where this program is in a control group of its own, the system keeps memory.
+    // If this program is in a control group of its own, the system enforces the memory limit.
     let must = Limits { hard_memory: true, ..limits };
     let memory = match spawn(&spec("true", "none", must), Box::new(|_| {})) {
         Ok(_) => Enforced::Hard,
@@ -186,7 +188,7 @@ async fn box_23_those_who_keep_the_limit_are_left_alone() {
     assert_eq!((child.breach(), child.killed()), (None, 0));
 }
 
-/// BOX-3: a tree of too many processes is killed as a whole, whoever it runs for, root too.
+/// BOX-3: a tree with too many processes is killed as a whole, whichever user it runs as, also root.
 #[tokio::test]
 async fn box_24_processes_are_limited() {
     let mark = mark("24");
@@ -198,7 +200,7 @@ async fn box_24_processes_are_limited() {
     assert!(child.killed() > 8, "{}", child.killed());
 }
 
-/// BOX-3, BOX-4: processes that start processes end with the rest. At most 127 of them, if nobody would stop them.
+/// BOX-3, BOX-4: a fork bomb is ended with its tree. Unstopped, it would reach at most 127 processes.
 #[tokio::test]
 async fn box_25_a_fork_bomb_is_ended() {
     let mark = mark("25");
@@ -209,7 +211,7 @@ async fn box_25_a_fork_bomb_is_ended() {
     assert!(matches!(breach, Some(Breach::Processes { count }) if count > 16), "{breach:?}");
 }
 
-/// BOX-1: a file that becomes too large is an error of whoever writes it.
+/// BOX-1: a process that makes a file too large gets a write error.
 #[tokio::test]
 async fn box_42_files_are_limited() {
     let place = tempfile::tempdir().unwrap();
@@ -225,7 +227,7 @@ async fn box_42_files_are_limited() {
     assert_eq!(file.metadata().unwrap().len(), MEGABYTE);
 }
 
-/// BOX-1: nobody has more files open than is allowed.
+/// BOX-1: no process has more files open than allowed.
 #[tokio::test]
 async fn box_43_open_files_are_limited() {
     let limits = Limits { open_files: Some(64), ..Limits::default() };
@@ -239,7 +241,7 @@ async fn box_43_open_files_are_limited() {
     assert!((40..64).contains(&opened), "{output}");
 }
 
-/// BOX-2: of what a program says on its error output only as much is kept as is allowed.
+/// BOX-2: the kept part of a program's standard error is bounded.
 #[tokio::test]
 async fn box_17_error_output_is_bounded() {
     let limits = Limits { log: Some(1024), ..Limits::default() };
@@ -250,16 +252,16 @@ async fn box_17_error_output_is_bounded() {
     assert!(tail.len() <= 1024 && tail.ends_with("line 499"), "{}", tail.len());
 }
 
-/// Limits that nobody can keep are refused, and nothing runs.
+/// Without a shim, limits cannot be enforced: the start is refused, and nothing runs.
 #[tokio::test]
 async fn box_53_limits_without_a_keeper_are_refused() {
     use_shim(Shim::Off);
     let limits = Limits { memory: Some(MEGABYTE), ..Limits::default() };
     let error = spawn(&spec("sleep 60", "none", limits), Box::new(|_| {})).unwrap_err().to_string();
-    assert!(error.contains("its limits cannot be kept") && error.contains("shim"), "{error}");
+    assert!(error.contains("its limits cannot be enforced") && error.contains("shim"), "{error}");
 }
 
-/// BOX-3: one that takes more processor time than it may is told, and dies of it.
+/// BOX-3: a process that takes more CPU time than allowed gets SIGXCPU and dies of it.
 #[tokio::test]
 async fn processor_time_is_limited() {
     let mark = mark("cpu");
@@ -268,7 +270,7 @@ async fn processor_time_is_limited() {
     assert!(exit.is_of_cpu_limit(), "{exit}");
 }
 
-/// BOX-3: memory that processes share is memory too.
+/// BOX-3: shared memory counts as memory.
 #[tokio::test]
 async fn box_20_shared_memory_is_limited() {
     if python().is_none() {
@@ -287,14 +289,14 @@ async fn box_20_shared_memory_is_limited() {
     );
 }
 
-/// A Python that can be run by its path.
+/// The path of a Python interpreter.
 fn python() -> Option<&'static str> {
     ["/usr/bin/python3", "/usr/local/bin/python3"]
         .into_iter()
         .find(|path| std::path::Path::new(path).is_file())
 }
 
-/// All of this file holds for a user without privileges, as which root runs it once more.
+/// All tests of this file also hold for an unprivileged user; root runs them once more as one.
 #[test]
 fn all_holds_for_an_unprivileged_user() {
     let shim = std::path::Path::new(env!("CARGO_BIN_EXE_process-shim"));

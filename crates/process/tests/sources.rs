@@ -1,4 +1,4 @@
-//! A rule about the sources of the whole workspace that no compiler checks.
+//! Checks a rule about the sources of the whole workspace that the compiler cannot check.
 
 #![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
 
@@ -15,7 +15,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A hook between fork and exec makes every start copy the page tables of the gateway.
+/// No code hooks between fork and exec: a hook would make every start copy the page tables of the gateway.
 #[test]
 fn nothing_hooks_into_the_start_of_a_program() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,4 +1,4 @@
-//! Trees of processes that try to outlive what started them, kept by a shim.
+//! Process trees that try to outlive their server or the gateway, kept by a shim.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a failed expectation of a test")]
 
@@ -11,12 +11,12 @@ use bridgehead_process::{Child, Containment, Exit, Shim, Spec, base_environment,
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::ChildStdout;
 
-/// Set in the environment of everything that a test starts, so that it is found wherever it went.
+/// Set in the environment of everything that a test starts, so that every process of the test can be found.
 const MARK: &str = "BRIDGEHEAD_TREE_TEST";
-/// Makes this file's program a gateway that keeps the script in it until it is killed.
+/// Makes this file's program a gateway that runs the script in this variable until it is killed.
 const GATEWAY: &str = "BRIDGEHEAD_TREE_GATEWAY";
 
-/// A daemon by the book: forks, leads a new session, forks again, and its parents end. Prints its pid.
+/// A classic daemon: forks, leads a new session, forks again, and its parents end. Prints its pid.
 const DAEMON: &str = "setsid sh -c '(trap \"\" TERM HUP; exec sleep 300) & echo $!' & wait $!;";
 
 fn spec(script: &str, mark: &str) -> Spec {
@@ -33,7 +33,7 @@ fn spec(script: &str, mark: &str) -> Spec {
     }
 }
 
-/// A value for the mark that no other test and no other run has.
+/// A value for the mark that no other test and no other run uses.
 fn mark(test: &str) -> String {
     format!("{test}-{}-{:?}", std::process::id(), std::time::SystemTime::now())
 }
@@ -55,7 +55,7 @@ fn pids() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// State letter and parent.
+/// The state letter and the parent of a process.
 fn state(pid: u32) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
@@ -72,7 +72,7 @@ fn marked(mark: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Our own children that have ended and were not waited for.
+/// Our own children that have ended but were not waited for.
 fn zombies() -> Vec<u32> {
     let me = std::process::id();
     pids().filter(|&pid| state(pid) == Some(('Z', me))).collect()
@@ -86,7 +86,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// POOL-9: a daemon that forked twice and left its session ends with the server, however that ends.
+/// POOL-9: a daemon that forked twice and left its session ends with the server, however the server ends.
 #[tokio::test]
 async fn a_daemon_does_not_survive() {
     for way in ["stop", "drop", "kill", "exit"] {
@@ -110,13 +110,13 @@ async fn a_daemon_does_not_survive() {
                 until("the tree is gone", || marked(&mark).is_empty() && state(daemon).is_none()).await;
             }
         }
-        // Whoever was waited for is gone now, not soon.
+        // After a wait the processes must be gone now, not soon.
         assert_eq!((state(daemon), marked(&mark)), (None, vec![]), "{way}");
         until("no zombies", || zombies().is_empty()).await;
     }
 }
 
-/// POOL-9: a tree as `npx` makes it ends completely, asked politely or not.
+/// POOL-9: a tree like that of `npx` ends completely, on SIGTERM or on SIGKILL.
 #[tokio::test]
 async fn box_29_launchers_and_shells_end_completely() {
     for script in [
@@ -132,12 +132,12 @@ async fn box_29_launchers_and_shells_end_completely() {
         assert_eq!(child.stop(Duration::ZERO).await.to_string(), "signal 15 (SIGTERM)");
         assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
         assert_eq!(marked(&mark), [0; 0]);
-        // The nursery had nothing else to do.
+        // The nursery ends with the last tree, and must be reaped.
         until("no zombies", || zombies().is_empty()).await;
     }
 }
 
-/// POOL-9: who is asked to end has its grace even if the server is faster.
+/// POOL-9: every process of the tree gets the grace period, even if the server ends sooner.
 #[tokio::test]
 async fn the_grace_is_for_the_whole_tree() {
     let place = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ async fn the_grace_is_for_the_whole_tree() {
     assert_eq!(std::fs::read_to_string(file).unwrap(), "done\n");
 }
 
-/// POOL-9: many processes are killed as surely as one, and soon.
+/// POOL-9: a hundred processes are killed as reliably as one, and quickly.
 #[tokio::test]
 async fn a_hundred_processes_are_killed_quickly() {
     let mark = mark("hundred");
@@ -167,7 +167,7 @@ async fn a_hundred_processes_are_killed_quickly() {
     assert!(taken < Duration::from_secs(60), "{taken:?}");
 }
 
-/// POOL-9: a server that makes processes faster than it reads is ended too.
+/// POOL-9: a server that forks without pause is ended too.
 #[tokio::test]
 async fn a_server_that_forks_all_the_time_is_ended() {
     let mark = mark("forks");
@@ -180,7 +180,7 @@ async fn a_server_that_forks_all_the_time_is_ended() {
     assert_eq!(marked(&mark), [0; 0]);
 }
 
-/// POOL-9: orphans that end are reaped while the server runs.
+/// POOL-9: orphans that end are reaped while the server still runs.
 #[tokio::test]
 async fn orphans_leave_no_zombies() {
     let (child, mut lines) =
@@ -190,7 +190,7 @@ async fn orphans_leave_no_zombies() {
     assert!(child.stop(Duration::from_secs(60)).await.code.is_some());
 }
 
-/// POOL-9: the child has its three pipes and nothing else, even of what was left open by mistake.
+/// POOL-9: the child has its three pipes and no other descriptor, even if the gateway left one open by mistake.
 #[tokio::test]
 async fn the_child_has_no_foreign_descriptors_and_no_blocked_signals() {
     let leak = std::fs::File::open("/dev/null").unwrap();
@@ -213,7 +213,7 @@ async fn the_child_has_no_foreign_descriptors_and_no_blocked_signals() {
     assert!(blocked.ends_with("\t0000000000000000"), "{blocked}");
     drop(child.take_stdin());
     child.kill().await;
-    assert_eq!(lines.next_line().await.unwrap(), None, "nobody else holds the pipe");
+    assert_eq!(lines.next_line().await.unwrap(), None, "no other process holds the pipe");
 }
 
 /// POOL-9: starts and ends leave neither descriptors nor processes behind.
@@ -243,7 +243,7 @@ async fn descriptors_stay_flat() {
     until("no processes", || marked(&mark).is_empty() && zombies().is_empty()).await;
 }
 
-/// POOL-9: a signal that somebody sends to the shim does not open the cage.
+/// POOL-9: signals to the shim, other than SIGKILL, do not free its tree.
 #[tokio::test]
 async fn the_shim_obeys_no_signals() {
     let mark = mark("deaf");
@@ -257,7 +257,7 @@ async fn the_shim_obeys_no_signals() {
     assert_eq!(marked(&mark), [0; 0]);
 }
 
-/// POOL-9: when a server kills its shim, what is still below it or in its group is killed.
+/// POOL-9: when a server kills its shim, the whole tree is killed.
 #[tokio::test]
 async fn a_tree_that_lost_its_shim_is_killed() {
     for way in ["wait", "drop"] {
@@ -284,8 +284,7 @@ async fn a_tree_that_lost_its_shim_is_killed() {
     }
 }
 
-/// POOL-9: what shims come from may be killed: running trees go on and end as they should, and the next start has a
-/// new one.
+/// POOL-9: if the nursery is killed, running trees go on and end as usual, and the next start gets a new nursery.
 #[tokio::test]
 async fn a_killed_nursery_is_replaced() {
     let mark = mark("nursery");
@@ -301,7 +300,7 @@ async fn a_killed_nursery_is_replaced() {
         rustix::process::Signal::KILL,
     )
     .unwrap();
-    // At once, while the kernel may not even have closed its socket.
+    // Starts at once, when the kernel may not even have closed its socket yet.
     let (second, mut more) = start(&script, &mark);
     assert_ne!(nursery(&second), killed);
     line(&mut more).await;
@@ -316,7 +315,7 @@ async fn a_killed_nursery_is_replaced() {
     .await;
 }
 
-/// The nursery is there once, as long as somebody has a tree or may want one.
+/// There is one nursery, which lives as long as a tree or a [`Prepared`](bridgehead_process::Prepared) holds it.
 #[tokio::test]
 async fn one_nursery_serves_many_and_ends_with_the_last() {
     let mark = mark("many");
@@ -353,7 +352,7 @@ async fn box_27_nothing_outlives_a_killed_gateway() {
     until("all are gone", || marked(&mark).is_empty()).await;
 }
 
-/// The gateway of the test above; does nothing without being asked.
+/// The gateway of the test above. Does nothing unless [`GATEWAY`] is set.
 #[tokio::test]
 async fn gateway() {
     let Ok(script) = std::env::var(GATEWAY) else { return };
@@ -365,7 +364,7 @@ async fn gateway() {
     panic!("the server has ended");
 }
 
-/// POOL-9: a shim that does not work is an error that says so, and nothing runs.
+/// POOL-9: a start with a broken shim fails with an error that says so, and nothing runs.
 #[tokio::test]
 async fn a_broken_shim_is_refused() {
     for (shim, expected) in [("/no/such/shim", "No such file"), ("/bin/true", "it ended at once")] {
@@ -375,7 +374,7 @@ async fn a_broken_shim_is_refused() {
     }
 }
 
-/// Without a shim a program is kept as a group, and says so.
+/// Without a shim a program runs as a process group, and `containment` says so.
 #[tokio::test]
 async fn without_a_shim_there_is_a_group() {
     use_shim(Shim::Off);
@@ -392,7 +391,7 @@ async fn without_a_shim_there_is_a_group() {
     until("the group is gone", || state(sleeper).is_none_or(|(letter, _)| letter == 'Z')).await;
 }
 
-/// A server may be given as much as the system allows, more than fits into a socket.
+/// Arguments and variables may be as long as the system allows, which is more than a socket buffer holds.
 #[tokio::test]
 async fn long_arguments_arrive() {
     let mut spec = spec("echo ${#1} ${#BIG}", "none");
@@ -410,7 +409,7 @@ async fn long_arguments_arrive() {
     assert!(child.wait().await.is_success());
 }
 
-/// POOL-9: starts that overlap, fail or are given up leave nothing behind.
+/// POOL-9: starts that overlap, fail or are dropped leave nothing behind.
 #[tokio::test]
 async fn starts_may_overlap_and_be_given_up() {
     let mark = mark("overlap");
@@ -441,12 +440,12 @@ async fn starts_may_overlap_and_be_given_up() {
     let given_up =
         tokio::time::timeout(Duration::ZERO, bridgehead_process::start(&spec, Box::new(|_| {}))).await;
     drop(given_up);
-    // It may have come to run, as the order was sent.
+    // The program may have started, because the order was already sent.
     tokio::time::sleep(Duration::from_millis(50)).await;
     until("nothing is left", || marked(&mark).is_empty() && zombies().is_empty()).await;
 }
 
-/// What others see of a tree is what its owner sees, and nothing once it has ended.
+/// A view shows the same tree as its owner sees, and nothing once the tree has ended.
 #[tokio::test]
 async fn a_view_shows_the_tree_until_its_end() {
     let mark = mark("view");
@@ -464,7 +463,7 @@ async fn a_view_shows_the_tree_until_its_end() {
     assert_eq!((view.tree(), view.memory_bytes()), (Vec::new(), None));
 }
 
-/// A program lives on when the thread that started it is gone.
+/// A program keeps running when the thread that started it ends.
 #[test]
 fn box_47_the_thread_that_started_it_may_end() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -486,11 +485,10 @@ fn box_47_the_thread_that_started_it_may_end() {
 }
 
 /// BOX-5: starting a program costs a gateway with a gigabyte no more than a small one, and less than 2 ms at the median.
-/// What is judged is this thread's processor time, which other programs do not lengthen; `cargo xtask bench` judges the
-/// time that passes.
+/// This judges the thread's CPU time, which other programs do not lengthen; `cargo xtask bench` judges the wall time.
 #[tokio::test]
 async fn box_48_a_start_does_not_grow_with_memory() {
-    /// The processor time of this thread so far.
+    /// The CPU time of this thread so far.
     fn spent() -> Duration {
         let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
         Duration::from_nanos(spent.split_whitespace().next().unwrap().parse().unwrap())

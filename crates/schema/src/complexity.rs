@@ -1,12 +1,13 @@
-//! What a schema may cost, found out before it is compiled.
+//! Bounds the cost of a schema before it is compiled.
 //!
-//! A schema of a few hundred bytes can make any validator work for hours: a chain of definitions where each
-//! refers twice to the next doubles the work per link. So the references are followed here first, which gives
-//! a graph with two kinds of edges: to schemas that apply to the same value, and to schemas that apply to a
-//! part of it. The number of ways through this graph bounds the work, its longest way bounds the stack.
+//! A schema of a few hundred bytes can make any validator work for hours: in a chain of definitions where
+//! each refers twice to the next, every link doubles the work. So this module follows the references first
+//! and builds a graph with two kinds of edges: to schemas that apply to the same value, and to schemas that
+//! apply to a part of it. The number of paths through this graph bounds the work, and its longest path bounds
+//! the stack.
 //!
-//! To know where a reference leads without being a resolver, only references within the document are
-//! accepted. This also is the first of two locks on the door to the network; the compiler's is the second.
+//! Only references within the document are accepted, so that no full resolver is needed. This is also the
+//! first of two guards against network access; the second is the compiler's own.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,13 +21,14 @@ const DEEPEST: usize = 64;
 const MOST_OBJECTS: usize = 8192;
 /// Patterns in a schema: each is compiled and may take up to the compiler's size limit.
 const MOST_PATTERNS: usize = 128;
-/// Schemas that apply to one and the same value in a row.
+/// The longest chain of schemas that apply to the same value.
 const LONGEST_CHAIN: usize = 64;
-/// Schemas evaluated for one value, or for one way into an instance, before it is too much work.
+/// The most schemas that may be evaluated for one value, or on one path into an instance.
 const MOST_WORK: u64 = 20_000;
-/// Schemas under evaluation at the same time: what the stack of a worker thread holds with room to spare.
+/// The most schemas under evaluation at the same time: a worker thread's stack holds this many with room to
+/// spare.
 const DEEPEST_STACK: usize = 1024;
-/// The deepest instance there is: the JSON parser refuses deeper ones.
+/// The deepest possible instance: the JSON parser refuses deeper ones.
 pub(crate) const DEEPEST_INSTANCE: usize = 128;
 
 /// Keywords whose value is one schema, or a list of them, for the same value.
@@ -46,9 +48,9 @@ const INTO_PARTS: [&str; 8] = [
 ];
 /// Keywords whose value maps names to schemas for a part of the value.
 const INTO_PARTS_MAPS: [&str; 2] = ["properties", "patternProperties"];
-/// Keywords whose value is data, in which nothing is a keyword.
+/// Keywords whose value is data and contains no keywords.
 pub(crate) const DATA: [&str; 5] = ["const", "enum", "default", "example", "examples"];
-/// The schemas of schemas that the compiler has built in.
+/// The meta-schemas that are built into the compiler.
 const META_SCHEMAS: [&str; 5] = [
     "https://json-schema.org/draft/2020-12/schema",
     "https://json-schema.org/draft/2019-09/schema",
@@ -57,16 +59,16 @@ const META_SCHEMAS: [&str; 5] = [
     "http://json-schema.org/draft-04/schema",
 ];
 
-/// How deep an instance may be; `None` means as deep as it likes.
+/// How deep an instance may be; `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bounds {
     /// Deeper instances are refused unchecked: the check could exhaust the stack.
     pub(crate) checked: Option<usize>,
-    /// Deeper instances are checked but not explained: to collect the issues could take too long.
+    /// Deeper instances are checked but not explained: collecting the issues could take too long.
     pub(crate) explained: Option<usize>,
 }
 
-/// Measures `schema` and refuses it if nothing could be checked against it safely.
+/// Measures `schema`, and refuses it if no instance could be checked safely.
 pub(crate) fn measure(schema: &Value) -> Result<Bounds, SchemaError> {
     Graph::of(&Document::of(schema)?)?.bounds()
 }
@@ -102,7 +104,7 @@ impl<'a> Document<'a> {
         Ok(document)
     }
 
-    /// Counts what is bounded and collects the anchors, also in parts that nothing refers to.
+    /// Counts everything that is bounded and collects the anchors, also in unused parts.
     fn survey(&mut self, value: &'a Value, level: usize, data: bool) -> Result<(), SchemaError> {
         if level > DEEPEST {
             return Err(SchemaError::TooLarge { what: "levels of nesting", limit: DEEPEST });
@@ -115,8 +117,8 @@ impl<'a> Document<'a> {
                     return Err(SchemaError::TooLarge { what: "subschemas", limit: MOST_OBJECTS });
                 }
                 for (key, member) in members {
-                    // A list of data has no identifiers in it. An object may as well be a property that
-                    // happens to be called `default`, so it is looked into: better refuse one too many.
+                    // A list of data has no identifiers in it. An object may also be a property that happens
+                    // to be called `default`, so it is searched: refusing one schema too many is better.
                     let data = data || DATA.contains(&key.as_str()) && member.is_array();
                     if !data {
                         self.name(key, member, value)?;
@@ -163,7 +165,7 @@ impl<'a> Document<'a> {
         self.root.get("$schema").and_then(Value::as_str).is_some_and(|dialect| dialect.contains("draft-04"))
     }
 
-    /// What `reference` stands for. Nothing for the built-in schemas of schemas, whose cost is their own.
+    /// The targets of `reference`. Empty for the built-in meta-schemas, whose cost is counted separately.
     pub(crate) fn resolve(&self, reference: &str) -> Result<Vec<&'a Value>, SchemaError> {
         let (document, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let own = ["$id", "id"].iter().find_map(|key| self.root.get(key)?.as_str());
@@ -183,7 +185,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The schemas that can be reached from the root, which comes first, as indices.
+/// The schemas reachable from the root, as indices; the root is the first.
 struct Graph {
     in_place: Vec<Vec<usize>>,
     into_parts: Vec<Vec<usize>>,
@@ -192,7 +194,7 @@ struct Graph {
 impl Graph {
     fn of(document: &Document<'_>) -> Result<Self, SchemaError> {
         let mut graph = Self { in_place: Vec::new(), into_parts: Vec::new() };
-        // Subschemas have no name of their own; their place in memory tells them apart.
+        // Subschemas have no names, so their address identifies them.
         let mut known = HashMap::from([(std::ptr::from_ref(document.root), 0)]);
         let mut open = VecDeque::from([document.root]);
         while let Some(schema) = open.pop_front() {
@@ -233,8 +235,9 @@ impl Graph {
             });
         }
 
-        // Work for an instance without parts first, then for one that is one level deeper, and so on: until
-        // a level adds nothing (the schema does not recurse), there is too much, or no instance is deeper.
+        // Computes the work for an instance without parts, then for one level deeper, and so on, until a
+        // level adds nothing (the schema does not recurse), the work is too much, or no instance can be
+        // deeper.
         let mut work = vec![0_u64; order.len()];
         let mut bounds = Bounds::default();
         for level in 0..=DEEPEST_INSTANCE {
@@ -263,7 +266,7 @@ impl Graph {
         Ok(bounds)
     }
 
-    /// All nodes, each after those that apply to the same value as it does.
+    /// All nodes, each after its `in_place` targets.
     fn in_place_last_first(&self) -> Result<Vec<usize>, SchemaError> {
         let mut used_by = vec![Vec::new(); self.in_place.len()];
         let mut waits_for: Vec<usize> = self.in_place.iter().map(Vec::len).collect();
@@ -287,7 +290,7 @@ impl Graph {
     }
 }
 
-/// The schemas that stand directly under `keywords` (one or a list) and `maps` (by name) of `schema`.
+/// The schemas directly under `keywords` (one or a list) and `maps` (by name) of `schema`.
 pub(crate) fn listed<'a>(schema: &'a Value, keywords: &[&str], maps: &[&str]) -> Vec<&'a Value> {
     let mut found = Vec::new();
     for value in keywords.iter().filter_map(|keyword| schema.get(keyword)) {

@@ -1,8 +1,8 @@
-//! The blocks of a tool result as types, for programs that want to match on them.
+//! The blocks of a tool result as types, for programs that match on them.
 //!
-//! Nothing is dropped: what a block has beyond the members of its kind stays in `more`, and a block of an unknown
-//! kind, or one that lacks what its kind needs, becomes a text that is its JSON. Whoever only relays a result must
-//! not come here: blocks are relayed as the bytes that they are.
+//! Nothing is dropped: extra members of a block stay in `more`. A block of an unknown kind, or one that lacks
+//! required members, becomes a text block with its JSON. Code that only relays a result must not use this: it
+//! relays blocks byte for byte.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 pub enum Content {
     /// A text.
     Text {
-        /// What it says.
+        /// Its text.
         text: String,
-        /// Annotations and the rest.
+        /// Annotations and other members.
         #[serde(flatten)]
         more: Map<String, Value>,
     },
@@ -23,10 +23,10 @@ pub enum Content {
     Image {
         /// Its bytes in base64.
         data: String,
-        /// What they are.
+        /// Their media type.
         #[serde(rename = "mimeType")]
         mime_type: String,
-        /// Annotations and the rest.
+        /// Annotations and other members.
         #[serde(flatten)]
         more: Map<String, Value>,
     },
@@ -34,41 +34,41 @@ pub enum Content {
     Audio {
         /// Its bytes in base64.
         data: String,
-        /// What they are.
+        /// Their media type.
         #[serde(rename = "mimeType")]
         mime_type: String,
-        /// Annotations and the rest.
+        /// Annotations and other members.
         #[serde(flatten)]
         more: Map<String, Value>,
     },
-    /// A resource, with what is in it.
+    /// A resource, with its content.
     Resource {
         /// Its URI and its text or bytes.
         resource: Map<String, Value>,
-        /// Annotations and the rest.
+        /// Annotations and other members.
         #[serde(flatten)]
         more: Map<String, Value>,
     },
-    /// A resource, by its address.
+    /// A link to a resource.
     ResourceLink {
-        /// Where it is.
+        /// Its URI.
         uri: String,
         /// Its name.
         name: String,
-        /// Annotations and the rest.
+        /// Annotations and other members.
         #[serde(flatten)]
         more: Map<String, Value>,
     },
 }
 
 impl Content {
-    /// A block as it came, as one of the kinds.
+    /// Reads a block as one of the kinds.
     #[must_use]
     pub fn of(block: &Value) -> Self {
         Self::deserialize(block).unwrap_or_else(|_| Self::Text { text: block.to_string(), more: Map::new() })
     }
 
-    /// All blocks of a result. A `content` that is no list is one unknown block; an absent one is none.
+    /// All blocks of a result. A `content` that is not a list counts as one block; a missing one has no blocks.
     #[must_use]
     pub fn all(content: Option<&Value>) -> Vec<Self> {
         match content {
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// ENV-7: the five kinds are known, and keep what else they have.
+    /// ENV-7: the five kinds are recognized, and keep their extra members.
     #[test]
     fn the_kinds_of_blocks() {
         #[track_caller]
@@ -122,7 +122,7 @@ mod tests {
         check(&link, |content| matches!(content, Content::ResourceLink { more, .. } if more["size"] == 3));
     }
 
-    /// ENV-7: what is none of them becomes a text with its JSON.
+    /// ENV-7: any other block becomes a text with its JSON.
     #[test]
     fn unknown_blocks_become_text() {
         for block in [

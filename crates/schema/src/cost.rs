@@ -1,36 +1,36 @@
-//! What the keywords of one schema cost, in steps.
+//! The cost of one schema's keywords, in steps.
 //!
-//! A step is about what it takes to compare two short values. The numbers are upper bounds for the validator that is
-//! used: it looks strings and integers of an `enum` up and goes through all other values one by one, hashes items that
-//! have to differ, and runs patterns on an engine whose worst case is length times size.
+//! A step is about the comparison of two short values. The numbers are upper bounds for the validator in use: it looks
+//! up the strings and integers of an `enum` and compares all other values one by one, hashes items that must differ,
+//! and runs patterns on an engine whose worst case is length times size.
 
 use serde_json::{Map, Value};
 
-/// A byte that a keyword only counts is this part of a step.
+/// A byte that a keyword only counts costs 1/64 of a step.
 const FRACTION: u64 = 64;
-/// Steps for one byte of a text that has a format.
+/// Steps for one byte of a text with a format.
 const FORMAT: u64 = 4;
-/// Steps for one byte of a text that has to be a pattern, which is compiled to find out.
+/// Steps for one byte of a text that must be a pattern, which is compiled to check it.
 const COMPILED: u64 = 512;
-/// Steps for each value that is checked against the schema of schemas.
+/// Steps for each value that is checked against a meta-schema.
 const SCHEMA_OF_SCHEMAS: u64 = 512;
-/// A pattern is never larger than this: the compiler refuses it.
+/// The largest pattern: the compiler refuses larger ones.
 const LARGEST_PATTERN: u64 = 1 << 18;
-/// States of a class of characters that is not written out.
+/// States of a character class that is not spelled out.
 const CLASS: u64 = 32;
 
 /// The steps of one node for one value.
 #[derive(Debug, Default)]
 pub(crate) struct Cost {
-    /// For any value.
+    /// Steps for any value.
     each: u64,
-    /// For an object, besides.
+    /// Additional steps for an object.
     object: u64,
-    /// For each byte of a text, in fractions of a step.
+    /// Steps for each byte of a text, in fractions of a step.
     text: u64,
-    /// For each byte of a key, in fractions of a step.
+    /// Steps for each byte of a key, in fractions of a step.
     key: u64,
-    /// For all that is inside of a value, by its weight.
+    /// Steps for everything inside a value, by its weight.
     pub(crate) whole: u64,
 }
 
@@ -49,7 +49,7 @@ impl Cost {
         match (keyword, value) {
             ("enum", Value::Array(values)) => {
                 let looked_up = values.iter().all(|value| value.is_string() || value.is_null());
-                // Integers are looked up too, but not for a number that is written in another way.
+                // Integers are looked up too, but a number in another notation is compared with each value.
                 let compared = if looked_up { 4 } else { values.iter().map(weight).sum() };
                 self.each = self.each.saturating_add(compared);
                 self.text = self.text.saturating_add(1 + compared);
@@ -66,7 +66,7 @@ impl Cost {
                 for pattern in patterns.keys() {
                     self.key = self.key.saturating_add(states(pattern).saturating_mul(FRACTION));
                 }
-                // `additionalProperties` asks them once more.
+                // `additionalProperties` matches the patterns again.
                 self.key = self.key.saturating_mul(2);
             }
             ("format", Value::String(format)) => {
@@ -90,7 +90,7 @@ impl Cost {
         self.whole = self.whole.saturating_add(SCHEMA_OF_SCHEMAS);
     }
 
-    /// Without what is inside of the value.
+    /// The cost of a value, without its parts.
     pub(crate) fn of(&self, value: &Value) -> u64 {
         match value {
             Value::String(text) => self.of_text(text),
@@ -110,24 +110,24 @@ impl Cost {
         }
     }
 
-    /// The most that one byte of an instance can cost here. A value and a key have a byte at least.
+    /// The most that one byte of an instance can cost here. A value and a key have at least one byte.
     pub(crate) fn per_byte(&self) -> u64 {
         let parts = [self.object, self.text.div_ceil(FRACTION), 1 + self.key.div_ceil(FRACTION), self.whole];
         parts.into_iter().fold(self.each, u64::saturating_add)
     }
 }
 
-/// How much a value is to compare or to hash.
+/// The effort of comparing or hashing a value.
 pub(crate) fn weight(value: &Value) -> u64 {
     sum(value, |length| 1 + length as u64 / 16)
 }
 
-/// About how many bytes it is when written out.
+/// About how many bytes the value has as JSON.
 pub(crate) fn size(value: &Value) -> u64 {
     sum(value, |length| 1 + length as u64)
 }
 
-/// Over all values and keys, by the length of their text. Without recursion: what is measured may be deep.
+/// Sums over all values and keys, by the length of their text. Without recursion, because the value may be deep.
 fn sum(value: &Value, one: impl Fn(usize) -> u64) -> u64 {
     let mut total = 0_u64;
     let mut open = vec![value];
@@ -148,7 +148,7 @@ fn sum(value: &Value, one: impl Fn(usize) -> u64) -> u64 {
     total
 }
 
-/// About how many states a pattern has, never too few by much: each may be looked at for each byte of a text.
+/// About how many states a pattern has; never far too low. For each byte of a text each state may be visited.
 fn states(pattern: &str) -> u64 {
     let mut open: Vec<Group> = Vec::new();
     let mut group = Group::default();
@@ -188,7 +188,7 @@ fn states(pattern: &str) -> u64 {
     open.iter().fold(1 + group.size(), |all, group| all.saturating_add(group.size())).min(LARGEST_PATTERN)
 }
 
-/// A group of a pattern as far as it was read.
+/// A group of a pattern, as read so far.
 #[derive(Default)]
 struct Group {
     before: u64,
@@ -207,7 +207,7 @@ impl Group {
     }
 }
 
-/// Where a class of characters ends, whose opening bracket was just read.
+/// The end of a character class whose opening bracket was just read.
 fn class_end(text: &[u8]) -> usize {
     let mut at = 0;
     while let Some(&byte) = text.get(at) {

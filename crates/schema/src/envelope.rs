@@ -1,4 +1,4 @@
-//! What a program gets for a call to a server: the data, and everything that is known about it.
+//! The result of a call to a server as a program gets it: the data, and everything that is known about it.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ pub struct Origin {
     pub latency: Duration,
 }
 
-/// The result of one call to a server. A tool that says `isError` has answered: that is data too.
+/// The result of one call to a server. A tool that returns `isError` has answered: its answer is data too.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Envelope {
-    /// The structured content where there is any, `null` included; else the blocks.
+    /// The structured content if there is any, even `null`; else the blocks.
     pub data: Value,
     /// What is known about it.
     pub meta: Meta,
@@ -33,14 +33,14 @@ pub struct Envelope {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Meta {
-    /// Whether the tool calls its own answer an error.
+    /// Whether the tool marks its answer as an error.
     pub is_error: bool,
     /// The blocks.
     pub content: Vec<Content>,
-    /// The structured content as it came, also where `data` was cast.
+    /// The original structured content, also if `data` was cast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structured_content: Option<Value>,
-    /// The result's own `_meta`, as it came.
+    /// The original `_meta` of the result.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
     /// The server.
@@ -51,18 +51,18 @@ pub struct Meta {
     pub correlation_id: String,
     /// How long it took, in whole milliseconds.
     pub latency_ms: u64,
-    /// What was changed to make `data` fit its schema, as a JSON Patch from `structured_content`; empty where it fits.
+    /// The changes that made `data` fit its schema, as a JSON Patch on `structured_content`; empty if it fitted.
     pub cast: Vec<Change>,
-    /// In what `data` does not fit its schema although it was cast.
+    /// The issues that `data` still has after the cast.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub issues: Vec<Issue>,
 }
 
-/// A result as agents take it: one text, and the rest beside it.
+/// A result for agents: one text, and the rest beside it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flat {
-    /// Whether the tool did what it was asked to.
+    /// Whether the tool succeeded.
     pub ok: bool,
     /// The texts, joined by line feeds.
     pub result: String,
@@ -72,12 +72,12 @@ pub struct Flat {
     pub kind: &'static str,
     /// The server.
     pub namespace: String,
-    /// All that is not plain text: other blocks as `content`, `structuredContent`, `_meta`; those that there are.
+    /// Everything that is not plain text, if present: other blocks as `content`, `structuredContent`, `_meta`.
     pub extras: Map<String, Value>,
 }
 
 impl Envelope {
-    /// The envelope of a tool result as it came, nothing cast.
+    /// The envelope of an original tool result, without a cast.
     #[must_use]
     pub fn new(result: &Map<String, Value>, origin: Origin) -> Self {
         let content = Content::all(result.get("content"));
@@ -100,7 +100,7 @@ impl Envelope {
         }
     }
 
-    /// Casts `data` to what the tool promises of it. Blocks, and what a tool calls an error, are left alone.
+    /// Casts `data` to the tool's output schema. Blocks and error results are left alone.
     #[must_use]
     pub fn cast(mut self, schema: &OutputSchema) -> Self {
         if let (Some(raw), false) = (&self.meta.structured_content, self.meta.is_error) {
@@ -152,7 +152,7 @@ mod tests {
         Envelope::new(result.as_object().unwrap(), origin)
     }
 
-    /// ENV-2: data, and all that is known about it.
+    /// ENV-2: an envelope has the data, and all that is known about it.
     #[test]
     fn an_envelope_has_data_and_meta() {
         let result = json!({"content": [{"type": "text", "text": "3"}], "structuredContent": {"sum": 3}, "_meta": {"x/y": 1}});
@@ -168,7 +168,7 @@ mod tests {
         assert!(envelope(&json!({"isError": true})).meta.is_error);
     }
 
-    /// ENV-3: structured content counts as soon as its key is there, whatever it is; else the blocks do.
+    /// ENV-3: structured content is the data whenever its key is present, whatever its value; else the blocks are.
     #[test]
     fn where_data_comes_from() {
         let blocks = json!([{"type": "text", "text": "a"}, {"type": "future"}]);
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(envelope(&json!({})).data, json!([]));
     }
 
-    /// ENV-5: structured content is cast, its raw form stays; what a tool calls an error, and blocks, are not.
+    /// ENV-5: structured content is cast, and its raw form stays; error results and blocks are not cast.
     #[test]
     fn what_is_cast() {
         let schema = OutputSchema::compile(
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!((blocks.data, blocks.meta.cast), (json!([{"type": "text", "text": "a"}]), vec![]));
     }
 
-    /// ENV-8: texts joined, the rest beside; a tool's error is not ok.
+    /// ENV-8: texts are joined, the rest is beside them, and a tool error is not `ok`.
     #[test]
     fn the_form_for_agents() {
         let image = json!({"type": "image", "data": "AA==", "mimeType": "image/png"});

@@ -1,9 +1,9 @@
-//! Which parameters of a tool travel as `Mcp-Param-*` headers: the `x-mcp-header` annotations of its input
-//! schema, and every rule about where and how they may stand.
+//! Reads which parameters of a tool travel as `Mcp-Param-*` headers: the `x-mcp-header` annotations of its
+//! input schema, and every rule about their place and form.
 //!
-//! A tool with an invalid annotation must not be offered over HTTP; what becomes of it is the caller's
-//! choice. Header values (encoding, and integers beyond ±(2^53−1), which have no header form) are not known
-//! here: the rules about them belong to whoever writes and compares headers.
+//! A tool with an invalid annotation must not be offered over HTTP; the caller decides what happens to it.
+//! This module does not know header values (their encoding, and integers beyond ±(2^53−1), which have no
+//! header form): the code that writes and compares headers checks them.
 
 use serde_json::{Map, Value};
 
@@ -15,7 +15,7 @@ const ANNOTATION: &str = "x-mcp-header";
 /// A parameter that is repeated in a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderParameter {
-    /// What follows `Mcp-Param-` in the header's name, as the schema spells it.
+    /// The part of the header's name after `Mcp-Param-`, as the schema spells it.
     pub header: String,
     /// The property names that lead from the arguments to the value.
     pub path: Vec<String>,
@@ -34,7 +34,7 @@ pub enum HeaderKind {
     Boolean,
 }
 
-/// Why the annotations of a schema are invalid. Places are JSON pointers into the schema.
+/// Why the annotations of a schema are invalid. `at` is a JSON pointer into the schema.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderAnnotationError {
@@ -58,7 +58,7 @@ pub enum HeaderAnnotationError {
         /// The annotation.
         header: String,
     },
-    /// Two annotations differ in nothing but case.
+    /// Two annotations differ at most in case.
     #[error("`x-mcp-header` `{header}` at `{at}` is used a second time")]
     Duplicate {
         /// Where the second one is.
@@ -72,7 +72,7 @@ pub enum HeaderAnnotationError {
         /// Where.
         at: String,
     },
-    /// The annotated schema is not a property, or not one that every call would find at the same place.
+    /// The annotated schema is not a property, or not one that has the same path in every call.
     #[error("`x-mcp-header` at `{at}` is not on a property that is reached by `properties` alone")]
     Unreachable {
         /// Where.
@@ -96,7 +96,8 @@ struct Walk {
 }
 
 impl Walk {
-    /// Visits one schema. `path` is how the arguments lead to it; none if they do not by properties alone.
+    /// Visits one schema. `path` is its path in the arguments; `None` if properties alone do not lead to
+    /// it.
     fn schema(
         &mut self,
         schema: &Value,
@@ -326,7 +327,7 @@ mod tests {
         for keyword in ["patternProperties", "dependentSchemas", "$defs", "definitions"] {
             refused(&json!({keyword: {"a/b": annotated}}), &format!("/{keyword}/a~1b"));
         }
-        // What a reference leads to is not reached by properties alone either.
+        // The target of a reference is not reached by properties alone either.
         refused(
             &json!({"properties": {"p": {"$ref": "#/$defs/d"}}, "$defs": {"d": inner}}),
             "/$defs/d/properties/q",

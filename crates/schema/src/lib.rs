@@ -1,12 +1,12 @@
-//! JSON Schema, compiled once and asked often.
+//! JSON Schema, compiled once and checked often.
 //!
 //! [`Validator`] checks the arguments of calls, [`header_parameters`] reads which of them travel as HTTP
-//! headers. [`Envelope`] is what a program gets for a call, its [`Content`] blocks mapped, its data cast to the
-//! [`OutputSchema`]. What to do with a schema that does not compile, and when to check what, is decided by the
-//! caller.
+//! headers. An [`Envelope`] is the result of a call as a program gets it: its [`Content`] blocks are typed, and
+//! its data is cast to the [`OutputSchema`]. The caller decides what to do with a schema that does not compile,
+//! and when to check what.
 //!
-//! What must stay true: no `$ref` is ever fetched, and no schema, however hostile, makes a check run away:
-//! schemas come from upstreams and are bounded in size, nesting and in what their references expand to.
+//! What must stay true: no `$ref` is ever fetched, and no hostile schema makes a check run away. Schemas come
+//! from upstreams, so their size, nesting and the expansion of their references are bounded.
 
 mod cast;
 mod complexity;
@@ -49,11 +49,11 @@ pub enum SchemaError {
     /// A reference points at nothing.
     #[error("the schema refers to `{0}`, which it does not contain")]
     DanglingReference(String),
-    /// A part has an identifier of its own, which would change the meaning of the references in it.
+    /// A part has its own identifier, which would change the meaning of the references in it.
     #[error("the schema embeds another one with the identifier `{0}`; embedded schemas are not supported")]
     EmbeddedSchema(String),
-    /// A schema is defined as itself, so checking it would not end.
-    #[error("the schema refers to itself without going into the instance")]
+    /// A schema refers to itself for the same value, so a check would never end.
+    #[error("the schema refers to itself without descending into the value, so a check would never end")]
     Endless,
     /// The schema breaks the rules of its dialect.
     #[error("the schema is not valid at `{path}`: {message}")]
@@ -65,14 +65,14 @@ pub enum SchemaError {
     },
 }
 
-/// Whether the root of `schema` is an object schema, as the input schema of a tool has to be: its `type` is
-/// `"object"` and nothing else.
+/// Whether the root of `schema` is an object schema, as the input schema of a tool must be: its `type` is
+/// exactly `"object"`.
 #[must_use]
 pub fn is_object_schema(schema: &serde_json::Value) -> bool {
     schema.get("type").and_then(serde_json::Value::as_str) == Some("object")
 }
 
-/// One step of a JSON pointer.
+/// Escapes one step of a JSON pointer.
 pub(crate) fn escaped_pointer(step: &str) -> std::borrow::Cow<'_, str> {
     match step.contains(['~', '/']) {
         true => step.replace('~', "~0").replace('/', "~1").into(),
@@ -80,8 +80,8 @@ pub(crate) fn escaped_pointer(step: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// At most `limit` characters of what `text` displays as. The rest is not even formatted: a message may
-/// contain megabytes that an untrusted party chose.
+/// At most `limit` characters of the displayed `text`. The rest is not even formatted: a message may contain
+/// megabytes that an untrusted party chose.
 pub(crate) fn shortened(text: &dyn std::fmt::Display, limit: usize) -> String {
     struct Bounded {
         text: String,
@@ -101,7 +101,7 @@ pub(crate) fn shortened(text: &dyn std::fmt::Display, limit: usize) -> String {
         }
     }
     let mut bounded = Bounded { text: String::new(), left: limit };
-    // The error is our own and means that the bound was met.
+    // The only error is our own, at the limit.
     let _ = std::fmt::write(&mut bounded, format_args!("{text}"));
     bounded.text
 }

@@ -1,9 +1,9 @@
-//! Schemas that everybody can see to be schemas.
+//! Recognizes plain schemas: those that are valid at first sight and need no check against the meta-schema.
 //!
-//! Whether a schema keeps the rules of its dialect is decided by checking it against the schema of schemas, and
-//! compiling that one takes longer than everything else that happens when a gateway starts. Nearly all tools describe
-//! their arguments with a handful of keywords whose rules are the same in every dialect since draft 6. Those are read
-//! here; whatever else a schema holds, it is not plain, and somebody else decides.
+//! Checking a schema against the meta-schema of its dialect requires compiling the meta-schema, which takes longer
+//! than everything else at the start of a gateway. Nearly all tools describe their arguments with a handful of
+//! keywords whose rules are the same in every dialect since draft 6. This module recognizes those; a schema with
+//! anything else is not plain and gets the full check.
 //!
 //! What must stay true: a plain schema compiles.
 
@@ -19,7 +19,7 @@ const DIALECTS: [&str; 4] = [
 
 const TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "object", "string"];
 
-/// Whether `schema` is a schema at first sight.
+/// Whether `schema` is plain.
 pub(crate) fn is_plain(schema: &Value) -> bool {
     let dialect = |dialect: &Value| {
         dialect
@@ -66,7 +66,7 @@ fn fits(keyword: &str, value: &Value) -> bool {
             value.is_u64()
         }
         "uniqueItems" | "readOnly" | "writeOnly" | "deprecated" => value.is_boolean(),
-        // Nobody's keyword, by agreement.
+        // By convention no dialect defines such a keyword.
         other => other.starts_with("x-"),
     }
 }
@@ -75,7 +75,7 @@ fn is_type(value: &Value) -> bool {
     value.as_str().is_some_and(|name| TYPES.contains(&name))
 }
 
-/// So few that comparing each with each is cheap; of more, somebody else may find out.
+/// Compares each value with each, which is cheap for so few; a longer list makes the schema not plain.
 fn all_differ(values: &[Value]) -> bool {
     values.len() <= 64 && values.iter().enumerate().all(|(at, value)| !values[..at].contains(value))
 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::validator::options;
 
-    /// Something between a schema and nonsense: keywords with values that may be theirs.
+    /// Keywords with values that may or may not be valid for them.
     fn nearly_a_schema() -> impl Strategy<Value = Value> {
         let word = prop::sample::select(vec!["object", "string", "array", "a", "b", "x-a"]);
         let leaf = prop_oneof![

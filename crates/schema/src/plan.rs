@@ -1,12 +1,12 @@
-//! Which parts of a schema apply to which parts of an instance, and what it costs to check them.
+//! Determines which parts of a schema apply to which parts of an instance, and what checking them costs.
 //!
-//! The plan follows a schema into an instance as a validator would, without judging anything. Two questions are
-//! answered that way: which properties are declared for an object, so that a key which only resembles one is found,
-//! and how much work a check would be, before it is begun. Work is counted in steps of about the same size (a
-//! comparison, a byte that a pattern reads), never timed, so the answer is always the same.
+//! The plan follows a schema into an instance as a validator would, but does not judge anything. This answers two
+//! questions. Which properties are declared for an object, so that a key that only resembles one is found? And how much
+//! work is a check, before it begins? Work is counted in steps of about the same size (a comparison, a byte that a
+//! pattern reads), never timed, so the answer is always the same.
 //!
-//! What must stay true: the work that is counted bounds the work that is done. Where it is not known which part applies
-//! (a pattern of keys, a branch), all of them are counted.
+//! What must stay true: the counted work bounds the real work. If it is unknown which part applies (a pattern of keys,
+//! a branch), all of them are counted.
 
 mod names;
 mod order;
@@ -22,54 +22,54 @@ use crate::validator::{Issue, LONGEST_PATH, MOST_ISSUES};
 use crate::{SchemaError, escaped_pointer, shortened};
 
 pub(crate) use names::Names;
-use order::{in_circles, ranked};
+use order::{on_cycles, ranked};
 
-/// How often the validator checks one array or object against the target of a recursive reference before it remembers
-/// the outcome, for each way that leads there.
+/// How often, per path that leads there, the validator checks one array or object against the target of a recursive
+/// reference before it caches the outcome.
 const CHECKED_AGAIN: u64 = 16;
-/// More work for one byte of an instance than is worth telling apart.
+/// Above this much work for one byte of an instance, differences no longer matter.
 const MOST_PER_BYTE: u64 = 1 << 20;
 
 /// A schema as a graph; the root is the first node.
 #[derive(Debug)]
 pub(crate) struct Plan {
     nodes: Vec<Node>,
-    /// The nodes in an order in which each comes before those that apply to the same value: where it stands.
+    /// The position of each node in an order in which it precedes the nodes that apply to the same value.
     rank: Vec<u32>,
     by_rank: Vec<u32>,
     pub(crate) names: Names,
-    /// Steps that one byte of an instance can cost at most.
+    /// The most steps that one byte of an instance can cost.
     per_byte: u64,
-    /// How often a recursive node is checked against one array or object at most.
+    /// The most times that a recursive node is checked against one array or object.
     most_times: u64,
 }
 
 /// One subschema.
 #[derive(Debug, Default)]
 struct Node {
-    /// Those that apply to the same value.
+    /// Nodes that apply to the same value.
     same: Vec<u32>,
-    /// Those that apply to members, by name and in its order.
+    /// Nodes that apply to members by name, sorted by name.
     properties: Vec<(Box<str>, u32)>,
-    /// Those that may apply to any member.
+    /// Nodes that may apply to any member.
     members: Vec<u32>,
-    /// Those that apply to members that are not declared.
+    /// Nodes that apply to undeclared members.
     others: Vec<u32>,
-    /// That which applies to keys.
+    /// The node that applies to keys.
     keys: Vec<u32>,
-    /// Those that apply to items by their position.
+    /// Nodes that apply to items by their position.
     prefix: Vec<u32>,
-    /// Those that may apply to any item.
+    /// Nodes that may apply to any item.
     items: Vec<u32>,
-    /// Whether it has to find out what the nodes beside it have looked at, by asking them again.
+    /// Whether it must find out which parts the nodes beside it have evaluated, by evaluating them again.
     asks_again: bool,
-    /// Whether it refers to itself by way of others, and the validator remembers what it found.
+    /// Whether it refers to itself through other nodes, and the validator caches its outcome.
     recursive: bool,
     cost: Cost,
 }
 
 impl Node {
-    /// All that apply to a part of the value.
+    /// All nodes that apply to a part of the value.
     fn parts(&self) -> impl Iterator<Item = u32> + '_ {
         let declared = self.properties.iter().map(|(_, next)| *next);
         let others = [&self.members, &self.others, &self.keys, &self.prefix, &self.items];
@@ -82,12 +82,12 @@ impl Node {
     }
 }
 
-/// How often a node is asked about a value.
+/// How often a node is evaluated for a value.
 #[derive(Debug, Clone, Copy, Default)]
 struct Times {
-    /// Whether the value fits.
+    /// To check whether the value fits.
     checked: u64,
-    /// Which parts of it are known to it.
+    /// To ask which parts of the value it evaluates.
     asked: u64,
 }
 
@@ -103,7 +103,7 @@ impl Times {
         self.checked.saturating_add(self.asked)
     }
 
-    /// How often its parts are checked for that, at most.
+    /// The most times that its parts are checked for that.
     const fn for_parts(self) -> Self {
         Self { checked: self.total(), asked: 0 }
     }
@@ -126,7 +126,7 @@ impl Plan {
         while let Some(schema) = builder.open.pop_front() {
             nodes.push(builder.node(schema)?);
         }
-        for node in in_circles(&nodes) {
+        for node in on_cycles(&nodes) {
             nodes[node as usize].recursive = builder.targets.contains(&node);
         }
         let by_rank = ranked(&nodes)?;
@@ -141,17 +141,17 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether checking an instance of this many bytes is little work, whatever it holds.
+    /// Whether checking any instance of this many bytes is little work.
     pub(crate) fn is_little(&self, bytes: usize, limit: u64) -> bool {
         self.per_byte.saturating_mul(bytes as u64) <= limit
     }
 
-    /// The steps of a check, if they are not more than `limit`.
+    /// The steps of a check; `None` if they exceed `limit`.
     pub(crate) fn steps(&self, instance: &Value, limit: u64) -> Option<u64> {
         self.count(instance, limit, self.most_times)
     }
 
-    /// The steps of a check that remembers nothing, as an explanation is.
+    /// The steps of a check without a cache, such as an explanation.
     pub(crate) fn steps_explained(&self, instance: &Value, limit: u64) -> Option<u64> {
         self.count(instance, limit, u64::MAX)
     }
@@ -162,8 +162,8 @@ impl Plan {
         Some(counting.steps)
     }
 
-    /// Keys that are not declared where they stand, but resemble one that is. Nothing if looking for them takes more
-    /// than `limit` steps.
+    /// Keys that are not declared at their place but resemble a declared one. `None` if the search takes more than
+    /// `limit` steps.
     pub(crate) fn lookalikes(&self, instance: &Value, limit: u64) -> Option<Vec<Issue>> {
         let mut search = Search { plan: self, left: limit, path: String::new(), found: Vec::new() };
         search.value(instance, self.root())?;
@@ -184,7 +184,8 @@ impl Plan {
         }
     }
 
-    /// Adds what applies to the same value, in order: a node comes up when all its times are known. `visit` may end it.
+    /// Adds the nodes that apply to the same value, in rank order: a node is visited once all its times are known.
+    /// `visit` may stop this.
     fn spread(
         &self,
         applied: &mut Applied,
@@ -211,7 +212,7 @@ impl Plan {
         Some(())
     }
 
-    /// What applies to the member `key`, given what applies to its object.
+    /// The nodes that apply to the member `key`, given those that apply to its object.
     fn of_member(&self, applied: &Applied, key: &str) -> Applied {
         let mut parts = Applied::new();
         for (&rank, times) in applied {
@@ -225,7 +226,7 @@ impl Plan {
         parts
     }
 
-    /// What applies to an item, given what applies to its array.
+    /// The nodes that apply to an item, given those that apply to its array.
     fn of_item(&self, applied: &Applied, at: usize) -> Applied {
         let mut parts = Applied::new();
         for (&rank, times) in applied {
@@ -238,8 +239,8 @@ impl Plan {
         parts
     }
 
-    /// What the root costs at most on one way into an instance: one level after the other, until a deeper one adds
-    /// nothing or it is as deep as `levels`.
+    /// The most that the root costs on one path into an instance: level by level, until a deeper level adds nothing or
+    /// `levels` is reached.
     fn work(&self, levels: usize, own: impl Fn(&Node) -> u64) -> u64 {
         let mut work = vec![0_u64; self.nodes.len()];
         for _ in 0..=levels {
@@ -278,7 +279,7 @@ impl Counting<'_> {
 
     fn value(&mut self, value: &Value, mut applied: Applied) -> Option<()> {
         let plan = self.plan;
-        // Known only if somebody wants to know: of a large value it takes a while.
+        // Computed only if needed: for a large value it takes a while.
         let mut whole = None;
         let remembered = value.is_array() || value.is_object();
         let most_times = if remembered { self.most_times } else { u64::MAX };
@@ -371,7 +372,7 @@ impl Search<'_> {
         Some(())
     }
 
-    /// The declared property that a key resembles without being declared itself.
+    /// The declared property that an undeclared key resembles.
     fn resembled<'s>(&mut self, key: &str, applied: &Applied) -> Option<Option<&'s str>>
     where
         Self: 's,
@@ -392,20 +393,20 @@ impl Search<'_> {
             instance_path: shortened(&path, LONGEST_PATH),
             schema_path: String::new(),
             message: format!(
-                "the key is spelled nearly like the declared `{}`, which some readers would take for it",
+                "the key is spelled nearly like the declared `{}`, and some readers would treat it as that key",
                 shortened(&declared, 64)
             ),
         });
     }
 }
 
-/// Gives subschemas their numbers.
+/// Numbers the subschemas.
 struct Builder<'d, 'a> {
     document: &'d Document<'a>,
-    /// Subschemas have no name of their own; their place in memory tells them apart.
+    /// Subschemas have no names, so their address identifies them.
     known: HashMap<*const Value, u32>,
     open: VecDeque<&'a Value>,
-    /// Those that something refers to.
+    /// Subschemas that are the target of a reference.
     targets: HashSet<u32>,
 }
 
@@ -418,7 +419,7 @@ impl<'a> Builder<'_, 'a> {
         })
     }
 
-    /// Booleans cost nothing and declare nothing.
+    /// Skips boolean schemas, which cost nothing and declare nothing.
     fn numbers(&mut self, schemas: Vec<&'a Value>) -> Vec<u32> {
         schemas.into_iter().filter(|schema| schema.is_object()).map(|schema| self.number(schema)).collect()
     }
@@ -450,7 +451,7 @@ impl<'a> Builder<'_, 'a> {
         let positional = |items: &&Value| items.is_array();
         let in_order = members.get("prefixItems").or_else(|| members.get("items").filter(positional));
         let prefix = in_order.and_then(Value::as_array).map_or(Vec::new(), |all| all.iter().collect());
-        // The position counts, so that none may be left out here.
+        // The position matters, so none may be skipped here.
         let prefix = prefix.into_iter().map(|part| self.number(part)).collect();
         let any_item = match members.get("items").is_some_and(Value::is_array) {
             true => one(&["additionalItems", "unevaluatedItems", "contains"]),
@@ -477,7 +478,7 @@ fn asks_again(members: &Map<String, Value>) -> bool {
     members.contains_key("unevaluatedProperties") || members.contains_key("unevaluatedItems")
 }
 
-/// About as many bytes as an instance has when it is written out, so that it needs not be.
+/// About how many bytes an instance has as JSON, without serializing it.
 pub(crate) fn bytes(instance: &Value) -> usize {
     usize::try_from(size(instance)).unwrap_or(usize::MAX)
 }

@@ -1,8 +1,8 @@
-//! Reads JSON in which no key stands twice in one object.
+//! Reads JSON and refuses duplicate keys in an object.
 //!
-//! Of two members with the same key some readers take the first and some the last. Whoever checks one must not hand on
-//! the other, so a text with both is refused, with the place of the second. Keys are compared as what they mean, not
-//! as they are written.
+//! Of two members with the same key some readers take the first and some the last. If the gateway checked one, a
+//! server might use the other, so the text is refused, with the place of the second. Keys are compared after decoding,
+//! not as written.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -14,13 +14,13 @@ use crate::plan::Names;
 use crate::validator::{Issue, LONGEST_PATH, whole};
 use crate::{escaped_pointer, shortened};
 
-/// What was read, and whether it has a key that resembles one which a schema declares somewhere.
+/// The value, and whether a key in it resembles one that the schema declares anywhere.
 pub(crate) struct Reading {
     pub(crate) value: Value,
     pub(crate) resembles: bool,
 }
 
-/// Reads `text`. With `names` it is noted whether a key resembles one of them.
+/// Reads `text`. With `names`, also notes whether a key resembles one of them.
 pub(crate) fn read(text: &str, names: Option<&Names>) -> Result<Reading, Issue> {
     let resembles = Cell::new(false);
     match decode(text, &(), names.map(|names| (names, &resembles))) {
@@ -29,15 +29,15 @@ pub(crate) fn read(text: &str, names: Option<&Names>) -> Result<Reading, Issue> 
     }
 }
 
-/// Where it went wrong is found by reading once more: nobody else pays for keeping track.
+/// Reads the text again to find the place of the error, so that valid texts do not pay for tracking it.
 fn explained(text: &str, error: &serde_json::Error) -> Issue {
     let trail = RefCell::new(String::new());
     if error.is_data() && decode(text, &trail, None).is_err() {
-        let mut issue = whole("the key stands more than once in its object");
+        let mut issue = whole("the key occurs more than once in its object");
         issue.instance_path = shortened(&trail.borrow(), LONGEST_PATH);
         return issue;
     }
-    // A number or a depth that nobody can compute with. The decoder's words hold no part of the text.
+    // A number or a nesting beyond what can be represented. The decoder's message quotes no part of the text.
     whole(&error.to_string())
 }
 
@@ -52,7 +52,7 @@ fn decode<T: Trail>(
     Ok(value)
 }
 
-/// Keeps track of the place in the text, or does not.
+/// Tracks the place in the text, or ignores it.
 trait Trail {
     fn key(&self, key: &str);
     fn item(&self, at: usize);
@@ -161,7 +161,7 @@ impl<'de, T: Trail> Visitor<'de> for Strict<'_, T> {
             self.trail.key(&key);
             let value = members.next_value_seed(self)?;
             if values.insert(key, value).is_some() {
-                return Err(A::Error::custom("a key stands twice"));
+                return Err(A::Error::custom("duplicate key"));
             }
             self.trail.leave();
         }
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// WIRE-1: keys that mean the same are found at any depth, with their place; the same key elsewhere is another.
+    /// WIRE-1: equal keys are found at any depth, with their place; the same key in another object is fine.
     #[test]
     fn keys_that_stand_twice() {
         #[track_caller]
@@ -192,7 +192,7 @@ mod tests {
     }
 
     proptest! {
-        /// What has no key twice is read as any decoder reads it.
+        /// A text without duplicate keys is read as any decoder reads it.
         #[test]
         fn a_decoder_reads_the_same(text in "[0-9eE.+-]{1,8}|\"[a-z\\\\u00e4/]{0,6}\"|[{}\\[\\]\":,a1 ]{0,16}") {
             let decoded: Option<Value> = serde_json::from_str(&text).ok();

@@ -1,8 +1,8 @@
-//! A schema that instances are checked against. Only a failure is explained, and only as far as a reader can use: a
-//! bounded number of issues, each of bounded size and without the offending value itself, which may be huge or secret.
+//! A compiled schema that checks instances. Only a failure is explained, and only as far as is useful: a bounded
+//! number of issues, each of bounded size and without the offending value, which may be huge or secret.
 //!
-//! What must stay true: no instance makes a check run away. Work is counted before it is begun (`plan.rs`); a caller
-//! that must not be held up says so and is told when it would be.
+//! What must stay true: no instance makes a check run away. Work is counted before it begins (`plan.rs`). A caller
+//! that must not block asks for a brief check, and gets an error if the check would take longer.
 
 use std::sync::OnceLock;
 
@@ -15,30 +15,30 @@ use crate::plain::is_plain;
 use crate::plan::{self, Plan};
 use crate::{SchemaError, shortened, strict};
 
-/// Bytes of schema text.
+/// The most bytes of a schema's text.
 const LONGEST_TEXT: usize = 1 << 20;
-/// Bytes of one compiled pattern.
+/// The most bytes of one compiled pattern.
 const LARGEST_PATTERN: usize = 2 << 20;
 pub(crate) const MOST_ISSUES: usize = 32;
 const LONGEST_MESSAGE: usize = 256;
 pub(crate) const LONGEST_PATH: usize = 512;
-/// Steps of a check, altogether. A step is a few nanoseconds.
+/// The most steps of a check. A step takes a few nanoseconds.
 const MOST_STEPS: u64 = 100_000_000;
-/// Steps of a check that holds nobody up, and of one that is gone through again to explain it.
+/// The most steps of a brief check, and of one that is repeated to explain a failure.
 const BRIEF_STEPS: u64 = 300_000;
-/// The same by a rougher estimate, which is often too high by far.
+/// The same limit for the rough estimate, which is often far too high.
 const ROUGHLY_BRIEF_STEPS: u64 = 2_000_000;
-/// Bytes of arguments that are read without holding anybody up.
+/// The most bytes of arguments in a brief check.
 const BRIEF_TEXT: usize = 256 * 1024;
-/// Bytes of a schema that is compiled without holding anybody up.
+/// The most bytes of a schema that a brief check compiles.
 const BRIEF_SCHEMA: usize = 64 * 1024;
 
-/// How much may be done at once.
+/// How long a check may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// A few milliseconds at most, for a thread that others wait for.
+    /// A few milliseconds at most, for a thread that must not block.
     Brief,
-    /// Whatever is within the budget: up to a second.
+    /// The whole budget: up to a second.
     Full,
 }
 
@@ -47,8 +47,8 @@ pub enum Effort {
 pub enum Unfit {
     /// They do not fit.
     Issues(Vec<Issue>),
-    /// To find out takes more than the brief effort that was asked for.
-    NotBriefly,
+    /// A brief check cannot tell.
+    TooSlow,
 }
 
 /// One way in which an instance does not match a schema.
@@ -67,7 +67,7 @@ pub struct Issue {
 /// A schema, ready to check instances.
 #[derive(Debug)]
 pub struct Validator {
-    /// A plain schema is compiled when it is first asked: of a long list of tools most are never called.
+    /// A plain schema is compiled on first use: of a long list of tools most are never called.
     compiled: OnceLock<Compiled>,
     /// The text of a plain schema.
     plain: Option<Box<str>>,
@@ -90,16 +90,16 @@ impl Compiled {
 impl Validator {
     /// Compiles a schema of the dialect that its `$schema` names, 2020-12 if it names none.
     ///
-    /// Patterns run on an engine that is linear in the length of what it reads; those that need look-around
-    /// or back-references do not compile.
+    /// Patterns run on an engine that is linear in the length of its input; patterns that need look-around or
+    /// back-references do not compile.
     ///
     /// # Errors
-    /// When the text is not a schema, refers to something outside of itself, or exceeds a bound.
+    /// When the text is not a schema, refers outside of itself, or exceeds a bound.
     pub fn compile(schema: &str) -> Result<Self, SchemaError> {
         Self::compile_with_source(schema).map(|(_, validator)| validator)
     }
 
-    /// The same, with the schema as it was read.
+    /// Like [`compile`](Self::compile), but also returns the parsed schema.
     pub(crate) fn compile_with_source(schema: &str) -> Result<(Value, Self), SchemaError> {
         if schema.len() > LONGEST_TEXT {
             return Err(SchemaError::TooLarge { what: "bytes", limit: LONGEST_TEXT });
@@ -116,7 +116,7 @@ impl Validator {
         Ok((schema, Self { compiled, plain, bounds }))
     }
 
-    /// None could only be a plain schema that does not compile, and there is none.
+    /// `None` only for a plain schema that does not compile, which does not exist.
     fn compiled(&self) -> Option<&Compiled> {
         if let Some(compiled) = self.compiled.get() {
             return Some(compiled);
@@ -132,18 +132,18 @@ impl Validator {
             && self.compiled().is_some_and(|compiled| compiled.plan.steps(instance, MOST_STEPS).is_some())
     }
 
-    /// Reads arguments and checks them. No key may stand twice in an object, and none may be spelled nearly like one
-    /// that is declared there: other readers could take them for something else than what was checked here.
+    /// Reads arguments and checks them. No key may occur twice in an object, and none may be spelled nearly like one
+    /// that is declared there: another reader could interpret them differently from this check.
     ///
     /// # Errors
-    /// What does not match, at least one and at most 32 issues; or that it cannot be found out briefly.
+    /// What does not match, at least one and at most 32 issues; or that a brief check cannot tell.
     pub fn read(&self, text: &str, effort: Effort) -> Result<Value, Unfit> {
         let lengthy = |bytes: usize, limit: usize| effort == Effort::Brief && bytes > limit;
         let uncompiled = self.plain.as_ref().filter(|_| self.compiled.get().is_none());
         if lengthy(text.len(), BRIEF_TEXT)
             || uncompiled.is_some_and(|schema| lengthy(schema.len(), BRIEF_SCHEMA))
         {
-            return Err(Unfit::NotBriefly);
+            return Err(Unfit::TooSlow);
         }
         let names = self.compiled().map(|compiled| &compiled.plan.names);
         let reading = strict::read(text, names).map_err(|issue| Unfit::Issues(vec![issue]))?;
@@ -151,7 +151,7 @@ impl Validator {
         Ok(reading.value)
     }
 
-    /// Checks arguments that were read already, as [`read`](Self::read) does.
+    /// Checks parsed arguments like [`read`](Self::read).
     ///
     /// # Errors
     /// What does not match, at least one and at most 32 issues.
@@ -167,10 +167,10 @@ impl Validator {
         self.try_check(instance, Effort::Full).map_err(Unfit::into_issues)
     }
 
-    /// Checks `instance` with an effort.
+    /// Checks `instance` with a limited effort.
     ///
     /// # Errors
-    /// What does not match; or that it cannot be found out briefly.
+    /// What does not match; or that a brief check cannot tell.
     pub fn try_check(&self, instance: &Value, effort: Effort) -> Result<(), Unfit> {
         self.judge(instance, false, plan::bytes(instance), effort)
     }
@@ -188,7 +188,7 @@ impl Validator {
         let brief = little || plan.steps(instance, BRIEF_STEPS).is_some();
         if !brief {
             if effort == Effort::Brief {
-                return Err(Unfit::NotBriefly);
+                return Err(Unfit::TooSlow);
             }
             if plan.steps(instance, MOST_STEPS).is_none() {
                 return refused(TOO_MUCH);
@@ -220,7 +220,7 @@ impl Validator {
     }
 }
 
-/// What is said of an instance that would take too long.
+/// The message for an instance whose check would take too long.
 const TOO_MUCH: &str = "value is too large to be checked against this schema: it would take more than 100 million steps; \
                         send less of it at once";
 
@@ -228,24 +228,24 @@ impl Unfit {
     fn into_issues(self) -> Vec<Issue> {
         match self {
             Self::Issues(issues) => issues,
-            // Never where nobody asked to be brief.
-            Self::NotBriefly => vec![whole(TOO_MUCH)],
+            // Never happens with the full effort.
+            Self::TooSlow => vec![whole(TOO_MUCH)],
         }
     }
 }
 
-/// Reads arguments that no schema describes: no key may stand twice in an object.
+/// Reads arguments without a schema: no key may occur twice in an object.
 ///
 /// # Errors
-/// Where one does; or that the text is too long to be read briefly.
+/// The place of a duplicate key; or that the text is too long to be read briefly.
 pub fn without_schema(text: &str, effort: Effort) -> Result<(), Unfit> {
     if effort == Effort::Brief && text.len() > BRIEF_TEXT {
-        return Err(Unfit::NotBriefly);
+        return Err(Unfit::TooSlow);
     }
     strict::read(text, None).map(drop).map_err(|issue| Unfit::Issues(vec![issue]))
 }
 
-/// How every schema, and every part of one, is compiled: without a network, with bounded patterns.
+/// The options for compiling every schema and part of one: offline, with bounded patterns.
 pub(crate) fn options<'i>() -> ValidationOptions<'i> {
     let patterns = PatternOptions::regex().size_limit(LARGEST_PATTERN).dfa_size_limit(LARGEST_PATTERN);
     jsonschema::options().offline().with_pattern_options(patterns)
@@ -264,7 +264,7 @@ fn refused(error: &jsonschema::ValidationError<'_>) -> SchemaError {
         ValidationErrorKind::Referencing(ReferencingError::Unretrievable { uri, .. }) => {
             SchemaError::RemoteReference(shortened(uri, LONGEST_MESSAGE))
         }
-        // What is checked here is the schema, so the place in it is the instance path.
+        // The instance checked here is the schema itself, so the instance path is the place in the schema.
         _ => SchemaError::Invalid {
             path: shortened(error.instance_path(), LONGEST_PATH),
             message: shortened(error, LONGEST_MESSAGE),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bridgehead_schema::{Content, Envelope, Origin, OutputSchema};
 use serde_json::json;
 
-/// ENV-2, ENV-4: the constructor and the mapping of blocks are public; where a tool has no output schema, anything fits.
+/// ENV-2, ENV-4: the constructor and the mapping of blocks are public; without an output schema anything fits.
 #[test]
 fn a_program_makes_its_own_envelope() {
     let result =

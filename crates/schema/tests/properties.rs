@@ -1,4 +1,4 @@
-//! What must hold for any schema, hostile ones included: an answer comes soon, and it is the right one.
+//! Properties that hold for any schema, hostile ones included: the answer comes soon, and it is right.
 
 #![expect(clippy::panic, reason = "a failed expectation of a test")]
 
@@ -10,7 +10,7 @@ use bridgehead_schema::{SchemaError, Validator, header_parameters};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// Far more than any of these inputs needs on a busy machine, far less than one that runs away.
+/// Far more than any of these inputs needs on a busy machine, far less than a runaway would take.
 const SOON: Duration = Duration::from_secs(30);
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -32,8 +32,8 @@ fn instance() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A schema of keywords whose meaning is known here too. References lead to any definition, so they may be
-/// circular.
+/// A schema of keywords that `valid` below implements too. References lead to any definition, so they may
+/// be circular.
 fn plain() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!(true)),
@@ -70,7 +70,7 @@ fn document(part: impl Strategy<Value = Value> + Clone) -> impl Strategy<Value =
     })
 }
 
-/// Anything that looks like a schema, with the keywords that can hurt.
+/// Anything that looks like a schema, with dangerous keywords.
 fn wild() -> impl Strategy<Value = Value> {
     let more = &[
         "dependencies",
@@ -100,7 +100,7 @@ fn wild() -> impl Strategy<Value = Value> {
     common::wild(more, value, 5)
 }
 
-/// What the keywords of [`plain`] mean. None where it does not end.
+/// An independent check for the keywords of [`plain`]. `None` if it does not end.
 fn valid(schema: &Value, definitions: &Value, value: &Value, steps: usize) -> Option<bool> {
     if steps == 0 {
         return None;
@@ -195,7 +195,7 @@ proptest! {
     // A failing case is printed whole; no file is left behind.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// PIPE-3: whatever an upstream calls a schema, and whatever is checked against it.
+    /// PIPE-3: any schema of an upstream is compiled or refused in time, and so is any check against it.
     #[test]
     fn any_schema_is_compiled_or_refused_in_bounded_time(
         schema in prop_oneof![wild(), document(wild().boxed()), document(plain().boxed())],
@@ -214,7 +214,7 @@ proptest! {
         }
     }
 
-    /// PIPE-3: what is checked is what the schema says, references and all.
+    /// PIPE-3: a check follows the schema, including its references.
     #[test]
     fn a_check_agrees_with_the_schema(schema in document(plain().boxed()), instance in instance()) {
         let expected = valid(&schema, &schema["$defs"], &instance, 40);

@@ -1,4 +1,4 @@
-//! The validator from outside: dialects, references, hostile schemas and what a failure tells.
+//! The validator from outside: dialects, references, hostile schemas and the issues of a failure.
 
 #![expect(clippy::panic, reason = "a failed expectation of a test")]
 
@@ -64,7 +64,7 @@ fn the_dialect_decides_what_a_keyword_means() {
     check(Some("https://json-schema.org/draft/2019-09/schema"), dependent, &json!({"a": 1}), false);
 }
 
-/// PIPE-3: a dialect nobody knows is an error with a name, not a guess.
+/// PIPE-3: an unknown dialect is an error that names it, not a guess.
 #[test]
 fn an_unknown_dialect_is_named() {
     let error = refused(&json!({"$schema": "https://example.com/dialect"}));
@@ -74,7 +74,7 @@ fn an_unknown_dialect_is_named() {
     );
 }
 
-/// PIPE-3: a reference out of the document is refused without a look at the network or the disk.
+/// PIPE-3: a reference out of the document is refused without touching the network or the disk.
 #[test]
 fn a_remote_reference_is_refused() {
     for target in [
@@ -92,10 +92,10 @@ fn a_remote_reference_is_refused() {
             }
         }
     }
-    // A base of one's own does not open the door either.
+    // A base URI of the schema itself does not allow it either.
     let error = refused(&json!({"$id": "https://example.com/a", "items": {"$ref": "b"}}));
     assert!(matches!(error, SchemaError::RemoteReference(_)), "{error}");
-    // Not even in a part that nothing uses.
+    // Not even in an unused part.
     let error = refused(&json!({"$defs": {"unused": {"$ref": "https://example.com/x"}}}));
     assert!(matches!(error, SchemaError::RemoteReference(_)), "{error}");
 }
@@ -138,7 +138,7 @@ fn issues_say_where_and_what() {
     );
 }
 
-/// PIPE-3: arguments are not echoed: issues are few, short, and say nothing of the value.
+/// PIPE-3: arguments are not echoed: issues are few and short, and do not quote the value.
 #[test]
 fn issues_are_bounded() {
     let validator = compiled(&json!({"additionalProperties": {"type": "integer"}}));
@@ -156,7 +156,7 @@ fn issues_are_bounded() {
     assert!(closed.iter().all(|issue| issue.message.chars().count() <= 257));
 }
 
-/// PIPE-3: a pattern that makes backtracking engines run for ever is answered quickly.
+/// PIPE-3: a pattern that makes backtracking engines run forever is answered quickly.
 #[test]
 fn catastrophic_patterns_are_harmless() {
     for pattern in ["^(a+)+$", "^(a|aa)+$", "(.*)*b{1,100}c", "^([a-zA-Z]+)*$"] {
@@ -171,7 +171,7 @@ fn catastrophic_patterns_are_harmless() {
     refused(&json!({"pattern": "("}));
 }
 
-/// PIPE-3: what a broken schema is told.
+/// PIPE-3: the errors of broken schemas.
 #[test]
 fn broken_schemas_do_not_compile() {
     let error = refused(&json!({"properties": {"a": {"type": "objekt"}}}));
@@ -182,7 +182,7 @@ fn broken_schemas_do_not_compile() {
     assert!(matches!(Validator::compile(&large), Err(SchemaError::TooLarge { what: "bytes", .. })));
 }
 
-/// PIPE-3: recursion that branches cannot make a check or its explanation run away.
+/// PIPE-3: branching recursion cannot make a check or its explanation run away.
 #[test]
 fn branching_recursion_is_answered_quickly() {
     let mut instance = json!({});
@@ -210,7 +210,7 @@ fn branching_recursion_is_answered_quickly() {
     });
 }
 
-/// PIPE-3: a long way through the schema per level of the instance cannot exhaust the stack.
+/// PIPE-3: a long path through the schema per level of the instance cannot exhaust the stack.
 #[test]
 fn the_stack_suffices() {
     for links in [3, 14, 30, 60] {
@@ -236,11 +236,11 @@ fn places(outcome: Result<Value, Unfit>) -> Vec<String> {
     match outcome {
         Ok(_) => Vec::new(),
         Err(Unfit::Issues(issues)) => issues.into_iter().map(|issue| issue.instance_path).collect(),
-        Err(Unfit::NotBriefly) => panic!("it can be found out briefly"),
+        Err(Unfit::TooSlow) => panic!("a brief check is enough here"),
     }
 }
 
-/// WIRE-1: arguments that other readers could read differently are refused with their place, whatever the schema admits.
+/// WIRE-1: arguments that other readers could read differently are refused with their place, whatever the schema allows.
 #[test]
 fn arguments_mean_one_thing() {
     let validator =
@@ -258,7 +258,7 @@ fn arguments_mean_one_thing() {
     assert!(validator.check_arguments(&json!({"Path": "b"})).is_err());
 }
 
-/// BOUND-2: what is large is not done in passing, what is too large not at all, and both are found out quickly. Small
+/// BOUND-2: a brief check refuses large work, and every check refuses work that is too large; both decide quickly. Small
 /// arguments for a large schema are checked at once, and so are large ones for a small schema.
 #[test]
 fn large_work_is_told_apart() {
@@ -272,7 +272,7 @@ fn large_work_is_told_apart() {
         other => panic!("{other:?}"),
     };
     assert_eq!(issues(read(&list(1), Effort::Brief))[0].instance_path, "/list/0");
-    assert_eq!(read(&list(1000), Effort::Brief), Err(Unfit::NotBriefly));
+    assert_eq!(read(&list(1000), Effort::Brief), Err(Unfit::TooSlow));
     let told = |issues: Vec<Issue>| issues[0].message.clone();
     assert_eq!(told(issues(read(&list(1000), Effort::Full))), "value does not match the schema");
     within(Duration::from_secs(30), || {
@@ -287,6 +287,6 @@ fn large_work_is_told_apart() {
     let text = json!({"text": "a".repeat(200_000)}).to_string();
     assert_eq!(read(&text, Effort::Brief), Ok(()));
     let long = json!({"text": "a".repeat(400_000)}).to_string();
-    assert_eq!(read(&long, Effort::Brief), Err(Unfit::NotBriefly));
+    assert_eq!(read(&long, Effort::Brief), Err(Unfit::TooSlow));
     assert_eq!(read(&long, Effort::Full), Ok(()));
 }

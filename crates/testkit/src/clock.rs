@@ -1,7 +1,7 @@
-//! Time that moves only when a test says so.
+//! Time that moves only when a test moves it.
 //!
-//! Both clocks move together with [`FakeClock::advance`]; the wall clock alone may be set,
-//! also back, as an administrator does. The monotonic clock never goes back.
+//! [`FakeClock::advance`] moves both clocks together. The wall clock alone may be set, also back, as an administrator
+//! does. The monotonic clock never goes back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use bridgehead_call::Clock;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-/// A clock advanced by hand. Clones show the same time.
+/// A clock that a test advances. Clones show the same time.
 #[derive(Debug, Clone)]
 pub struct FakeClock(Arc<Mutex<(Timestamp, Duration)>>);
 
 impl FakeClock {
-    /// A clock that stands at 2026-01-01T00:00:00Z, its monotonic reading at zero.
+    /// A clock stopped at 2026-01-01T00:00:00Z, with its monotonic reading at zero.
     pub fn new() -> Self {
         let start = Timestamp::from_second(1_767_225_600).expect("a second of this century");
         Self::at(start)
     }
 
-    /// A clock that stands at a given time of day, its monotonic reading at zero.
+    /// A clock stopped at the given time, with its monotonic reading at zero.
     pub fn at(wall: Timestamp) -> Self {
         Self(Arc::new(Mutex::new((wall, Duration::ZERO))))
     }
 
-    /// Moves both clocks on.
+    /// Advances both clocks.
     pub fn advance(&self, by: Duration) {
         let mut time = self.0.lock();
         time.0 = time.0.checked_add(by).expect("a time that can be written");
         time.1 += by;
     }
 
-    /// Sets the wall clock alone.
+    /// Sets only the wall clock.
     pub fn set_wall(&self, to: Timestamp) {
         self.0.lock().0 = to;
     }
@@ -55,20 +55,20 @@ impl Clock for FakeClock {
     }
 }
 
-/// While this lives the paused clock of a runtime stands still, although the runtime is idle: it would jump ahead to the
-/// next timer otherwise, also while the bytes of a socket are still on their way. So a test with real sockets can show
-/// that nothing waited for a timer. After a minute of real time it lets go, so that what does wait fails instead of
-/// hanging.
+/// While this value lives, the runtime's paused clock stands still even if the runtime is idle. Otherwise the clock
+/// would jump to the next timer, even while bytes of a socket are in transit. A test with real sockets can thus show
+/// that nothing waited for a timer. After a minute of real time it releases the clock, so that a test that does wait
+/// fails instead of hanging.
 #[derive(Debug)]
-pub struct Standstill {
+pub struct FrozenClock {
     _ends: std::sync::mpsc::Sender<()>,
 }
 
-impl Standstill {
+impl FrozenClock {
     /// Stops the clock of the current runtime, which must be paused and have one thread.
     pub fn begin() -> Self {
         let (ends, ended) = std::sync::mpsc::channel::<()>();
-        // The clock of a runtime does not move ahead by itself while there is work outside of it.
+        // A runtime's clock does not advance by itself while a blocking task runs.
         drop(tokio::task::spawn_blocking(move || ended.recv_timeout(Duration::from_secs(60)).is_err()));
         Self { _ends: ends }
     }

@@ -1,4 +1,4 @@
-//! A server's end of an encrypted connection, with a certificate made for it that nobody trusts unless told to.
+//! The server side of an encrypted connection, with a self-signed certificate that only tests trust.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// What a test needs to be an encrypted server.
+/// Everything a test needs to act as an encrypted server.
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "it holds a key")]
 pub struct Encryption {
-    /// Takes connections.
+    /// Accepts connections.
     pub acceptor: TlsAcceptor,
-    /// The certificate, which is of `localhost`.
+    /// The certificate for `localhost`.
     pub certificate: CertificateDer<'static>,
-    /// The same as text, for a file of those that are trusted.
+    /// The same as PEM, for a file of trusted certificates.
     pub pem: String,
 }
 

@@ -1,13 +1,12 @@
 //! Checks that a test leaves nothing behind: no process, no descriptor, no task.
 //!
-//! A process counts if it descends from the test, or if its environment carries the mark
-//! of the check, which also finds one that lost its parent. Zombies count: somebody did not
-//! wait for them. What takes a moment to go away is given five seconds of real time.
+//! A process counts if it descends from the test, or if its environment carries the mark of the check; the mark also
+//! finds orphans. Zombies count, because their parent did not wait for them. Leftovers have a minute of real time to go
+//! away.
 //!
-//! Descriptors, and children without the mark, belong to the whole test process. Where
-//! several tests share one (`cargo test`), they may be another test's, so there only marked
-//! processes and tasks are checked; a runner with a process per test (`cargo nextest`)
-//! gets everything checked. [`LeakCheck::whole_process`] decides by hand.
+//! Descriptors, and children without the mark, belong to the whole test process. If several tests share a process
+//! (`cargo test`), they may be another test's, so only marked processes and tasks are checked there. A runner with a
+//! process per test (`cargo nextest`) gets everything checked. [`LeakCheck::whole_process`] overrides this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,22 +22,22 @@ const MARK: &str = "BRIDGEHEAD_TEST_MARK";
 /// How long leftovers may take to go away.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a process may take from one program to the next, on a busy machine.
+/// How long a process may take to switch from one program to the next, on a busy machine.
 const EXECUTING: Duration = Duration::from_secs(5);
 
-/// A process, told apart from a later one with the same number by when it started.
+/// A process, distinguished from a later one with the same number by its start time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct ProcessKey {
     pid: u32,
     started: u64,
 }
 
-/// What there was when the test began.
+/// The processes, descriptors and tasks that existed when the test began.
 #[derive(Debug)]
 pub struct LeakCheck {
     mark: String,
     whole_process: bool,
-    /// Whether a test that never asks fails.
+    /// Whether a test that never runs the check fails.
     required: bool,
     asked: AtomicBool,
     patience: Duration,
@@ -47,20 +46,19 @@ pub struct LeakCheck {
     tasks: usize,
 }
 
-/// What is left beyond that.
+/// What exists beyond that.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// Processes: number, state letter and command line.
     pub processes: Vec<(u32, char, String)>,
-    /// Descriptors that were not open before: number and what is behind it. Empty unless
-    /// there are more of them than before.
+    /// Descriptors that were not open before: number and target. Empty unless there are more of them than before.
     pub descriptors: Vec<(u32, PathBuf)>,
     /// How many more tasks the runtime has.
     pub tasks: usize,
 }
 
 impl LeakCheck {
-    /// Takes stock. Inside a runtime its tasks are counted too.
+    /// Takes the baseline. Inside a runtime its tasks are counted too.
     pub fn start() -> Self {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let nanoseconds =
@@ -77,40 +75,40 @@ impl LeakCheck {
         }
     }
 
-    /// Says whether this test has the process for itself.
+    /// Sets whether this test has the process to itself.
     #[must_use]
     pub fn whole_process(mut self, alone: bool) -> Self {
         self.whole_process = alone;
         self
     }
 
-    /// Fails a test that drops the check without having asked it: nothing else tells that it was forgotten.
+    /// Fails a test that drops the check without running it: otherwise a forgotten check would go unnoticed.
     #[must_use]
     pub fn required(mut self) -> Self {
         self.required = true;
         self
     }
 
-    /// Sets how long leftovers may take to go away, in place of five seconds.
+    /// Sets how long leftovers may take to go away, instead of a minute.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The variable, name and value, to give to the processes that the test starts.
+    /// The variable, name and value, for the processes that the test starts.
     pub fn marker(&self) -> (String, String) {
         (MARK.to_owned(), self.mark.clone())
     }
 
-    /// Waits until nothing is left; panics with the list of what still is.
+    /// Waits until nothing is left; panics with the list of leftovers.
     pub async fn assert_clean(self) {
         if let Err(left) = self.settle().await {
             panic!("the test left something behind:\n{left}");
         }
     }
 
-    /// Waits until nothing is left, or gives what still is when patience ends.
+    /// Waits until nothing is left, or returns the leftovers when patience runs out.
     pub async fn settle(&self) -> Result<(), Leftovers> {
         self.asked.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + self.patience;
@@ -122,14 +120,14 @@ impl LeakCheck {
             if Instant::now() >= deadline {
                 return Err(left);
             }
-            // Real time for foreign processes, the runtime's time for our own timers: under
-            // a paused clock only the second one lets those fire.
+            // Real time for foreign processes, the runtime's time for our own timers: under a paused clock only the
+            // second lets those fire.
             let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(4))).await;
             tokio::time::sleep(Duration::from_millis(4)).await;
         }
     }
 
-    /// What is left at this moment.
+    /// The leftovers at this moment.
     pub fn leftovers(&self) -> Leftovers {
         let all = processes();
         let mut found: BTreeMap<&ProcessKey, &Process> = BTreeMap::new();
@@ -168,7 +166,7 @@ impl Drop for LeakCheck {
 }
 
 impl Leftovers {
-    /// Whether there is nothing.
+    /// Whether nothing is left.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -196,8 +194,7 @@ struct Process {
 }
 
 impl Process {
-    /// Reads `/proc/PID/stat`. The name in it may hold anything, so fields count from its
-    /// closing bracket.
+    /// Reads `/proc/PID/stat`. The process name in it may contain anything, so fields count from its closing bracket.
     fn read(pid: u32) -> Option<Self> {
         let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         let text = String::from_utf8_lossy(&text);
@@ -212,7 +209,7 @@ impl Process {
     fn carries(&self, variable: &str) -> bool {
         let limit = Instant::now() + EXECUTING;
         loop {
-            // Not ours to read, or a zombie: then it cannot be told.
+            // Unreadable for this user, or a zombie: its environment is unknown.
             let Ok(text) = std::fs::read(format!("/proc/{}/environ", self.key.pid)) else { return false };
             if !text.is_empty() || !self.is_executing() || Instant::now() > limit {
                 return text.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes());
@@ -221,8 +218,8 @@ impl Process {
         }
     }
 
-    /// Whether it is about to become another program: for a moment it has neither arguments nor an environment. A thread of
-    /// the system never has any.
+    /// Whether the process is in the middle of `exec`: for a moment it has neither arguments nor an environment. A
+    /// kernel thread never has any.
     fn is_executing(&self) -> bool {
         const OF_THE_SYSTEM: u32 = 2;
         let is_of_the_system = self.key.pid == OF_THE_SYSTEM || self.parent == OF_THE_SYSTEM;
@@ -244,7 +241,7 @@ fn processes() -> Vec<Process> {
     numbers_in("/proc").into_iter().filter_map(Process::read).collect()
 }
 
-/// Those that descend from the test process, at any depth.
+/// All descendants of the test process, at any depth.
 fn descendants(all: &[Process]) -> impl Iterator<Item = &Process> {
     let mut family = BTreeSet::from([std::process::id()]);
     loop {
@@ -261,7 +258,7 @@ fn descendants(all: &[Process]) -> impl Iterator<Item = &Process> {
 
 fn descriptors() -> BTreeMap<u32, PathBuf> {
     let target = |number| {
-        // The descriptor that reads this very folder is gone by now, and so left out.
+        // The descriptor that reads this folder is closed by now, so it is left out.
         let target = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
         Some((number, target))
     };

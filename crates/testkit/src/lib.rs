@@ -1,9 +1,9 @@
-//! What the tests of the other crates stand on: a scripted upstream, time that moves on
-//! command, a sink that remembers, a check that nothing is left behind, and raw clients.
+//! Tools for the tests of the other crates: a scripted upstream, a clock that tests advance, an audit sink that keeps
+//! its events, a leak check, and raw clients.
 //!
-//! It is a dependency of tests only, so it panics where a test would: a fault here is a
-//! failed test, and the message says what was expected. It knows the wire on its own and
-//! shares no code with the crates that speak it, so that both cannot be wrong together.
+//! Only tests depend on this crate, so it panics where a test would: a fault here is a failed test, and the message
+//! says what was expected. It implements the wire format on its own and shares no code with the crates that speak it,
+//! so that the two cannot be wrong together.
 //!
 //! ```no_run
 //! use bridgehead_testkit::{Behaviour, LeakCheck, Mock};
@@ -36,7 +36,7 @@ mod recorder;
 mod script;
 mod showing;
 
-pub use clock::{FakeClock, Standstill};
+pub use clock::{FakeClock, FrozenClock};
 pub use encryption::Encryption;
 pub use leak::{LeakCheck, Leftovers};
 pub use mock::{Mock, Served, mock_path, shim_path};

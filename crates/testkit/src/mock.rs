@@ -1,8 +1,7 @@
-//! Composes the script of a mock upstream and finds the program that plays it.
+//! Composes the script of a mock upstream and finds the program that runs it.
 //!
-//! Starting the program is left to whoever is under test: [`Mock::command`] and
-//! [`Mock::env`] give what a server's configuration needs. The programs that are found are
-//! never older than the sources they are made from.
+//! The code under test starts the program: [`Mock::command`] and [`Mock::env`] give what a server's configuration
+//! needs. The programs found are never older than their sources.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -16,7 +15,7 @@ use crate::script::{
     Behaviour, Carrier, Era, Initialize, Probe, Reply, RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim,
 };
 
-/// A mock upstream in the making.
+/// A mock upstream under construction.
 #[derive(Debug, Clone, Default)]
 pub struct Mock {
     script: Script,
@@ -46,7 +45,7 @@ impl Mock {
         self
     }
 
-    /// Sets the revision that a legacy handshake answers, known or not.
+    /// Sets the revision in the legacy handshake's answer, known or not.
     #[must_use]
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.script.revision = revision.into();
@@ -60,7 +59,7 @@ impl Mock {
         self
     }
 
-    /// Sets what the server calls itself.
+    /// Sets the name and version that the server reports.
     #[must_use]
     pub fn server(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
         self.script.server_name = name.into();
@@ -75,15 +74,15 @@ impl Mock {
         self
     }
 
-    /// Answers a method with this result; `$PARAMS` in it stands for the params as they came. The latest that fits
-    /// is taken.
+    /// Answers a method with this result; `$PARAMS` in it stands for the params as received. The latest matching reply
+    /// wins.
     #[must_use]
     pub fn replies(mut self, method: impl Into<String>, result: impl Into<Verbatim>) -> Self {
         self.script.replies.push(Reply { method: method.into(), about: None, outcome: Ok(result.into()) });
         self
     }
 
-    /// Answers a method about one name, URI or cursor.
+    /// Answers a method for one name, URI or cursor.
     #[must_use]
     pub fn replies_about(
         mut self,
@@ -95,14 +94,14 @@ impl Mock {
         self
     }
 
-    /// Sets how `server/discover` is treated.
+    /// Sets the response to `server/discover`.
     #[must_use]
     pub fn on_probe(mut self, probe: Probe) -> Self {
         self.script.on_probe = probe;
         self
     }
 
-    /// Sets how `initialize` is treated.
+    /// Sets the response to `initialize`.
     #[must_use]
     pub fn on_initialize(mut self, initialize: Initialize) -> Self {
         self.script.initialize = initialize;
@@ -116,14 +115,14 @@ impl Mock {
         self
     }
 
-    /// Adds a line to write when `notifications/initialized` came.
+    /// Adds a line to write after `notifications/initialized` arrives.
     #[must_use]
     pub fn after_initialized(mut self, message: impl Into<Verbatim>) -> Self {
         self.script.after_initialized.push(message.into());
         self
     }
 
-    /// Adds a line that litters standard output, at start and between messages.
+    /// Adds a noise line on standard output, written at start and between messages.
     #[must_use]
     pub fn noise(mut self, line: impl Into<String>) -> Self {
         self.script.noise.push(line.into());
@@ -137,13 +136,13 @@ impl Mock {
         self
     }
 
-    /// Adds a tool that does as told.
+    /// Adds a tool with this behaviour.
     #[must_use]
     pub fn tool(self, name: impl Into<String>, behaviour: Behaviour) -> Self {
         self.full_tool(Tool::new(name, behaviour))
     }
 
-    /// Adds a tool with everything that can be said about it.
+    /// Adds a fully described tool.
     #[must_use]
     pub fn full_tool(mut self, tool: Tool) -> Self {
         self.script.tools.push(tool);
@@ -205,9 +204,9 @@ impl Mock {
         serde_json::to_string(&self.script).expect("a script has only string keys")
     }
 
-    /// The program, and no arguments: a test may add its own, they mean nothing to the mock.
+    /// The program, without arguments: a test may add its own, which the mock ignores.
     ///
-    /// Whoever starts it will do so through the shim, which is made sure of as well.
+    /// Servers are started through the shim, so this builds the shim too if needed.
     pub fn command(&self) -> (PathBuf, Vec<String>) {
         shim_path();
         (mock_path().to_owned(), Vec::new())
@@ -221,7 +220,7 @@ impl Mock {
     }
 }
 
-/// A mock that listens on a port of loopback. It is killed when this is dropped.
+/// A mock that listens on a loopback port. Dropping it kills the mock.
 #[derive(Debug)]
 pub struct Served {
     mock: Mock,
@@ -231,7 +230,7 @@ pub struct Served {
 }
 
 impl Mock {
-    /// Starts the mock on a port of loopback, with everything that its script says.
+    /// Starts the mock on a loopback port with its whole script.
     pub fn serve(&self, carrier: Carrier) -> Served {
         let mut mock = self.clone();
         mock.script.carrier = Some(carrier);
@@ -249,14 +248,14 @@ impl Mock {
             .expect("the mock can be started");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("the mock says where it listens");
+        BufReader::new(stdout).read_line(&mut line).expect("the mock prints its address");
         let address = line.trim().strip_prefix("listening ").and_then(|text| text.parse().ok());
         (child, address.unwrap_or_else(|| panic!("not an address: {line:?}")))
     }
 }
 
 impl Served {
-    /// Where it is, as a `url` of the configuration has it.
+    /// Its address, as a `url` of the configuration.
     pub fn url(&self) -> String {
         match self.carrier {
             Carrier::Http => format!("http://{}/mcp", self.address),
@@ -265,18 +264,18 @@ impl Served {
         }
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it at once; what it was told to do afterwards needs a [`Served::restart`].
+    /// Kills it at once; [`Served::restart`] starts it again.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again where it was.
+    /// Starts it again on the same port.
     pub fn restart(&mut self) {
         self.kill();
         self.mock.script.port = self.address.port();
@@ -290,8 +289,7 @@ impl Drop for Served {
     }
 }
 
-/// The program `mock-upstream` beside the running test, built now if it is missing or
-/// older than its sources.
+/// The program `mock-upstream` beside the running test, built now if it is missing or older than its sources.
 ///
 /// A run over the whole workspace has built it already; a run of one other package
 /// (`cargo test -p …`) has not, because Cargo builds no programs of a dependency.
@@ -300,14 +298,14 @@ pub fn mock_path() -> &'static Path {
     PATH.get_or_init(|| fresh("bridgehead-testkit", "testkit", "mock-upstream"))
 }
 
-/// The program `process-shim`, made sure of like [`mock_path`]. It lies where the process
-/// crate looks for it, so that what a test starts is kept as in the real gateway.
+/// The program `process-shim`, built if needed like [`mock_path`]. It is where the process crate looks for it, so that
+/// a test's servers are managed as in the real gateway.
 pub fn shim_path() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| fresh("bridgehead-process", "process", "process-shim"))
 }
 
-/// A program of the package whose sources are in `folder` of `crates`, built if need be.
+/// A program of the package whose sources are in `crates/{folder}`, built if needed.
 fn fresh(package: &str, folder: &str, name: &str) -> PathBuf {
     let profile_folder = profile_folder();
     let program = profile_folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
@@ -343,7 +341,7 @@ fn is_fresh(program: &Path, sources: PathBuf) -> bool {
     let mut newest = SystemTime::UNIX_EPOCH;
     let mut folders = vec![sources];
     while let Some(folder) = folders.pop() {
-        // An archived test run carries no sources; then there is nothing to be older than.
+        // An archived test run has no sources, so the program cannot be older than them.
         let Ok(entries) = folder.read_dir() else {
             continue;
         };

@@ -1,6 +1,6 @@
-//! A server of raw HTTP: what comes is recorded, and what goes back is written byte for byte, right or wrong.
+//! A raw HTTP server: it records requests and writes replies byte for byte, right or wrong.
 //!
-//! It knows no MCP. The test gives a function from a request to the parts of its reply.
+//! It knows nothing of MCP. The test gives a function from a request to the parts of its reply.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,31 +15,31 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// One request as it came.
+/// One request as received.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// `POST`, `GET` and so on.
     pub method: String,
     /// Path and query.
     pub target: String,
-    /// The headers, their names in lower case; a second value follows the first after a comma.
+    /// The headers, their names in lower case; several values are joined with commas.
     pub headers: BTreeMap<String, String>,
     /// The body.
     pub body: String,
-    /// Which connection it came on, from 0.
+    /// The number of its connection, from 0.
     pub connection: usize,
 }
 
-/// What a peer does next on a connection.
+/// What the peer does next on a connection.
 #[derive(Debug, Clone)]
 pub enum Part {
     /// Writes these bytes.
     Write(Vec<u8>),
     /// Waits.
     Wait(Duration),
-    /// Waits until the test says so.
+    /// Waits until the test sets the value.
     Until(watch::Receiver<bool>),
-    /// Writes nothing more until the client goes.
+    /// Writes nothing more until the client disconnects.
     Hang,
     /// Closes the connection.
     Close,
@@ -61,12 +61,12 @@ struct Shared {
 }
 
 impl Asked {
-    /// A header's value, or nothing.
+    /// A header's value, or an empty string.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
 
-    /// The body as JSON; null if it is none.
+    /// The body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
@@ -78,12 +78,12 @@ impl Asked {
 }
 
 impl Peer {
-    /// Serves on a port of loopback.
+    /// Serves on a loopback port.
     pub async fn start(script: impl Fn(&Asked) -> Vec<Part> + Send + Sync + 'static) -> Self {
         Self::serve(TcpListener::bind("127.0.0.1:0").await.expect("a port of loopback"), script)
     }
 
-    /// Serves on a port that is open already.
+    /// Serves on a port that is already open.
     pub fn serve(
         listener: TcpListener,
         script: impl Fn(&Asked) -> Vec<Part> + Send + Sync + 'static,
@@ -105,12 +105,12 @@ impl Peer {
         Self { address, shared, task }
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its address for a path.
+    /// Its URL for a path.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -135,7 +135,7 @@ impl Peer {
         self.shared.left.load(Ordering::SeqCst)
     }
 
-    /// Waits until what has been asked fits; fails the test after ten seconds.
+    /// Waits until the condition holds; fails the test after ten seconds.
     pub async fn until(&self, what: &str, fits: impl Fn(&Self) -> bool) {
         for _ in 0..1_000 {
             if fits(self) {
@@ -215,7 +215,7 @@ async fn read(
     Ok(Some(Asked { method: method.to_owned(), target: target.to_owned(), headers, body, connection }))
 }
 
-/// A reply of known length. `headers` are whole lines without their ends.
+/// A reply of known length. `headers` are whole lines without line ends.
 pub fn reply(status: &str, headers: &[&str], body: &str) -> Vec<Part> {
     let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
     for header in headers {
@@ -239,7 +239,7 @@ pub fn stream_head(headers: &[&str]) -> Part {
     Part::Write(format!("{head}\r\n").into_bytes())
 }
 
-/// A piece of a stream.
+/// A chunk of a stream.
 pub fn chunk(text: &str) -> Part {
     Part::Write(format!("{:x}\r\n{text}\r\n", text.len()).into_bytes())
 }

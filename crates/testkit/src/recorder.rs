@@ -1,6 +1,6 @@
-//! An audit sink that remembers every event in the order it came, and can be told to fail.
+//! An audit sink that keeps every event in order, and can be set to fail.
 //!
-//! An event that was refused is remembered too: a test wants to see that it was tried.
+//! Refused events are kept too: a test wants to see that they were attempted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,13 +17,13 @@ pub enum Event {
     Exit(Exit),
 }
 
-/// A sink that keeps everything. Clones keep in the same place.
+/// A sink that keeps everything. Clones share the events.
 #[derive(Debug, Clone, Default)]
 pub struct Recorder(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Each with the ticket that was given for it, or that it came with.
+    /// Each event with the ticket it was given (enter) or brought (exit).
     events: Mutex<Vec<(Event, Option<Ticket>)>>,
     fail_enter: AtomicBool,
     fail_exit: AtomicBool,
@@ -45,12 +45,12 @@ impl Recorder {
         Self::default()
     }
 
-    /// From now on `enter` fails, or works again.
+    /// Makes `enter` fail from now on, or succeed again.
     pub fn fail_enter(&self, fail: bool) {
         self.0.fail_enter.store(fail, Ordering::SeqCst);
     }
 
-    /// From now on `exit` fails, or works again.
+    /// Makes `exit` fail from now on, or succeed again.
     pub fn fail_exit(&self, fail: bool) {
         self.0.fail_exit.store(fail, Ordering::SeqCst);
     }
@@ -78,8 +78,8 @@ impl Recorder {
         self.events().into_iter().filter_map(pick).collect()
     }
 
-    /// Asserts that every enter has exactly one exit, after it and with its ticket, and every exit its enter. Calls whose
-    /// enter was refused have no ticket, and are told apart by their ids.
+    /// Asserts that every enter has exactly one exit, after it and with its ticket, and that every exit has its enter.
+    /// Calls whose enter was refused have no ticket and are matched by their ids.
     #[track_caller]
     pub fn assert_paired(&self) {
         let mut open = Vec::new();

@@ -1,8 +1,8 @@
-//! What a mock upstream is told to do: one JSON document, everything optional.
+//! The script of a mock upstream: one JSON document in which everything is optional.
 //!
-//! These are the written form only. [`Mock`](crate::Mock) composes them, and the binary
-//! `mock-upstream` acts on them. A key that is not known is refused, so a stale binary or
-//! a typing slip fails the test at once instead of changing what it proves.
+//! These types are only the written form. [`Mock`](crate::Mock) composes them, and the binary `mock-upstream` acts on
+//! them. An unknown key is refused, so a stale binary or a typo fails the test at once instead of changing what it
+//! proves.
 
 use std::path::PathBuf;
 
@@ -16,12 +16,12 @@ pub const SCRIPT_VARIABLE: &str = "MOCK_SCRIPT";
 /// The modern revision that the mock speaks.
 pub const MODERN_REVISION: &str = "2026-07-28";
 
-/// The revision that a legacy handshake answers unless told otherwise.
+/// The revision that a legacy handshake answers by default.
 pub const LEGACY_REVISION: &str = "2025-11-25";
 
-/// Text that goes out as it stands, so that key order, number text and spacing survive.
+/// Text that is written unchanged, so that key order, number text and spacing survive.
 ///
-/// Written in a script either as a string holding the text or as plain JSON.
+/// In a script it is either a string holding the text or plain JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Verbatim(String);
@@ -39,7 +39,7 @@ pub enum Era {
     Both,
 }
 
-/// How `server/discover` is treated.
+/// The response to `server/discover`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
@@ -60,27 +60,27 @@ pub enum Probe {
         /// How late, in milliseconds.
         ms: u64,
     },
-    /// An error under the id `"server-error"`, which nobody used.
+    /// An error under the id `"server-error"`, which no request used.
     ForeignId,
     /// Unsupported protocol version (-32022), on every probe.
     Unsupported {
-        /// What `data.supported` names.
+        /// The content of `data.supported`.
         supported: Vec<String>,
     },
     /// A line that is not JSON, and no answer.
     Garbage,
 }
 
-/// How `initialize` is treated by a mock of the legacy era.
+/// The response of a legacy mock to `initialize`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Initialize {
-    /// With a result.
+    /// A result.
     #[default]
     Answer,
-    /// With this error.
+    /// This error.
     Error(RpcError),
-    /// Not at all.
+    /// No answer.
     Silent,
     /// The process ends.
     Exit {
@@ -124,12 +124,12 @@ pub struct Tool {
 
 /// What a tool does when it is called.
 ///
-/// Cancellation is only recorded. A delayed tool answers even when it was cancelled, so
-/// that a test can see what becomes of an answer nobody waits for.
+/// Cancellation is only recorded. A delayed tool answers even after it was cancelled, so that a test can see what
+/// happens to an answer that is no longer awaited.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Behaviour {
-    /// Gives the arguments back, as text and as structured content, byte for byte.
+    /// Returns the arguments, as text and as structured content, byte for byte.
     #[default]
     Echo,
     /// Answers with this text.
@@ -142,21 +142,21 @@ pub enum Behaviour {
     Error(RpcError),
     /// Answers with a tool error (`isError`) of this text.
     IsError(String),
-    /// Waits, then goes on.
+    /// Waits, then continues.
     Delay {
         /// How long, in milliseconds.
         ms: u64,
         /// What follows.
         then: Box<Behaviour>,
     },
-    /// Reports progress, if the request asked for it, then goes on.
+    /// Reports progress, if the request asked for it, then continues.
     Progress {
         /// How many notifications.
         steps: u64,
         /// The pause before each, in milliseconds.
         #[serde(default)]
         every_ms: u64,
-        /// What is wrong with them.
+        /// What is wrong with the notifications.
         #[serde(default)]
         fault: ProgressFault,
         /// What follows.
@@ -173,16 +173,16 @@ pub enum Behaviour {
         /// Megabytes of text in the result.
         megabytes: usize,
     },
-    /// Sends the client one request after the other, as fast as they are taken, and reads nothing any more.
+    /// Sends the client one request after the other, as fast as the client takes them, and stops reading.
     FloodRequests {
         /// The method of the requests.
         method: String,
     },
-    /// Echoes under an id that nobody asked with, then under the right one.
+    /// Echoes under an id that no request used, then under the right one.
     WrongId,
     /// Echoes twice.
     DoubleAnswer,
-    /// Sends the client a request and answers with what came back.
+    /// Sends the client a request and answers with its response.
     Ask {
         /// The method of that request.
         method: String,
@@ -190,84 +190,85 @@ pub enum Behaviour {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         params: Option<Verbatim>,
     },
-    /// Sends the client all requests of a round at once, each as a method and its parameters, round after round, and
-    /// answers with what came back, in the order it was asked.
+    /// Sends the client all requests of a round at once, each as a method and its parameters, one round after the
+    /// other. Answers with the responses, in the order of the requests.
     AskInRounds(Vec<Vec<(String, Verbatim)>>),
-    /// Answers with one of these results, byte for byte: the first, or the one whose number stands behind the last
-    /// dash of the request's `requestState`; a request that brings a number beyond them is told its parameters.
+    /// Answers with one of these results, byte for byte: the first, or the one whose number follows the last dash of
+    /// the request's `requestState`. A request with a higher number gets its own parameters back.
     InputRounds(Vec<Verbatim>),
     /// Answers with this result, byte for byte, as long as the request brings neither `inputResponses` nor a
-    /// `requestState`; one that does is told its parameters, byte for byte.
+    /// `requestState`. A request that brings either gets its own parameters back, byte for byte.
     InputRequired(Verbatim),
-    /// Refuses a modern client that does not declare this capability (-32021), then goes on.
+    /// Refuses a modern client that does not declare this capability (-32021); otherwise continues.
     Needs {
         /// The capability's name.
         capability: String,
         /// What follows.
         then: Box<Behaviour>,
     },
-    /// Names every variable of its environment, and the values of those listed.
+    /// Returns the names of all its environment variables, and the values of those listed.
     #[serde(rename = "env")]
     Environment {
-        /// The variables whose value is told.
+        /// The variables whose value is returned.
         #[serde(default)]
         values: Vec<String>,
     },
-    /// Tells its command-line arguments and its working directory.
+    /// Returns its command-line arguments and its working directory.
     #[serde(rename = "args")]
     Arguments,
-    /// Tells its process id.
+    /// Returns its process id.
     #[serde(rename = "pid")]
     ProcessId,
-    /// Never answers; named apart from [`Behaviour::Hang`] to say that a test will cancel.
+    /// Never answers; separate from [`Behaviour::Hang`] to show that a test will cancel.
     HangUntilCancelled,
-    /// Tells the request ids of all cancellations so far, in order.
+    /// Returns the request ids of all cancellations so far, in order.
     ReportCancelled,
-    /// Tells the parameters of the previous `tools/call`, byte for byte.
+    /// Returns the parameters of the previous `tools/call`, byte for byte.
     Received,
-    /// Adds a tool (or replaces one of that name) and says that the list has changed.
+    /// Adds a tool (or replaces one of that name) and announces the changed list.
     AddTool(Box<Tool>),
-    /// Ends the process the first time, and answers from then on; `marker` is the file that remembers.
+    /// Ends the process at the first call, and answers from then on; the file `marker` remembers that.
     CrashOnce {
-        /// Made by the first call.
+        /// Created by the first call.
         marker: PathBuf,
     },
-    /// Sends a notification, on the stream of the call or, `aside`, where a server says things of its own accord: to
-    /// every open `subscriptions/listen` in the modern era. Then goes on.
+    /// Sends a notification, then continues. It goes to the stream of the call or, with `aside`, to where a server
+    /// sends unprompted messages: every open `subscriptions/listen` in the modern era.
     Tell {
         /// The method of the notification.
         method: String,
         /// Its parameters, an object.
         params: Verbatim,
-        /// Whether it has nothing to do with the call.
+        /// Whether it is unrelated to the call.
         #[serde(default)]
         aside: bool,
         /// What follows.
         then: Box<Behaviour>,
     },
-    /// Starts a process of its own that outlives it, for a minute, and tells its id.
+    /// Starts a child process that outlives the mock by a minute, and returns its id.
     Grandchild,
-    /// Runs this with `sh`, which writes to the mock's own standard output and error, waits for its end, then goes on.
+    /// Runs this with `sh`, which writes to the mock's own standard output and error; waits for its end, then
+    /// continues.
     Shell {
         /// The script; its `$PPID` is the mock.
         script: String,
         /// What follows.
         then: Box<Behaviour>,
     },
-    /// Closes its standard output, goes on running, and never answers.
+    /// Closes its standard output, keeps running, and never answers.
     CloseOutput,
 }
 
-/// What a mock answers to a method other than those it knows by itself.
+/// The mock's answer to a method that it does not know by itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reply {
     /// The method.
     pub method: String,
-    /// The `name`, `uri` or `cursor` in the params that it is for; any, if absent.
+    /// The `name`, `uri` or `cursor` in the params that it applies to; any, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
-    /// The result, or the error. `$PARAMS` in a result stands for the params as they came.
+    /// The result, or the error. `$PARAMS` in a result stands for the params as received.
     pub outcome: Result<Verbatim, RpcError>,
 }
 
@@ -278,11 +279,11 @@ pub enum ProgressFault {
     /// Nothing.
     #[default]
     None,
-    /// One more follows after the final answer.
+    /// One more report follows the final answer.
     AfterFinal,
-    /// All report the same number.
+    /// All reports have the same number.
     NotIncreasing,
-    /// They carry a token that nobody gave.
+    /// The reports carry an unknown token.
     UnknownToken,
 }
 
@@ -299,7 +300,7 @@ pub enum Crash {
     },
 }
 
-/// How a mock is reached, if not by its standard input and output.
+/// How a mock is reached, if not over standard input and output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Carrier {
@@ -317,48 +318,48 @@ pub enum Carrier {
 pub struct Script {
     /// The era spoken.
     pub era: Era,
-    /// The revision that a legacy handshake answers, known or not.
+    /// The revision in the legacy handshake's answer, known or not.
     pub revision: String,
     /// The instructions of the server.
     pub instructions: Option<String>,
-    /// The name it gives itself.
+    /// The name it reports.
     pub server_name: String,
-    /// The version it gives itself.
+    /// The version it reports.
     pub server_version: String,
-    /// How `server/discover` is treated.
+    /// The response to `server/discover`.
     pub on_probe: Probe,
-    /// How `initialize` is treated.
+    /// The response to `initialize`.
     pub initialize: Initialize,
     /// Lines written before the initialize result.
     pub before_initialize_result: Vec<Verbatim>,
-    /// Lines written when `notifications/initialized` came.
+    /// Lines written after `notifications/initialized` arrives.
     pub after_initialized: Vec<Verbatim>,
     /// Lines written on standard output at start, then one of them after every message.
     pub noise: Vec<String>,
     /// Lines written on standard error at start.
     pub stderr: Vec<String>,
-    /// The capabilities it declares, if not just tools whose list may change.
+    /// The capabilities it declares; by default tools with `listChanged`.
     pub capabilities: Option<Verbatim>,
-    /// What it answers to other methods.
+    /// Its answers to other methods.
     pub replies: Vec<Reply>,
     /// The tools.
     pub tools: Vec<Tool>,
-    /// Over how many pages `tools/list` is split; 0 and 1 mean one.
+    /// The number of pages of `tools/list`; 0 and 1 mean one.
     pub pages: usize,
-    /// The list never ends: every page names a next one.
+    /// Makes the list endless: every page names a next one.
     pub endless_pages: bool,
-    /// `tools/list` answers with this error.
+    /// The error that `tools/list` answers with.
     pub list_error: Option<RpcError>,
-    /// `tools/list` answers this late.
+    /// The delay of `tools/list` in milliseconds.
     pub list_delay_ms: u64,
-    /// The end of standard input does not end the process; a minute later it ends anyway.
+    /// Keeps the process running after the end of standard input, for a minute.
     pub ignore_eof: bool,
     /// A file to which every line received is appended. A process opens its part with
     /// `--- started PID` and closes it, when standard input ends, with `--- eof PID`.
     pub transcript: Option<PathBuf>,
-    /// How it is reached, if not by standard input and output.
+    /// How it is reached, if not over standard input and output.
     pub carrier: Option<Carrier>,
-    /// The port of loopback to listen on; any, if 0.
+    /// The loopback port to listen on; 0 picks a free one.
     pub port: u16,
 }
 
@@ -413,7 +414,7 @@ impl RpcError {
 }
 
 impl Tool {
-    /// A tool that does as told, with the schema `{"type":"object"}`.
+    /// A tool with this behaviour and the schema `{"type":"object"}`.
     pub fn new(name: impl Into<String>, behaviour: Behaviour) -> Self {
         Self {
             name: name.into(),
@@ -466,7 +467,7 @@ impl Tool {
         &self.name
     }
 
-    /// What it does.
+    /// Its behaviour.
     pub fn behaviour(&self) -> &Behaviour {
         &self.behaviour
     }
@@ -509,13 +510,13 @@ impl Behaviour {
         Self::Delay { ms, then: Box::new(self) }
     }
 
-    /// Does the same after `steps` notifications of progress, sent without a pause.
+    /// Does the same after `steps` progress notifications, sent without a pause.
     #[must_use]
     pub fn with_progress(self, steps: u64) -> Self {
         self.with_odd_progress(steps, 0, ProgressFault::None)
     }
 
-    /// Does the same after `steps` notifications of progress with something wrong.
+    /// Does the same after `steps` progress notifications with a fault.
     #[must_use]
     pub fn with_odd_progress(self, steps: u64, every_ms: u64, fault: ProgressFault) -> Self {
         Self::Progress { steps, every_ms, fault, then: Box::new(self) }
@@ -527,19 +528,19 @@ impl Behaviour {
         Self::Needs { capability: capability.into(), then: Box::new(self) }
     }
 
-    /// Sends a notification on the stream of the call, then goes on.
+    /// Sends a notification on the stream of the call, then continues.
     #[must_use]
     pub fn tell(method: impl Into<String>, params: impl Into<Verbatim>, then: Self) -> Self {
         Self::Tell { method: method.into(), params: params.into(), aside: false, then: Box::new(then) }
     }
 
-    /// Sends a notification of its own accord, then goes on.
+    /// Sends an unprompted notification, then continues.
     #[must_use]
     pub fn tell_aside(method: impl Into<String>, params: impl Into<Verbatim>, then: Self) -> Self {
         Self::Tell { method: method.into(), params: params.into(), aside: true, then: Box::new(then) }
     }
 
-    /// Sends the client a request and answers with what came back.
+    /// Sends the client a request and answers with its response.
     pub fn ask(method: impl Into<String>, params: impl Into<Verbatim>) -> Self {
         Self::Ask { method: method.into(), params: Some(params.into()) }
     }

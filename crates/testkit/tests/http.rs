@@ -1,4 +1,4 @@
-//! The HTTP client against a server of a few lines, which answers with fixed bytes.
+//! The HTTP client against a minimal server that answers with fixed bytes.
 
 #![expect(clippy::unwrap_used, reason = "a fault of the server in this file is a failed test")]
 
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// Answers one request that ends in `end` with these bytes; gives back what it received.
+/// Answers one request that ends in `end` with these bytes; returns the received request.
 async fn serve(end: &'static str, reply: &'static str) -> (HttpClient, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = HttpClient::new(listener.local_addr().unwrap());

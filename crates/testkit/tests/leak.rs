@@ -1,7 +1,6 @@
-//! The leak check finds what a test leaves behind, and forgives what goes away by itself.
+//! The leak check finds what a test leaves behind, and ignores what goes away by itself.
 //!
-//! It looks at the whole process, so these tests take turns even where a runner would run
-//! them side by side.
+//! It looks at the whole process, so these tests take turns even if the runner runs tests concurrently.
 
 #![expect(clippy::expect_used, reason = "a test without a runtime is a failed test")]
 
@@ -16,8 +15,7 @@ use tokio::runtime::Builder;
 
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Runs a test on a runtime of its own, while no other test of this file has one: a runtime
-/// holds descriptors too.
+/// Runs a test on its own runtime, while no other test of this file has one: a runtime holds descriptors too.
 fn alone(paused: bool, test: impl Future<Output = ()>) {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock();
@@ -51,14 +49,14 @@ fn a_child_that_lives_or_is_a_zombie_is_found() {
     });
 }
 
-/// A check that is required and was forgotten fails its test.
+/// A required check that is forgotten fails its test.
 #[test]
 #[should_panic(expected = "never asked what it left behind")]
 fn a_required_check_is_not_forgotten() {
     drop(check().required());
 }
 
-/// An orphan has another parent, but still the mark in its environment.
+/// An orphan has another parent, but its environment still has the mark.
 #[test]
 fn an_orphan_is_found_by_its_mark() {
     alone(false, async {

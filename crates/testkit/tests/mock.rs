@@ -21,7 +21,7 @@ fn text(answer: &Value) -> &str {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_default()
 }
 
-/// QA-3: the double is a scripted peer over a real transport: a process of its own, on its own pipes.
+/// QA-3: the test double is a scripted peer over a real transport: a separate process on its own pipes.
 #[tokio::test]
 async fn each_era_answers_the_probe_in_its_way() {
     let answer = probe(&mut StdioClient::start_mock(&Mock::modern().instructions("be kind"))).await;
@@ -349,7 +349,7 @@ async fn what_came_in_can_be_asked_for() {
     let answer = call(&mut client, "received", json!({})).await;
     assert_eq!(text(&answer), params.to_string());
     let answer = call(&mut client, "received", json!({})).await;
-    assert_eq!(text(&answer), params.to_string(), "asking does not count");
+    assert_eq!(text(&answer), params.to_string(), "the query itself does not count");
     let answer = call(&mut client, "cancelled", json!({})).await;
     assert_eq!(answer["result"]["structuredContent"]["cancelled"], json!([hanging, "other"]));
 }

@@ -1,7 +1,7 @@
-//! Upstream servers: how each is reached, what it speaks, what it offers, and whether it is there.
+//! Upstream servers: how the gateway reaches each one, its protocol, its tools and other lists, and its state.
 //!
-//! Knows nothing of clients. A request comes in as prepared bytes and leaves through a [`Link`]; what
-//! comes back is delivered in order.
+//! This crate knows nothing of clients. A request comes in as prepared bytes and leaves through a [`Link`]; the
+//! messages that come back for it are delivered in order.
 
 pub mod bridge;
 mod catalog;
@@ -30,7 +30,7 @@ pub use server::{
     Acquired, Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, Surroundings, Unavailable, Upstream,
     UpstreamState,
 };
-pub use sharing::leases::{Keeper, Lease, Reason};
+pub use sharing::leases::{Lease, LeaseOwner, Reason};
 pub use sharing::pool::OneShot;
 pub use sharing::registry::Registry;
 pub use transport::{credentials, relay};

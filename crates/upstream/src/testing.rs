@@ -1,6 +1,7 @@
-//! What the unit tests of this crate share: servers that run nothing, and a peer at the other end of a pipe in memory.
+//! Shared by the unit tests of this crate: servers that run nothing, and a peer at the other end of an in-memory
+//! pipe.
 //!
-//! Nothing here is outside of the test's own runtime, so that all of it runs on a paused clock.
+//! Everything stays inside the test's own runtime, so the tests can run on a paused clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub(crate) fn surroundings() -> Surroundings {
     }
 }
 
-/// A server that nobody even tries to start.
+/// A server that is never started.
 pub(crate) fn unusable() -> Server {
     let launch = Launch::Unusable { reason: "it is not to be run".to_owned() };
     Server::new("s".parse().unwrap(), launch, &GatewaySettings::default())
@@ -48,7 +49,7 @@ pub(crate) fn missing() -> Server {
     Server { launch: Launch::Stdio(Stdio::new("no-such-program-here", [""; 0])), ..unusable() }
 }
 
-/// What all share of a server that nobody is attached to.
+/// The shared core of a server that has no attachment.
 pub(crate) fn core(server: Server) -> Arc<Core> {
     let (surroundings, runtime) = (surroundings(), Handle::current());
     let key = Key::of(&server, &surroundings, Scope::Shared, &runtime);
@@ -77,17 +78,17 @@ pub(crate) fn link() -> (Link, Far) {
 }
 
 impl Far {
-    /// The next message that comes, which is expected within ten minutes of the test's clock.
+    /// The next message, which must arrive within ten minutes of the test's clock.
     pub(crate) async fn next(&mut self) -> Value {
         let line = tokio::time::timeout(Duration::from_secs(600), self.lines.next_line()).await;
-        serde_json::from_str(&line.expect("nothing is sent").unwrap().expect("the link is gone")).unwrap()
+        serde_json::from_str(&line.expect("nothing was sent").unwrap().expect("the link has ended")).unwrap()
     }
 
     pub(crate) async fn say(&mut self, message: Value) {
         self.out.write_all(format!("{message}\n").as_bytes()).await.unwrap();
     }
 
-    /// Answers the request that comes next, which is for `method`.
+    /// Answers the next request, which must be for `method`.
     pub(crate) async fn answer(&mut self, method: &str, result: Value) {
         let asked = self.next().await;
         assert_eq!(asked["method"], method, "{asked}");

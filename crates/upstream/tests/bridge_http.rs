@@ -1,4 +1,4 @@
-//! The bridge client over real HTTP: what servers answer instead of results, and what is tried again.
+//! The bridge client over real HTTP: refusals of servers, and which of them are retried.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 type Script = fn() -> Vec<Part>;
 
-/// Refusals, whether the same may be taken later, and the words that name the cure.
+/// Refusals, whether a retry may succeed, and the words that name the cure.
 const REFUSALS: &[(Script, bool, &str)] = &[
     (
         || reply("401 Unauthorized", &["www-authenticate: Bearer realm=\"hunter2\""], "hunter2"),
@@ -56,7 +56,7 @@ async fn connect(peer: &Peer) -> Result<Bridge, BridgeError> {
     connect_to_server(&peer.url("/mcp?key=hunter2"), options()).await
 }
 
-/// Options of a call whose pauses take no time, and the pauses.
+/// Options for a call whose pauses take no time, and the recorded pauses.
 fn patient(retry: Retry) -> (CallOptions, Arc<Mutex<Vec<u64>>>) {
     let pauses = Arc::new(Mutex::new(Vec::new()));
     let ours = Arc::clone(&pauses);
@@ -67,7 +67,7 @@ fn patient(retry: Retry) -> (CallOptions, Arc<Mutex<Vec<u64>>>) {
     (CallOptions { retry, sleep, timeout_ms: Some(20_000), ..CallOptions::default() }, pauses)
 }
 
-/// A modern server whose first `count` calls are answered by `script`.
+/// A modern server that answers its first `count` calls with `script`.
 async fn refusing(count: usize, script: Script) -> (Peer, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let ours = Arc::clone(&calls);
@@ -86,8 +86,8 @@ fn text(result: &bridgehead_wire::Raw) -> String {
     result["content"][0]["text"].as_str().unwrap().to_owned()
 }
 
-/// BRG-4, BRG-5: what a server answers to a call instead of a result: only 429, 502, 503 and 504 are tried again; the
-/// error names the tool, the cause and its cure, no secret, and the next call is none the worse.
+/// BRG-4, BRG-5: of the refusals of a call only 429, 502, 503 and 504 are retried. The error names the tool, the cause
+/// and its cure, and no secret; the next call is unaffected.
 #[tokio::test]
 async fn refusals_of_a_call() {
     for (script, retryable, words) in REFUSALS {
@@ -108,8 +108,8 @@ async fn refusals_of_a_call() {
     }
 }
 
-/// BRG-6: what the server turned away provably did not run, so that it may be tried again where running it twice would
-/// do harm; a fault on the way proves nothing.
+/// BRG-6: a call that the server turned away provably did not run, so it may be retried even if running it twice would
+/// do harm. A fault on the way proves nothing.
 #[tokio::test]
 async fn what_was_turned_away_never_ran() {
     let table: [(Script, u32); 3] = [
@@ -128,8 +128,8 @@ async fn what_was_turned_away_never_ran() {
     }
 }
 
-/// BRG-6: a `Retry-After` is waited for within the attempt, as long as the attempt has time; one that it has no time for
-/// is its end, says so, and the call counts as never sent.
+/// BRG-6: an attempt waits out a `Retry-After` if it has the time. If not, the attempt ends and says so, and the call
+/// counts as never sent.
 #[tokio::test]
 async fn a_server_that_asks_to_wait() {
     let (peer, calls) = refusing(1, || reply("429 Too Many Requests", &["retry-after: 1"], "")).await;
@@ -149,11 +149,11 @@ async fn a_server_that_asks_to_wait() {
     assert_eq!((error.attempts, error.retryable()), (2, true), "{error}");
     assert!(error.to_string().contains("it asks to wait"), "{error}");
     assert_eq!(*pauses.lock(), [1]);
-    assert_eq!(calls.load(Ordering::SeqCst), 1, "a server that asked to be left alone is");
+    assert_eq!(calls.load(Ordering::SeqCst), 1, "a server that asked to wait is not called again");
     bridge.close().await;
 }
 
-/// BRG-1, BRG-4: the same answers to the handshake are a connect that failed, once, and may be worth another or not.
+/// BRG-1, BRG-4: the same refusals of a handshake fail the connect after one attempt, retryable or not.
 #[tokio::test]
 async fn refusals_of_a_handshake() {
     for (script, retryable, words) in REFUSALS {
@@ -187,8 +187,8 @@ async fn refusals_of_a_handshake() {
     }
 }
 
-/// BRG-3, LINK-2: arguments that a modern tool wants in headers are sent in them, encoded where they must be and left out
-/// where they are null; a legacy server gets none.
+/// BRG-3, LINK-2: arguments that a modern tool wants in headers are sent there, encoded if necessary and omitted if
+/// null. A legacy server gets none.
 #[tokio::test]
 async fn arguments_in_headers() {
     let peer = Peer::start(|asked| modern(asked, |asked| json_reply(&result(asked, "well")))).await;
@@ -208,7 +208,7 @@ async fn arguments_in_headers() {
         assert_eq!(asked.header("authorization"), "Bearer hunter2");
         assert_eq!(asked.json()["params"]["arguments"], arguments);
     }
-    assert_eq!(peer.asked_for("tools/list").len(), 1, "what the tools want is read once");
+    assert_eq!(peer.asked_for("tools/list").len(), 1, "the tool list is read once");
     bridge.close().await;
 
     let peer = Peer::start(|asked| legacy(asked, |asked| json_reply(&result(asked, "well")))).await;
@@ -223,7 +223,7 @@ async fn arguments_in_headers() {
     assert!(peer.asked().iter().any(|asked| asked.method == "DELETE"), "the session is ended");
 }
 
-/// BRG-2, BRG-4: silence is a timeout and is tried again; a connection that was lost is made anew.
+/// BRG-2, BRG-4: silence is a timeout and is retried; a lost connection is re-established.
 #[tokio::test]
 async fn silence_and_loss() {
     let (peer, calls) = refusing(2, || vec![Part::Hang]).await;

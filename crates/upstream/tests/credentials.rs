@@ -1,4 +1,4 @@
-//! Credentials of remote servers: asked with each request, told of each refusal, shown nowhere.
+//! Credentials of remote servers: requested for each request, notified of each refusal, shown nowhere.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -23,7 +23,7 @@ use remote::{Running, call, heads, legacy, modern, open, overheard, result, surr
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Every value has this in it, and nothing that is shown may.
+/// Every credential contains this, and no output may.
 const SECRET: &str = "hunter2";
 
 fn bearer(token: &str) -> CredentialHeaders {
@@ -46,7 +46,7 @@ fn source<C: Credentials>(credentials: &Arc<C>) -> Option<CredentialSource> {
     Some(CredentialSource::new(move |_| Some(Arc::<C>::clone(&credentials))))
 }
 
-/// A token that is another one after each refusal, for as long as there are others.
+/// A token that changes after each refusal, as long as there is another one.
 struct Rotating {
     current: Mutex<CredentialHeaders>,
     next: Mutex<VecDeque<&'static str>>,
@@ -58,7 +58,7 @@ struct Rotating {
 struct Told {
     status: u16,
     challenges: Vec<String>,
-    /// Whether what was refused is what it would present now.
+    /// Whether the refused token is the one it would present now.
     was_current: bool,
     is_final: bool,
 }
@@ -106,7 +106,7 @@ impl Credentials for Rotating {
     }
 }
 
-/// Another token for each request, by its number; it is always worth trying again.
+/// A new token for each request, by its number; it always allows another try.
 #[derive(Default)]
 struct Numbered {
     asked: AtomicUsize,
@@ -124,7 +124,7 @@ impl Credentials for Numbered {
     }
 }
 
-/// GATE-7: each request carries what the credentials present then, and asks for it once.
+/// GATE-7: each request carries the credentials presented at that moment, and asks for them once.
 #[tokio::test]
 async fn each_request_asks() {
     let peer = Peer::start(|asked| modern(asked, |asked| json_reply(&result(asked, "hello")))).await;
@@ -141,12 +141,13 @@ async fn each_request_asks() {
     running.end().await;
     let asked = peer.asked();
     assert_eq!(credentials.asked.load(Ordering::SeqCst), asked.len());
-    assert!(asked.iter().all(|asked| asked.header("x-configured").is_empty()), "these take its place");
+    assert!(asked.iter().all(|asked| asked.header("x-configured").is_empty()), "replaced by credentials");
     assert_eq!(peer.connections(), 1);
 }
 
-/// GATE-7: credentials are told of a 401 or 403 with its challenges. If they have others the request is sent once more, and
-/// not a third time; what ends it are the words that it always ended with. Neither these nor any log line show a value.
+/// GATE-7: credentials are notified of a 401 or 403 with its challenges. If they have others, the request is sent once
+/// more, and not a third time. The final error reads as it does without credentials. Neither it nor any log line shows
+/// a value.
 #[tokio::test]
 async fn a_refusal_is_told() {
     let lines = Lines::default();
@@ -188,7 +189,7 @@ async fn a_refusal_is_told() {
         assert_eq!(call(&ready, "echo").await.unwrap(), "hello");
         assert_eq!((posted(), credentials.told()), (vec!["good".into()], vec![]));
 
-        // The others are no better, and those after them are for the next request.
+        // The next token is no better, and the one after it is for the next request.
         *credentials.current.lock() = bearer("old");
         *credentials.next.lock() = ["bad", "good"].into();
         let mut exchange = open(&ready, "echo").await;
@@ -196,19 +197,19 @@ async fn a_refusal_is_told() {
             panic!("an answer")
         };
         assert!(reason.contains(words) && !reason.contains(SECRET), "{reason}");
-        assert!(!exchange.was_sent(), "it never ran");
+        assert!(!exchange.was_sent(), "the call never ran");
         assert_eq!(posted(), ["old", "bad"]);
         assert_eq!(credentials.told(), [told(true, false), told(true, true)]);
         assert_eq!(call(&ready, "echo").await.unwrap(), "hello");
         assert_eq!(posted(), ["good"]);
 
-        // There are no others.
+        // There is no other token.
         *credentials.current.lock() = bearer("old");
         let reason = call(&ready, "echo").await.unwrap_err();
         assert!(reason.contains(words) && !reason.contains(SECRET), "{reason}");
         assert_eq!((posted(), credentials.told()), (vec!["old".into()], vec![told(true, false)]));
 
-        // Of many that are refused at once, one makes it change; all go out again.
+        // Of many requests refused at once, one makes the token change; all are sent again.
         *credentials.next.lock() = ["good"].into();
         let calls = futures_util::future::join_all((0..20).map(|_| call(&ready, "echo"))).await;
         assert!(calls.iter().all(|answer| answer.as_deref() == Ok("hello")), "{calls:?}");
@@ -223,8 +224,8 @@ async fn a_refusal_is_told() {
     assert!(!lines.contains(SECRET), "{lines}");
 }
 
-/// GATE-7: every kind of request to a streamable server asks: messages and answers, its own stream, a stream that is taken up
-/// again, the end of the session, and each after a redirect. Each is sent again if it is refused.
+/// GATE-7: every kind of request to a streamable server asks for credentials: messages and answers, its own stream, a
+/// resumed stream, the end of the session, and each after a redirect. Each is sent again if refused.
 #[tokio::test]
 async fn every_kind_of_request_asks() {
     let kind = |asked: &Asked| {
@@ -271,7 +272,7 @@ async fn every_kind_of_request_asks() {
 
     let asked = peer.asked();
     let numbers: HashSet<String> = tokens(&asked).into_iter().collect();
-    assert_eq!(numbers.len(), asked.len(), "each request has credentials of its own");
+    assert_eq!(numbers.len(), asked.len(), "each request has its own credentials");
     assert_eq!(credentials.asked.load(Ordering::SeqCst), asked.len(), "and asked for them once");
     let has = |what: &str, fits: &dyn Fn(&Asked) -> bool| {
         for target in ["/mcp", "/moved"] {
@@ -284,11 +285,11 @@ async fn every_kind_of_request_asks() {
     has("a stream taken up", &|asked| asked.method == "GET" && asked.header("last-event-id") == "e-1");
     has("the end", &|asked| asked.method == "DELETE");
     let kinds: HashSet<String> = asked.iter().map(kind).collect();
-    assert_eq!(credentials.told.load(Ordering::SeqCst), kinds.len(), "each was refused once: {kinds:?}");
+    assert_eq!(credentials.told.load(Ordering::SeqCst), kinds.len(), "each kind was refused once: {kinds:?}");
     assert!(kinds.len() >= 8, "{kinds:?}");
 }
 
-/// GATE-7: over every transport each request asks, and the first may be refused.
+/// GATE-7: over every transport each request asks for credentials, and the first may be refused.
 #[tokio::test]
 async fn every_transport_asks() {
     let mock = |mock: Mock| mock.tool("echo", Behaviour::Text("hello".to_owned()));
@@ -333,7 +334,7 @@ async fn every_transport_asks() {
     }
 }
 
-/// GATE-7: a WebSocket that is refused again ends in the words for it.
+/// GATE-7: a WebSocket that is refused twice fails with the usual error.
 #[tokio::test]
 async fn a_web_socket_is_refused() {
     let peer = Peer::start(|_| reply("403 Forbidden", &[], SECRET)).await;
@@ -348,7 +349,7 @@ async fn a_web_socket_is_refused() {
     running.end().await;
 }
 
-/// A door in front of a server that refuses the first request, and what came with it.
+/// A proxy in front of a server that refuses the first request, and the bytes of that request.
 async fn refusing_the_first(address: String) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let door = listener.local_addr().unwrap().to_string();
@@ -373,7 +374,7 @@ async fn refusing_the_first(address: String) -> (String, Arc<Mutex<Vec<Vec<u8>>>
     (door, refused)
 }
 
-/// Presents what a test says, which may take a while or be nothing.
+/// Presents what a test sets, possibly late or not at all.
 struct Slow {
     says: Mutex<Says>,
     waiting: AtomicUsize,
@@ -404,7 +405,8 @@ impl Credentials for Slow {
     }
 }
 
-/// GATE-7: a request waits for credentials that are being fetched. Without any it is not sent, says why, and the link goes on.
+/// GATE-7: a request waits for credentials that are being fetched. Without any it is not sent and says why, and the
+/// link stays usable.
 #[tokio::test]
 async fn a_request_waits_for_its_credentials() {
     let peer = Peer::start(|asked| modern(asked, |asked| json_reply(&result(asked, "hello")))).await;
@@ -427,7 +429,7 @@ async fn a_request_waits_for_its_credentials() {
         while credentials.waiting.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
         }
-        assert!(peer.asked_for("tools/call").is_empty(), "it waits");
+        assert!(peer.asked_for("tools/call").is_empty(), "the call waits");
         fetched.send_replace(true);
     };
     let (called, ()) =
@@ -451,7 +453,7 @@ async fn a_request_waits_for_its_credentials() {
     assert_eq!(peer.asked().len(), before);
 }
 
-/// GATE-7: a server is shared only by those whose credentials are chosen by the same; one that is run has none.
+/// GATE-7: a remote server is shared only by those with the same credential source; a local server has no credentials.
 #[tokio::test]
 async fn who_shares_a_server() {
     let registry = Registry::new();
@@ -489,7 +491,8 @@ impl io::Write for Lines {
 
 impl Lines {
     fn listen(&self) -> tracing::subscriber::DefaultGuard {
-        // With a single dispatcher `tracing` remembers the first thread's "no" for all; a second one prevents it.
+        // With a single dispatcher `tracing` caches the first thread's "not interested" for all threads; a second
+        // dispatcher prevents that.
         static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
             tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish())
         });

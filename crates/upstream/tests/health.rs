@@ -1,4 +1,4 @@
-//! How a server is asked whether it is well, and what the log says of one that is not.
+//! How a server's health is probed, and what the log says about an unhealthy one.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use remote::{Running, legacy, modern};
 use serde_json::json;
 
-/// What was logged on this thread.
+/// The log lines of this thread.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -33,7 +33,8 @@ impl io::Write for Lines {
 
 impl Lines {
     fn listen(&self) -> tracing::subscriber::DefaultGuard {
-        // With a single dispatcher `tracing` remembers the first thread's "no" for all; a second one prevents it.
+        // With a single dispatcher `tracing` caches the first thread's "not interested" for all threads; a second
+        // dispatcher prevents that.
         static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
             tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish())
         });
@@ -48,7 +49,7 @@ impl Lines {
         tracing::subscriber::set_default(subscriber)
     }
 
-    /// The levels of the lines that say `what`, each once.
+    /// The distinct levels of the lines that contain `what`.
     fn levels(&self, what: &str) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         let told = text.lines().filter(|line| line.contains(what));
@@ -71,15 +72,15 @@ fn refusal(asked: &Asked) -> Vec<Part> {
     )
 }
 
-/// POOL-14: a failed probe is an error in the log, at the start of a server and while it runs; its loss and its restart
-/// are warnings, and so is a restart that somebody asked for.
+/// POOL-14: a failed probe is logged as an error, at the start of a server and while it runs. Its loss and its restart
+/// are warnings, and so is a requested restart.
 #[tokio::test]
 async fn failed_probes_are_errors_and_restarts_are_warnings() {
     let lines = Lines::default();
     let _listening = lines.listen();
     let (well, lists) = (Arc::new(AtomicBool::new(true)), AtomicUsize::new(0));
     let is_well = Arc::clone(&well);
-    // One that is not well lists its tools for every other who asks: once for its start, and not for the probe.
+    // While unhealthy, the server answers every other `tools/list`: the one at its start, but not the probe.
     let peer = Peer::start(move |asked| match asked.rpc().as_str() {
         "ping" if !is_well.load(Ordering::SeqCst) => refusal(asked),
         "tools/list" if !is_well.load(Ordering::SeqCst) && lists.fetch_add(1, Ordering::SeqCst) % 2 == 1 => {
@@ -103,7 +104,7 @@ async fn failed_probes_are_errors_and_restarts_are_warnings() {
     let running = Running::start(&peer, |server, _| server.probe_interval = Duration::from_millis(100));
     running.ready().await;
     assert_eq!(lines.levels("restart scheduled"), [""; 0], "nothing has happened yet");
-    // The list is refused to one probe of two.
+    // Every second probe is refused the list.
     well.store(false, Ordering::SeqCst);
     becomes(&running.upstream, |state| matches!(state, UpstreamState::Restarting(_))).await;
     well.store(true, Ordering::SeqCst);
@@ -125,22 +126,22 @@ async fn failed_probes_are_errors_and_restarts_are_warnings() {
     running.end().await;
 }
 
-/// A server that ignores or refuses what it is asked.
+/// A server that answers one method oddly.
 fn odd(asked: &Asked, method: &str, oddly: &[Part]) -> Vec<Part> {
     if asked.rpc() == method { oddly.to_vec() } else { legacy(asked, |_| vec![]) }
 }
 
-/// How often the peer was asked for each of the methods a probe may use.
+/// How often the peer got each of the methods a probe may use.
 fn counts(peer: &Peer) -> [usize; 3] {
     ["ping", "server/discover", "tools/list"].map(|method| peer.asked_for(method).len())
 }
 
-/// POOL-5: what a probe asks, at the start of a server and while it runs: `ping`, of a modern one `server/discover`, or the
-/// tool list only, where that is configured.
+/// POOL-5: the request of a probe, at the start of a server and while it runs: `ping`, `server/discover` for a modern
+/// server, or only the tool list if configured.
 #[tokio::test]
 async fn a_server_is_probed_as_configured() {
     for (is_modern, choice, at_start, probes) in [
-        // Every server is asked once for `server/discover` to find out what it speaks, and once for its tools.
+        // Every server gets `server/discover` once to find its era, and `tools/list` once.
         (false, HealthProbe::Ping, [1, 1, 1], [1, 0, 0]),
         (false, HealthProbe::ListTools, [0, 1, 2], [0, 0, 1]),
         (true, HealthProbe::Ping, [0, 2, 1], [0, 1, 0]),
@@ -167,8 +168,8 @@ async fn a_server_is_probed_as_configured() {
     }
 }
 
-/// POOL-5: the tool list is the fallback of a server that refuses `ping` or leaves it unanswered; that server is well. One
-/// whose tool list is the probe, and refused, is not.
+/// POOL-5: the tool list is the fallback for a server that refuses `ping` or leaves it unanswered; that server is
+/// healthy. A server whose probe is the tool list, and which refuses it, is not.
 #[tokio::test]
 async fn the_tool_list_is_the_fallback() {
     for hangs in [false, true] {
@@ -184,7 +185,7 @@ async fn the_tool_list_is_the_fallback() {
             pings >= 2 && lists >= 3
         })
         .await;
-        assert_eq!(ready.restarts, 0, "it is well, hanging {hangs}");
+        assert_eq!(ready.restarts, 0, "the server is healthy, hanging {hangs}");
         assert!(matches!(running.upstream.state(), UpstreamState::Ready(ready) if ready.restarts == 0));
         running.end().await;
     }

@@ -1,4 +1,4 @@
-//! Remote servers behind streamable HTTP, of both eras, played by a scripted peer.
+//! Remote servers of both eras behind streamable HTTP, played by a scripted peer.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bridgehead_config::{EraChoice, Secret, Transport};
-use bridgehead_testkit::Standstill;
+use bridgehead_testkit::FrozenClock;
 use bridgehead_testkit::peer::{Asked, Part, Peer, chunk, event, json_reply, last_chunk, reply, stream_head};
 use bridgehead_upstream::{Event, LinkError, Mirror, Purpose, Unavailable, UpstreamState};
 use bridgehead_wire::{Abilities, Method, Object, Raw, Revision, Spliced};
@@ -17,7 +17,7 @@ use remote::{Running, call, legacy, modern, open, result};
 use serde_json::json;
 use tokio::time::Instant;
 
-/// LINK-2: a modern server gets one POST per request, with the headers that mirror it and those configured.
+/// LINK-2: a modern server gets one POST per request, with the headers that mirror the request and the configured ones.
 #[tokio::test]
 async fn a_modern_server() {
     let peer = Peer::start(|asked| modern(asked, |asked| json_reply(&result(asked, "hello")))).await;
@@ -49,10 +49,10 @@ async fn a_modern_server() {
     assert_eq!(names, ["echo", "slow"], "the tool with an invalid annotation is left out");
     assert!(!format!("{ready:?}").contains("hunter2"));
     running.end().await;
-    assert!(peer.asked().iter().all(|asked| asked.method == "POST"), "nothing to end");
+    assert!(peer.asked().iter().all(|asked| asked.method == "POST"), "there is no session to end");
 }
 
-/// LINK-2: a modern server that refuses the revision it speaks is asked once more, and not a third time.
+/// LINK-2: a modern server that refuses a revision it supports is asked once more, and not a third time.
 #[tokio::test]
 async fn a_refused_revision() {
     let refuse = |asked: &Asked| {
@@ -75,11 +75,11 @@ async fn a_refused_revision() {
     let running = Running::start(&peer, |_, _| {});
     let outage = running.outage().await;
     assert!(outage.contains("no common protocol revision"), "{outage}");
-    assert!(peer.asked_for("initialize").is_empty(), "the server is no legacy one");
+    assert!(peer.asked_for("initialize").is_empty(), "the server is not a legacy one");
     running.end().await;
 }
 
-/// LINK-2: a legacy server has a session, a stream of its own, and is told when we go.
+/// LINK-2: a legacy server has a session and its own stream, and is told when the gateway disconnects.
 #[tokio::test]
 async fn a_legacy_server() {
     let peer = Peer::start(|asked| match (asked.method.as_str(), asked.rpc().as_str()) {
@@ -115,8 +115,8 @@ async fn a_legacy_server() {
     assert_eq!(ended.header("mcp-session-id"), "s1");
 }
 
-/// LINK-2: a legacy server has been asked for its own stream before it is asked for anything else, so that the request for
-/// it cannot be taken for one that takes up an answer.
+/// LINK-2: the gateway requests a legacy server's own stream before anything else, so that the request cannot be
+/// mistaken for the resumption of an answer.
 #[tokio::test]
 async fn the_stream_of_a_server_comes_before_its_calls() {
     let table: [fn() -> Vec<Part>; 3] = [
@@ -141,12 +141,12 @@ async fn the_stream_of_a_server_comes_before_its_calls() {
     }
 }
 
-/// FAULT-3: a server that sends even the head of its own stream with the first event only, as those on Node do, is not
-/// waited for: it serves, and answers calls, without any time passing. What it then asks there during a call reaches the
-/// client of that call.
+/// FAULT-3: some servers, such as those on Node, send even the head of their own stream only with the first event. The
+/// gateway does not wait for it: the server is ready and answers calls without any time passing. A question that comes
+/// on that stream during a call reaches the client of that call.
 #[tokio::test(start_paused = true)]
 async fn a_stream_without_a_head_is_not_waited_for() {
-    let _still = Standstill::begin();
+    let _still = FrozenClock::begin();
     let began = Instant::now();
     let (asks, is_asked) = tokio::sync::watch::channel(false);
     let peer = Peer::start(move |asked| match (asked.method.as_str(), asked.rpc().as_str()) {
@@ -164,7 +164,7 @@ async fn a_stream_without_a_head_is_not_waited_for() {
     let running = Running::start(&peer, |_, _| {});
     let ready = running.ready().await;
     assert_eq!(call(&ready, "echo").await.unwrap(), "old");
-    assert!(peer.asked().iter().any(|asked| asked.method == "GET"), "its stream was asked for");
+    assert!(peer.asked().iter().any(|asked| asked.method == "GET"), "its stream was requested");
 
     let roots = Abilities::declared(&Raw::literal(r#"{"roots":{}}"#));
     let mut exchange = ready.link.open_for(Purpose::Ordinary, roots);
@@ -179,8 +179,8 @@ async fn a_stream_without_a_head_is_not_waited_for() {
     running.end().await;
 }
 
-/// HOUR-2: an attempt to start is bounded by `start_timeout_ms` and not by the minute that callers wait: they fail at 60 s
-/// while it goes on, and what comes up later serves.
+/// HOUR-2: `start_timeout_ms` limits an attempt to start, not the minute that callers wait. Callers fail at 60 s while
+/// the attempt continues, and a server that starts later serves.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_has_a_bound_of_its_own() {
     let (lists, may_list) = tokio::sync::watch::channel(false);
@@ -192,7 +192,7 @@ async fn an_attempt_has_a_bound_of_its_own() {
         _ => modern(asked, |asked| json_reply(&result(asked, "late"))),
     })
     .await;
-    let still = Standstill::begin();
+    let still = FrozenClock::begin();
     let began = Instant::now();
     let running = Running::start(&peer, |_, _| {});
     has_asked(&peer, "tools/list", 1).await;
@@ -204,7 +204,7 @@ async fn an_attempt_has_a_bound_of_its_own() {
     assert!(refused.to_string().contains("still starting after 60 s"), "{refused}");
     tokio::time::sleep_until(began + Duration::from_secs(170)).await;
     assert!(matches!(running.upstream.state(), UpstreamState::Starting { .. }));
-    let still = Standstill::begin();
+    let still = FrozenClock::begin();
     lists.send_replace(true);
     let ready = running.ready().await;
     assert_eq!((call(&ready, "echo").await.unwrap().as_str(), ready.restarts), ("late", 0));
@@ -222,14 +222,14 @@ async fn an_attempt_has_a_bound_of_its_own() {
     running.end().await;
 }
 
-/// Waits until the peer was asked for it so often, while the clock stands still.
+/// Waits until the peer got `method` that many times, while the clock stands still.
 async fn has_asked(peer: &Peer, method: &str, times: usize) {
     while peer.asked_for(method).len() < times {
         tokio::task::yield_now().await;
     }
 }
 
-/// LINK-2: progress comes before the answer, whatever else the stream holds.
+/// LINK-2: progress comes before the answer, whatever else is in the stream.
 #[tokio::test]
 async fn answers_among_events() {
     let peer = Peer::start(|asked| {
@@ -266,8 +266,8 @@ async fn answers_among_events() {
                 }
                 Event::Answer(answer) => break assert!(answer.unwrap().as_str().contains("done\"")),
                 Event::Lost(error) => panic!("{error}"),
-                Event::Log(_) | Event::Acknowledged => panic!("nobody asked for that"),
-                Event::Asked(_) | Event::Withdrawn(_) => panic!("nobody can be asked here"),
+                Event::Log(_) | Event::Acknowledged => panic!("nothing of this was requested"),
+                Event::Asked(_) | Event::Withdrawn(_) => panic!("this client cannot be asked"),
             }
         }
         assert_eq!(seen, [1, 2]);
@@ -275,7 +275,7 @@ async fn answers_among_events() {
     running.end().await;
 }
 
-/// LINK-2: a legacy answer whose stream breaks is taken up by `Last-Event-ID`, after the time the server asks for.
+/// LINK-2: a legacy answer whose stream breaks is resumed with `Last-Event-ID`, after the time the server asks for.
 #[tokio::test]
 async fn a_broken_stream_is_taken_up() {
     let waiting = Arc::new(parking_lot::Mutex::new(None));
@@ -299,7 +299,7 @@ async fn a_broken_stream_is_taken_up() {
     running.end().await;
 }
 
-/// LINK-2: a forgotten session is healed by a new handshake; the request that met it never ran.
+/// LINK-2: a lost session is replaced by a new handshake; the request that met it never ran.
 #[tokio::test]
 async fn a_forgotten_session() {
     let shakes = Arc::new(AtomicUsize::new(0));
@@ -330,7 +330,7 @@ async fn a_forgotten_session() {
     running.end().await;
 }
 
-/// ERA-1: a server that has forgotten a task and refuses to tell of it still tells of everything else.
+/// ERA-1: a server that has forgotten a task and refuses to follow it still announces all other changes.
 #[tokio::test]
 async fn a_forgotten_task_costs_no_other_changes() {
     let peer = Peer::start(|asked| {
@@ -358,7 +358,7 @@ async fn a_forgotten_task_costs_no_other_changes() {
     let running = Running::start(&peer, |_, _| {});
     running.ready().await;
     let listens = |peer: &Peer| peer.asked_for("subscriptions/listen").len();
-    peer.until("it is asked to tell", |peer| listens(peer) == 1).await;
+    peer.until("the gateway listens", |peer| listens(peer) == 1).await;
     let watch = running.upstream.watch_task("t/1");
     tokio::time::timeout(Duration::from_secs(60), watch.settled()).await.unwrap();
     let asked: Vec<bool> =
@@ -368,7 +368,7 @@ async fn a_forgotten_task_costs_no_other_changes() {
     running.end().await;
 }
 
-/// POOL-10: a request nobody waits for is cancelled: by the end of its response, or by a message to a legacy server.
+/// POOL-10: an abandoned request is cancelled: by closing its response, or by a message to a legacy server.
 #[tokio::test]
 async fn cancellation() {
     let script = |asked: &Asked| modern(asked, |_| vec![Part::Hang]);
@@ -391,12 +391,12 @@ async fn cancellation() {
     let id = exchange.id();
     assert!(tokio::time::timeout(Duration::from_millis(100), exchange.next()).await.is_err());
     drop(exchange);
-    peer.until("the server is told", |peer| !peer.asked_for("notifications/cancelled").is_empty()).await;
+    peer.until("server is notified", |peer| !peer.asked_for("notifications/cancelled").is_empty()).await;
     assert_eq!(peer.asked_for("notifications/cancelled")[0].json()["params"]["requestId"], json!(id));
     running.end().await;
 }
 
-/// BRG-6: a server that asks to wait is waited for, and the request goes out again.
+/// BRG-6: if a server asks to wait, the request waits and is sent again.
 #[tokio::test]
 async fn too_many_requests() {
     let calls = Arc::new(AtomicUsize::new(0));
@@ -416,7 +416,7 @@ async fn too_many_requests() {
     running.end().await;
 }
 
-/// POOL-6: a server that is not there any more is looked for, and calls wait for it.
+/// POOL-6: the gateway reconnects to a server that went away, and calls wait for it.
 #[tokio::test]
 async fn a_server_that_goes_and_comes_back() {
     let peer = Peer::start(|asked| {
@@ -447,7 +447,7 @@ async fn a_server_that_goes_and_comes_back() {
     drop(peer);
 }
 
-/// LINK-2: `era` spares the server the question it cannot answer.
+/// LINK-2: `era` saves the server the probe it cannot answer.
 #[tokio::test]
 async fn an_era_may_be_configured() {
     let peer = Peer::start(|asked| legacy(asked, |asked| json_reply(&result(asked, "x")))).await;
@@ -466,7 +466,7 @@ async fn an_era_may_be_configured() {
     assert_eq!(peer.asked_for("initialize").len(), 1);
 }
 
-/// LINK-2: a large answer passes, in one piece or as an event; one beyond the limit does not.
+/// LINK-2: a large answer passes, whole or as an event; one above the limit does not.
 #[tokio::test]
 async fn large_answers() {
     let peer = Peer::start(|asked| {
@@ -497,8 +497,8 @@ async fn large_answers() {
     running.end().await;
 }
 
-/// BOUND-1: however many requests a remote server sends and whatever it does with the answers, they are delivered on a
-/// few connections; one that takes none is given up, and its callers hear why.
+/// BOUND-1: however many requests a remote server sends, and whatever it does with the answers, the answers use only a
+/// few connections. A server that takes none is given up, and its callers get the reason.
 #[tokio::test]
 async fn a_server_that_floods_requests() {
     let flood = |pings: usize| {
@@ -553,7 +553,7 @@ async fn a_server_that_floods_requests() {
                 }
             } else {
                 let error = called.await.unwrap_err();
-                assert!(error.contains("sends requests and does not take the answers"), "{error}");
+                assert!(error.contains("sends requests and does not accept the answers"), "{error}");
                 assert!(ready.link.ended().is_some());
                 assert!(answers(&peer) <= 4, "{} on their way at once", answers(&peer));
             }
@@ -563,8 +563,7 @@ async fn a_server_that_floods_requests() {
     }
 }
 
-/// BOUND-3: a list that goes on and on is refused when it is larger than what is held for one server, and nothing of it
-/// stays.
+/// BOUND-3: an endless list is refused when it exceeds the memory limit for one server, and nothing of it is kept.
 #[tokio::test]
 async fn a_list_without_end() {
     let resident_mb = || {

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-/// `me:hunter2`, as the proxy is told.
+/// `me:hunter2`, as the proxy receives it.
 const TOLD: &str = "proxy-authorization: Basic bWU6aHVudGVyMg==";
 
 /// What a proxy does with a request.
@@ -56,7 +56,7 @@ impl Proxy {
     }
 }
 
-/// One request; its connection is not used again.
+/// Handles one request; its connection is not reused.
 async fn serve(mut client: TcpStream, manner: Manner, heads: &Mutex<Vec<String>>) -> std::io::Result<()> {
     let mut read = Vec::new();
     let end = loop {
@@ -105,7 +105,7 @@ async fn serve(mut client: TcpStream, manner: Manner, heads: &Mutex<Vec<String>>
             break answer.iter().position(|byte| *byte == b'\n').unwrap() + 1;
         }
     };
-    // What the client sent after this request would be another, which this proxy does not carry.
+    // Bytes that the client sends later would be another request, which this proxy does not carry.
     answer.splice(line..line, b"connection: close\r\n".iter().copied());
     client.write_all(&answer).await?;
     let (mut from_client, mut to_client) = client.split();
@@ -120,8 +120,8 @@ fn through(proxy: &Proxy) -> Option<bridgehead_config::Proxy> {
     Some(format!("http://me:hunter2@{}", proxy.address).parse().unwrap())
 }
 
-/// LINK-2, LINK-3, LINK-4: every transport goes through the proxy that is configured: plain HTTP as requests for a whole
-/// address, everything else on a connection that the proxy is asked for. Only the proxy is told its credentials.
+/// LINK-2, LINK-3, LINK-4: every transport uses the configured proxy: plain HTTP with absolute-form requests,
+/// everything else through a `CONNECT` tunnel. Only the proxy gets its credentials.
 #[tokio::test]
 async fn every_transport_goes_through_a_proxy() {
     let rounds = [
@@ -167,19 +167,19 @@ async fn every_transport_goes_through_a_proxy() {
     assert_eq!(asked.len(), proxy.heads().len(), "nothing went past the proxy");
 }
 
-/// LINK-2, LINK-4: a proxy that refuses, is not there or is none: the server's state says so, names the proxy and the
+/// LINK-2, LINK-4: if a proxy refuses, is absent or is no proxy, the server's state says so, names the proxy and the
 /// cure, and shows no credentials.
 #[tokio::test]
 async fn a_proxy_that_refuses() {
     let unauthorized = "HTTP/1.1 407 Proxy Authentication Required\r\nproxy-authenticate: Basic\r\n\
                         content-length: 0\r\n\r\n";
     let table: &[(Manner, bool, &[&str])] = &[
-        (Manner::Says(unauthorized), true, &["does not take the credentials in `proxy` (407)"]),
+        (Manner::Says(unauthorized), true, &["rejects the credentials in `proxy` (407)"]),
         (Manner::Says(unauthorized), false, &["wants credentials (407)", "`http://NAME:PASSWORD@HOST:PORT`"]),
         (
             Manner::Says("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n"),
             true,
-            &["is not reached through the proxy", "502 Bad Gateway"],
+            &["cannot be reached through the proxy", "502 Bad Gateway"],
         ),
         (Manner::Says("HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n"), true, &["504"]),
         (Manner::Closes, true, &["proxy"]),
@@ -203,9 +203,9 @@ async fn a_proxy_that_refuses() {
         }
     }
     let table = [
-        (Manner::Says("HTTP/1.1 403 Forbidden\r\n\r\n"), "does not lead to https://server.invalid/… (403"),
-        (Manner::Says("SSH-2.0-x\r\n"), "does not speak as a proxy does"),
-        (Manner::Says("HTTP/1.1 200 OK\r\n\r\nhello"), "sent something that nobody asked for"),
+        (Manner::Says("HTTP/1.1 403 Forbidden\r\n\r\n"), "does not connect to https://server.invalid/… (403"),
+        (Manner::Says("SSH-2.0-x\r\n"), "does not answer like an HTTP proxy"),
+        (Manner::Says("HTTP/1.1 200 OK\r\n\r\nhello"), "sent unexpected data"),
     ];
     for (manner, words) in table {
         let proxy = Proxy::start(manner).await;
@@ -228,7 +228,7 @@ async fn a_proxy_that_refuses() {
     }
 }
 
-/// A server that has moved from `/mcp` as `redirect` says.
+/// A server that has moved from `/mcp` to where `redirect` points.
 fn moved(asked: &Asked, redirect: impl Fn(&Asked) -> Vec<Part>) -> Vec<Part> {
     if asked.target.starts_with("/mcp") {
         return redirect(asked);
@@ -236,8 +236,8 @@ fn moved(asked: &Asked, redirect: impl Fn(&Asked) -> Vec<Part>) -> Vec<Part> {
     modern(asked, |asked| json_reply(&result(asked, "moved")))
 }
 
-/// LINK-2: a redirect to another path of the same server is followed where that is configured, with the whole request,
-/// and otherwise named with its cure.
+/// LINK-2: a redirect to another path of the same server is followed if configured, with the whole request; otherwise
+/// the error names the cure.
 #[tokio::test]
 async fn redirects_within_a_server() {
     for status in ["307 Temporary Redirect", "308 Permanent Redirect"] {
@@ -272,8 +272,8 @@ async fn redirects_within_a_server() {
     }
 }
 
-/// LINK-2, LINK-4: a redirect to another server, or one that makes another request of it, is never followed: nothing
-/// reaches that server. One that goes on for ever is given up.
+/// LINK-2, LINK-4: a redirect to another server, or one that changes the request, is never followed: nothing reaches
+/// that server. An endless redirect is given up.
 #[tokio::test]
 async fn redirects_that_are_not_followed() {
     let elsewhere = Peer::start(|asked| modern(asked, |asked| json_reply(&result(asked, "stolen")))).await;
@@ -314,7 +314,7 @@ async fn a_web_socket_that_has_moved() {
     let served = Mock::modern().tool("echo", Behaviour::Text("hello".to_owned())).serve(Carrier::WebSocket);
     let url = served.url();
     let there = url.strip_prefix("ws://").unwrap().split('/').next().unwrap().to_owned();
-    // Passes everything on but the first request, which it redirects.
+    // Forwards everything except the first request, which it redirects.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let passing = AbortOnDropHandle::new(tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! Whatever may stand at an address instead of a server: each gets a state and words that name the cure, and
-//! nobody else waits for it.
+//! What may answer at an address instead of a server: each case gets a state and an error that names the cure, and
+//! delays no other server.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -26,9 +26,9 @@ fn names_cure(found: &str, words: &[&str]) {
     assert!(!found.contains("hunter2"), "a secret is shown: {found}");
 }
 
-/// LINK-2, LINK-5, LINK-6: what keeps a server from coming up.
+/// LINK-2, LINK-5, LINK-6: answers that keep a server from starting.
 #[tokio::test]
-async fn what_is_no_server() {
+async fn a_peer_that_is_not_an_mcp_server() {
     let table: &[(Script, &[&str])] = &[
         (
             |_| reply("401 Unauthorized", &["www-authenticate: Bearer realm=\"hunter2\""], ""),
@@ -60,7 +60,7 @@ async fn what_is_no_server() {
             },
             &["the server refused `initialize`: no"],
         ),
-        (|_| json_reply(&json!([1])), &["answered with something that is no message"]),
+        (|_| json_reply(&json!([1])), &["answered with something that is not a message"]),
     ];
     for (script, words) in table {
         let peer = Peer::start(*script).await;
@@ -80,7 +80,7 @@ async fn what_is_no_server() {
     }
 }
 
-/// LINK-2: TLS that does not succeed, against a server that speaks none.
+/// LINK-2: TLS fails against a server without TLS.
 #[tokio::test]
 async fn no_encryption() {
     let peer = Peer::start(|_| vec![]).await;
@@ -101,9 +101,9 @@ async fn no_encryption() {
     drop(peer);
 }
 
-/// LINK-3, LINK-4: what is no HTTP+SSE server, and no WebSocket.
+/// LINK-3, LINK-4: endpoints that are not an HTTP+SSE server or not a WebSocket.
 #[tokio::test]
-async fn what_is_no_stream() {
+async fn a_peer_that_opens_no_stream() {
     let table: &[(Script, Transport, &[&str])] = &[
         (
             |_| reply("200 OK", &["content-type: text/html"], ""),
@@ -125,7 +125,7 @@ async fn what_is_no_stream() {
         (
             |_| vec![stream_head(&[]), chunk("event: endpoint\ndata: a b\n\n"), Part::Hang],
             Transport::Sse,
-            &["no address"],
+            &["invalid address"],
         ),
         (|_| vec![stream_head(&[]), Part::Close], Transport::Sse, &["without saying where messages go"]),
         (|_| reply("404 Not Found", &[], ""), Transport::WebSocket, &["nothing at this path (404)"]),
@@ -138,7 +138,7 @@ async fn what_is_no_stream() {
         (
             |_| vec![Part::Close],
             Transport::WebSocket,
-            &["opened no WebSocket", "check the `url` and the `type`"],
+            &["did not open a WebSocket", "check the `url` and the `type`"],
         ),
     ];
     for (script, transport, words) in table {
@@ -152,14 +152,14 @@ async fn what_is_no_stream() {
     }
 }
 
-/// LINK-2: what a server may do to a single call, and that the next one is none the worse.
+/// LINK-2: what a server may do to a single call; the next call is unaffected.
 #[tokio::test]
 async fn what_is_no_answer() {
     let table: &[(Script, &[&str])] = &[
         (|_| reply("403 Forbidden", &[], ""), &["forbids it (403)"]),
         (|_| reply("500 Internal Server Error", &[], "x"), &["a fault of its own"]),
         (|_| reply("200 OK", &["content-type: text/html"], "<p>"), &["check that `url` is an MCP endpoint"]),
-        (|_| reply("200 OK", &["content-type: application/json"], "{"), &["no message"]),
+        (|_| reply("200 OK", &["content-type: application/json"], "{"), &["not a message"]),
         (
             |_| json_reply(&json!({"jsonrpc": "2.0", "id": "foreign", "result": {}})),
             &["does not answer the request"],
@@ -243,7 +243,7 @@ async fn what_is_no_answer() {
     }
 }
 
-/// LINK-4: a socket that is closed in the middle of a call, and a frame that is no text.
+/// LINK-4: a socket closed in the middle of a call, and a frame that is not text.
 #[tokio::test]
 async fn what_a_web_socket_may_do() {
     use futures_util::{SinkExt, StreamExt};
@@ -299,14 +299,14 @@ async fn what_a_web_socket_may_do() {
         assert!(exchange.was_sent());
         assert!(
             running.upstream.acquire(Instant::now() + Duration::from_secs(60)).await.is_ok(),
-            "it is back"
+            "the server is back"
         );
         running.end().await;
         serving.abort();
     }
 }
 
-/// POOL-8: a server that does not answer costs nobody else a moment.
+/// POOL-8: a server that does not answer delays no other server.
 #[tokio::test]
 async fn nobody_waits_for_another() {
     let silent = Peer::start(|_| vec![Part::Hang]).await;

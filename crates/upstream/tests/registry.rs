@@ -1,4 +1,4 @@
-//! Who shares a process with whom, and for how long.
+//! Which servers share a process, and for how long.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-/// A place for servers; ends by [`World::end`], which also looks for leftovers.
+/// A registry for servers. It ends by [`World::end`], which also checks for leftovers.
 struct World {
     registry: Registry,
     leaks: LeakCheck,
@@ -96,8 +96,8 @@ fn is_gone(pid: u32) -> bool {
     !std::path::Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// POOL-1: what is the same server is one process, whatever it is called; what differs in anything it is given
-/// is another, even under one name.
+/// POOL-1: the same server is one process, whatever its name. A difference in anything that concerns the process makes
+/// it another one, even under the same name.
 #[tokio::test]
 async fn a_process_belongs_to_what_the_server_is() {
     let world = World::new();
@@ -128,8 +128,7 @@ async fn a_process_belongs_to_what_the_server_is() {
     world.end().await;
 }
 
-/// POOL-1: a remote server that is reached in another way is another, be it with the same credentials at the same
-/// address.
+/// POOL-1: a remote server reached differently is another server, even with the same credentials at the same address.
 #[tokio::test]
 async fn a_remote_server_is_also_how_it_is_reached() {
     let world = World::new();
@@ -170,7 +169,7 @@ async fn registries_are_apart() {
     here.end().await;
 }
 
-/// POOL-1: a process lives until the last who is attached has left, be it by a word or by being dropped.
+/// POOL-1: a process lives until the last attachment has left, by `stop` or by being dropped.
 #[tokio::test]
 async fn the_last_to_leave_stops_the_process() {
     let world = World::new();
@@ -180,7 +179,7 @@ async fn the_last_to_leave_stops_the_process() {
     first.stop().await;
     assert!(matches!(first.state(), UpstreamState::Stopped));
     assert!(matches!(first.acquire(soon()).await, Err(Unavailable::Stopped)));
-    assert!(!first.restart(), "nobody restarts what he has left");
+    assert!(!first.restart(), "a handle that has left cannot restart the server");
     drop(second);
     assert_eq!(pid(&third).await, running);
     third.stop().await;
@@ -195,7 +194,7 @@ async fn the_last_to_leave_stops_the_process() {
     world.end().await;
 }
 
-/// POOL-12: cleanup ends what runs, whoever is attached, forgets all of it, and a new start may follow.
+/// POOL-12: cleanup ends everything that runs, attached or not, and forgets it; a new start may follow.
 #[tokio::test]
 async fn cleanup_may_be_followed_by_a_new_start() {
     let world = World::new();
@@ -226,7 +225,7 @@ fn told(subscription: &mut Subscription, topic: Topic) -> Vec<String> {
         .collect()
 }
 
-/// POOL-1, BUS-2: each gateway that is attached hears of changes, and of events under the name it uses.
+/// POOL-1, BUS-2: each attached gateway is notified of changes, and gets events under its own name for the server.
 #[tokio::test]
 async fn everybody_attached_is_told() {
     let world = World::new();
@@ -243,12 +242,15 @@ async fn everybody_attached_is_told() {
     assert!(one.restart());
     becomes(&one, |state| matches!(state, UpstreamState::Ready(ready) if ready.restarts == 1)).await;
     assert_eq!(told(&mut heard[0], Topic::Reconnected), ["one"]);
-    assert!(told(&mut heard[1], Topic::Reconnected).is_empty(), "who has left hears no more");
+    assert!(
+        told(&mut heard[1], Topic::Reconnected).is_empty(),
+        "a gateway that has left gets no more events"
+    );
     world.end().await;
 }
 
-/// POOL-2: all who wait for one process fail together at 60 s, whatever they call it; whoever attaches later
-/// fails at once; when it recovers in the background, it serves all of them.
+/// POOL-2: all waiters for one process fail together at 60 s, under any name; a later attachment fails at once. When
+/// the process recovers in the background, it serves all of them.
 #[tokio::test]
 async fn waiters_fail_together_and_recover_together() {
     let world = World::new();
@@ -275,7 +277,7 @@ async fn waiters_fail_together_and_recover_together() {
     let late = world.attach(&server);
     let before = Instant::now();
     let refused = late.acquire(later()).await.unwrap_err();
-    assert_eq!(Instant::now(), before, "no waiting any more");
+    assert_eq!(Instant::now(), before, "the call no longer waits");
     assert!(refused.to_string().contains("down for 65 s"), "{refused}");
     let failed = late.record().facts().last_init.unwrap();
     assert!(failed.outcome == InitOutcome::Failed && failed.error.is_some());
@@ -291,7 +293,7 @@ async fn waiters_fail_together_and_recover_together() {
     world.end().await;
 }
 
-/// POOL-2: acquiring one whose last attachment goes while it is waited for fails at once.
+/// POOL-2: an acquire fails at once if the last attachment leaves while it waits.
 #[tokio::test(start_paused = true)]
 async fn acquire_during_shutdown_fails_at_once() {
     let registry = Registry::new();
@@ -331,8 +333,8 @@ async fn initialisations_are_recorded() {
     world.end().await;
 }
 
-/// POOL-8: eight servers that never answer, and an address that takes connections and says nothing, hold up none that
-/// starts behind them, whatever `init_concurrency` is.
+/// POOL-8: eight servers that never answer, and an address that accepts connections and says nothing, delay no server
+/// that starts after them, whatever `init_concurrency` is.
 #[tokio::test]
 async fn servers_that_hang_at_their_start_hold_up_no_other() {
     let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -363,13 +365,13 @@ async fn servers_that_hang_at_their_start_hold_up_no_other() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), all_back).await.expect("nobody keeps a turn");
+        tokio::time::timeout(Duration::from_secs(30), all_back).await.expect("every permit is returned");
         drop((hanging, good, served));
         world.end().await;
     }
 }
 
-/// POOL-8: at most `init_concurrency` processes are launched at the same time; what is not here needs no turn.
+/// POOL-8: at most `init_concurrency` processes are launched at the same time; a remote server needs no permit.
 #[tokio::test]
 async fn processes_are_launched_in_turn() {
     let world = World::new();
@@ -379,14 +381,14 @@ async fn processes_are_launched_in_turn() {
     let far = Server::new("far".parse().unwrap(), far, &GatewaySettings::default());
     let far = world.registry.attach(far, around.clone());
     becomes(&far, |state| matches!(state, UpstreamState::Restarting(_))).await;
-    assert!(matches!(upstream.state(), UpstreamState::Starting { .. }), "no turn, no process");
+    assert!(matches!(upstream.state(), UpstreamState::Starting { .. }), "no permit, no process");
     around.warm_up.add_permits(1);
     becomes(&upstream, |state| matches!(state, UpstreamState::Ready(_))).await;
     assert_eq!(around.warm_up.available_permits(), 1);
     world.end().await;
 }
 
-/// POOL-1: a session has a process of its own, which ends when it leaves, or when the server itself goes.
+/// POOL-1: a session has its own process, which ends when the session leaves or the server itself goes.
 #[tokio::test]
 async fn a_session_has_its_own() {
     let world = World::new();
@@ -402,9 +404,9 @@ async fn a_session_has_its_own() {
     known.sort_unstable();
     let mut left = [pids[0], pids[2]];
     left.sort_unstable();
-    assert_eq!(known, left, "what has ended is no process of it");
+    assert_eq!(known, left, "an ended process is no longer listed");
     shared.stop().await;
-    assert!(is_gone(pids[0]) && is_gone(pids[2]), "nothing outlives the server it belongs to");
+    assert!(is_gone(pids[0]) && is_gone(pids[2]), "no process outlives its server");
     assert!(matches!(theirs.acquire(soon()).await, Err(Unavailable::Stopped)));
     world.end().await;
 }
@@ -414,7 +416,7 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// A server that no longer answers: its process is halted. Its clock is halted too until it is given up.
+/// A server that no longer answers because its process is stopped. The clock is paused until the server is given up.
 async fn halted(world: &World, server: &Server) -> (Upstream, u32) {
     let upstream = world.attach(server);
     let pid = pid(&upstream).await;
@@ -448,8 +450,7 @@ async fn a_server_that_fails_its_periodic_probe_is_restarted() {
     }
 }
 
-/// POOL-5: one that is suspected, after a call's timeout, is looked at out of turn; if it is well, nothing
-/// happens.
+/// POOL-5: a server suspected after a call's timeout is probed out of turn; if it is healthy, nothing happens.
 #[tokio::test]
 async fn a_suspected_server_is_probed_out_of_turn() {
     let world = World::new();
@@ -470,7 +471,7 @@ async fn a_suspected_server_is_probed_out_of_turn() {
     world.end().await;
 }
 
-/// A call of a client that can be asked anything, on this very process.
+/// A call of a client with all capabilities, on this very process.
 async fn open(upstream: &Upstream, tool: &str) -> Exchange {
     let ready = upstream.acquire(soon()).await.unwrap();
     let mut exchange = ready.link.open_for(Purpose::Ordinary, Abilities::ALL);
@@ -479,13 +480,13 @@ async fn open(upstream: &Upstream, tool: &str) -> Exchange {
     exchange
 }
 
-/// What a call of such a client uses instead of the shared process, if it need not wait for it.
+/// The lease such a client's call uses instead of the shared process, if it need not wait for it.
 async fn lease(upstream: &Upstream) -> Result<Option<Lease>, Unavailable> {
     upstream.lease(Abilities::ALL, None, Instant::now()).await
 }
 
-/// ERA-3: calls of clients that can be asked share a process until it was seen to ask; then one keeps clear of another, if
-/// there is room, and once a question was in doubt it waits for that.
+/// ERA-3: calls of clients that can be asked share a process until it asks. After that a call avoids a process with
+/// another call, if there is room. Once a question was ambiguous, it waits for room.
 #[tokio::test]
 async fn a_call_keeps_clear_of_another_where_it_must() {
     let world = World::new();
@@ -496,25 +497,25 @@ async fn a_call_keeps_clear_of_another_where_it_must() {
     let server = Server { max_leases: 1, ..world.server("s", &mock) };
     let upstream = world.attach(&server);
     let waits = open(&upstream, "hang").await;
-    assert!(lease(&upstream).await.unwrap().is_none(), "it never asked");
+    assert!(lease(&upstream).await.unwrap().is_none(), "the server never asked");
     drop(waits);
     let mut asked = open(&upstream, "ask").await;
     let event = tokio::time::timeout(Duration::from_secs(15), asked.next()).await.unwrap();
     assert!(matches!(event, Event::Asked(_)), "{event:?}");
 
-    let beside = lease(&upstream).await.unwrap().expect("another call is there to be asked");
+    let beside = lease(&upstream).await.unwrap().expect("another call could be asked");
     assert!(!beside.upstream().is_same_process(&upstream));
-    assert!(lease(&upstream).await.unwrap().is_none(), "there is no room, and nothing was in doubt");
+    assert!(lease(&upstream).await.unwrap().is_none(), "there is no room, and no question was ambiguous");
     drop(beside);
     drop(asked);
-    assert!(lease(&upstream).await.unwrap().is_none(), "nobody is there to be asked");
+    assert!(lease(&upstream).await.unwrap().is_none(), "no other call could be asked");
 
     let waits = open(&upstream, "hang").await;
     let mut refused = open(&upstream, "ask").await;
     let answer = tokio::time::timeout(Duration::from_secs(15), refused.answer()).await.unwrap();
-    assert!(answer.unwrap().unwrap().as_str().contains("-32603"), "it could be for either");
+    assert!(answer.unwrap().unwrap().as_str().contains("-32603"), "the question could be for either call");
     drop((waits, refused));
-    let own = lease(&upstream).await.unwrap().expect("from now on each has its own");
+    let own = lease(&upstream).await.unwrap().expect("from now on each call has its own process");
     assert!(matches!(lease(&upstream).await, Err(Unavailable::AllLeased(1))));
     drop(own);
     assert!(lease(&upstream).await.unwrap().is_some());

@@ -1,4 +1,4 @@
-//! When a server is started again, and what the bus is told of its life: every number, on a clock that only the test moves.
+//! When a server is restarted, and the events of its life: every number, on a clock that only the test moves.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use bridgehead_config::{GatewaySettings, HealthProbe, Launch, Remote, Secret, Server, Stdio};
 use bridgehead_events::{Delivery, Event, Signals, Subscription, Topic};
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply};
-use bridgehead_testkit::{Behaviour, Crash, LeakCheck, Mock, Standstill};
+use bridgehead_testkit::{Behaviour, Crash, FrozenClock, LeakCheck, Mock};
 use bridgehead_upstream::{Registry, RestartPolicy, Surroundings, Upstream, UpstreamState};
 use remote::{Running, legacy, modern};
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 
-/// A server behind a registry, and what is told of it.
+/// A server behind a registry, and its events.
 struct Watched {
     upstream: Upstream,
     told: Subscription,
@@ -52,7 +52,7 @@ impl Watched {
         }
     }
 
-    /// The next event of a topic; those before it are passed over.
+    /// The next event of a topic; earlier ones are skipped.
     async fn until(&mut self, topic: Topic) -> Value {
         loop {
             let event = self.next().await;
@@ -94,8 +94,8 @@ fn shown<const N: usize>(event: &Value, keys: [&str; N]) -> Value {
     Value::from_iter(keys.map(|key| event[key].clone()))
 }
 
-/// POOL-3, BUS-1: a server that does not come up is tried after 0, 1, 2, 5, 10, 30 and 60 s, then after 60 s for ever; from
-/// 5 s up each pause is up to a tenth longer, unless `jitter` is off. What is told is what is waited.
+/// POOL-3, BUS-1: a server that does not start is retried after 0, 1, 2, 5, 10, 30 and 60 s, then every 60 s forever.
+/// From 5 s on each pause is up to a tenth longer, unless `jitter` is off. The reported delay is the actual one.
 #[tokio::test(start_paused = true)]
 async fn restarts_come_after_their_delays() {
     let steps = [0, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
@@ -116,7 +116,7 @@ async fn restarts_come_after_their_delays() {
             let waited = u64::try_from(told_at.elapsed().as_millis()).unwrap();
             assert!((delay..=delay + 1).contains(&waited), "attempt {number}: {waited} for {delay}");
         }
-        // Of 37 long pauses hardly one is not spread by a millisecond at least.
+        // Of 37 long pauses nearly all get at least a millisecond of jitter.
         assert!(if jitter { longer > 30 } else { longer == 0 }, "{longer}");
         watched.upstream.stop().await;
     }
@@ -133,20 +133,20 @@ async fn ready(upstream: &Upstream) {
     tokio::time::timeout(Duration::from_secs(60), ready).await.unwrap().unwrap();
 }
 
-/// Lets time go by that nobody waits for.
+/// Advances the clock past a time that no timer here waits for.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
 }
 
-/// POOL-3, POOL-6: the delays go on where they were, unless the server was well for 60 s. Whoever waits meanwhile is let go
-/// by the restart that succeeds.
+/// POOL-3, POOL-6: the delays continue where they were, unless the server was healthy for 60 s. A successful restart
+/// releases all waiters.
 #[tokio::test]
 async fn only_lasting_health_resets_the_delays() {
     let leaks = LeakCheck::start().required();
     let mut server = running("m", &Mock::legacy().tool("echo", Behaviour::Echo), &leaks);
-    // Whether it is well is looked at only where a call asks for it.
+    // The server is probed only if a call asks for it.
     server.probe_interval = Duration::from_secs(36_000);
     let mut watched = watch(server);
     for (served, delay, attempt) in [(0, 0, 1), (0, 1_000, 2), (59, 2_000, 3), (60, 0, 1), (58, 1_000, 2)] {
@@ -169,11 +169,11 @@ async fn only_lasting_health_resets_the_delays() {
     leaks.assert_clean().await;
 }
 
-/// BUS-1, BUS-2, POOL-8, POOL-14: what is told of a start that succeeds: its probe, its outcome, its tools and what each of
-/// them took, all under one id; the last of it is kept.
+/// BUS-1, BUS-2, POOL-8, POOL-14: a successful start reports its probe, outcome, tools and the duration of each, all
+/// under one id. The last initialisation is kept.
 #[tokio::test(start_paused = true)]
 async fn a_start_is_told_to_the_millisecond() {
-    let _still = Standstill::begin();
+    let _still = FrozenClock::begin();
     let (lists, may_list) = watch::channel(false);
     let (answers, may_answer) = watch::channel(false);
     let peer = Peer::start(move |asked| {
@@ -216,7 +216,7 @@ async fn a_start_is_told_to_the_millisecond() {
     watched.upstream.stop().await;
 }
 
-/// BUS-1, BUS-2, POOL-8: what is told of one that fails: why, under one id for each attempt.
+/// BUS-1, BUS-2, POOL-8: a failed start reports why, under one id for each attempt.
 #[tokio::test(start_paused = true)]
 async fn a_start_that_fails_is_told() {
     let mut watched = watch(missing_program());
@@ -246,8 +246,8 @@ async fn a_start_that_fails_is_told() {
     watched.upstream.stop().await;
 }
 
-/// BUS-1, BUS-2: what is told of a process that ends and comes back: what ended under the id of the start that had brought
-/// it up, its return under the id of the next.
+/// BUS-1, BUS-2: the events of a process that ends and returns: the end under the id of the start that brought it up,
+/// the return under the id of the next start.
 #[tokio::test]
 async fn a_loss_and_a_return_are_told() {
     let leaks = LeakCheck::start().required();
@@ -297,23 +297,23 @@ async fn a_loss_and_a_return_are_told() {
     leaks.assert_clean().await;
 }
 
-/// Until the peer was asked so often, while the clock stands still.
+/// Waits until the peer got `method` that many times, while the clock stands still.
 async fn until_asked(peer: &Peer, method: &str, times: usize) {
     let began = std::time::Instant::now();
     while peer.asked_for(method).len() < times {
-        assert!(began.elapsed() < Duration::from_secs(60), "nobody asks for {method}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{method} was not requested");
         tokio::task::yield_now().await;
     }
 }
 
-/// POOL-5: a server is looked at every 30 s where nobody says otherwise, with `ping`, of a modern one `server/discover`.
+/// POOL-5: by default a server is probed every 30 s, with `ping`, or `server/discover` for a modern one.
 #[tokio::test(start_paused = true)]
 async fn a_server_is_probed_every_thirty_seconds() {
     type Script = fn(&Asked) -> Vec<Part>;
     let table: [(&str, Script); 2] =
         [("ping", |asked| legacy(asked, |_| vec![])), ("server/discover", |asked| modern(asked, |_| vec![]))];
     for (method, script) in table {
-        let _still = Standstill::begin();
+        let _still = FrozenClock::begin();
         let peer = Peer::start(script).await;
         let running = Running::start(&peer, |_, _| {});
         running.ready().await;
@@ -346,11 +346,11 @@ async fn a_server_that_fails_its_first_probe_offers_nothing() {
         panic!("{:?}", running.upstream.state())
     };
     assert!(outage.reason.starts_with("its health probe failed: "), "{}", outage.reason);
-    assert!(outage.last.is_none(), "its tools were read, and are not offered");
+    assert!(outage.last.is_none(), "its tools were read, but are not offered");
     running.end().await;
 }
 
-/// POOL-2: an attempt to start a server may take 180 000 ms where nobody says otherwise.
+/// POOL-2: by default an attempt to start a server may take 180 000 ms.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_may_take_three_minutes() {
     let peer = Peer::start(|asked| match asked.rpc().as_str() {
@@ -358,7 +358,7 @@ async fn an_attempt_may_take_three_minutes() {
         _ => modern(asked, |_| Vec::new()),
     })
     .await;
-    let still = Standstill::begin();
+    let still = FrozenClock::begin();
     let began = Instant::now();
     let running = Running::start(&peer, |_, _| {});
     until_asked(&peer, "tools/list", 1).await;
@@ -377,7 +377,7 @@ fn refuses(asked: &Asked, method: &str) -> Vec<Part> {
     json_reply(&json!({"jsonrpc": "2.0", "id": asked.json()["id"], "error": error}))
 }
 
-/// POOL-5, BUS-1: what is told of a probe is the question that was answered.
+/// POOL-5, BUS-1: a probe event names the request that was answered.
 #[tokio::test]
 async fn a_probe_tells_what_was_asked() {
     type Script = fn(&Asked) -> Vec<Part>;

@@ -33,7 +33,7 @@ fn surroundings(environment: BTreeMap<String, String>) -> Surroundings {
     }
 }
 
-/// A started mock; every test ends with [`Running::end`], which also looks for leftovers.
+/// A started mock; every test ends with [`Running::end`], which also checks for leftovers.
 struct Running {
     upstream: Upstream,
     leaks: LeakCheck,
@@ -112,7 +112,7 @@ async fn every_kind_of_server_comes_up() {
     assert_eq!(revision_of(&Mock::legacy().on_probe(Probe::ForeignId)).await, Revision::V2025_11_25);
 }
 
-/// LINK-1: the child sees the listed variables and what `env` gives, and nothing else.
+/// LINK-1: the child gets the listed variables and those of `env`, and nothing else.
 #[tokio::test]
 async fn the_environment_is_cleared() {
     let values = ["HOME", "MINE", "SECRET"].map(str::to_owned).to_vec();
@@ -144,7 +144,7 @@ async fn a_crash_is_told_with_status_and_stderr() {
     let down = states.wait_for(|state| matches!(state, UpstreamState::Restarting(_))).await.unwrap().clone();
     let UpstreamState::Restarting(outage) = down else { unreachable!() };
     assert!(outage.reason.contains("exit status 3"), "{}", outage.reason);
-    assert_eq!(outage.last.as_ref().map(|last| last.tools.len()), Some(1), "what it offered is remembered");
+    assert_eq!(outage.last.as_ref().map(|last| last.tools.len()), Some(1), "its tools are remembered");
     let later = open(&ready, "die", json!({})).await.answer().await;
     assert!(later.is_err(), "a link that ended refuses at once");
     running.end().await;
@@ -168,7 +168,7 @@ async fn noise_wrong_ids_and_second_answers_do_no_harm() {
     running.end().await;
 }
 
-/// A line over the limit is an error of that call, never a hang, and the link goes on.
+/// A line over the limit is an error of that call, never a hang, and the link stays usable.
 #[tokio::test]
 async fn an_oversized_answer_is_an_error() {
     let mock = Mock::legacy().tool("flood", Behaviour::Flood { megabytes: 5 }).tool("echo", Behaviour::Echo);
@@ -201,8 +201,8 @@ async fn progress_comes_in_order_and_before_the_answer() {
                 }
                 Event::Answer(answer) => break assert!(answer.is_ok()),
                 Event::Lost(error) => panic!("{error}"),
-                Event::Log(_) | Event::Acknowledged => panic!("nobody asked for that"),
-                Event::Asked(_) | Event::Withdrawn(_) => panic!("nobody can be asked here"),
+                Event::Log(_) | Event::Acknowledged => panic!("nothing of this was requested"),
+                Event::Asked(_) | Event::Withdrawn(_) => panic!("this client cannot be asked"),
             }
         }
         assert!(last > 0.0, "some progress arrived");
@@ -210,7 +210,7 @@ async fn progress_comes_in_order_and_before_the_answer() {
     running.end().await;
 }
 
-/// POOL-10: dropping a request is a cancellation upstream.
+/// POOL-10: dropping a request cancels it upstream.
 #[tokio::test]
 async fn a_dropped_request_is_cancelled() {
     let mock =
@@ -280,7 +280,7 @@ async fn all_pages_are_read_and_changes_are_followed() {
     running.end().await;
 }
 
-/// A server that is being started when the gateway stops leaves nothing either.
+/// A server that is still starting when the gateway stops leaves nothing behind either.
 #[tokio::test]
 async fn stopping_during_the_start_leaves_nothing() {
     let running = Running::start(
@@ -290,7 +290,7 @@ async fn stopping_during_the_start_leaves_nothing() {
     running.end().await;
 }
 
-/// POOL-3, POOL-6: a server that ends by itself is started again at once, and is ready only with its tools.
+/// POOL-3, POOL-6: a server that ends by itself is restarted at once, and is ready only with its tools.
 #[tokio::test]
 async fn a_killed_server_comes_back_with_its_tools() {
     let running = Running::start(&Mock::legacy().tool("echo", Behaviour::Echo));
@@ -308,7 +308,7 @@ async fn a_killed_server_comes_back_with_its_tools() {
     running.end().await;
 }
 
-/// POOL-6: the end of a server is seen also while its changed tool list is being read.
+/// POOL-6: the end of a server is noticed even while its changed tool list is being read.
 #[tokio::test]
 async fn a_server_that_dies_while_it_lists_comes_back() {
     let added = Box::new(Tool::new("added", Behaviour::Echo));
@@ -316,7 +316,7 @@ async fn a_server_that_dies_while_it_lists_comes_back() {
     let running = Running::start(&mock);
     let ready = running.ready().await;
     call(&ready, "add").await.unwrap();
-    // The list is asked for once more, and its answer is still to come.
+    // The list has been requested again, and its answer is pending.
     while ready.link.in_flight() == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -324,7 +324,7 @@ async fn a_server_that_dies_while_it_lists_comes_back() {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let mut states = running.upstream.watch();
     let seen = states.wait_for(|state| matches!(state, UpstreamState::Restarting(_)));
-    tokio::time::timeout(Duration::from_secs(60), seen).await.expect("the end is seen").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), seen).await.expect("the end is noticed").unwrap();
     let again = running.upstream.acquire(Instant::now() + Duration::from_secs(60)).await.unwrap();
     assert_ne!(again.pid, ready.pid);
     running.end().await;
@@ -340,7 +340,7 @@ async fn a_stopped_server_stays_stopped() {
     let refused = running.upstream.acquire(Instant::now() + Duration::from_secs(60)).await;
     assert!(matches!(refused, Err(Unavailable::Stopped)));
     let facts = running.upstream.record().facts();
-    assert_eq!((facts.restarts, facts.last_error), (0, None), "nobody was lost, and nobody is started again");
+    assert_eq!((facts.restarts, facts.last_error), (0, None), "nothing was lost, and nothing is restarted");
     running.end().await;
 }
 
@@ -360,8 +360,8 @@ fn missing_program() -> Server {
     Server::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
 }
 
-/// HOUR-5: a real process gets what it needs to reach the network, without credentials and without anything else; a start
-/// that fails names what was held back, and no value of it.
+/// HOUR-5: a real process gets the variables it needs to reach the network, without credentials and nothing else. The
+/// error of a failed start names the withheld variables, and none of their values.
 #[tokio::test]
 async fn a_failed_start_names_what_was_held_back() {
     let script = "echo cert=$SSL_CERT_FILE proxy=$HTTPS_PROXY zone=$TZ other=$OTHER_THING t=$TRACKER_TOKEN >&2; \
@@ -392,16 +392,15 @@ async fn a_failed_start_names_what_was_held_back() {
     };
     let reason = failed(&[]).await;
     assert!(reason.contains("cert=/ca.pem proxy= zone=UTC other= t=\n"), "{reason}");
-    let held =
-        "it did not get `HTTPS_PROXY` (its value holds credentials), `TRACKER_TOKEN`; `inherit_env` names";
+    let held = "it did not get `HTTPS_PROXY` (its value holds credentials), `TRACKER_TOKEN` from the gateway's environment";
     assert!(reason.contains(held), "{reason}");
     assert!(!reason.contains("hunter2") && !reason.contains("OTHER_THING"), "{reason}");
     let reason = failed(&["HTTPS_PROXY", "TRACKER_TOKEN", "OTHER_THING"]).await;
     assert!(reason.contains("other=here") && !reason.contains("did not get"), "{reason}");
 }
 
-/// POOL-2: callers wait at most until 60 s after the start of the initialisation and fail together; later
-/// ones fail at once with the age of the failure; attempts go on for ever.
+/// POOL-2: callers wait at most until 60 s after the start of the initialisation and fail together. Later callers fail
+/// at once with the age of the failure; attempts continue forever.
 #[tokio::test(start_paused = true)]
 async fn waiting_ends_for_all_at_sixty_seconds() {
     let started = Instant::now();
@@ -426,7 +425,7 @@ async fn waiting_ends_for_all_at_sixty_seconds() {
     tokio::time::sleep_until(started + Duration::from_millis(100_500)).await;
     let before = Instant::now();
     let refused = upstream.acquire(far).await.unwrap_err();
-    assert_eq!(Instant::now(), before, "no waiting any more");
+    assert_eq!(Instant::now(), before, "the call no longer waits");
     assert!(refused.to_string().contains("100 s"), "{refused}");
     tokio::time::sleep(Duration::from_secs(3_600)).await;
     let UpstreamState::Restarting(outage) = upstream.state() else { panic!() };
@@ -434,7 +433,7 @@ async fn waiting_ends_for_all_at_sixty_seconds() {
     upstream.stop().await;
 }
 
-/// POOL-11: with restart off a lost server is gone for good.
+/// POOL-11: with restart off a lost server stays lost.
 #[tokio::test(start_paused = true)]
 async fn restart_can_be_off() {
     let server = Server { restart: false, ..missing_program() };
@@ -445,15 +444,15 @@ async fn restart_can_be_off() {
     upstream.stop().await;
 }
 
-/// The memory of this process, in megabytes.
+/// The resident memory of this process, in megabytes.
 fn resident_mb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-/// BOUND-1: a server that floods requests and does not read costs a few megabytes, holds up no other, and is ended with
-/// a reason that its callers hear.
+/// BOUND-1: a server that floods requests and does not read costs a few megabytes, delays no other server, and is
+/// ended. Its callers get the reason.
 #[tokio::test]
 async fn a_server_that_floods_requests_is_ended() {
     let flood = Mock::legacy().tool("flood", Behaviour::FloodRequests { method: "ping".to_owned() });
@@ -483,7 +482,7 @@ async fn a_server_that_floods_requests_is_ended() {
     let down = states.wait_for(|state| matches!(state, UpstreamState::Restarting(_))).await.unwrap().clone();
     let UpstreamState::Restarting(outage) = down else { unreachable!() };
     assert!(outage.reason.contains("does not read the answers"), "{}", outage.reason);
-    // Both look at the whole process, so that neither may still run.
+    // Both checks look at the whole process, so neither server may still run.
     other.upstream.stop().await;
     flooding.end().await;
     other.end().await;

@@ -1,4 +1,4 @@
-//! One scripted server, reached in every way: what holds for one transport holds for all.
+//! One scripted server over every transport: what holds for one holds for all.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -50,14 +50,14 @@ async fn every_behaviour(
                 Event::Progress(_) => progress += 1,
                 Event::Answer(answer) => break assert!(answer.unwrap().as_str().contains("done")),
                 Event::Lost(error) => panic!("{transport}: {error}"),
-                Event::Log(_) | Event::Acknowledged => panic!("nobody asked for that"),
-                Event::Asked(_) | Event::Withdrawn(_) => panic!("nobody can be asked here"),
+                Event::Log(_) | Event::Acknowledged => panic!("nothing of this was requested"),
+                Event::Asked(_) | Event::Withdrawn(_) => panic!("this client cannot be asked"),
             }
         }
         assert_eq!(progress, 3, "{transport}");
     }
-    assert!(call(&ready, "wrong").await.is_ok(), "{transport}: a foreign id is passed over");
-    assert!(call(&ready, "double").await.is_ok(), "{transport}: a second answer is passed over");
+    assert!(call(&ready, "wrong").await.is_ok(), "{transport}: a foreign id is ignored");
+    assert!(call(&ready, "double").await.is_ok(), "{transport}: a second answer is ignored");
     assert_eq!(call(&ready, "echo").await.unwrap(), "hello", "{transport}");
     if legacy {
         assert_eq!(call(&ready, "ask").await.unwrap(), r#"{"result":{}}"#, "{transport}");
@@ -87,7 +87,7 @@ async fn every_behaviour(
     running.end().await;
 }
 
-/// LINK-2, LINK-3, LINK-4, LINK-5: every transport, named or found out, in both eras, behaves alike.
+/// LINK-2, LINK-3, LINK-4, LINK-5: every transport, configured or detected, behaves the same in both eras.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_transport_behaves_alike() {
     let (modern, legacy) = (mock(Mock::modern()), mock(Mock::legacy()));
@@ -106,7 +106,7 @@ async fn every_transport_behaves_alike() {
     }
 }
 
-/// POOL-6: a server that dies in a call takes the call with it, and is found again when it is back.
+/// POOL-6: a server that dies during a call fails the call, and is reconnected when it is back.
 #[tokio::test]
 async fn a_crash_and_a_return() {
     for carrier in [Carrier::Http, Carrier::Sse, Carrier::WebSocket] {
@@ -130,8 +130,8 @@ async fn a_crash_and_a_return() {
     }
 }
 
-/// LINK-2, LINK-3, LINK-4: the configured headers stand on every request of every transport: over SSE on the GET that
-/// opens the stream and on each POST, over a WebSocket on the request that opens it.
+/// LINK-2, LINK-3, LINK-4: every request of every transport has the configured headers: over SSE the GET that opens the
+/// stream and each POST, over a WebSocket the request that opens it.
 #[tokio::test]
 async fn configured_headers_stand_on_every_request() {
     let (old, new) = (mock(Mock::legacy()), mock(Mock::modern()));
@@ -139,7 +139,7 @@ async fn configured_headers_stand_on_every_request() {
         (&old, Carrier::Http, None, "http", &["get", "post", "delete"][..]),
         (&new, Carrier::Http, Some(Transport::Http), "http", &["post"]),
         (&old, Carrier::Sse, Some(Transport::Sse), "sse", &["get", "post"]),
-        // What is asked to find out what it speaks has them too.
+        // The requests that detect the transport have them too.
         (&old, Carrier::Sse, None, "sse", &["get", "post"]),
         (&old, Carrier::WebSocket, None, "websocket", &["get"]),
         (&new, Carrier::WebSocket, Some(Transport::WebSocket), "websocket", &["get"]),
@@ -172,8 +172,8 @@ async fn configured_headers_stand_on_every_request() {
     }
 }
 
-/// GATE-7: the heads of requests with configured headers, in their order: what a server gets does not depend on who is
-/// asked for them.
+/// GATE-7: the heads of requests with configured headers, in their order: they do not depend on which credentials
+/// provide the headers.
 #[tokio::test]
 async fn the_heads_of_requests() {
     let (old, new) = (mock(Mock::legacy()), mock(Mock::modern()));
@@ -227,8 +227,8 @@ async fn the_heads_of_requests() {
     }
 }
 
-/// LINK-4: over a WebSocket every message is a text frame of its own, however many are sent at once, and a frame that comes
-/// is one message, whatever line breaks stand in it.
+/// LINK-4: over a WebSocket every outgoing message is its own text frame, however many are sent at once. An incoming
+/// frame is one message, whatever line breaks it contains.
 #[tokio::test]
 async fn a_frame_is_a_message() {
     use futures_util::{SinkExt, StreamExt};
@@ -279,7 +279,7 @@ async fn a_frame_is_a_message() {
     running.end().await;
     let frames = frames.lock().clone();
     let calls = frames.iter().filter(|frame| frame.contains("\"tools/call\"")).count();
-    assert_eq!(calls, 20, "a frame for each");
+    assert_eq!(calls, 20, "a frame for each call");
     assert!(
         frames.iter().all(|frame| !frame.contains('\n') && frame.starts_with('{') && frame.ends_with('}'))
     );

@@ -1,4 +1,4 @@
-//! What a client can be asked by a server while it waits for an answer of its own.
+//! What a server may ask a client during the client's own call.
 
 use crate::{Method, Object, Raw, Revision, ServerMethod};
 
@@ -12,11 +12,11 @@ const URL: u8 = 4;
 const ROOTS: u8 = 8;
 const SAMPLING_TOOLS: u8 = 16;
 const SAMPLING_CONTEXT: u8 = 32;
-/// Not an ability: whoever has it wants to hear what it cannot answer.
-const HEARS_ALL: u8 = 128;
+/// Not an ability: the caller also wants the questions that the client cannot answer.
+const ANSWERS_ALL: u8 = 128;
 
 impl Abilities {
-    /// None: a client that is never asked anything.
+    /// A client that is never asked anything.
     pub const NONE: Self = Self(0);
 
     /// Everything that a client can be asked.
@@ -50,7 +50,7 @@ impl Abilities {
         Self(found)
     }
 
-    /// What of it a client of `revision` can be asked: the rest was not known then.
+    /// The part that a client of `revision` can be asked; the rest did not exist yet.
     #[must_use]
     pub fn as_of(self, revision: Revision) -> Self {
         let mut kept = self.0;
@@ -63,24 +63,24 @@ impl Abilities {
         Self(kept)
     }
 
-    /// The same, of somebody who also wants to hear of what it cannot answer: its call then ends with that.
+    /// The same, for a caller that also wants the questions it cannot answer: such a question ends its call.
     #[must_use]
     pub const fn hearing_all(self) -> Self {
-        Self(self.0 | HEARS_ALL)
+        Self(self.0 | ANSWERS_ALL)
     }
 
-    /// The same, of somebody for whom we answer where roots are asked for.
+    /// The same, for a client for which the gateway answers requests for roots.
     #[must_use]
     pub const fn with_roots(self) -> Self {
         Self(self.0 | ROOTS)
     }
 
-    /// Whether it wants to hear of what it cannot answer.
+    /// Whether the caller also wants the questions that it cannot answer.
     pub const fn hears_all(self) -> bool {
-        self.0 & HEARS_ALL != 0
+        self.0 & ANSWERS_ALL != 0
     }
 
-    /// As the capabilities that declare it.
+    /// The capabilities that declare these abilities.
     pub fn capabilities(self) -> Raw {
         if !self.answers_any() {
             return Raw::literal("{}");
@@ -106,7 +106,7 @@ impl Abilities {
         Raw::parse(format!("{{{}}}", declared.join(","))).unwrap_or(Raw::literal("{}"))
     }
 
-    /// The capability without which this cannot be asked; nothing for what nobody can be asked.
+    /// The capability that this question needs; `None` for a method that no client can be asked.
     pub fn needed(method: &Method, params: Option<&Raw>) -> Option<Raw> {
         method.of_server().map(|question| match question {
             ServerMethod::CreateMessage => Raw::literal(r#"{"sampling":{}}"#),
@@ -118,17 +118,17 @@ impl Abilities {
         })
     }
 
-    /// Whether there is nothing to ask, and nobody to hear of it.
+    /// Whether nothing can be asked, and no question is wanted that cannot be answered.
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether there is something to ask.
+    /// Whether the client can be asked anything.
     pub const fn answers_any(self) -> bool {
         self.0 & (SAMPLING | FORM | URL | ROOTS) != 0
     }
 
-    /// Whether the client answers such requests at all, whatever is in them.
+    /// Whether the client answers such requests at all, whatever their parameters.
     pub const fn knows(self, method: &Method) -> bool {
         let wanted = match method.of_server() {
             Some(ServerMethod::CreateMessage) => SAMPLING,
@@ -151,18 +151,18 @@ impl Abilities {
         }
     }
 
-    /// As a number, and back by [`Abilities::from_bits`].
+    /// As a number; [`Abilities::from_bits`] is the inverse.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// What [`Abilities::bits`] gave.
+    /// The abilities that [`Abilities::bits`] encoded.
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
 }
 
-/// How a user is to be asked.
+/// The mode in which a user is to be asked.
 fn mode(params: Option<&Raw>) -> Option<String> {
     params.and_then(|params| Object::parse(params).ok())?.get("mode")?.to_text()
 }
@@ -217,7 +217,7 @@ mod tests {
             assert_eq!(
                 Abilities::declared(&abilities.capabilities()),
                 abilities,
-                "it reads as it is written"
+                "it reads back as it was written"
             );
         }
         let all = r#"{"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;

@@ -6,7 +6,7 @@ pub const PARSE_ERROR: i64 = -32700;
 pub const INVALID_REQUEST: i64 = -32600;
 /// No such method, or it is not offered.
 pub const METHOD_NOT_FOUND: i64 = -32601;
-/// The parameters do not fit; unknown tools, prompts, cursors and (modern) resources too.
+/// The parameters are invalid; also for unknown tools, prompts, cursors and (modern) resources.
 pub const INVALID_PARAMS: i64 = -32602;
 /// Our own failure, or one of an upstream that has no better code.
 pub const INTERNAL_ERROR: i64 = -32603;
@@ -18,9 +18,9 @@ pub const HEADER_MISMATCH: i64 = -32020;
 pub const MISSING_CLIENT_CAPABILITY: i64 = -32021;
 /// Modern: the protocol version is not served here.
 pub const UNSUPPORTED_PROTOCOL_VERSION: i64 = -32022;
-/// Not of the protocol, but what widespread SDKs answer when a connection was closed under a request.
+/// Not part of the protocol: widespread SDKs answer this when a connection closes during a request.
 pub const CONNECTION_CLOSED: i64 = -32000;
-/// Not of the protocol, but what widespread SDKs answer when a request took too long.
+/// Not part of the protocol: widespread SDKs answer this when a request takes too long.
 pub const REQUEST_TIMEOUT: i64 = -32001;
-/// The user has to go to a page first (2025-11-25 only).
+/// The user has to open a page first (2025-11-25 only).
 pub const URL_ELICITATION_REQUIRED: i64 = -32042;

@@ -4,14 +4,14 @@
 /// passes here can always be decoded later.
 pub const MAX_DEPTH: usize = 127;
 
-/// Whether `json` opens more than [`MAX_DEPTH`] arrays and objects at once. On text that is not JSON the answer means
-/// nothing, and the parser says so.
+/// Whether `json` opens more than [`MAX_DEPTH`] arrays and objects at once. For text that is not JSON the answer means
+/// nothing; the parser rejects such text.
 pub fn too_deep(json: &[u8]) -> bool {
-    // Most messages have fewer brackets than that, wherever they stand; counting them is cheap.
+    // Most messages have fewer brackets than that in total, and counting them is cheap.
     memchr::memchr2_iter(b'[', b'{', json).nth(MAX_DEPTH).is_some() && nests_too_deep(json)
 }
 
-/// One pass without a stack.
+/// Counts the nesting in one pass, without recursion.
 fn nests_too_deep(json: &[u8]) -> bool {
     let mut depth = 0_usize;
     let mut rest = json;

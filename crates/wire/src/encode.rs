@@ -1,4 +1,4 @@
-//! Writing messages out. The caller owns the buffer; nothing is encoded twice.
+//! Writes messages into the caller's buffer; nothing is encoded twice.
 
 use bytes::{BufMut, BytesMut};
 
@@ -43,7 +43,7 @@ pub fn response(out: &mut BytesMut, id: &Id, outcome: Result<&Spliced, &RpcError
     }
 }
 
-/// The answer to the request `id`, where it need not be one piece: a long result stays the slices it is.
+/// The answer to the request `id` as slices: a long result is not copied.
 pub fn response_parts(id: &Id, outcome: Result<&Spliced, &RpcError>) -> Spliced {
     let (member, value) = match outcome {
         Ok(result) => (&b",\"result\":"[..], result),
@@ -64,7 +64,7 @@ pub fn error_response(out: &mut BytesMut, id: Option<&Raw>, error: &RpcError) {
     out.put_u8(b'}');
 }
 
-/// A method may be a peer's own word, and a quote in it must not end the string.
+/// Appends a method's name as a JSON string. A peer may have chosen the name, so quotes in it are escaped.
 fn put_name(out: &mut BytesMut, method: &str) {
     if method.bytes().any(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
         out.put_slice(Raw::string(method).bytes());

@@ -1,12 +1,12 @@
 //! Our own failures: the stable codes, and what each becomes on the wire.
 //!
-//! One table for everybody who may fail in our name; how a failure is told to a client is the gateway's.
+//! One table for all crates; the gateway decides how a failure is reported to a client.
 
 use std::fmt;
 
 use crate::code;
 
-/// A stable code. Each has a page in `docs/errors` with cause and cure, which the program carries with it.
+/// A stable code. Each has a page with cause and cure in `docs/errors`, which is built into the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
     /// The arguments do not fit the tool's schema.
@@ -21,9 +21,9 @@ pub enum Code {
     ProviderCrashed,
     /// The server is not serving now.
     ProviderUnavailable,
-    /// The call's time ended while the server was restarting.
+    /// The call timed out while the server was restarting.
     RestartInProgress,
-    /// The server never came up.
+    /// The server did not start.
     ProviderInitFailed,
     /// The server's answer is not usable.
     ProviderInvalidOutput,
@@ -33,7 +33,7 @@ pub enum Code {
     RestartFailed,
     /// The call could not be recorded, so it was not made.
     AuditEnterFailed,
-    /// The arguments do not fit, said by the provider adapter when it is called directly.
+    /// The arguments do not fit; the provider adapter reports this when it is called directly.
     ProviderInvalidInput,
 }
 
@@ -129,7 +129,7 @@ impl Code {
         }
     }
 
-    /// Where to read on, for somebody who has the program and nothing else.
+    /// Where to read more; the program alone is enough.
     pub fn hint(self) -> String {
         format!("`bridgehead explain {}` tells cause and cure", self.as_str())
     }
@@ -172,7 +172,7 @@ mod tests {
         );
     }
 
-    /// QA-4: every class of failure has its section, and every section that a code or a message names is there.
+    /// QA-4: every class of failure has its section, and every section that a code or a message names exists.
     #[test]
     fn every_section_is_there() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/troubleshooting.md");

@@ -1,9 +1,9 @@
-//! Which texts a lenient reader takes for the same.
+//! Which names a lenient reader treats as equal.
 //!
-//! Several decoders in common use find a member by its name without heeding case, some by the rules of Unicode: to them
-//! U+017F is an `s` and U+212A is a `k`. Whoever decides by a name must know what else could be read as it.
+//! Several common decoders ignore case when they look up a member by its name. Some follow the rules of Unicode: to them
+//! U+017F is an `s` and U+212A is a `k`. Code that decides by a name must know which other spellings could be read as it.
 
-/// Whether two texts differ in case at most.
+/// Whether two texts are equal except for case.
 pub fn folds_alike(left: &str, right: &str) -> bool {
     match left.is_ascii() && right.is_ascii() {
         true => left.eq_ignore_ascii_case(right),
@@ -11,7 +11,7 @@ pub fn folds_alike(left: &str, right: &str) -> bool {
     }
 }
 
-/// The text in the one form that all texts share that fold alike.
+/// The text in canonical form: texts that fold alike have the same one.
 pub fn folded(text: &str) -> String {
     match text.is_ascii() {
         true => text.to_ascii_lowercase(),
@@ -19,7 +19,7 @@ pub fn folded(text: &str) -> String {
     }
 }
 
-/// By way of upper case: what has no lower case of its own, such as U+017F, has one there.
+/// Goes through upper case first: U+017F is its own lower case, but its upper case is `S`.
 fn characters(text: &str) -> impl Iterator<Item = char> + '_ {
     text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase)
 }
@@ -28,7 +28,7 @@ fn characters(text: &str) -> impl Iterator<Item = char> + '_ {
 mod tests {
     use super::*;
 
-    /// WIRE-1: case is not heeded, by the rules of Unicode.
+    /// WIRE-1: case is ignored, by the rules of Unicode.
     #[test]
     fn what_a_lenient_reader_takes_for_the_same() {
         #[track_caller]

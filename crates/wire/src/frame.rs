@@ -1,4 +1,4 @@
-//! Lines out of a byte stream, bounded: a line longer than the limit is skipped, never stored.
+//! Splits a byte stream into lines of bounded length: a line longer than the limit is skipped, never stored.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -14,11 +14,11 @@ const EDGE: usize = 4 * 1024;
 pub enum Line {
     /// Its text, without the line break; never blank.
     Text(Bytes),
-    /// It was longer than the limit and is gone.
+    /// It was longer than the limit and was discarded.
     TooLong {
         /// Its length.
         bytes: u64,
-        /// The id of the message, where it could be told from the beginning or the end of the line.
+        /// The id of the message, if it could be read from the beginning or the end of the line.
         id: Option<Id>,
     },
 }
@@ -47,7 +47,7 @@ impl LineBuffer {
         Self { buffer: BytesMut::new(), scanned: 0, limit, overlong: None }
     }
 
-    /// Where to read into.
+    /// The buffer to read into.
     pub fn space(&mut self) -> &mut BytesMut {
         if self.buffer.capacity() - self.buffer.len() < READ_SIZE / 4 {
             // A long line doubles the buffer, so that it is copied a bounded number of times.
@@ -75,7 +75,7 @@ impl LineBuffer {
         }
     }
 
-    /// What stands after the last line break when the stream has ended.
+    /// The text after the last line break, once the stream has ended.
     pub fn finish(&mut self) -> Option<Line> {
         let rest = self.buffer.split();
         self.scanned = 0;
@@ -102,7 +102,7 @@ impl LineBuffer {
             Some(overlong) => overlong.add(&part),
             None => self.overlong = Some(Overlong::new(&part)),
         }
-        // Gives the large block back.
+        // Frees the large block.
         self.buffer = BytesMut::new();
     }
 }
@@ -122,8 +122,8 @@ impl Overlong {
         self.tail.advance(surplus);
     }
 
-    /// Peers write the id before the payload or after it; what lies between is gone, so this looks at
-    /// the members that stand whole at either edge of the line.
+    /// Peers write the id before the payload or after it. The middle of the line is gone, so this looks
+    /// at the complete members at either end of the line.
     fn into_line(self) -> Line {
         let id = id_at_start(&self.head).or_else(|| id_at_end(&self.tail));
         Line::TooLong { bytes: self.bytes, id }
@@ -147,7 +147,7 @@ fn id_at_start(head: &Bytes) -> Option<Id> {
 /// Finds `,"id":scalar}` (with other scalars after it) at the very end.
 fn id_at_end(tail: &[u8]) -> Option<Id> {
     let mut from = tail.len();
-    // The last few candidates only: an `"id"` inside the payload is followed by more than the end.
+    // The last few candidates only: an `"id"` inside the payload is followed by more than one `}`.
     for _ in 0..8 {
         from = memchr::memmem::rfind(&tail[..from], b"\"id\"")?;
         let closing = tail[from..].iter().filter(|byte| **byte == b'}').count();
@@ -162,9 +162,9 @@ fn id_at_end(tail: &[u8]) -> Option<Id> {
     None
 }
 
-/// Whether a line that is no message was to be an answer: it names the protocol, and of its members, read from the front
-/// for as long as they stand whole, one is the outcome, or at least the id, and none is a method. A log line is none of
-/// that, be it JSON or what a program prints of an object.
+/// Whether a malformed line was meant as an answer. Such a line names the protocol. Its complete members, read from the
+/// front, include a result, an error or at least the id, and no method. A log line does not look like that, whether it is
+/// JSON or an object as a program prints it.
 pub fn is_broken_answer(line: &[u8]) -> bool {
     looks_like_answer(line).unwrap_or(false) && memchr::memmem::find(line, b"\"jsonrpc\"").is_some()
 }
@@ -192,7 +192,7 @@ fn looks_like_answer(line: &[u8]) -> Option<bool> {
 }
 
 /// Turns line breaks into spaces, for a message that must be one line. Within JSON they can only be white
-/// space between tokens, such as a peer that is not bound to lines may send.
+/// space between tokens, which peers on other transports may send.
 pub fn on_one_line(mut message: &mut [u8]) {
     while let Some(at) = memchr::memchr2(b'\n', b'\r', message) {
         message[at] = b' ';

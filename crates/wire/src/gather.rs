@@ -1,38 +1,39 @@
-//! A text that comes in pieces and is wanted in one.
+//! Joins a text that arrives in pieces.
 //!
-//! What must stay true: a text that came in one piece is not copied, each byte of another is copied about once, and a
-//! long one takes little more than twice its size while it is gathered, most often much less. A piece holds on to the
-//! whole buffer that it was read into, so what is gathered is copied out of it at once; and where the length is not
-//! known the place grows in great steps: what it has not written to yet costs addresses, not memory, while each step
+//! What must stay true: a text that arrives in one piece is not copied, and each byte of any other is copied about once. A
+//! long text takes little more than twice its size while it is gathered, most often much less.
+//!
+//! A piece keeps the whole buffer alive that it was read into, so pieces are copied out of it at once. Where the length is
+//! not known the buffer grows in large steps. Memory that is not written to yet costs only addresses, while each step
 //! leaves a copy behind that the allocator may keep for a while.
 
 use bytes::{Bytes, BytesMut};
 
-/// Up to this a place that is too small doubles, as all buffers do.
+/// Up to this size a full buffer doubles.
 const LONG: usize = 256 * 1024;
-/// How much larger a longer one becomes.
+/// The factor by which a longer buffer grows.
 const STEP: usize = 16;
-/// And by how many bytes at the most.
-const FARTHEST: usize = 64 * 1024 * 1024;
+/// The most bytes by which it grows at once.
+const MAX_GROWTH: usize = 64 * 1024 * 1024;
 
-/// The pieces that have come.
+/// The pieces that have arrived.
 #[derive(Debug, Default)]
 pub struct Gathered {
     /// The first piece, while it is the only one.
     first: Bytes,
     place: BytesMut,
-    /// How long it will be; nothing if that is not known.
+    /// The expected length; zero if it is not known.
     expected: usize,
 }
 
 impl Gathered {
-    /// For a text of this length, if it is known. It must have been found acceptable.
+    /// For a text of this length, if it is known. The caller must have checked that the length is acceptable.
     pub fn expecting(length: Option<u64>) -> Self {
         let expected = length.and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
         Self { expected, ..Self::default() }
     }
 
-    /// Takes a piece.
+    /// Adds a piece.
     pub fn push(&mut self, piece: Bytes) {
         if self.is_empty() {
             self.first = piece;
@@ -54,23 +55,23 @@ impl Gathered {
         if grown < needed && needed > LONG {
             grown = LONG;
             while grown < needed {
-                grown = (grown * STEP).min(grown + FARTHEST);
+                grown = (grown * STEP).min(grown + MAX_GROWTH);
             }
         }
         self.place.reserve(grown.max(needed) - self.place.len());
     }
 
-    /// How much has come.
+    /// How many bytes have arrived.
     pub fn len(&self) -> usize {
         self.first.len() + self.place.len()
     }
 
-    /// Whether nothing has.
+    /// Whether no byte has arrived.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of it; nothing is left.
+    /// Takes the whole text and leaves this empty.
     pub fn take(&mut self) -> Bytes {
         self.expected = 0;
         if self.place.is_empty() {
@@ -106,7 +107,7 @@ mod tests {
         gathered.push(Bytes::from(vec![1; 10]));
         gathered.push(Bytes::from(vec![2; 10]));
         assert_eq!(gathered.place.capacity(), 1000);
-        // More than was said is taken all the same: it is not for us to judge.
+        // More bytes than announced are accepted: the caller enforces the limit.
         gathered.push(Bytes::from(vec![3; 2000]));
         assert_eq!(gathered.take().len(), 2020);
     }

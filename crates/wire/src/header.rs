@@ -34,7 +34,7 @@ pub enum HeaderValueError {
     /// The text between the markers is not padded standard base64.
     #[error("header value between =?base64? and ?= is not standard base64 with padding (RFC 4648 §4)")]
     NotBase64,
-    /// The base64 is sound but what it carries is not text.
+    /// The base64 is valid but does not decode to text.
     #[error("header value between =?base64? and ?= decodes to bytes that are not UTF-8")]
     NotUtf8,
 }

@@ -1,35 +1,35 @@
-//! Who holds how many bytes: one accounting for all that is kept for others.
+//! Counts and limits the bytes that are held for each peer.
 //!
-//! Whatever is kept on behalf of a peer (a client's session or connection, a server) is reserved on that peer's
-//! [`Account`] first and given back when the [`Reservation`] is dropped. No account holds more than `per_peer` bytes, and all
-//! together no more than `total`. When all together would, those who can do without something are asked to let go of it
-//! ([`Budget::on_shortage`]), in the order in which they registered; only then is the newcomer refused, and says so to
-//! whom it serves.
+//! Memory that is kept on behalf of a peer (a client's session or connection, a server) is first reserved on that peer's
+//! [`Account`], and released when the [`Reservation`] is dropped. No account holds more than `per_peer` bytes, and all
+//! accounts together hold no more than `total`. When `total` would be exceeded, the holders of optional data are asked to
+//! release some ([`Budget::on_shortage`]), in the order in which they registered. If that is not enough, the reservation
+//! is refused, and the code that asked for it tells its peer.
 //!
-//! A reservation is two additions to counters and takes no lock. What is smaller than [`SMALL`] and lives no longer than a
-//! request need not be reserved: there is at most one such thing for each connection.
+//! A reservation is two additions to counters and takes no lock, unless memory is short. Data that is no larger than
+//! [`SMALL`] and lives no longer than a request need not be reserved: there is at most one such thing for each connection.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// What need not be reserved.
+/// Up to this size, data that lives no longer than a request need not be reserved.
 pub const SMALL: usize = 64 * 1024;
 
 const MEGABYTE: usize = 1024 * 1024;
 
-/// Somebody who can let go of something that is kept for comfort.
+/// A holder of optional data, which it can release when memory is short.
 pub trait Lenient: Send + Sync {
-    /// Lets go of about so many bytes, if it has them.
+    /// Releases about this many bytes, if it holds them.
     fn let_go(&self, bytes: usize);
 }
 
-/// The limits, and what is held in all.
+/// The limits, and how much is held in total.
 pub struct Budget {
     total: AtomicUsize,
     per_peer: AtomicUsize,
     held: AtomicUsize,
-    /// The most that was ever held.
+    /// The most that was ever held at once.
     peak: AtomicUsize,
     lenient: Mutex<Vec<Weak<dyn Lenient>>>,
 }
@@ -51,14 +51,14 @@ pub struct Reservation {
 /// Why bytes cannot be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {
-    /// The peer has too much.
+    /// The limit of the peer would be exceeded.
     #[error(
-        "more than {} MB would be held for this peer (`limits.held_per_peer_mb`): read or end what is open first", .0 / MEGABYTE
+        "more than {} MB would be held for this peer (`limits.held_per_peer_mb`): read answers or end requests first", .0 / MEGABYTE
     )]
     Peer(usize),
-    /// All together have.
+    /// The total limit would be exceeded.
     #[error(
-        "more than {} MB would be held for all clients and servers (`limits.held_mb`): come back later, or raise it", .0 / MEGABYTE
+        "more than {} MB would be held for all clients and servers (`limits.held_mb`): retry later, or raise it", .0 / MEGABYTE
     )]
     Total(usize),
 }
@@ -70,7 +70,7 @@ impl fmt::Debug for Budget {
 }
 
 impl Budget {
-    /// One with these limits, in bytes.
+    /// A budget with these limits, in bytes.
     pub fn new(total: usize, per_peer: usize) -> Arc<Self> {
         Arc::new(Self {
             total: AtomicUsize::new(total),
@@ -81,7 +81,7 @@ impl Budget {
         })
     }
 
-    /// That of this process: memory is shared by all that runs in it.
+    /// The budget of this process: everything that runs in it shares its memory.
     pub fn process() -> &'static Arc<Self> {
         static PROCESS: OnceLock<Arc<Budget>> = OnceLock::new();
         PROCESS.get_or_init(|| Self::new(512 * MEGABYTE, 64 * MEGABYTE))
@@ -98,12 +98,12 @@ impl Budget {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The most that ever was.
+    /// The most that was ever held at once, in bytes.
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Asks `lenient` to let go of something whenever there is no room, after those who came before it.
+    /// Registers `lenient` to be asked for memory whenever there is no room, after those that registered before it.
     pub fn on_shortage(&self, lenient: Weak<impl Lenient + 'static>) {
         let mut all = self.lenient.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|lenient| lenient.strong_count() > 0);
@@ -117,14 +117,14 @@ impl Budget {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
             return Err(NoRoom::Total(most));
         }
-        // Only large things move the peak by an amount worth a second write.
+        // Most reservations stay below the peak, and a load costs less than a second write.
         if before + bytes > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(before + bytes, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Asks everybody in turn to let go of something, until so many bytes are free.
+    /// Asks the registered holders in turn to release memory, until this many bytes are free.
     fn relieve(&self, bytes: usize) {
         let all = self.lenient.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for lenient in all.iter().filter_map(Weak::upgrade) {
@@ -139,7 +139,7 @@ impl Budget {
 }
 
 impl Account {
-    /// One of a new peer.
+    /// The account of a new peer.
     pub fn new(budget: &Arc<Budget>) -> Arc<Self> {
         Arc::new(Self { budget: Arc::clone(budget), held: AtomicUsize::new(0) })
     }
@@ -149,7 +149,8 @@ impl Account {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Holds so many bytes for the peer. Nobody who may be asked to let go of something may be locked meanwhile.
+    /// Reserves this many bytes for the peer. The caller must hold no lock that a registered [`Lenient`] takes, because
+    /// this may ask it to release memory.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reservation, NoRoom> {
         let mut reservation = self.nothing();
         reservation.grow(bytes)?;
@@ -180,19 +181,19 @@ impl Account {
 }
 
 impl Reservation {
-    /// How many bytes it is for.
+    /// How many bytes are reserved.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Holds more.
+    /// Reserves more.
     pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         self.account.take(bytes)?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Gives some back.
+    /// Releases some.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -223,10 +224,10 @@ mod tests {
         }
     }
 
-    /// BOUND-3: what is held is counted for its peer and in all, and given back; those who can do without go first, in
-    /// their order.
+    /// BOUND-3: held bytes are counted per peer and in total, and released; holders of optional data release theirs
+    /// first, in the order in which they registered.
     #[test]
-    fn who_holds_what() {
+    fn held_bytes_are_counted_and_limited() {
         let budget = Budget::new(100, 40);
         let (one, other) = (Account::new(&budget), Account::new(&budget));
         let mut first = one.reserve(30).unwrap();
@@ -246,9 +247,9 @@ mod tests {
         assert_eq!(budget.held(), 95);
         let second = other.reserve(40).unwrap();
         let left = |at: usize| comforts[at].0.lock().unwrap().len();
-        assert_eq!((left(0), left(1), budget.held()), (0, 2, 95), "the first who registered lets go first");
+        assert_eq!((left(0), left(1), budget.held()), (0, 2, 95), "the first that registered releases first");
         assert_eq!(Account::new(&budget).reserve(30).unwrap_err(), NoRoom::Total(100));
-        assert_eq!((left(1), budget.held()), (0, 75), "and nobody has anything left to let go of");
+        assert_eq!((left(1), budget.held()), (0, 75), "and nothing is left to release");
         drop((first, second));
         assert_eq!((one.held(), other.held(), budget.held()), (0, 0, 0));
         assert!(budget.peak() <= 100 && budget.peak() >= 95);

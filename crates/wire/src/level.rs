@@ -1,6 +1,6 @@
-//! How grave a log line is: the levels of syslog, as the protocol names them.
+//! The severity of a log line: the levels of syslog, as the protocol names them.
 
-/// A level; a greater one is graver.
+/// A level; a greater one is more severe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are those of the protocol")]
 pub enum Level {
@@ -15,7 +15,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// All of them, from the least grave.
+    /// All of them, from the least severe.
     pub const ALL: [Self; 8] = [
         Self::Debug,
         Self::Info,

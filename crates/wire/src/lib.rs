@@ -1,9 +1,9 @@
 //! JSON-RPC and MCP as bytes: what a message is, which parts of it are ours, and how to change
 //! those parts without touching the rest.
 //!
-//! This crate does no I/O and knows no runtime. A message that is only forwarded is never decoded
-//! into types: its members stay slices of the buffer it arrived in ([`Raw`]), and an edit yields a
-//! sequence of slices ([`Spliced`]) in which every byte that we do not own is the byte that came.
+//! This crate does no I/O and needs no async runtime. A message that is only forwarded is never
+//! decoded into types: its members stay slices of the buffer it arrived in ([`Raw`]), and an edit
+//! yields a sequence of slices ([`Spliced`]) in which every byte that we do not own is unchanged.
 
 mod abilities;
 pub mod code;

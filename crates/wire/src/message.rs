@@ -43,7 +43,7 @@ impl From<u64> for Id {
 
 impl std::hash::Hash for Id {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // Without its length, which says nothing more where an id is all there is to tell apart.
+        // The bytes without their length: an id is always the whole key, so a length would add nothing.
         state.write(self.0.bytes());
     }
 }
@@ -65,7 +65,7 @@ impl fmt::Debug for Id {
 pub struct Request {
     /// What the answer must echo.
     pub id: Id,
-    /// What is asked.
+    /// The method that is called.
     pub method: Method,
     /// An object or an array, if present.
     pub params: Option<Raw>,
@@ -74,7 +74,7 @@ pub struct Request {
 /// A notification: nobody answers it.
 #[derive(Debug, Clone)]
 pub struct Notification {
-    /// What is told.
+    /// The method that it names.
     pub method: Method,
     /// An object or an array, if present.
     pub params: Option<Raw>,
@@ -92,11 +92,11 @@ pub struct Response {
 /// Any single message.
 #[derive(Debug, Clone)]
 pub enum Message {
-    /// It wants an answer.
+    /// A message that is answered.
     Request(Request),
-    /// It wants none.
+    /// A message that nobody answers.
     Notification(Notification),
-    /// It is one.
+    /// An answer.
     Response(Response),
 }
 
@@ -117,13 +117,13 @@ pub struct Malformed {
     pub id: Option<Id>,
     /// [`code::PARSE_ERROR`] or [`code::INVALID_REQUEST`].
     pub code: i64,
-    /// What is wrong, in words that hold no part of the text.
+    /// What is wrong; it quotes no part of the text.
     pub reason: String,
 }
 
 impl Malformed {
     fn parse(error: &serde_json::Error) -> Self {
-        // The decoder's own words may quote the text; its position is enough to find the place.
+        // The decoder's own message may quote the text; its position is enough to find the place.
         let reason = format!("not valid JSON at line {}, column {}", error.line(), error.column());
         Self { id: None, code: code::PARSE_ERROR, reason }
     }
@@ -168,18 +168,18 @@ impl Message {
     }
 
     fn read(text: &Bytes) -> Result<Self, Malformed> {
-        // Text is checked once, as a whole; what is no text gets the decoder's verdict.
+        // UTF-8 is checked once for the whole text; for invalid UTF-8 the decoder produces the error.
         let members = match std::str::from_utf8(text) {
             Ok(text) => serde_json::from_str(text),
             Err(_) => serde_json::from_slice(text),
         };
         let members: Members<'_> = match members {
             Ok(members) => members,
-            // `data` is well-formed JSON of another shape: not an object, or with a member twice.
+            // `is_data` means well-formed JSON of another shape: not an object, or with a member twice.
             Err(error) if error.is_data() => {
                 return Err(Malformed::request(
                     None,
-                    "not a JSON-RPC message object, or a member stands twice",
+                    "not a JSON-RPC message object, or a member appears twice",
                 ));
             }
             Err(error) => return Err(Malformed::parse(&error)),
@@ -216,13 +216,13 @@ impl Message {
         let outcome = match (members.result, members.error) {
             (Some(result), None) if id.is_some() => Ok(slice(result)),
             (None, Some(error)) => Err(RpcError::relayed(slice(error))),
-            _ => return Err(Malformed::request(id, "neither a `method` nor one of `result` and `error`")),
+            _ => return Err(Malformed::request(id, "it must have one of `method`, `result` and `error`")),
         };
         Ok(Self::Response(Response { id, outcome }))
     }
 }
 
-/// The members of a message, still borrowed. Written out by hand because `Option<&RawValue>` reads a
+/// The members of a message, still borrowed. Deserialized by hand, because `Option<&RawValue>` reads a
 /// present `null` as absent, and a result may be null.
 #[derive(Default)]
 struct Members<'a> {
@@ -273,7 +273,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
                         }
                     };
                     if place.replace(map.next_value()?).is_some() {
-                        return Err(de::Error::custom("a member stands twice"));
+                        return Err(de::Error::custom("a member appears twice"));
                     }
                 }
                 Ok(members)

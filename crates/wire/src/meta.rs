@@ -18,7 +18,7 @@ pub mod key {
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
     /// Which `subscriptions/listen` a notification belongs to.
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
-    /// The extension of calls that go on as tasks, in capabilities.
+    /// In capabilities: the extension for calls that continue as tasks.
     pub const TASKS: &str = "io.modelcontextprotocol/tasks";
     /// The extension that gives tools a user interface.
     pub const UI: &str = "io.modelcontextprotocol/ui";
@@ -30,15 +30,15 @@ pub mod key {
     pub const OWN_PREFIX: &str = "bridgehead/";
     /// The correlation id, in requests that bring one and on every result of a call.
     pub const CORRELATION_ID: &str = "bridgehead/correlationId";
-    /// Which trace a request belongs to, and which span in it asked.
+    /// Which trace a request belongs to, and which of its spans sent it.
     pub const TRACEPARENT: &str = "traceparent";
     /// What tracing systems add to it.
     pub const TRACESTATE: &str = "tracestate";
-    /// Marks a tool as its server described it the last time it ran; ours.
+    /// Our own key: marks a tool whose description is from its server's last run.
     pub const CACHED: &str = "bridgehead/cached";
 }
 
-/// The keys that somebody on the way acts upon: about these no two readers may disagree.
+/// The keys that a peer or the gateway acts on: all readers must agree about these.
 const READ: [&str; 9] = [
     key::PROTOCOL_VERSION,
     key::CLIENT_CAPABILITIES,
@@ -60,12 +60,12 @@ pub enum MetaError {
     /// `_meta` is not an object.
     #[error("`params._meta` must be an object")]
     NotAnObject,
-    /// A key that we read stands twice.
-    #[error("`{0}` stands more than once")]
+    /// A key that we read appears more than once.
+    #[error("`{0}` appears more than once")]
     Repeated(&'static str),
-    /// A key is nearly one that we read.
+    /// A key differs from one that we read only in what some readers ignore.
     #[error(
-        "a key in `params._meta` is spelled nearly like `{0}`, which some readers would take for it; leave it out or spell it exactly so"
+        "a key in `params._meta` is spelled nearly like `{0}`, and some readers would treat it as that; remove it or spell it exactly so"
     )]
     Resembles(&'static str),
     /// A required key is absent.
@@ -89,7 +89,7 @@ pub struct RequestMeta {
     pub progress_token: Option<Raw>,
     /// A correlation id brought along, not yet checked.
     pub correlation_id: Option<String>,
-    /// The least grave log lines that a modern client wants with this request.
+    /// The least severe log lines that a modern client wants with this request.
     pub log_level: Option<Level>,
 }
 
@@ -174,7 +174,7 @@ impl RequestMeta {
         self.object.get(key::CLIENT_INFO)
     }
 
-    /// Which trace it says it belongs to, not yet checked. Read on demand: hardly anybody wants to know.
+    /// The trace that it claims to belong to, not yet checked. Read on demand, because it is rarely needed.
     pub fn traceparent(&self) -> Option<String> {
         self.object.get(key::TRACEPARENT)?.to_text()
     }

@@ -1,7 +1,7 @@
 //! The methods of both eras in one table: who has them, how they are recorded, which members their parameters have.
 //!
-//! A new method is a new row. The compiler then names every place that must decide about it: [`ClientMethod`], [`ServerMethod`] and
-//! [`Note`] are matched without a rest.
+//! A new method is a new row. The compiler then names every place that must decide about it: [`ClientMethod`],
+//! [`ServerMethod`] and [`Note`] are matched exhaustively.
 
 use std::fmt;
 
@@ -25,14 +25,14 @@ impl Eras {
     }
 }
 
-/// Whether a request of a client leaves its pair of audit events.
+/// Whether a client request leaves a call record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recording {
     /// Always.
     Always,
     /// Where the operator asks for it.
     OnDemand,
-    /// Never: it concerns no server, or is no request of a client.
+    /// Never: it concerns no server, or is not a client request.
     Never,
 }
 
@@ -55,19 +55,19 @@ macro_rules! methods {
             Other(Box<str>),
         }
 
-        /// What clients ask of servers.
+        /// Requests of clients to servers.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum ClientMethod {
             $($(#[$asked_doc])* $asked,)*
         }
 
-        /// What servers ask of clients.
+        /// Questions of servers to clients.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum ServerMethod {
             $($(#[$back_doc])* $back,)*
         }
 
-        /// What either side tells the other without being asked.
+        /// Notifications of either side.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Note {
             $($(#[$note_doc])* $note,)*
@@ -116,7 +116,7 @@ macro_rules! methods {
                 }
             }
 
-            /// Which eras have it. One that nobody knows is refused in both alike.
+            /// Which eras have it. An unknown method is refused in both.
             pub const fn eras(&self) -> Eras {
                 match self {
                     $(Self::$asked => Eras::$asked_eras,)*
@@ -126,7 +126,7 @@ macro_rules! methods {
                 }
             }
 
-            /// Whether a request of a client leaves its pair of audit events.
+            /// Whether a client request leaves a call record.
             pub const fn recording(&self) -> Recording {
                 match self {
                     $(Self::$asked => Recording::$recording,)*
@@ -142,7 +142,7 @@ macro_rules! methods {
                 }
             }
 
-            /// The members that its `params` have by the protocol, of whichever revision.
+            /// The members that the protocol defines for its `params`, in any revision.
             pub const fn params(&self) -> &'static [&'static str] {
                 match self {
                     $(Self::$asked => &[key::META, $($asked_member),*],)*
@@ -170,7 +170,7 @@ methods! {
     requests {
         /// Opens a legacy session.
         Initialize = "initialize" Legacy Never None ["protocolVersion", "capabilities", "clientInfo"],
-        /// Legacy sign of life.
+        /// Legacy: checks that the peer is alive.
         Ping = "ping" Legacy Never None [],
         /// What a modern server is and can do.
         Discover = "server/discover" Modern Never None [],
@@ -186,23 +186,23 @@ methods! {
         ResourcesList = "resources/list" Both OnDemand None ["cursor"],
         /// One resource.
         ResourcesRead = "resources/read" Both Always Some("uri") ["uri", "inputResponses", "requestState"],
-        /// The patterns of resources that no list can hold.
+        /// The URI templates of resources that cannot all be listed.
         TemplatesList = "resources/templates/list" Both OnDemand None ["cursor"],
-        /// What an argument might be.
+        /// Suggestions for the value of an argument.
         Complete = "completion/complete" Both OnDemand None ["ref", "argument", "context"],
         /// Legacy: which log lines are wanted from now on.
         SetLevel = "logging/setLevel" Legacy OnDemand None ["level"],
-        /// Legacy: changes of a resource are to be told.
+        /// Legacy: asks for notifications when a resource changes.
         Subscribe = "resources/subscribe" Legacy Always None ["uri"],
-        /// Legacy: and no longer.
+        /// Legacy: ends such a subscription.
         Unsubscribe = "resources/unsubscribe" Legacy OnDemand None ["uri"],
-        /// Modern: changes are to be told for as long as this request is open.
+        /// Modern: asks for notifications of changes for as long as this request is open.
         Listen = "subscriptions/listen" Modern Always None ["notifications"],
-        /// How a task is doing (an extension).
+        /// The state of a task (an extension).
         TasksGet = "tasks/get" Modern OnDemand Some("taskId") ["taskId"],
-        /// Answers for a task (an extension).
+        /// Answers to the questions of a task (an extension).
         TasksUpdate = "tasks/update" Modern Always Some("taskId") ["taskId", "inputResponses"],
-        /// Nobody wants the task any more (an extension).
+        /// Cancels a task (an extension).
         TasksCancel = "tasks/cancel" Modern Always Some("taskId") ["taskId"],
     }
     questions {
@@ -218,7 +218,7 @@ methods! {
         Initialized = "notifications/initialized" Legacy [],
         /// The sender no longer wants an answer.
         Cancelled = "notifications/cancelled" Both ["requestId", "reason"],
-        /// Legacy: a client's folders are others now.
+        /// Legacy: the client's folders have changed.
         RootsListChanged = "notifications/roots/list_changed" Legacy [],
         /// How far a request has come.
         Progress = "notifications/progress" Both ["progressToken", "progress", "total", "message"],
@@ -226,17 +226,17 @@ methods! {
         LogMessage = "notifications/message" Both ["level", "logger", "data"],
         /// The user has finished what a URL asked for; 2025-11-25 only.
         ElicitationComplete = "notifications/elicitation/complete" Legacy ["elicitationId"],
-        /// The set of tools is another one.
+        /// The list of tools has changed.
         ToolsListChanged = "notifications/tools/list_changed" Both [],
-        /// The set of prompts is another one.
+        /// The list of prompts has changed.
         PromptsListChanged = "notifications/prompts/list_changed" Both [],
-        /// The set of resources is another one.
+        /// The list of resources has changed.
         ResourcesListChanged = "notifications/resources/list_changed" Both [],
-        /// A resource reads otherwise now.
+        /// The content of a resource has changed.
         ResourceUpdated = "notifications/resources/updated" Both ["uri"],
-        /// How a task is doing now (an extension).
+        /// The state of a task has changed (an extension).
         TaskChanged = "notifications/tasks" Modern ["taskId"],
-        /// Modern: what of a `subscriptions/listen` is honoured.
+        /// Modern: which part of a `subscriptions/listen` is honoured.
         Acknowledged = "notifications/subscriptions/acknowledged" Modern ["notifications"],
     }
 }
@@ -248,19 +248,19 @@ impl Method {
     }
 }
 
-/// What a client tells without being asked, as far as it changes anything here.
+/// The notifications of clients that have an effect here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientNote {
     /// Its legacy handshake is over.
     Initialized,
     /// It no longer wants an answer.
     Cancelled,
-    /// Its folders are others now.
+    /// Its folders have changed.
     RootsListChanged,
 }
 
 impl Note {
-    /// What it means where a client says it; none for what only servers have to say.
+    /// What it means when a client sends it; `None` for one that only servers send.
     pub const fn of_client(self) -> Option<ClientNote> {
         match self {
             Self::Initialized => Some(ClientNote::Initialized),

@@ -13,7 +13,7 @@ pub struct NotJson(#[from] serde_json::Error);
 
 /// One valid JSON value, without surrounding white space, as a cheap slice of a shared buffer.
 ///
-/// Cloning and slicing count references; nothing is copied until somebody writes it out.
+/// Cloning and slicing only count references; the bytes are copied when the value is written out.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Raw(Bytes);
 
@@ -25,7 +25,7 @@ impl Raw {
         Ok(Self::within(&bytes, value))
     }
 
-    /// Encodes a value of ours. Only types whose encoding cannot fail are used with it; a failure
+    /// Encodes one of our own values. Only types whose encoding cannot fail are passed in; a failure
     /// would be a bug and yields `null`.
     pub fn encode(value: &impl Serialize) -> Self {
         Self(serde_json::to_vec(value).map_or(Bytes::from_static(b"null"), Bytes::from))
@@ -33,7 +33,7 @@ impl Raw {
 
     /// A JSON string.
     pub fn string(text: &str) -> Self {
-        // Ids and names of ours need no escapes. Not `any`: looking at all bytes at once is faster than stopping early.
+        // Our own ids and names need no escapes. Not `any`: checking all bytes is faster than stopping early.
         let escaped = text.bytes().fold(false, |found, byte| found | matches!(byte, 0..0x20 | b'"' | b'\\'));
         if escaped {
             return Self::encode(&text);

@@ -1,14 +1,14 @@
 //! Hides what looks like a secret in text that leaves the gateway: log lines, error messages, audit.
 //!
 //! The built-in list knows names (`password`, `apiKey`, `Set-Cookie`) and shapes (`ghp_…`, a JWT, a PEM
-//! private key, the userinfo of a URL). It is a net, not a proof: a secret under an innocent name and
-//! without a shape passes, and so does the part of an unquoted value after its first blank. Where it has
-//! to choose it hides too much. [`Rules`] add the operator's own patterns and the paths of single tools.
+//! private key, the userinfo of a URL). It is no guarantee: a secret with an innocent name and no known
+//! shape passes, and so does the part of an unquoted value after its first blank. When in doubt it hides
+//! too much. [`Rules`] add the operator's own patterns and the paths of single tools.
 //!
 //! What must stay true: text without a secret comes back borrowed and unchanged, redacting twice is
 //! redacting once, JSON stays JSON with every other byte as it came, and the time is linear in the input.
 //!
-//! Scanned by hand instead of with regular expressions: whether a name is secret depends on its words
+//! The text is scanned by hand instead of with regular expressions: whether a name is secret depends on its words
 //! (`authToken`, but not `progressToken` or `token_count`) and where a value ends depends on how it is
 //! quoted, both of which would be code beside the pattern anyway. Only the operator's patterns are regular
 //! expressions.
@@ -26,15 +26,15 @@ use crate::Raw;
 
 pub use rules::{RuleError, Rules};
 
-/// What stands where a secret stood.
+/// The text that replaces a secret.
 const MARK: &str = "[redacted]";
 const QUOTED_MARK: &[u8] = b"\"[redacted]\"";
 
 /// The operator's rules for the whole process.
 static EVERYWHERE: OnceLock<Arc<Rules>> = OnceLock::new();
 
-/// Hides secrets; the default one goes by the built-in list and, where the process has them, the operator's
-/// rules. Cheap to clone.
+/// Hides secrets. The default one uses the built-in list and, if the process has them, the operator's rules.
+/// Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Redactor {
     rules: Option<Arc<Rules>>,
@@ -47,15 +47,15 @@ impl Default for Redactor {
 }
 
 impl Redactor {
-    /// One that hides, besides what the built-in list knows, what the operator's rules name.
+    /// A redactor that applies the operator's rules in addition to the built-in list.
     #[must_use]
     pub fn with(rules: Rules) -> Self {
         Self { rules: (!rules.is_empty()).then(|| Arc::new(rules)) }
     }
 
-    /// Gives every [`Redactor::default`] of this process from now on these rules. Secrets leave a process in
-    /// many places, and one that was forgotten would leak them: so this is for all, and only once. Says
-    /// whether it was the first time; an empty set changes nothing.
+    /// Makes every later [`Redactor::default`] of this process use these rules. Secrets can leave a process in
+    /// many places, and a forgotten one would leak them, so the rules are global and can be set only once.
+    /// Returns whether they were set by this call; an empty set changes nothing.
     pub fn hide_everywhere(rules: &Arc<Rules>) -> bool {
         !rules.is_empty() && EVERYWHERE.set(Arc::clone(rules)).is_ok()
     }
@@ -76,8 +76,8 @@ impl Redactor {
         Raw::trusted(self.strings(raw.bytes()).map_or_else(|| raw.bytes().clone(), Bytes::from))
     }
 
-    /// The same for the arguments or the result of a tool, where also the paths named for it are hidden.
-    /// Text that is no JSON comes back as some text without what was found.
+    /// The same for the arguments or the result of a tool; the paths configured for the tool are hidden too.
+    /// Text that is not JSON comes back as some text without the secrets that were found.
     #[must_use]
     pub fn json<'a>(&self, tool: &str, json: &'a [u8]) -> Cow<'a, [u8]> {
         let json = self.paths(tool, json);
@@ -87,16 +87,16 @@ impl Redactor {
         }
     }
 
-    /// The arguments or the result of a tool without what the paths named for it lead to, and nothing else done.
+    /// Hides only the values at the paths configured for a tool, in its arguments or its result.
     #[must_use]
     pub fn paths<'a>(&self, tool: &str, json: &'a [u8]) -> Cow<'a, [u8]> {
         let hidden = self.rules.as_ref().and_then(|rules| rules.hide_paths(tool, json));
         hidden.map_or(Cow::Borrowed(json), Cow::Owned)
     }
 
-    /// None if there is nothing to hide.
+    /// `None` if there is nothing to hide.
     fn strings(&self, json: &[u8]) -> Option<Vec<u8>> {
-        // Once for all strings. Where it is no text throughout, each is looked at for itself.
+        // UTF-8 is checked once for all strings. If not all of it is valid, each string is checked by itself.
         let whole = std::str::from_utf8(json).ok();
         let mut edit = Edit::of(json);
         let mut at = 0;
@@ -105,7 +105,7 @@ impl Redactor {
             self.numbers(at, start, &mut edit);
             let (end, text) = string_at(json, whole, start);
             at = end;
-            // A lone surrogate is JSON but not text. It cannot be judged, so it goes.
+            // A lone surrogate is JSON but not text. It cannot be judged, so it is hidden.
             match text.as_deref().map(|text| self.text(text)) {
                 None => edit.replace(start, end, QUOTED_MARK),
                 Some(Cow::Owned(text)) => edit.replace(start, end, Raw::string(&text).bytes()),
@@ -170,7 +170,8 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// Behind the string that opens at `start`, and what it says; `whole` is all of `json`, where that is known to be text.
+/// The position after the string that opens at `start`, and its decoded text. `whole` is all of `json`, if that is known
+/// to be UTF-8.
 fn string_at<'a>(json: &'a [u8], whole: Option<&'a str>, start: usize) -> (usize, Option<Cow<'a, str>>) {
     let (end, escaped) = string_end(json, start);
     let inner = start + 1..end - 1;
@@ -182,7 +183,7 @@ fn string_at<'a>(json: &'a [u8], whole: Option<&'a str>, start: usize) -> (usize
     (end, text)
 }
 
-/// Behind the string that opens at `start`, and whether it has escapes.
+/// The position after the string that opens at `start`, and whether it has escapes.
 fn string_end(json: &[u8], start: usize) -> (usize, bool) {
     let mut at = start + 1;
     let mut escaped = false;
@@ -200,15 +201,15 @@ fn string_end(json: &[u8], start: usize) -> (usize, bool) {
     (json.len(), escaped)
 }
 
-/// The first byte that is `wanted`, which is near most of the time: only beyond that `far` is worth its start.
+/// The position of the first `wanted` byte. It is usually within 32 bytes; `far` is worth its setup only beyond them.
 fn find(rest: &[u8], wanted: impl Fn(u8) -> bool, far: impl FnOnce(&[u8]) -> Option<usize>) -> Option<usize> {
     let (near, beyond) = rest.split_at(rest.len().min(32));
     let found = near.iter().position(|byte| wanted(*byte));
     found.or_else(|| Some(near.len() + far(beyond)?))
 }
 
-/// Behind the value that begins at `start`. On text that is not JSON, which free text may quote, it is
-/// somewhere behind `start` and not past the end.
+/// The position after the value that begins at `start`. In text that is not JSON, which free text may
+/// quote, it is somewhere after `start` and not past the end.
 fn value_end(json: &[u8], start: usize) -> usize {
     let mut depth = 0_usize;
     let mut at = start;
@@ -264,7 +265,7 @@ mod tests {
         check(r#"{"pass\u0077ord":"x"}"#, r#"{"pass\u0077ord":"[redacted]"}"#);
     }
 
-    /// AUD-4: strings are searched as what they mean, not as how they are escaped.
+    /// AUD-4: strings are searched in their decoded form, not as they are escaped.
     #[test]
     fn secrets_inside_strings_go() {
         check(

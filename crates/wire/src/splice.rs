@@ -1,4 +1,4 @@
-//! Changing members of a JSON object while every other byte stays the byte that came.
+//! Edits members of a JSON object and leaves every other byte unchanged.
 
 mod skim;
 
@@ -11,16 +11,16 @@ use smallvec::SmallVec;
 
 use crate::{NotJson, Raw, folds_alike};
 
-/// Up to this size an edited object is written out at once: copying so little costs less than keeping count
-/// of its slices. Larger ones stay slices of what came.
+/// A stretch of an edited object up to this size is copied: that costs less than counting references to it.
+/// Longer ones stay slices of the original message.
 const COPIED: usize = 16 * 1024;
 
-/// JSON text as a sequence of slices, most often a single one; of a long text, slices of the original message.
+/// JSON text as a sequence of slices, most often just one. Long stretches are slices of the original message.
 #[derive(Debug, Clone, Default)]
 pub struct Spliced(SmallVec<[Bytes; 1]>);
 
 impl Spliced {
-    /// How many bytes it is when written out.
+    /// Its length in bytes when written out.
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
     }
@@ -54,7 +54,7 @@ impl Spliced {
         out.finish()
     }
 
-    /// The whole text; no copy where it is one slice already.
+    /// The whole text; not copied if it is one slice already.
     pub fn to_raw(&self) -> Raw {
         if let [only] = self.0.as_slice() {
             return Raw::trusted(only.clone());
@@ -122,18 +122,18 @@ pub struct Object {
     members: SmallVec<[Member; 6]>,
 }
 
-/// Where a member's key and value stand in the source. Positions rather than slices: a slice counts its
-/// references, and most members are never taken out. Short ones: objects are handed on a lot.
+/// The positions of a member's key and value in the source. Positions instead of slices: a slice costs
+/// reference counting, and most members are never taken out. Small positions: objects are moved often.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
-    /// Where the key's text stands, without its quotes.
+    /// The key's text, without its quotes.
     key: Span,
     value: Span,
-    /// Whether the key's text is not what it means.
+    /// Whether the key is written with escapes.
     escaped: bool,
 }
 
-/// A stretch of the source, which is never as long as such a number can say.
+/// A range of the source. No source is so long that a position needs more than 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Span {
     start: u32,
@@ -141,7 +141,7 @@ struct Span {
 }
 
 impl Span {
-    /// Nothing if it is.
+    /// `None` if a position does not fit.
     fn of(range: Range<usize>) -> Option<Self> {
         Some(Self { start: u32::try_from(range.start).ok()?, end: u32::try_from(range.end).ok()? })
     }
@@ -164,12 +164,12 @@ impl Member {
         &source[self.key.range()]
     }
 
-    /// What an escaped key means.
+    /// The key with its escapes decoded.
     fn unescaped(&self, source: &[u8]) -> String {
         serde_json::from_slice(&source[self.key.start() - 1..self.key.end() + 1]).unwrap_or_default()
     }
 
-    /// Keys are compared as what they mean: `"\u0061"` is `a`.
+    /// Keys are compared decoded: `"\u0061"` is `a`.
     fn is(&self, source: &[u8], name: &str) -> bool {
         if self.escaped { self.unescaped(source) == name } else { self.key(source) == name.as_bytes() }
     }
@@ -202,17 +202,17 @@ impl Object {
             .map(|member| member.value(&self.source))
     }
 
-    /// Whether a member called `name` stands more than once: two readers could then disagree about it.
+    /// Whether there are several members called `name`: two readers could then disagree about the value.
     pub fn repeats(&self, name: &str) -> bool {
         self.members.iter().filter(|member| member.is(&self.source, name)).count() > 1
     }
 
-    /// The first member that another reader could read differently than we do: it repeats one of the members in
-    /// `known`, or its key differs from one of them in nothing that every reader heeds, such as upper and lower case.
+    /// The first member that another reader could read differently than we do. It repeats one of the members in
+    /// `known`, or its key differs from one of them only in what some readers ignore, such as upper and lower case.
     ///
-    /// Runs for every request. A member whose key is exactly a known one costs a few comparisons of lengths.
+    /// Runs for every request. A member whose key is exactly a known one costs only a few comparisons.
     pub fn ambiguous(&self, known: &'static [&'static str]) -> Option<Ambiguous> {
-        // One bit for each name; no method has nearly as many.
+        // One bit for each name; no method has nearly 32.
         let mut seen = 0_u32;
         for member in &self.members {
             let unescaped = member.escaped.then(|| member.unescaped(&self.source));
@@ -249,7 +249,7 @@ impl Object {
         self.members.is_empty()
     }
 
-    /// Begins a change.
+    /// Starts an edit.
     pub fn edit(&self) -> Edit<'_> {
         Edit {
             object: self,
@@ -262,17 +262,17 @@ impl Object {
 /// Why readers may disagree about what an object says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Ambiguous {
-    /// A member stands more than once.
-    #[error("`{0}` stands more than once")]
+    /// A member appears more than once.
+    #[error("`{0}` appears more than once")]
     Repeated(&'static str),
-    /// The key of a member is nearly that of another.
+    /// The key of a member differs from a known one only in what some readers ignore.
     #[error(
-        "a member is spelled nearly like `{0}`, which some readers would take for it; leave it out or spell it exactly so"
+        "a member is spelled nearly like `{0}`, and some readers would treat it as `{0}`; remove it or spell it exactly so"
     )]
     Resembles(&'static str),
 }
 
-/// A change of an [`Object`] in the making.
+/// An edit of an [`Object`] in progress.
 #[derive(Debug)]
 pub struct Edit<'a> {
     object: &'a Object,
@@ -280,12 +280,12 @@ pub struct Edit<'a> {
     values: SmallVec<[Value; 3]>,
 }
 
-/// What becomes of a member that stands there.
+/// What happens to an existing member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Keep,
     Remove,
-    /// It gets the value of this number.
+    /// It gets the value with this index.
     Replace(u16),
 }
 
@@ -294,20 +294,20 @@ enum Change {
 struct Value {
     name: &'static str,
     text: Spliced,
-    /// Whether it takes the place of one that stands there.
+    /// Whether it replaces an existing member.
     replaces: bool,
 }
 
 impl Edit<'_> {
-    /// Gives `name` a value: in its place if it stands there (further copies go), else in front. Names of
-    /// ours need no escaping.
+    /// Sets the value of `name`: in place if the member exists (further copies are removed), else in front.
+    /// Our own names need no escaping.
     pub fn set(&mut self, name: &'static str, value: impl Into<Spliced>) -> &mut Self {
         let text = value.into();
         if let Some(known) = self.values.iter_mut().find(|known| known.name == name) {
             known.text = text;
             return self;
         }
-        // So many are never set: there are not as many names of ours.
+        // Never fails: we have far fewer names than a `u16` can count.
         let Ok(number) = u16::try_from(self.values.len()) else { return self };
         let mut replaces = false;
         for (member, change) in self.object.members.iter().zip(&mut self.changes) {
@@ -320,7 +320,7 @@ impl Edit<'_> {
         self
     }
 
-    /// Takes out every member that `unwanted` names.
+    /// Removes every member whose name is `unwanted`.
     pub fn remove_if(&mut self, unwanted: impl Fn(&str) -> bool) -> &mut Self {
         for (member, change) in self.object.members.iter().zip(&mut self.changes) {
             let hit = if member.escaped {
@@ -336,7 +336,7 @@ impl Edit<'_> {
         self
     }
 
-    /// Takes out `name`.
+    /// Removes `name`.
     pub fn remove(&mut self, name: &str) -> &mut Self {
         for (member, change) in self.object.members.iter().zip(&mut self.changes) {
             if member.is(&self.object.source, name) {
@@ -347,15 +347,15 @@ impl Edit<'_> {
         self
     }
 
-    /// Takes back values that were set.
+    /// Discards values that were set.
     fn forget(&mut self, unwanted: impl Fn(&str) -> bool) {
         for value in self.values.iter_mut().filter(|value| unwanted(value.name)) {
-            // Its number stays, and with it those of the others; by this name nothing is found any more.
+            // The entry stays, so that the other indices remain valid; no member has its empty name.
             *value = Value { name: "", text: Spliced::default(), replaces: true };
         }
     }
 
-    /// The object with the change made.
+    /// The edited object.
     pub fn finish(&self) -> Spliced {
         let Self { object, changes, values } = self;
         let source = &object.source;
@@ -384,7 +384,7 @@ impl Edit<'_> {
             if *change == Change::Remove {
                 continue;
             }
-            // The separator in front of a member is the source's own, unless nothing stands before it.
+            // The separator before a member is the source's own, unless the member comes first.
             let start = if empty {
                 member.key.start() - 1
             } else if position == 0 {
@@ -415,7 +415,7 @@ impl Edit<'_> {
     }
 }
 
-/// What the decoder says about a value that is not an object.
+/// The decoder's error for a value that is not an object.
 fn not_an_object(raw: &Raw) -> NotJson {
     let decoded: Result<BTreeMap<String, IgnoredAny>, _> = raw.decode();
     decoded.map_or_else(NotJson::from, |_| serde_json::Error::custom("an object that is not closed").into())

@@ -1,11 +1,11 @@
 //! Reads event streams (`text/event-stream`): bytes in, events out.
 //!
-//! Comments and unknown fields are passed over, and an event without data is none, though its id and its retry
-//! time still count. How much may be held is for the caller to say, who asks [`EventBuffer::held`].
+//! Comments and unknown fields are skipped. An event without data is not returned, but its id and its retry
+//! time still count. The caller limits how much is held, which [`EventBuffer::held`] reports.
 //!
-//! What must stay true: where the stream is cut into pieces makes no difference, each byte is looked at once
-//! (an event that comes in many pieces costs no more than one that comes whole), what the stream has not
-//! ended with an empty line is never given out, and a large event takes no more memory than [`Gathered`] does.
+//! What must stay true: where the stream is cut into pieces makes no difference. Each byte is looked at once: an
+//! event in many pieces costs no more than a whole one. An event that no empty line has ended yet is never
+//! returned. A large event takes no more memory than [`Gathered`] does.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::Gathered;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Collects a stream and gives back its events. The reader calls [`EventBuffer::push`] with what has come, then
+/// Collects a stream and returns its events. The reader calls [`EventBuffer::push`] with the bytes that arrived, then
 /// [`EventBuffer::next_event`] until there is none.
 #[derive(Debug, Default)]
 pub struct EventBuffer {
-    /// What has come and was not looked at yet.
+    /// Bytes that have arrived and are not parsed yet.
     unread: VecDeque<Bytes>,
     /// The beginning of the line that is being read.
     line: Gathered,
@@ -30,7 +30,7 @@ pub struct EventBuffer {
     kind: Bytes,
     last_id: Option<String>,
     retry: Option<Duration>,
-    /// How many bytes of an unfinished event there are.
+    /// How many bytes are held, unparsed ones included.
     held: usize,
     /// Whether the last line ended with a carriage return, whose line feed may still come.
     after_return: bool,
@@ -53,7 +53,7 @@ impl EventBuffer {
         Self::default()
     }
 
-    /// Takes in what has come.
+    /// Adds bytes that have arrived.
     pub fn push(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.held += bytes.len();
@@ -66,12 +66,12 @@ impl EventBuffer {
         self.held
     }
 
-    /// The id that the stream gave last, by which it can be taken up again.
+    /// The last id in the stream, from which the stream can be resumed.
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// How long the stream asks to wait before it is taken up again.
+    /// How long the stream asks its client to wait before it resumes.
     pub const fn retry(&self) -> Option<Duration> {
         self.retry
     }
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(event.data.as_ptr(), stream[6..].as_ptr());
     }
 
-    /// What a stream that broke is taken up again by.
+    /// What a client needs to resume a stream that broke.
     #[test]
     fn ids_and_retry_times_are_kept() {
         let mut events = EventBuffer::new();
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(events.next_event().unwrap().kind, "");
         assert_eq!((events.last_id(), events.retry()), (Some("1"), Some(Duration::from_millis(250))));
         events.push(Bytes::from_static(b"id: 2\n\nretry: soon\nid: a\0b\n\n"));
-        assert_eq!(events.next_event(), None, "an event without data is none");
+        assert_eq!(events.next_event(), None, "an event without data is not returned");
         assert_eq!((events.last_id(), events.retry()), (Some("2"), Some(Duration::from_millis(250))));
         events.push(Bytes::from_static(b"id\n\n"));
         assert_eq!(events.next_event(), None);

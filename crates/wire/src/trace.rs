@@ -1,4 +1,4 @@
-//! The `traceparent` of W3C Trace Context: which trace a request belongs to, and which span in it asked.
+//! The `traceparent` of W3C Trace Context: which trace a request belongs to, and which of its spans sent it.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ pub struct Traceparent {
 }
 
 impl Traceparent {
-    /// A place in a trace that is recorded; none where an id is zero, which stands for no id.
+    /// A place in a trace; `None` if an id is zero, which stands for no id.
     #[must_use]
     pub const fn new(trace: u128, span: u64, flags: u8) -> Option<Self> {
         if trace == 0 || span == 0 { None } else { Some(Self { trace, span, flags }) }
     }
 
-    /// Reads the form of version `00`, and of later versions as much as they have in common with it.
+    /// Parses version `00`, and of later versions the part that they share with it.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let hex = |part: &str, digits: usize| {
@@ -35,7 +35,7 @@ impl Traceparent {
         Self::new(trace, u64::try_from(span).ok()?, u8::try_from(flags).ok()?)
     }
 
-    /// The same trace, asked by another span.
+    /// The same trace, at another span.
     #[must_use]
     pub const fn continued(self, span: u64) -> Option<Self> {
         Self::new(self.trace, span, self.flags)
@@ -66,7 +66,7 @@ mod tests {
 
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    /// PIPE-8: a trace context is read, goes on under a span of ours, and is written as it was.
+    /// PIPE-8: a trace context is parsed, continued under a span of ours, and written back unchanged.
     #[test]
     fn a_trace_goes_on() {
         let read = Traceparent::parse(GOOD).unwrap();

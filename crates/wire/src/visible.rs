@@ -1,19 +1,18 @@
-//! Text of others as it may be shown: in a log line or on a terminal.
+//! Makes text from others safe to show, in a log line or on a terminal.
 //!
-//! Servers, tools, schemas and clients choose names, descriptions and messages. A line feed in one of them begins a log
-//! line that nobody wrote, an escape sequence redraws the terminal or sets its title, and a change of direction makes a
-//! text read otherwise than it is. All of these are written out here, in the form that JSON has for them, so that JSON
-//! stays the same JSON.
+//! Servers, tools, schemas and clients choose names, descriptions and messages. A line feed in one of them forges a log
+//! line, an escape sequence redraws the terminal or sets its title, and a change of writing direction makes a text read
+//! differently than it is. All of these are escaped here, in the notation of JSON, so that JSON keeps its meaning.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The text with its lines and tabs, and with all else written out that does more than stand there.
+/// The text with its line breaks and tabs; every other character that does more than show itself is escaped.
 pub fn visible_text(text: &str) -> Cow<'_, str> {
     written_out(text, true)
 }
 
-/// The text on one line: line feeds are written out too.
+/// The text on one line: line breaks are escaped too.
 pub fn visible_line(text: &str) -> Cow<'_, str> {
     written_out(text, false)
 }
@@ -22,7 +21,7 @@ fn written_out(text: &str, lines: bool) -> Cow<'_, str> {
     let acts = |(at, character): (usize, char)| match character {
         '\t' => false,
         '\n' => !lines,
-        // The end of a line in the manner of others.
+        // `\r\n` is a line break too.
         '\r' => !lines || !text[at + 1..].starts_with('\n'),
         ' '..='~' => false,
         other => acts(other),
@@ -46,7 +45,7 @@ fn written_out(text: &str, lines: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Control characters of both sets, changes of direction, other ends of lines, and letters that cannot be seen.
+/// Control characters of both sets (C0 and C1), changes of direction, other line separators, and invisible characters.
 const fn acts(character: char) -> bool {
     matches!(
         character,
@@ -66,7 +65,7 @@ const fn acts(character: char) -> bool {
 mod tests {
     use super::*;
 
-    /// WIRE-3: nothing of a text acts when it is shown, and nothing of it is lost.
+    /// WIRE-3: no character of a text has an effect when it is shown, and none is lost.
     #[test]
     fn texts_only_stand_there() {
         #[track_caller]

@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 
-/// Names an edit may set; few, so that they meet the names that stand there.
+/// Names that an edit may set; few, so that they often match existing members.
 const NAMES: [&str; 5] = ["a", "b", "_meta", "name", "progressToken"];
 
 fn blank() -> impl Strategy<Value = String> {
@@ -133,8 +133,8 @@ fn apply(text: &str, steps: &[Step]) -> Spliced {
     edit.finish()
 }
 
-/// What [`apply`] must do, on a list of members. Those that the edit brings stand in front, in the
-/// order in which they were first set; of those that were there, no byte changes but a new value's.
+/// What [`apply`] must do, on a list of members. Members that the edit adds come first, in the order in
+/// which they were first set. Existing members keep every byte, except for a replaced value.
 fn model(text: &str, steps: &[Step]) -> Vec<Member> {
     let mut there: Vec<(Member, bool)> = members(text).into_iter().map(|member| (member, true)).collect();
     let mut added: Vec<Member> = Vec::new();
@@ -206,7 +206,7 @@ fn events(pieces: &[&[u8]]) -> Vec<Bytes> {
     found
 }
 
-/// Where to cut `text` so that all of it is in the pieces.
+/// Cuts `text` into pieces that together are all of it.
 fn cut<'t>(text: &'t [u8], cuts: &[usize]) -> Vec<&'t [u8]> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| *cut.min(&text.len())).collect();
     cuts.extend([0, text.len()]);
@@ -271,7 +271,7 @@ fn planted() -> impl Strategy<Value = (String, String)> {
         .prop_map(|(before, (text, secret), after)| (format!("{before} {text} {after}"), secret))
 }
 
-/// Fragments of every rule in any order, where rules meet each other's remains.
+/// Fragments of every rule in any order, so that rules meet text that other rules have changed.
 fn tangle() -> impl Strategy<Value = String> {
     let pieces = [
         "token",
@@ -411,7 +411,7 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
-    /// Whatever else stands in the stream, and however it is cut, the messages come out as they went in.
+    /// Whatever else is in the stream, and however it is cut, the messages come out unchanged.
     #[test]
     fn events_carry_their_messages_through(
         messages in prop::collection::vec(object(json()), 0..4),
@@ -450,7 +450,7 @@ proptest! {
         let bytes = Bytes::from(bytes);
         let parsed = Incoming::parse(&bytes);
         let valid = serde_json::from_slice::<&RawValue>(&bytes).is_ok();
-        prop_assert!(parsed.is_err() || valid, "what is no JSON is no message");
+        prop_assert!(parsed.is_err() || valid, "text that is not JSON is not a message");
         let _ = decode_header_value(&bytes);
         let _ = events(&[&bytes[..]]);
         if let Ok(raw) = Raw::parse(bytes) {

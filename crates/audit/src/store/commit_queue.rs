@@ -1,13 +1,13 @@
-//! Where rows wait to be written, and how those who wait write them: the combining commit.
+//! The combining commit: waiting calls write the rows of all calls that wait, without a writer thread.
 //!
-//! There is no writer that calls hand their rows to. A call that finds nobody writing lets others join it while few
-//! of those under way have (a turn of its runtime at a time, which looks for what has come in meanwhile), writes for
-//! all of them, and tells them. One that is alone, or nearly so, writes at once. Exits wait for nobody and ride along;
-//! the keeper comes by for those that no call takes with it.
+//! A call that finds no write in progress becomes the writer. While only few of the calls under way have joined, it
+//! yields to its runtime a turn at a time so that more can join. Then it writes all waiting rows and wakes their
+//! calls. A call that is alone, or nearly so, writes at once. An exit waits for no write and goes along with the next
+//! one; the keeper writes the exits that no call takes along.
 //!
-//! What must stay true: the lock is held to move rows and flags, never while anything is written; one at a
-//! time writes (`busy`); an enter is told of its commit only after the commit; a caller that goes away does
-//! not take the others' turn with it.
+//! What must stay true: the lock is held to move rows and flags, never during a write; one writer at a time (`busy`);
+//! a call learns of its enter's commit only after the commit; a cancelled call does not block the calls that wait for
+//! it to write.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -23,30 +23,30 @@ use crate::{AuditError, Enter, Exit, Ticket};
 
 /// How many rows may wait.
 pub(crate) const MOST_ROWS: usize = 8192;
-/// How many bytes of them.
+/// How many bytes the waiting rows may have.
 pub(crate) const MOST_BYTES: usize = 64 << 20;
-/// How many turns of its runtime the one who writes leaves to others at most.
+/// How many turns of its runtime the writer yields at most.
 const MOST_TURNS: u8 = 4;
-/// A payload beyond this is digested and redacted by the keeper: it would hold up a thread that serves.
+/// The keeper digests and redacts payloads above this size: on a serving thread they would hold up other calls.
 pub(crate) const HEAVY: usize = 256 * 1024;
 /// How much unprepared payload may wait for the keeper.
 const MOST_HEAVY_BYTES: usize = 256 << 20;
 
-/// What waits.
+/// The rows that wait, and who writes.
 #[derive(Default)]
 pub(crate) struct CommitQueue {
     pub(crate) waiting: Vec<Waiting>,
-    /// How many of them somebody waits for.
+    /// How many of them have a waiting call.
     awaited: usize,
     pub(crate) bytes: usize,
-    /// What the keeper prepares before it can be written.
+    /// Events that the keeper must prepare before they can be written.
     pub(crate) heavy: VecDeque<Heavy>,
     heavy_bytes: usize,
-    /// How many calls had entered and not left when last was written.
+    /// How many calls had entered and not exited at the last write.
     under_way: usize,
-    /// Somebody writes.
+    /// A write is in progress.
     pub(crate) busy: bool,
-    /// When the one who writes began.
+    /// When the write in progress began.
     pub(crate) writing: Option<Instant>,
     /// The keeper is awake, or will be soon.
     pub(crate) armed: bool,
@@ -54,7 +54,7 @@ pub(crate) struct CommitQueue {
     pub(crate) closed: bool,
 }
 
-/// A row and who waits for it.
+/// A row, and the slot of the call that waits for it.
 pub(crate) struct Waiting {
     pub(crate) draft: Draft,
     pub(crate) slot: Option<Arc<Slot>>,
@@ -81,7 +81,7 @@ impl Heavy {
     }
 }
 
-/// Where one call learns what became of its enter row.
+/// Tells one call the result of its enter row.
 #[derive(Default)]
 pub(crate) struct Slot(Mutex<SlotState>);
 
@@ -98,14 +98,14 @@ impl Slot {
         }
     }
 
-    /// Leaves the result there, and returns whom to wake.
+    /// Stores the result, and returns the waker of the waiting call.
     fn answer(&self, result: Result<Ticket, Arc<str>>) -> Option<Waker> {
         let mut state = self.0.lock();
         state.result = Some(result);
         state.waker.take()
     }
 
-    /// The result, or a promise to be woken when there is one.
+    /// The result; without one, registers the waker.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Option<Result<Ticket, Arc<str>>> {
         let mut state = self.0.lock();
         if state.result.is_none() {
@@ -149,12 +149,12 @@ impl CommitQueue {
 
     pub(crate) fn take(&mut self) -> Vec<Waiting> {
         (self.bytes, self.awaited) = (0, 0);
-        // About as many come until the next time.
+        // About as many rows will arrive until the next write.
         let room = Vec::with_capacity(self.waiting.len());
         std::mem::replace(&mut self.waiting, room)
     }
 
-    /// Puts rows back to where they were taken from.
+    /// Puts rows back in front, where they were taken from.
     pub(crate) fn put_back(&mut self, mut rows: Vec<Waiting>) {
         self.bytes += rows.iter().map(|row| row.draft.size()).sum::<usize>();
         self.awaited += rows.iter().filter(|row| row.slot.is_some()).count();
@@ -162,25 +162,25 @@ impl CommitQueue {
         self.waiting = rows;
     }
 
-    /// Whether so few wait of the calls under way that more are worth a wait: what a commit costs besides its rows is
-    /// then shared by more.
+    /// Whether so few of the calls under way have joined that waiting for more pays: the fixed cost of a commit is
+    /// then shared by more rows.
     fn is_few(&self) -> bool {
         let ended = self.waiting.len() - self.awaited;
         2 * self.awaited < self.under_way.saturating_sub(ended)
     }
 
-    /// Whether nothing waits and nobody writes.
+    /// Whether nothing waits and no write is in progress.
     pub(crate) fn is_settled(&self) -> bool {
         self.waiting.is_empty() && self.heavy.is_empty() && !self.busy
     }
 
-    /// Has the keeper come by; says whether it must be called.
+    /// Marks the keeper as needed; returns whether it must be woken.
     pub(crate) fn arm(&mut self) -> bool {
         !std::mem::replace(&mut self.armed, true)
     }
 }
 
-/// The line with the bell that calls the keeper.
+/// The commit queue, with the condition variable that wakes the keeper.
 #[derive(Default)]
 pub(crate) struct Counter {
     pub(crate) line: Mutex<CommitQueue>,
@@ -188,7 +188,7 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Queues an exit. It cannot overtake its enter, whose ticket it has.
+    /// Queues an exit. It cannot overtake its enter, because it has the enter's ticket.
     pub(crate) fn exit(
         &self,
         shared: &Shared,
@@ -216,7 +216,7 @@ impl Counter {
         Ok(())
     }
 
-    /// Wakes the first call that waits, so that it writes for those behind it.
+    /// Wakes the first waiting call, so that it writes for the calls behind it.
     pub(crate) fn pass_on(&self) {
         let line = self.line.lock();
         if line.busy {
@@ -229,8 +229,8 @@ impl Counter {
         }
     }
 
-    /// Writes what waits, if nobody does and there is something. `own` is the slot of the call that writes, which
-    /// looks into it right afterwards; the keeper has none.
+    /// Writes the waiting rows, unless a write is in progress. `own` is the slot of the writing call, which reads it
+    /// right afterwards and needs no waking; the keeper has none.
     pub(crate) fn write(&self, shared: &Shared, own: Option<&Arc<Slot>>) {
         let mut line = self.line.lock();
         if line.busy || line.waiting.is_empty() {
@@ -250,13 +250,13 @@ impl Counter {
                 (rows, Ok(place))
             }
             Err(error) => {
-                // Enters that are refused were never promised; exits are kept and tried again.
+                // Refused enters were never acknowledged; exits are kept and tried again.
                 let (enters, exits) = rows.into_iter().partition(|row| row.draft.kind == RowKind::Enter);
                 line.put_back(exits);
                 (enters, Err(Arc::from(shared.explain(&error))))
             }
         };
-        // What was written is brought into the database, and what was not is tried again.
+        // The keeper brings written rows into the store, and retries failed ones.
         let ring = line.arm();
         drop(line);
         for (number, row) in settled.into_iter().enumerate() {
@@ -278,13 +278,13 @@ impl Counter {
     }
 }
 
-/// The wait of one call for its enter row.
+/// One call's wait for its enter row.
 pub(crate) struct Entering {
     shared: Arc<Shared>,
     state: Stage,
-    /// The turn that it leaves to others before it writes for all.
+    /// The turn that it yields before it writes for all.
     turn: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// How many it may still leave to them.
+    /// How many turns it may still yield.
     turns: u8,
 }
 
@@ -294,10 +294,10 @@ enum Stage {
     Done,
 }
 
-/// What is to be recorded.
+/// An event on its way into the queue.
 enum New {
     Row(Draft),
-    /// What the keeper makes a row of.
+    /// An event that the keeper turns into a row.
     Heavy(Box<Enter>),
 }
 
@@ -311,11 +311,11 @@ impl Entering {
         Self { shared: Arc::clone(shared), state: Stage::New(new), turn: None, turns: MOST_TURNS }
     }
 
-    /// Gets in line, and says whether it is to write; the error is for a call that cannot.
+    /// Joins the queue, and returns whether this call must write; an error refuses the call.
     fn queue(&mut self, new: New, context: &Context<'_>) -> Result<bool, AuditError> {
         let shared = &self.shared;
         let slot = Arc::new(Slot::default());
-        // Before it is in line: afterwards somebody may already settle it.
+        // Registers the waker first: once the row is queued, another thread may settle it.
         let _ = slot.poll(context);
         let mut line = shared.counter.line.lock();
         if line.closed || line.closing {
@@ -333,7 +333,7 @@ impl Entering {
             New::Row(draft) => line.push(draft, Some(Arc::clone(&slot))),
             New::Heavy(event) => line.push_heavy(Heavy::Enter(event, Arc::clone(&slot))),
         }
-        // The keeper watches over those who wait for another's write.
+        // The keeper refuses calls that wait too long for another call's write.
         let ring = (heavy || !leads) && line.arm();
         drop(line);
         if ring {
@@ -343,7 +343,7 @@ impl Entering {
         Ok(leads && !heavy)
     }
 
-    /// Ready when nothing is left to wait for before writing.
+    /// Ready when it is time to write.
     fn let_others_join(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             if let Some(turn) = &mut self.turn {
@@ -404,7 +404,7 @@ impl Future for Entering {
 
 impl Drop for Entering {
     fn drop(&mut self) {
-        // Its row stays in line. If it was this call's turn to write, it is another's now, or the keeper's.
+        // Its row stays in the queue. If this call was to write, another waiting call or the keeper does it now.
         if matches!(self.state, Stage::Queued(_)) {
             let ring = self.shared.counter.line.lock().arm();
             if ring {
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// Looks into a slot, as a call that is to be woken.
+    /// Polls a slot like a waiting call.
     fn look(slot: &Slot) -> (Arc<Woken>, bool) {
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
@@ -457,7 +457,7 @@ mod tests {
         line
     }
 
-    /// AUD-2: a call that is alone is not held up, one of many waits for some of them.
+    /// AUD-2: a call that is alone does not wait; one of many waits for some of the others.
     #[test]
     fn others_are_waited_for_where_many_calls_are_under_way() {
         for (enters, exits, under_way, few) in [
@@ -479,7 +479,7 @@ mod tests {
         }
     }
 
-    /// AUD-2: whoever looked last learns of the result, once; whoever comes behind it has it at once.
+    /// AUD-2: the last poller is woken once with the result; a later one gets it at once.
     #[test]
     fn a_slot_wakes_whoever_looked_last() {
         let slot = Slot::default();
@@ -494,7 +494,7 @@ mod tests {
         assert_eq!((settled, late.times(), second.times()), (true, 0, 2));
     }
 
-    /// AUD-2: the turn to write goes to the first call that waits, unless somebody writes.
+    /// AUD-2: the first waiting call writes next, unless a write is in progress.
     #[test]
     fn the_turn_is_passed_on_to_the_first_that_waits() {
         let (counter, slots) = (Counter::default(), [(); 2].map(|()| Arc::<Slot>::default()));
@@ -511,7 +511,7 @@ mod tests {
         assert_eq!(times(), [1, 0]);
     }
 
-    /// AUD-2: the keeper is called once, until it has come by.
+    /// AUD-2: the keeper is woken once, until it has run.
     #[test]
     fn the_keeper_is_called_once() {
         let mut line = CommitQueue::default();
@@ -520,7 +520,7 @@ mod tests {
         assert!(line.arm());
     }
 
-    /// AUD-2: a store that closes waits for rows, for large payloads and for whoever writes.
+    /// AUD-2: a store that closes waits for rows, for large payloads and for a write in progress.
     #[test]
     fn a_line_is_settled_when_nothing_waits_and_nobody_writes() {
         let heavy = || Heavy::Enter(Box::new(event_with(Bytes::from_static(b"{}"))), Arc::default());
@@ -534,7 +534,7 @@ mod tests {
         assert!(line.is_settled());
     }
 
-    /// AUD-2: each thing that waits has a bound, and what is taken makes room again.
+    /// AUD-2: every kind of waiting data has a bound, and taking it makes room again.
     #[test]
     fn what_waits_is_bounded_by_number_and_size() {
         assert!(!line(0, MOST_ROWS - 1, 0).full());

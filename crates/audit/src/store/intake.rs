@@ -1,10 +1,10 @@
 //! Brings the rows of a journal into the store, a part at a time.
 //!
-//! Nobody but the keeper does this, and no call waits for it: whoever holds the store locked, or reads it for long, delays
-//! only that.
+//! Only the keeper does this, and no call waits for it: a program that locks the store, or reads it for long, delays only
+//! the keeper.
 //!
-//! What must stay true: rows go from the journal into the store, each once; a checkpoint goes there only behind all the rows
-//! that it covers; a journal goes only when all of it is stored.
+//! What must stay true: rows go from the journal into the store, each once; a checkpoint goes there only after all rows that
+//! it covers; a journal is removed only when all of it is stored.
 
 use std::path::{Path, PathBuf};
 
@@ -14,35 +14,35 @@ use super::journal::{self, Backlog, Journal};
 use crate::Checkpoint;
 use crate::records::{RecordKind, number_of, split_line};
 
-/// A journal of which so much is in the store is begun anew.
+/// A journal is replaced once this much of it is in the store.
 const LONG_JOURNAL: u64 = 1 << 20;
 
-/// A segment in its store, and what of its journal is not there yet.
+/// A segment in its store, and the part of its journal that is not there yet.
 pub(crate) struct Intake {
     appender: Box<dyn Appender>,
     /// The file of the journal.
     journal: PathBuf,
-    /// None where there is no journal.
+    /// `None` without a journal.
     backlog: Option<Backlog>,
     /// Checkpoints that wait for the rows that they cover.
     unstated: Vec<Checkpoint>,
 }
 
 impl Intake {
-    /// Of a segment that was just begun.
+    /// For a segment that was just begun.
     pub(crate) fn new(appender: Box<dyn Appender>, folder: &Path, segment: &str) -> Self {
         let journal = journal::path_of(folder, segment);
         Self { appender, journal, backlog: None, unstated: Vec::new() }
     }
 
-    /// Of a segment that a process left when it was killed.
+    /// For a segment that a killed process left.
     pub(crate) fn reopen(store: &dyn Store, folder: &Path, segment: &str) -> Result<Self, StoreError> {
         let journal = journal::path_of(folder, segment);
         let backlog = Backlog::left(&journal).map_err(|error| unreadable(&journal, &error))?;
         Ok(Self { appender: store.reopen(segment)?, journal, backlog, unstated: Vec::new() })
     }
 
-    /// Begins a journal for the rows that follow; everything of the one before must be stored.
+    /// Begins a journal for the next rows; all of the previous journal must be stored.
     pub(crate) fn begin_journal(&mut self) -> Result<Journal, StoreError> {
         let begun = Journal::begin(&self.journal).map_err(|error| StoreError::beside(&self.journal, error));
         let (journal, backlog) = begun?;
@@ -50,7 +50,7 @@ impl Intake {
         Ok(journal)
     }
 
-    /// Brings a part of the journal in; says whether there was any.
+    /// Stores a part of the journal; returns whether there was any.
     pub(crate) fn take_in(&mut self) -> Result<bool, StoreError> {
         let Some(backlog) = &mut self.backlog else { return Ok(false) };
         let lines = backlog.next().map_err(|error| unreadable(&self.journal, &error))?;
@@ -59,7 +59,7 @@ impl Intake {
         }
         let (rows, length) = new_rows(&lines, self.appender.last());
         if length == 0 {
-            let what = "a line is no row: it was changed".to_owned();
+            let what = "a line is not a row: it was changed".to_owned();
             return Err(StoreError::Damaged { place: self.journal.display().to_string(), what });
         }
         self.appender.append(&rows)?;
@@ -67,12 +67,12 @@ impl Intake {
         Ok(true)
     }
 
-    /// Has a checkpoint stored when all the rows are that it covers. They come in the order they were made.
+    /// Queues a checkpoint, to be stored once all rows that it covers are. Checkpoints arrive in the order they were made.
     pub(crate) fn add(&mut self, checkpoint: Checkpoint) {
         self.unstated.push(checkpoint);
     }
 
-    /// Stores the checkpoints that have all their rows, and returns them.
+    /// Stores the checkpoints whose rows are all stored, and returns them.
     pub(crate) fn state(&mut self) -> Result<Vec<Checkpoint>, StoreError> {
         let count = self.appender.count();
         let due = self.unstated.iter().take_while(|checkpoint| checkpoint.count <= count).count();
@@ -82,21 +82,21 @@ impl Intake {
         Ok(self.unstated.drain(..due).collect())
     }
 
-    /// Closes a segment whose last checkpoint has sealed it; the journal goes.
+    /// Closes a segment whose last checkpoint has sealed it, and removes its journal.
     pub(crate) fn finish(self) -> Result<(), StoreError> {
         self.appender.seal()?;
         journal::remove(&self.journal).map_err(|error| StoreError::beside(&self.journal, error))
     }
 
-    /// Gives up a segment that never got a row.
+    /// Discards a segment that never got a row.
     pub(crate) fn discard(self) {
         let _ = journal::remove(&self.journal);
         self.appender.discard();
     }
 
-    /// Waits for other programs from now on instead of coming back later.
-    pub(crate) fn be_patient(&mut self) {
-        self.appender.be_patient();
+    /// From now on waits for other programs, instead of coming back later.
+    pub(crate) fn wait_for_locks(&mut self) {
+        self.appender.wait_for_locks();
     }
 
     /// Whether the journal has rows that are not stored, or a checkpoint waits.
@@ -104,22 +104,22 @@ impl Intake {
         !self.unstated.is_empty() || self.backlog.as_ref().is_some_and(|backlog| !backlog.is_empty())
     }
 
-    /// Whether the journal is all stored and long enough to be begun anew.
+    /// Whether the journal is stored completely and is long enough to be replaced.
     pub(crate) fn wants_journal(&self) -> bool {
         self.backlog.as_ref().is_some_and(|backlog| backlog.is_empty() && backlog.taken() >= LONG_JOURNAL)
     }
 }
 
-/// The rows in these lines behind the last one that is stored, and how long the lines are that were looked at. A line that
-/// is no row ends them.
+/// The rows in these lines after the last stored one, and the length of the lines that were read. A malformed line ends
+/// both.
 fn new_rows(lines: &[u8], mut last: u64) -> (Vec<NewRow<'_>>, usize) {
     let (mut rows, mut length) = (Vec::new(), 0);
-    // Every row passes here: looking at one byte after the other was 4 % of what a recorded call costs.
+    // Every row passes here: searching byte by byte took 4 % of the cost of a recorded call.
     for end in memchr::memchr_iter(b'\n', lines) {
         let line = &lines[length..=end];
         let Some(row) = row_in(line) else { break };
         length += line.len();
-        // A journal outlives the batch that brought it in.
+        // The journal still has lines that are already stored.
         if row.seq > last {
             last = row.seq;
             rows.push(row);
@@ -130,7 +130,7 @@ fn new_rows(lines: &[u8], mut last: u64) -> (Vec<NewRow<'_>>, usize) {
 
 fn row_in(line: &[u8]) -> Option<NewRow<'_>> {
     let (RecordKind::Row, Some(head), text) = split_line(line)? else { return None };
-    // What is stored as text must be text.
+    // The store holds text, so the bytes must be UTF-8.
     Some(NewRow { seq: number_of(text)?, text: str::from_utf8(text).ok()?, head })
 }
 
@@ -144,7 +144,7 @@ mod tests {
     use crate::records::push_row;
     use crate::{Hash, MemoryStore};
 
-    /// AUD-2: rows that are stored already are passed over with their lines, and a line that is no row ends what is taken.
+    /// AUD-2: the lines of stored rows are skipped, and a malformed line ends the batch.
     #[test]
     fn only_new_rows_are_taken_from_the_journal() {
         let mut lines = Vec::new();
@@ -168,6 +168,6 @@ mod tests {
         assert!(intake.take_in().unwrap());
         assert_eq!((intake.appender.last(), intake.appender.count()), (3, 3));
         let error = intake.take_in().unwrap_err().to_string();
-        assert!(error.contains("a.0001.rows") && error.contains("a line is no row"), "{error}");
+        assert!(error.contains("a.0001.rows") && error.contains("a line is not a row"), "{error}");
     }
 }

@@ -1,9 +1,9 @@
-//! The thread that does what no call should wait for.
+//! The keeper: the thread that does the work that no call should wait for.
 //!
-//! It sleeps until something is written or queued, comes by a moment later for what no call took with it, brings
-//! the journal into the store, and looks after the checkpoints and the size of the segment then. While calls
-//! come so fast that they need the processor, the journal waits. While it needs the segment for itself it holds
-//! the line like a writer: calls wait without holding a thread.
+//! It sleeps until a row is written or queued. A moment later it writes the rows that no call took along, brings the
+//! journal into the store, makes due checkpoints and rotates the segment. While calls come so fast that they need the
+//! processor, the journal waits. When the keeper needs the segment for itself it marks the commit queue busy, like a
+//! writer: calls then wait without blocking a thread.
 
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
@@ -23,13 +23,13 @@ use crate::Checkpoint;
 use crate::records::ReadError;
 use crate::row::{Draft, Row, RowKind};
 
-/// How long exits may wait for a call that takes them along.
+/// How long exits may wait for a call that writes them too.
 const COME_BY: Duration = Duration::from_millis(20);
-/// How long it waits after a failed write.
+/// The pause after a failed write.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
-/// How long a closing store tries to write what waits.
+/// How long a closing store tries to write the waiting rows.
 const LAST_TRY: Duration = Duration::from_secs(2);
-/// So many bytes of rows a second are a rush: the journal waits until it is over.
+/// This many bytes of rows per second are a rush: the journal waits until it is over.
 const RUSH: u64 = 8 << 20;
 /// How many segments may wait for the end of a rush.
 const MOST_WAITING: usize = 4;
@@ -58,19 +58,19 @@ pub(super) fn run(shared: &Shared, intake: Intake) {
 
 struct Keeper<'a> {
     shared: &'a Shared,
-    /// The segments that are not finished, the one that grows last.
+    /// The unfinished segments; the growing one is last.
     intakes: VecDeque<Intake>,
-    /// When the segment that grows was begun.
+    /// When the growing segment was begun.
     begun: Instant,
     uncovered_since: Option<Instant>,
     pace: Pace,
-    /// Nothing can be brought in of the first.
+    /// The store refuses rows of the first segment.
     trouble: Option<Trouble>,
-    /// A segment is left to the next start.
+    /// A segment is left for the next start to finish.
     unfinished: bool,
 }
 
-/// A store that takes nothing.
+/// A store that refuses rows.
 struct Trouble {
     since: Instant,
     told: bool,
@@ -84,7 +84,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Whether they come fast, by what was written since the last look that was long enough ago.
+    /// Whether rows come fast, measured over at least `COME_BY` since the last look.
     fn is_rush(&mut self, written: u64) -> bool {
         let elapsed = self.since.elapsed();
         if elapsed >= COME_BY {
@@ -108,12 +108,13 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Waits for work; says whether the store closes.
+    /// Waits for work; returns whether the store closes.
     fn sleep(&mut self) -> bool {
         let counter = &self.shared.counter;
         let (behind, pause) = (self.is_behind(), self.pause());
         let mut line = counter.line.lock();
-        // What is left from before: rows that could not be written, the journal. Whoever brings a large payload calls.
+        // Work left from before: rows that could not be written, and the journal. A call with a large payload wakes the
+        // keeper itself.
         if behind || !line.waiting.is_empty() {
             line.armed = true;
         }
@@ -133,7 +134,7 @@ impl<'a> Keeper<'a> {
         line.closing
     }
 
-    /// How long others have time to bring more before the next round.
+    /// How long calls have to queue more before the next round.
     fn pause(&mut self) -> Duration {
         let failing = self.trouble.is_some() || self.shared.failing.load(Ordering::Relaxed);
         match (failing, self.is_behind() && self.has_time()) {
@@ -147,13 +148,13 @@ impl<'a> Keeper<'a> {
         self.intakes.len() > 1 || self.intakes.iter().any(Intake::is_behind)
     }
 
-    /// Whether the journal is to be brought in now.
+    /// Whether to bring the journal in now.
     fn has_time(&mut self) -> bool {
         let rush = self.pace.is_rush(self.shared.written.load(Ordering::Relaxed));
         !rush || self.intakes.len() > MOST_WAITING
     }
 
-    /// Digests and redacts large payloads, in the order they came.
+    /// Digests and redacts large payloads, in the order they arrived.
     fn prepare_heavy(&self) {
         let counter = &self.shared.counter;
         loop {
@@ -172,7 +173,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Refuses the calls that wait behind a write that does not come back.
+    /// Refuses the calls that wait behind a write that does not return.
     fn watch_disk(&self) {
         let counter = &self.shared.counter;
         let mut line = counter.line.lock();
@@ -194,7 +195,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Does something with the segment while nobody writes.
+    /// Runs `act` on the segment while no write is in progress.
     fn alone<T>(&self, act: impl FnOnce(&mut Writer) -> T) -> T {
         let counter = &self.shared.counter;
         loop {
@@ -204,7 +205,7 @@ impl<'a> Keeper<'a> {
                 break;
             }
             drop(line);
-            // A writer is done in a moment, unless the disk does not answer.
+            // A write takes only a moment, unless the disk does not answer.
             self.watch_disk();
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -214,7 +215,7 @@ impl<'a> Keeper<'a> {
         done
     }
 
-    /// Brings a part of the journal into the store, and finishes the segment where that was all of it.
+    /// Brings a part of the journal into the store, and finishes the segment if that was the last part.
     fn bring_in(&mut self) {
         let Some(intake) = self.intakes.front_mut() else { return };
         let stated = match intake.take_in().and_then(|_| intake.state()) {
@@ -237,26 +238,26 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Publishes checkpoints but the one that seals, which is the last if there is one: the segment is to be finished
-    /// before.
+    /// Publishes all checkpoints except the seal, and returns the seal, which is the last if there is one. The segment
+    /// must be finished before its seal is published.
     fn publish_but_the_seal<'c>(&self, stated: &'c [Checkpoint]) -> Option<&'c Checkpoint> {
         stated.iter().filter(|checkpoint| !checkpoint.sealed).for_each(|checkpoint| self.publish(checkpoint));
         stated.last().filter(|last| last.sealed)
     }
 
-    /// Another program holds the file, the disk is full, or somebody broke it. The rows are safe in the journal.
+    /// Another program locks the file, the disk is full, or the file is damaged. The rows are safe in the journal.
     fn cannot_bring_in(&mut self, error: &StoreError) {
         let trouble = self.trouble.get_or_insert_with(|| Trouble { since: Instant::now(), told: false });
         if trouble.since.elapsed() < self.shared.options.patience {
             return;
         }
         if self.intakes.len() > 1 {
-            // It would keep those behind it waiting for ever.
-            warn!(%error, "an audit segment cannot be finished; the next start will try");
+            // It would keep the segments behind it waiting forever.
+            warn!(%error, "an audit segment cannot be finished; the next start tries again");
             self.intakes.pop_front();
             (self.trouble, self.unfinished) = (None, true);
         } else if !std::mem::replace(&mut trouble.told, true) {
-            warn!(%error, "audit rows stay in the journal: the database does not take them; it will be tried again");
+            warn!(%error, "audit rows stay in the journal: the store refuses them; the gateway tries again");
             self.tell_lag(true);
         }
     }
@@ -267,21 +268,21 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Begins the journal anew when it is long and all of it is in the store.
+    /// Replaces the journal when it is long and all of it is in the store.
     fn renew_journal(&mut self) {
         let Some(mut intake) = self.intakes.pop_back() else { return };
         let renewed = self.alone(|writer| match &mut writer.segment {
-            // Whether something came in meanwhile is known for sure only now.
+            // Only now is it certain that no row arrived meanwhile.
             Some(segment) if intake.wants_journal() => segment.renew_journal(&mut intake),
             _ => Ok(()),
         });
         if let Err(error) = renewed {
-            warn!(%error, "the audit journal could not be begun anew; it goes on");
+            warn!(%error, "the audit journal could not be replaced; the old one stays in use");
         }
         self.intakes.push_back(intake);
     }
 
-    /// Takes the checkpoints that calls made, and makes one when rows have waited for it long enough.
+    /// Takes the checkpoints that calls made, and makes one when rows have waited long enough.
     fn cover(&mut self) {
         self.uncovered_since = match (self.shared.uncovered.load(Ordering::Relaxed), self.uncovered_since) {
             (0, _) => None,
@@ -297,7 +298,7 @@ impl<'a> Keeper<'a> {
             });
             self.uncovered_since = None;
         }
-        // While somebody writes there is nothing to be had; the next time comes soon.
+        // During a write the lock is taken; the next round comes soon.
         let fresh = self
             .shared
             .writer
@@ -309,7 +310,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Begins another segment when this one is large or old. The old one is finished when its rows are all in the store.
+    /// Begins another segment when this one is large or old. The old one is finished once all its rows are in the store.
     fn rotate(&mut self) {
         let options = &self.shared.options;
         let old_enough = self.begun.elapsed() >= options.segment_age;
@@ -329,7 +330,7 @@ impl<'a> Keeper<'a> {
                 let (next, intake) = old.follow(blank, &options.folder, now)?;
                 writer.fresh.push(old.checkpoint(true, now, options.signer.as_ref()));
                 writer.segment = Some(next);
-                // Of the old one, which went on growing until now.
+                // Both concern the old segment, which grew until now.
                 self.shared.full.store(false, Ordering::Relaxed);
                 self.shared.uncovered.store(0, Ordering::Relaxed);
                 Ok(Some((intake, std::mem::take(&mut writer.fresh))))
@@ -344,8 +345,8 @@ impl<'a> Keeper<'a> {
                 self.uncovered_since = None;
             }
             Ok(None) => {}
-            // The old one goes on: a record too long is better than none.
-            Err(error) => warn!(%error, "no new audit segment could be begun"),
+            // The old segment stays in use: one that is too long is better than none.
+            Err(error) => warn!(%error, "a new audit segment could not be begun; the old one stays in use"),
         }
     }
 
@@ -375,7 +376,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Writes what waits, ends what is open, seals.
+    /// Writes the waiting rows, ends the open calls and seals the segment.
     fn close(&mut self) {
         let shared = self.shared;
         let until = Instant::now() + LAST_TRY;
@@ -389,7 +390,7 @@ impl<'a> Keeper<'a> {
                 if !done {
                     error!(
                         rows = line.waiting.len(),
-                        "the store closes with exits that could not be written"
+                        "the audit store closes with rows that could not be written"
                     );
                 }
                 let left = line.take();
@@ -404,8 +405,8 @@ impl<'a> Keeper<'a> {
             std::thread::sleep(COME_BY);
         }
         if let Err(error) = self.finish_all() {
-            // The next start finds the lock that nobody holds, and finishes.
-            warn!(%error, "the audit record could not be finished; the next start will");
+            // The next start finds the lock free and finishes.
+            warn!(%error, "the audit record could not be finished; the next start tries again");
             return;
         }
         self.retain();
@@ -414,7 +415,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Brings in all that the journals have, ends what is open, and seals.
+    /// Brings all journals into the store, ends the open calls and seals.
     fn finish_all(&mut self) -> Result<(), StoreError> {
         let options = &self.shared.options;
         let (segment, open, fresh) = self.alone(|writer| {
@@ -425,7 +426,7 @@ impl<'a> Keeper<'a> {
             fresh.into_iter().for_each(|checkpoint| intake.add(checkpoint));
         }
         while let Some(mut intake) = self.intakes.pop_front() {
-            intake.be_patient();
+            intake.wait_for_locks();
             while intake.take_in()? {}
             if self.intakes.is_empty() {
                 if segment.count() == 0 && segment.header().index == 1 {
@@ -444,7 +445,7 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// Writes exits for the calls that are open. They may have entered in any segment.
+    /// Writes exits for the open calls. They may have entered in any segment.
     fn end_calls(&self, segment: &mut Segment, open: &[u64]) {
         if open.is_empty() {
             return;
@@ -452,25 +453,25 @@ impl<'a> Keeper<'a> {
         let Shared { store, options, instance, .. } = self.shared;
         let mut enters = Vec::new();
         let segments = segments_of(&**store, instance).unwrap_or_else(|error| {
-            warn!(%error, "calls that were cut off could not be looked for");
+            warn!(%error, "interrupted calls could not be looked up");
             Vec::new()
         });
         for name in segments {
             let Some(index) = index(&name) else { continue };
             match rows(&**store, &name, open) {
                 Ok(found) => enters.extend(found.into_iter().map(|row| (index, row))),
-                Err(error) => warn!(%error, "calls that were cut off could not be looked for"),
+                Err(error) => warn!(%error, "interrupted calls could not be looked up"),
             }
         }
         let mut ends = ends(enters.iter().map(|(index, row)| (*index, row)), options.clock.wall());
         let ended = self.alone(|writer| segment.append(&mut ends, &mut writer.open));
         if let Err(error) = ended {
-            warn!(%error, "calls that were cut off could not be marked as interrupted");
+            warn!(%error, "interrupted calls could not be marked as such");
         }
     }
 }
 
-/// Those rows with these numbers that a segment has in its store.
+/// The rows with these numbers that a segment has in its store.
 fn rows(store: &dyn Store, name: &str, numbers: &[u64]) -> Result<Vec<Row>, ReadError> {
     let stored = store.read(name)?;
     let mut rows = Vec::new();
@@ -483,17 +484,17 @@ fn rows(store: &dyn Store, name: &str, numbers: &[u64]) -> Result<Vec<Row>, Read
     Ok(rows)
 }
 
-/// The exits of calls whose end nobody saw; each enter with the index of its segment.
+/// The exits of calls whose end was not recorded; each enter comes with the index of its segment.
 pub(super) fn ends<'a>(enters: impl Iterator<Item = (u32, &'a Row)>, now: jiff::Timestamp) -> Vec<Draft> {
     enters.filter_map(|(segment, row)| Draft::interrupted(segment, row, now)).collect()
 }
 
-/// Appends to the file of checkpoints. One write, so that lines of several gateways do not mix.
+/// Appends to the file of checkpoints. It is one write, so that lines of several gateways do not mix.
 pub(super) fn append_line(options: &StoreOptions, line: &str) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut open = match &options.checkpoint_file {
         None => files::private(),
-        // Where the operator has it, which may be behind a link of his.
+        // The operator chose this path, and may have put a link there.
         Some(_) => OpenOptions::new(),
     };
     let mut file = open.append(true).create(true).mode(0o600).open(options.checkpoint_path())?;

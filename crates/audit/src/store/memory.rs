@@ -1,4 +1,5 @@
-//! Segments in memory, for tests and for programs that keep no files: what is in them goes with the process.
+//! Segments in memory, for tests and for programs that keep no files: the content is lost when the process
+//! ends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ use crate::{Checkpoint, Hash};
 #[derive(Clone, Default)]
 pub struct MemoryStore(Arc<Mutex<BTreeMap<String, Arc<Mutex<Kept>>>>>);
 
-/// One segment. It only ever grows, so a snapshot of it is how long it was.
+/// One segment. It only grows, so a snapshot is just its length at that moment.
 struct Kept {
     header: Record,
     rows: Vec<Record>,
@@ -110,7 +111,7 @@ impl Appender for MemoryAppender {
         let mut last = self.last();
         for row in rows {
             if row.seq <= last {
-                let what = format!("row {} is there already", row.seq);
+                let what = format!("row {} is already stored", row.seq);
                 return Err(StoreError::Damaged { place: self.segment.clone(), what });
             }
             last = row.seq;
@@ -167,7 +168,7 @@ impl Snapshot for MemorySnapshot {
             kept.rows[..self.rows].partition_point(|row| number(row) < *numbers.start())
         };
         for at in first..self.rows {
-            // Nobody waits for whoever takes them.
+            // Locks for each row: a slow receiver must not hold up the writer.
             let row = self.kept.lock().rows[at].clone();
             if number(&row) > *numbers.end() {
                 break;

@@ -1,12 +1,12 @@
-//! The sink that `serve` keeps its record with: segments in a store ([`backend`]) and, while one grows, a journal of its
+//! The sink that `serve` records calls with: segments in a store ([`backend`]) and, while a segment grows, a journal of its
 //! newest rows, which is a file in the folder.
 //!
-//! A process instance writes segments of its own, named by its id, so several gateways can share a store. A call waits until
-//! its enter row is in the journal (see `commit_queue`); everything that may take long — the store, sealing, retention, what
-//! another process left unfinished — is done by one thread, the keeper.
+//! A process instance writes its own segments, named by its id, so several gateways can share a store. A call waits until
+//! its enter row is in the journal (see `commit_queue`). One thread, the keeper, does everything that may take long: the
+//! store, sealing, retention, and finishing what killed processes left.
 //!
-//! What must stay true: an enter that returned is in the file whatever kills the process; a row is never
-//! changed or removed once it is written, except with its whole segment by retention.
+//! What must stay true: once an enter has returned, its row survives a kill of the process; a written row is never changed,
+//! and is removed only with its whole segment, by retention.
 
 mod backend;
 mod commit_queue;
@@ -52,34 +52,35 @@ use crate::{
 
 /// The file in the folder that every checkpoint is appended to.
 pub const CHECKPOINT_FILE: &str = "checkpoints.jsonl";
-/// How long a row waits for the checkpoint that covers it, at most, where nothing else is said.
+/// By default, the longest that a row waits for the checkpoint that covers it.
 pub const CHECKPOINT_AFTER: Duration = Duration::from_secs(60);
-/// How the file ends whose lock says that an instance lives.
+/// The extension of the file whose lock shows that an instance is alive.
 const LOCK: &str = "lock";
 
 /// What happens to a call whose enter row cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnFailure {
-    /// It is not made.
+    /// The call is refused.
     #[default]
     Refuse,
-    /// It is made without a record, which is counted.
+    /// The call is made without a record, and counted.
     Continue,
 }
 
-/// Is told of every checkpoint, from the keeper's thread.
+/// Receives every checkpoint, on the keeper's thread.
 pub type OnCheckpoint = Box<dyn Fn(&Checkpoint) + Send + Sync>;
 
-/// Is told that the store takes no rows for longer than [`StoreOptions::patience`] (`true`), and that it takes them again;
-/// from the keeper's thread.
+/// Called with `true` when the store has refused rows for longer than [`StoreOptions::patience`], and with `false` when it
+/// accepts them again; on the keeper's thread.
 pub type OnLag = Box<dyn Fn(bool) + Send + Sync>;
 
 /// How a store is kept.
 pub struct StoreOptions {
-    /// Where the journals and the file of checkpoints are, and the segments unless `store` says otherwise; made if it is not
-    /// there.
+    /// The folder of the journals and the file of checkpoints, and of the segments unless `store` is set; created if
+    /// missing.
     pub folder: PathBuf,
-    /// Where the segments are; SQLite files in the folder by default. All gateways of a folder have the same.
+    /// Where the segments are; SQLite files in the folder by default. All gateways that share a folder must use the same
+    /// store.
     pub store: Option<Arc<dyn Store>>,
     /// What is kept of arguments and results.
     pub payloads: Payloads,
@@ -91,23 +92,23 @@ pub struct StoreOptions {
     pub signer: Option<Signer>,
     /// Where checkpoints are appended; [`CHECKPOINT_FILE`] in the folder by default.
     pub checkpoint_file: Option<PathBuf>,
-    /// Is told of every checkpoint.
+    /// Receives every checkpoint.
     pub on_checkpoint: Option<OnCheckpoint>,
-    /// Is told when rows begin to wait in the journal, and when they no longer do.
+    /// Learns when rows begin to wait in the journal, and when they no longer do.
     pub on_lag: Option<OnLag>,
     /// After how many rows a checkpoint is made.
     pub checkpoint_rows: u64,
     /// How long a row may wait for the checkpoint that covers it.
     pub checkpoint_after: Duration,
-    /// At which size a segment is sealed and another begun.
+    /// The size at which a segment is sealed and another begun.
     pub segment_bytes: u64,
     /// How long a segment may grow before it is sealed.
     pub segment_age: Duration,
-    /// How long sealed segments are kept; for ever by default.
+    /// How long sealed segments are kept; forever by default.
     pub keep_for: Option<Duration>,
-    /// How much all segments may take before the oldest sealed ones go; any amount by default.
+    /// How much all segments may take before the oldest sealed ones are removed; unlimited by default.
     pub keep_bytes: Option<u64>,
-    /// How long a locked file or a disk that does not answer is waited for.
+    /// How long to wait for a locked file or a disk that does not answer.
     pub patience: Duration,
     /// What tells the time.
     pub clock: Arc<dyn Clock>,
@@ -167,10 +168,10 @@ pub enum StoreError {
     Unsafe {
         /// The folder.
         path: PathBuf,
-        /// Who could, and what prevents it.
+        /// Who could change it, and the cure.
         what: String,
     },
-    /// The store refuses.
+    /// The segment is damaged, or the store refuses it.
     #[error("the audit segment {place} cannot be used: {what}")]
     Damaged {
         /// Where the segment is.
@@ -180,7 +181,7 @@ pub enum StoreError {
     },
     /// A newer program wrote it.
     #[error(
-        "the audit segment {place} has schema version {version}, which this program does not know; use a newer one"
+        "the audit segment {place} has schema version {version}, which this program is too old to read; use a newer version"
     )]
     Newer {
         /// Where the segment is.
@@ -188,7 +189,7 @@ pub enum StoreError {
         /// Its version.
         version: usize,
     },
-    /// The system refuses, where the segment is named beside it.
+    /// A system error; the caller names the segment.
     #[error(transparent)]
     System(io::Error),
 }
@@ -209,10 +210,11 @@ pub struct StoreSink {
 /// What calls and the keeper share.
 pub(crate) struct Shared {
     counter: Counter,
-    /// Locked by whoever has set `busy` in the line, and by the keeper for a glance where nobody has: nobody waits for it.
+    /// Locked by the writer that has set `busy` in the queue, and briefly by the keeper while no writer has: no call ever
+    /// waits for this lock.
     writer: Mutex<Writer>,
     keeping: Keeping,
-    /// Known to the keeper alone: no call waits for it.
+    /// Used only by the keeper: no call waits for it.
     store: Arc<dyn Store>,
     options: StoreOptions,
     instance: String,
@@ -220,7 +222,7 @@ pub(crate) struct Shared {
     unrecorded: AtomicU64,
     /// Rows that no checkpoint covers yet.
     uncovered: AtomicU64,
-    /// How much was written, ever.
+    /// How many bytes of rows were written since the start.
     written: AtomicU64,
     /// The segment has reached its size.
     full: AtomicBool,
@@ -230,7 +232,7 @@ pub(crate) struct Shared {
 
 /// Where rows are written.
 struct Writer {
-    /// None once the store is closed.
+    /// `None` once the store is closed.
     segment: Option<Segment>,
     open: OpenCalls,
     /// Checkpoints that the keeper has not taken yet.
@@ -243,7 +245,7 @@ impl StoreSink {
     /// Opens a store: begins a segment and starts the keeper.
     ///
     /// # Errors
-    /// When the folder cannot be written to, or others can.
+    /// When the folder cannot be written to, or other users can write to it.
     pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
         let (shared, intake) = Shared::begin(options)?;
         let shared = Arc::new(shared);
@@ -263,14 +265,14 @@ impl StoreSink {
         &self.shared.instance
     }
 
-    /// How many calls were made without a record, because `on_failure` says so.
+    /// How many calls were made without a record because `on_failure` is [`OnFailure::Continue`].
     #[must_use]
     pub fn unrecorded_calls(&self) -> u64 {
         self.shared.unrecorded.load(Ordering::Relaxed)
     }
 
-    /// Writes what waits, marks calls that are still open as interrupted, and seals the segment. Blocks until
-    /// that is done; a second time it does nothing.
+    /// Writes the waiting rows, marks open calls as interrupted, and seals the segment. Blocks until that is done; a second
+    /// call does nothing.
     pub fn close(&self) {
         let Some(keeper) = self.keeper.lock().take() else { return };
         self.shared.counter.line.lock().closing = true;
@@ -312,7 +314,7 @@ impl AuditSink for StoreSink {
 }
 
 impl Shared {
-    /// Begins a segment, which nobody keeps yet.
+    /// Begins a segment, without a keeper yet.
     fn begin(mut options: StoreOptions) -> Result<(Self, Intake), StoreError> {
         options.folder = files::folder(&options.folder)?;
         let usual = || Arc::new(SqliteFiles::new(&options.folder)) as Arc<dyn Store>;
@@ -343,7 +345,8 @@ impl Shared {
         Ok((shared, intake))
     }
 
-    /// Writes rows, and says where and how many calls are under way now; only for whoever has set `busy`.
+    /// Writes rows; returns their place and how many calls are under way now. Only the writer that has set `busy` may call
+    /// this.
     fn append(&self, rows: &mut [Waiting]) -> io::Result<(Written, usize)> {
         let mut writer = self.writer.lock();
         let Writer { segment, open, fresh, .. } = &mut *writer;
@@ -362,7 +365,7 @@ impl Shared {
         Ok((written, open.count()))
     }
 
-    /// A failed write in words, for whoever has to repair it.
+    /// Explains a failed write to the operator.
     fn explain(&self, error: &io::Error) -> String {
         let folder = self.options.folder.display();
         let text = match error.kind() {
@@ -371,7 +374,7 @@ impl Shared {
             }
             _ => format!("{error} (audit folder {folder})"),
         };
-        // Once, not for every call until it is repaired.
+        // Logs once, not for every call until the fault is repaired.
         if !self.failing.swap(true, Ordering::Relaxed) {
             warn!(reason = text, "the audit record cannot be written");
         }

@@ -1,7 +1,8 @@
-//! What a process left behind when it was killed: calls that entered and never left.
+//! Finishes the record of killed processes: calls that entered and never exited, and segments without a
+//! seal.
 //!
-//! An instance that lives holds a lock on a file of its name, and one that ends in order removes the file. A
-//! file that can be locked belongs to one that was killed: its open calls get an exit with the outcome
+//! A live instance holds a lock on a file of its name, and removes the file when it stops normally. If
+//! another process can lock the file, its instance was killed: its open calls get an exit with the outcome
 //! `interrupted`, in its own chain, and its segments are sealed.
 
 use std::fs::File;
@@ -25,12 +26,12 @@ pub(super) fn all(store: &dyn Store, options: &StoreOptions, own: &str, publish:
         match finish(store, options, &instance) {
             Ok((interrupted, seals)) => {
                 if !seals.is_empty() {
-                    info!(instance, interrupted, "the audit record of a process that was killed is finished");
+                    info!(instance, interrupted, "finished the audit record of a killed process");
                 }
                 seals.iter().for_each(&publish);
             }
             Err(error) => {
-                warn!(%error, instance, "the audit record of a process that was killed cannot be finished");
+                warn!(%error, instance, "the audit record of a killed process cannot be finished");
                 continue;
             }
         }
@@ -38,7 +39,7 @@ pub(super) fn all(store: &dyn Store, options: &StoreOptions, own: &str, publish:
     }
 }
 
-/// The instances whose lock nobody holds; ours from now on.
+/// The dead instances: those whose lock no process holds. This process holds their locks from now on.
 fn dead(folder: &Path, own: &str) -> Vec<(String, (PathBuf, File))> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let locks =
@@ -52,13 +53,13 @@ fn dead(folder: &Path, own: &str) -> Vec<(String, (PathBuf, File))> {
         .collect()
 }
 
-/// Removes what an instance made ready and did not begin.
+/// Removes segments and journals that an instance prepared and did not begin.
 pub(super) fn remove_new(store: &dyn Store, folder: &Path, instance: &str) {
     store.clear(instance);
     journal::clear(folder, instance);
 }
 
-/// Seals what was not, and says how many calls it ended and with which checkpoints.
+/// Seals the unsealed segments; returns how many calls it ended and the seals.
 fn finish(
     store: &dyn Store,
     options: &StoreOptions,
@@ -104,7 +105,7 @@ fn finish(
     Ok((ended, seals))
 }
 
-/// Gives the calls that are open their exits; says how many.
+/// Writes exits for the open calls; returns how many.
 fn end_calls(segment: &mut Segment, open: &[(Ticket, Row)], now: jiff::Timestamp) -> io::Result<usize> {
     let mut calls = OpenCalls::default();
     open.iter().for_each(|(ticket, _)| calls.open(*ticket));
@@ -119,7 +120,7 @@ fn end_calls(segment: &mut Segment, open: &[(Ticket, Row)], now: jiff::Timestamp
 enum Progress {
     /// It was being written.
     Growing,
-    /// It is sealed, but still has its journal.
+    /// It is sealed, but its journal still exists.
     Sealed,
     /// There is nothing left to do.
     Finished,
@@ -136,15 +137,15 @@ impl Progress {
     }
 }
 
-/// Adds the enters of a segment that have no exit, and takes those out that it has the exit of.
+/// Adds a segment's enters to `open`, and removes those whose exit it has.
 fn collect_open(store: &dyn Store, name: &str, open: &mut Vec<(Ticket, Row)>) -> Result<(), ReadError> {
     let segment = index(name).unwrap_or_default();
     store.repair(name)?.rows(i64::MIN..=i64::MAX, &mut |record| {
-        // A row that was tampered with is the verifier's to report.
+        // The verifier reports rows that were tampered with.
         let Ok(row) = serde_json::from_slice::<Row>(&record.text) else { return Ok(()) };
         match (row.kind == ENTER, row.enter) {
             (true, _) => open.push((Ticket::new(segment, row.seq), row)),
-            // Calls end soon after they began: the search from behind is short.
+            // Most calls are short: searching from the end finds them soon.
             (false, Some(enter)) => {
                 if let Some(at) = open.iter().rposition(|(ticket, _)| ticket.number() == enter) {
                     open.remove(at);
@@ -156,14 +157,14 @@ fn collect_open(store: &dyn Store, name: &str, open: &mut Vec<(Ticket, Row)>) ->
     })
 }
 
-/// The checkpoint that seals a segment, if it is sealed and nobody changed it.
+/// The checkpoint that seals a segment, if it is sealed and the seal was not changed.
 pub(super) fn sound_seal(store: &dyn Store, name: &str) -> Option<Checkpoint> {
     let (seal, stored) = seal(&*store.read(name).ok()?).ok()??;
     let sound = stored.hash == Some(Hash::checkpoint(&stored.text));
     (sound && seal.segment == name).then_some(seal)
 }
 
-/// The checkpoint that seals a segment, if it is sealed, and how it is stored.
+/// The checkpoint that seals a segment, if it is sealed, and its stored record.
 fn seal(stored: &dyn Snapshot) -> Result<Option<(Checkpoint, Record)>, ReadError> {
     let Some(last) = stored.last_checkpoint()? else { return Ok(None) };
     let read = serde_json::from_slice::<Checkpoint>(&last.text).ok();

@@ -1,8 +1,8 @@
-//! What is no longer kept: sealed segments that are too old, and the oldest ones when all take too much.
+//! Removes sealed segments that are too old, and the oldest ones when all take too much space.
 //!
-//! Segments go as a whole, so what stays can be verified; that one goes is written where the checkpoints are, before it
-//! goes, because a file that is simply missing is a theft. How old one is says its seal: the times of a file are anybody's
-//! to set.
+//! Segments are removed whole, so the rest can still be verified. A note among the checkpoints records each removal before
+//! it happens, because a file that is simply missing counts as stolen. The seal gives a segment's age: anyone can set the
+//! times of a file.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub(super) fn run(store: &dyn Store, options: &StoreOptions, own: &str) {
         return;
     }
     if let Err(error) = retain(store, options, own) {
-        warn!(%error, "what is no longer kept cannot be found out");
+        warn!(%error, "audit retention failed: the segments cannot be listed");
     }
 }
 
@@ -32,7 +32,7 @@ fn retain(store: &dyn Store, options: &StoreOptions, own: &str) -> Result<(), St
         if !too_much && options.keep_for.is_none() {
             continue;
         }
-        // One that cannot be read, or whose seal was changed, is not ours to judge.
+        // Leaves alone a segment that cannot be read or whose seal was changed.
         let Some(seal) = sound_seal(store, &segment) else { continue };
         let reason = match (is_old(options, &seal), too_much) {
             (true, _) => "age",
@@ -47,17 +47,17 @@ fn retain(store: &dyn Store, options: &StoreOptions, own: &str) -> Result<(), St
         match remove(store, options, &segment) {
             Ok(()) => {
                 total = total.saturating_sub(bytes);
-                info!(segment = seal.segment, bytes, reason, "an audit segment is no longer kept");
+                info!(segment = seal.segment, bytes, reason, "removed an audit segment");
             }
             Err(error) => {
-                warn!(%error, segment = seal.segment, "an audit segment that is no longer kept cannot be removed");
+                warn!(%error, segment = seal.segment, "an audit segment cannot be removed");
             }
         }
     }
     Ok(())
 }
 
-/// By the wall clock: a segment from the future, after the clock was set back, is not old.
+/// Uses the wall clock: after the clock was set back, a segment from the future is not old.
 fn is_old(options: &StoreOptions, seal: &Checkpoint) -> bool {
     let Some(limit) = options.keep_for else { return false };
     let Ok(sealed) = seal.time.parse::<jiff::Timestamp>() else { return false };
@@ -65,7 +65,7 @@ fn is_old(options: &StoreOptions, seal: &Checkpoint) -> bool {
     std::time::Duration::try_from(age).is_ok_and(|age| age > limit)
 }
 
-/// Before it is done: a note without a removal harms nobody.
+/// Notes a removal before it happens: a note without a removal does no harm.
 fn note(options: &StoreOptions, own: &str, seal: &Checkpoint, reason: &str) -> std::io::Result<()> {
     let time = time_text(options.clock.wall());
     let mut removal = Removal::of(seal, own, reason, time);
@@ -75,16 +75,16 @@ fn note(options: &StoreOptions, own: &str, seal: &Checkpoint, reason: &str) -> s
     keeper::append_line(options, &removal.text())
 }
 
-/// The segment, and the journal that may be left of it.
+/// Removes a segment, and its journal if there is one left.
 fn remove(store: &dyn Store, options: &StoreOptions, segment: &str) -> Result<(), StoreError> {
     store.remove(segment)?;
-    // As a rule there is none.
+    // Usually there is none.
     let _ = journal::remove(&journal::path_of(&options.folder, segment));
     Ok(())
 }
 
-/// Removes what a kill between two steps left of a segment that is gone, as a note says. Without a note it may be all that is
-/// left of one that was stolen.
+/// Removes the remains of segments whose removal was noted but interrupted by a kill. Remains without a note stay: they may
+/// be all that is left of a stolen segment.
 fn sweep(store: &dyn Store, options: &StoreOptions, segments: &[String]) {
     let entries = std::fs::read_dir(&options.folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -92,7 +92,7 @@ fn sweep(store: &dyn Store, options: &StoreOptions, segments: &[String]) {
     let mut left: BTreeSet<String> = journals.filter(|journal| !segments.contains(journal)).collect();
     left.extend(store.remnants());
     if left.is_empty() {
-        // As a rule. The notes may be long.
+        // The usual case; reading the notes may take long.
         return;
     }
     let Ok(notes) = read_checkpoints(&options.checkpoint_path()) else { return };

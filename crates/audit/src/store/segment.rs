@@ -1,8 +1,7 @@
-//! One segment as it grows: a header and rows that only ever follow each other.
+//! A growing segment: a header, and rows that are only ever appended.
 //!
-//! Whoever holds a [`Segment`] is its only writer. Appending is one write to the journal without a sync: the rows
-//! are in the kernel's hands when it returns, which a killed process cannot take back. The keeper brings them
-//! from there into the store.
+//! The holder of a [`Segment`] is its only writer. Appending is one write to the journal without a sync: when it returns
+//! the kernel has the rows, and killing the process cannot undo that. The keeper brings them from there into the store.
 //!
 //! What must stay true: a failed append leaves the segment, its head and its tree as they were.
 
@@ -23,20 +22,20 @@ use crate::records::{ReadError, push_row};
 use crate::row::{Draft, RowKind, time_text};
 use crate::{Checkpoint, Hash, Signer, Ticket};
 
-/// The number of the row format; a checker that does not know it must not guess.
+/// The number of the row format. A verifier that does not know it must not guess.
 pub(crate) const FORMAT: u32 = 2;
-/// Those that are read.
+/// The formats that this program reads.
 pub(crate) const KNOWN_FORMATS: RangeInclusive<u32> = 1..=FORMAT;
-/// What the lines of a usual commit take; more than that is given back.
+/// The buffer that is kept for the lines of a commit; a larger one is freed.
 const USUAL_COMMIT: usize = 256 << 10;
 
-/// What a segment says about itself, once.
+/// The description of a segment, written once at its beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     /// The row format.
     pub format: u32,
-    /// The segment's name: the instance and its index.
+    /// The segment's name: its instance and its index.
     pub segment: String,
     /// The process instance that writes it.
     pub instance: String,
@@ -44,7 +43,7 @@ pub struct Header {
     pub index: u32,
     /// The number of its first row.
     pub first: u64,
-    /// The head behind the last row of the segment before it.
+    /// The head after the last row of the segment before it.
     pub previous: Option<Hash>,
     /// When it was begun, in UTC.
     pub started: String,
@@ -60,7 +59,7 @@ pub(crate) struct Segment {
     next: u64,
     head: Hash,
     tree: Frontier,
-    /// What `tree` was before the append in progress.
+    /// `tree` before the append in progress.
     before: Frontier,
     /// The count at the last checkpoint.
     checkpointed: u64,
@@ -70,8 +69,8 @@ pub(crate) struct Segment {
     lines: Vec<u8>,
 }
 
-/// Calls that have entered and not left: the numbers of their enter rows, each with the index of its segment. What a caller
-/// chose, such as its correlation id, has no part in this.
+/// Calls that have entered and not exited: the numbers of their enter rows, each with the index of its segment. Nothing
+/// that a caller chose, such as its correlation id, is used here.
 #[derive(Debug, Default)]
 pub(crate) struct OpenCalls(BTreeMap<u64, u32>);
 
@@ -80,7 +79,7 @@ enum Change {
     Closed(Ticket),
 }
 
-/// Where rows were written: they follow each other.
+/// Where rows were written: they are consecutive.
 pub(crate) struct Written {
     /// The index of the segment.
     pub(crate) segment: u32,
@@ -93,7 +92,7 @@ impl OpenCalls {
         self.0.insert(ticket.number(), ticket.segment());
     }
 
-    /// Says whether the call was open: a ticket is good for one exit.
+    /// Closes a call; returns whether it was open, because a ticket is good for one exit.
     fn close(&mut self, ticket: Ticket) -> bool {
         match self.0.entry(ticket.number()) {
             Entry::Occupied(open) if *open.get() == ticket.segment() => {
@@ -132,7 +131,7 @@ impl Segment {
         Self::begin(store.prepare(&segment_name(instance, 1))?, folder, instance, 1, 1, None, now)
     }
 
-    /// How the segment is called that follows this one.
+    /// The name of the segment that follows this one.
     pub(crate) fn next_name(&self) -> String {
         segment_name(&self.header.instance, self.header.index + 1)
     }
@@ -193,8 +192,8 @@ impl Segment {
         })
     }
 
-    /// Takes up a segment that another process left, behind its last row. Nothing is verified here beyond
-    /// what is needed to go on: whoever changed it before must not be able to stop the next start.
+    /// Continues a segment that another process left, after its last row. Verifies only what is needed to continue:
+    /// tampering must not be able to prevent the next start.
     pub(crate) fn resume(store: &dyn Store, name: &str, intake: &mut Intake) -> Result<Self, ReadError> {
         while intake.take_in()? {}
         let damaged = |what: String| StoreError::Damaged { place: store.place(name), what };
@@ -216,14 +215,14 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Writes rows at once, all of them or none; says where.
+    /// Writes rows in one write, all of them or none; returns their place.
     pub(crate) fn append(
         &mut self,
         rows: &mut [impl AsMut<Draft>],
         open: &mut OpenCalls,
     ) -> Result<Written, io::Error> {
         let (next, head) = (self.next, self.head);
-        self.before.become_like(&self.tree);
+        self.before.copy_from(&self.tree);
         let mut changes = Vec::with_capacity(rows.len());
         let mut lines = std::mem::take(&mut self.lines);
         lines.clear();
@@ -264,7 +263,7 @@ impl Segment {
         written.map(|()| Written { segment: self.header.index, first: next })
     }
 
-    /// States what the segment is now. A sealed one takes no more rows.
+    /// Makes a checkpoint of the segment as it is now. A sealed segment takes no more rows.
     pub(crate) fn checkpoint(
         &mut self,
         sealed: bool,
@@ -288,7 +287,7 @@ impl Segment {
         checkpoint
     }
 
-    /// Goes on with another journal: all of this one is in the store.
+    /// Switches to a new journal; all of the old one must be in the store.
     pub(crate) fn renew_journal(&mut self, intake: &mut Intake) -> Result<(), StoreError> {
         self.journal = intake.begin_journal()?;
         Ok(())
@@ -312,19 +311,19 @@ impl Segment {
         self.bytes
     }
 
-    /// Lets the journal take no more than it has, like a full disk.
+    /// Makes the journal refuse writes, like a full disk.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self, full: bool) {
         self.journal.full = full;
     }
 }
 
-/// How a segment is called.
+/// The name of a segment.
 pub(crate) fn segment_name(instance: &str, index: u32) -> String {
     format!("{instance}.{index:04}")
 }
 
-/// Which segment of its instance it is, by its name.
+/// A segment's index in its instance, from its name.
 pub(super) fn index(name: &str) -> Option<u32> {
     name.rsplit_once('.')?.1.parse().ok()
 }
@@ -346,7 +345,7 @@ mod tests {
         for number in [12, 5, 7] {
             calls.open(Ticket::new(1, number));
         }
-        assert!(!calls.close(Ticket::new(2, 7)), "another segment's");
+        assert!(!calls.close(Ticket::new(2, 7)), "a ticket of another segment");
         assert!(!calls.close(Ticket::new(1, 6)));
         assert!(calls.close(Ticket::new(1, 7)));
         assert!(!calls.close(Ticket::new(1, 7)));

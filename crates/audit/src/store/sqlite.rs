@@ -1,7 +1,7 @@
 //! Segments as SQLite files in a folder, `NAME.sqlite` each.
 //!
-//! A file that is not in its place yet ends in `.sqlite.new`; SQLite puts its own files beside it while it is written. A sealed
-//! segment is a single file that can be copied as it is.
+//! A file that is not yet renamed into place ends in `.sqlite.new`. While a segment is written, SQLite keeps its own files
+//! beside it. A sealed segment is a single file that can be copied as it is.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,26 +19,26 @@ use super::files::{private, remove_new};
 use crate::records::{ReadError, Record, RecordKind};
 use crate::{Checkpoint, Hash};
 
-/// How the file of a segment ends.
+/// The extension of a segment's file.
 const EXTENSION: &str = "sqlite";
-/// How it ends before it has its place.
+/// The ending of its name before it is renamed into place.
 const NEW: &str = ".sqlite.new";
-/// How the files end that SQLite puts beside it.
+/// The endings of the files that SQLite puts beside it.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
-/// A log of this size is brought into the file.
+/// A write-ahead log of this size is brought into the file.
 const LONG_LOG: u64 = 16 << 20;
-/// How long other programs are waited for when the file is finished.
+/// How long to wait for other programs when a file is finished.
 const AT_THE_END: Duration = Duration::from_secs(2);
 /// How long a reader waits for other programs.
 const READER_WAITS: Duration = Duration::from_secs(2);
 
-/// How many rows one statement writes where there are so many: each costs less then.
+/// How many rows one statement writes when there are enough: each row then costs less.
 const AT_ONCE: usize = 16;
 const INSERT: &str = "INSERT INTO rows (seq, body, head) VALUES (?, ?, ?)";
 static INSERT_MANY: LazyLock<String> =
     LazyLock::new(|| INSERT.to_owned() + &", (?, ?, ?)".repeat(AT_ONCE - 1));
 
-/// Each brings a file from the version of its index to the next one.
+/// Each migration brings a file from the schema version of its index to the next one.
 const MIGRATIONS: &[&str] = &["
     CREATE TABLE segment (id INTEGER PRIMARY KEY CHECK (id = 1), body TEXT NOT NULL, head BLOB NOT NULL) STRICT;
     CREATE TABLE rows (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, head BLOB NOT NULL) STRICT;
@@ -63,7 +63,7 @@ const MIGRATIONS: &[&str] = &["
 #[derive(Clone)]
 pub struct SqliteFiles {
     folder: PathBuf,
-    /// How their names end; that of a copy may be another.
+    /// The extension of the files; a copy may have another.
     extension: Option<String>,
 }
 
@@ -80,13 +80,13 @@ pub fn segments(folder: &Path) -> Vec<PathBuf> {
 }
 
 impl SqliteFiles {
-    /// Those in `folder`, which is not touched before a segment is begun there.
+    /// The segments in `folder`, which is not touched before a segment is begun there.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into(), extension: Some(EXTENSION.to_owned()) }
     }
 
-    /// The store around a file, and the name of the segment that the file is.
+    /// The store that a file is in, and the name of its segment.
     pub(crate) fn around(file: &Path) -> (Self, String) {
         let text = |part: &std::ffi::OsStr| part.to_string_lossy().into_owned();
         let folder = file.parent().map(Path::to_owned).unwrap_or_default();
@@ -112,7 +112,7 @@ impl SqliteFiles {
             return Err(ReadError::File { path, error });
         }
         let connection = connect(&path, access)?;
-        // Who repairs is alone with the file.
+        // A repair has the file for itself.
         if access == Access::Read {
             connection.busy_timeout(READER_WAITS).map_err(broken)?;
             connection.execute_batch("BEGIN").map_err(broken)?;
@@ -137,8 +137,9 @@ impl Store for SqliteFiles {
         let new = self.folder.join(format!("{segment}{NEW}"));
         create_private(&new).map_err(|error| StoreError::beside(&new, error))?;
         let connection = connect(&new, Access::Repair)?;
-        // A start and, when it gets its header, calls wait for this. The disk has it when the first log is brought in.
-        // Nothing is undone here: a file that does not get its place is thrown away as a whole.
+        // The start of the gateway waits for this, and calls wait when the segment gets its header, so nothing is synced
+        // here. The data reaches the disk when the first log is brought in. There is no rollback either: a file that is
+        // never renamed into place is deleted whole.
         connection
             .execute_batch("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;")
             .map_err(|error| broken(&new, &error))?;
@@ -167,7 +168,7 @@ impl Store for SqliteFiles {
         let removed = std::fs::remove_file(&path);
         let gone = removed.as_ref().err().is_none_or(|error| error.kind() == io::ErrorKind::NotFound);
         if gone {
-            // As a rule there is none.
+            // Usually there are none.
             beside(&path).iter().for_each(|file| drop(std::fs::remove_file(file)));
         }
         removed.map_err(StoreError::System)
@@ -205,7 +206,7 @@ fn beside(path: &Path) -> [PathBuf; 3] {
     })
 }
 
-/// A file without a header, under a name that nobody looks for.
+/// A file without a header, under a temporary name.
 struct SqliteBlank {
     connection: Connection,
     /// Where it is.
@@ -215,8 +216,8 @@ struct SqliteBlank {
 }
 
 impl Blank for SqliteBlank {
-    /// Its header, its mode and its place, in this order: a file in its place that a kill caught on the way into its mode would
-    /// be one that nobody can read without writing to it.
+    /// Writes the header, sets the mode, then renames, in this order. If a kill caught a file in its final place while the
+    /// mode changed, nobody could read it without writing to it.
     fn begin(self: Box<Self>, header: &str, head: Hash) -> Result<Box<dyn Appender>, StoreError> {
         let Self { connection, new, path } = *self;
         let broken = |error: rusqlite::Error| broken(&path, &error);
@@ -237,7 +238,7 @@ struct SqliteAppender {
     last: u64,
     /// How many rows it has.
     count: u64,
-    /// What was written to the log since it was last emptied, about.
+    /// About how many bytes were written to the log since it was last emptied.
     logged: u64,
 }
 
@@ -282,7 +283,7 @@ impl SqliteAppender {
         Ok(())
     }
 
-    /// Undoes what of a transaction was done. Where it is already over this fails, and that is as good.
+    /// Rolls back an unfinished transaction. If there is none this fails, which does no harm.
     fn undone(&self, error: &rusqlite::Error) -> StoreError {
         let _ = self.connection.execute_batch("ROLLBACK");
         broken(&self.path, error)
@@ -304,7 +305,7 @@ impl Appender for SqliteAppender {
         self.count += rows.len() as u64;
         self.logged += rows.iter().map(|row| row.text.len() as u64).sum::<u64>();
         if self.logged >= LONG_LOG {
-            // Readers may keep some of it there. It is tried again with the next rows.
+            // Readers may keep some of it in the log. The next rows try again.
             let emptied = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
             emptied.map_err(|error| broken(&self.path, &error))?;
             self.logged = 0;
@@ -316,16 +317,16 @@ impl Appender for SqliteAppender {
         self.write_checkpoints(checkpoints).map_err(|error| self.undone(&error))
     }
 
-    /// Makes it a single file that can be copied as it is.
+    /// Turns it into a single file that can be copied as it is.
     fn seal(mut self: Box<Self>) -> Result<(), StoreError> {
-        // Readers may be waited for: nobody waits for us.
-        self.be_patient();
+        // Waiting for readers is fine: nothing waits for this.
+        self.wait_for_locks();
         self.connection
             .execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_checkpoint(TRUNCATE);")
             .map_err(|error| broken(&self.path, &error))?;
-        // A reader keeps it in the mode of a running segment, which verifies just as well. What undoes the change is kept
-        // in memory: it is one write of one page, and a kill behind it would leave a file beside the segment that every
-        // reader had to bring back first.
+        // With an open reader the file stays in WAL mode, which verifies just as well. The rollback journal is kept in
+        // memory: the change is one write of one page, and a journal file left by a kill would have to be rolled back by
+        // every reader first.
         let _ = self.connection.execute_batch("PRAGMA journal_mode = MEMORY;");
         Ok(())
     }
@@ -338,12 +339,12 @@ impl Appender for SqliteAppender {
         }
     }
 
-    fn be_patient(&mut self) {
+    fn wait_for_locks(&mut self) {
         let _ = self.connection.busy_timeout(AT_THE_END);
     }
 }
 
-/// A connection, in a transaction where others may write.
+/// A connection; in a transaction where other programs may write.
 struct SqliteSnapshot {
     connection: Connection,
     path: PathBuf,
@@ -359,7 +360,7 @@ impl SqliteSnapshot {
         let checkpoints =
             statement.query_map([], |row| record(RecordKind::Checkpoint, Some(row.get(0)?), row, 1))?;
         let checkpoints = checkpoints.collect::<Result<_, _>>()?;
-        // Each by itself is looked up; together SQLite would look at every row.
+        // Two subqueries use the index; in one query SQLite would scan every row.
         let bounds = "SELECT (SELECT min(seq) FROM rows), (SELECT max(seq) FROM rows)";
         let (first, last): (Option<i64>, Option<i64>) =
             self.connection.query_row(bounds, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -387,7 +388,7 @@ impl Snapshot for SqliteSnapshot {
             .prepare_cached("SELECT seq, body, head FROM rows WHERE seq BETWEEN ?1 AND ?2 ORDER BY seq")
             .map_err(broken)?;
         let mut rows = statement.query((numbers.start(), numbers.end())).map_err(broken)?;
-        // One for all rows: a text of its own for each would cost more than reading it.
+        // One buffer for all rows: allocating a text for each would cost more than reading it.
         let mut found = Record { kind: RecordKind::Row, seq: None, text: Vec::new(), hash: None };
         while let Some(row) = rows.next().map_err(broken)? {
             let seq = row.get::<_, i64>(0).map_err(broken)?;
@@ -410,7 +411,7 @@ fn record(
     Ok(record)
 }
 
-/// Takes text and hash over from two columns that stand side by side.
+/// Copies text and hash from two adjacent columns.
 fn fill(record: &mut Record, row: &rusqlite::Row<'_>, text: usize) -> Result<(), rusqlite::Error> {
     record.text.clear();
     record.text.extend_from_slice(row.get_ref(text)?.as_bytes()?);
@@ -422,23 +423,23 @@ fn broken(path: &Path, error: &rusqlite::Error) -> StoreError {
     StoreError::Damaged { place: path.display().to_string(), what: error.to_string() }
 }
 
-/// Makes the file before SQLite does, readable for its owner alone: SQLite gives its other files the same.
+/// Creates the file before SQLite does, readable by its owner alone: SQLite gives its other files the same mode.
 fn create_private(path: &Path) -> io::Result<()> {
     private().write(true).create(true).truncate(true).open(path).map(drop)
 }
 
-/// What a file is opened for.
+/// The purpose of opening a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// To look, as anybody may.
+    /// To read only.
     Read,
-    /// To look, and to bring in order what a kill interrupted, which SQLite does where it may write.
+    /// To read, and to let SQLite repair what a kill interrupted, for which it needs to write.
     Repair,
-    /// To write, with a log.
+    /// To write, with a write-ahead log.
     Write,
 }
 
-/// Opens the file of a segment. Never waits for a lock unless told to.
+/// Opens the file of a segment. Does not wait for locks unless a timeout is set later.
 fn connect(path: &Path, access: Access) -> Result<Connection, StoreError> {
     let broken = |error: rusqlite::Error| broken(path, &error);
     let mode = match access {
@@ -455,7 +456,8 @@ fn connect(path: &Path, access: Access) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// The same file by a path whose folders are no links. SQLite follows none of them; ours are only those in the folder.
+/// The same file by a path without linked folders. SQLite refuses any link in a path; we only forbid links inside the audit
+/// folder.
 fn without_links(path: &Path) -> PathBuf {
     let named = path.file_name().zip(path.parent().filter(|parent| !parent.as_os_str().is_empty()));
     let resolved = named.and_then(|(name, parent)| Some(parent.canonicalize().ok()?.join(name)));
@@ -465,7 +467,7 @@ fn without_links(path: &Path) -> PathBuf {
 fn keep_log(connection: &Connection) -> Result<(), rusqlite::Error> {
     let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
     if mode != "wal" {
-        // One write of one page, which needs nothing beside the file that would undo it.
+        // One write of one page, which needs no rollback journal.
         connection.execute_batch("PRAGMA journal_mode = OFF; PRAGMA journal_mode = WAL;")?;
     }
     connection.execute_batch(

@@ -1,4 +1,4 @@
-//! The sink with its keeper's thread, and what goes wrong between the two.
+//! The sink with its keeper's thread, and failures between the two.
 
 use bytes::Bytes;
 
@@ -35,7 +35,7 @@ fn exit(enter: &Enter) -> Exit {
     Exit::new(enter.call(), enter.moment(), enter.moment(), Outcome::Result { body, is_error: false })
 }
 
-/// AUD-2, AUD-3: rows that share a statement, and those left over, are in the file in their order and verify.
+/// AUD-2, AUD-3: rows that share an insert statement, and the remaining ones, are in the file in order and verify.
 #[test]
 fn rows_of_one_commit_are_written_whatever_their_number() {
     for many in [1, 15, 16, 17, 32, 40] {
@@ -63,8 +63,8 @@ fn rows_of_one_commit_are_written_whatever_their_number() {
     }
 }
 
-/// PIPE-4, PIPE-6: on a full disk calls are refused, exits wait; with room again both are written and the
-/// chain has no gap.
+/// PIPE-4, PIPE-6: on a full disk calls are refused and exits wait; with room again both are written and the chain has
+/// no gap.
 #[test]
 fn a_full_disk_refuses_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ fn a_full_disk_refuses_and_loses_nothing() {
     );
 }
 
-/// PIPE-4: where the operator wants it so, calls go on without a record, which is counted.
+/// PIPE-4: with `OnFailure::Continue` calls go on without a record, and are counted.
 #[test]
 fn a_full_disk_is_counted_where_calls_go_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -111,8 +111,8 @@ fn a_full_disk_is_counted_where_calls_go_on() {
     assert_eq!(sink.unrecorded_calls(), 1);
 }
 
-/// AUD-2: the next start also finishes what a process left between two steps: files that never got their place, and a
-/// segment that is sealed and still has its journal.
+/// AUD-2: the next start also finishes what a process left between two steps: files that were never renamed into place,
+/// and a sealed segment that still has its journal.
 #[test]
 fn what_was_left_between_two_steps_is_finished() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn what_was_left_between_two_steps_is_finished() {
     StoreSink::open(StoreOptions::new(folder.path())).unwrap().close();
     assert_eq!(segments(folder.path()), std::slice::from_ref(&file));
     assert!(recover::is_sealed(&store, &name) && !journal_of(folder.path(), &name).exists());
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "it and the checkpoints");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "the segment and the checkpoints");
 }
 
 /// AUD-2: a store that closes while its file is locked is finished at the next start.
@@ -151,7 +151,7 @@ fn a_segment_that_cannot_be_sealed_is_finished_later() {
     assert!(!lock.exists() && recover::is_sealed(&store, &name));
 }
 
-/// What waits is bounded: a store that cannot write refuses exits in the end instead of growing.
+/// The queue is bounded: a store that cannot write eventually refuses exits instead of growing.
 #[test]
 fn the_line_is_bounded() {
     let folder = tempfile::tempdir().unwrap();
@@ -165,8 +165,8 @@ fn the_line_is_bounded() {
     fill(&sink, false);
 }
 
-/// PIPE-4: calls that wait behind a write that does not come back are refused, also where nothing else calls the keeper;
-/// the exit that waits stays.
+/// PIPE-4: calls behind a write that does not return are refused, also if nothing else wakes the keeper; a waiting exit
+/// stays.
 #[test]
 fn a_disk_that_does_not_answer_refuses() {
     for exits in [0, 1] {
@@ -183,7 +183,7 @@ fn a_disk_that_does_not_answer_refuses() {
         (0..exits).for_each(|_| sink.exit(None, exit(&enter)).unwrap());
         let waited =
             block_on(async { tokio::time::timeout(Duration::from_secs(60), sink.enter(&enter)).await });
-        // Before anything can fail: the store cannot close while somebody writes.
+        // Resets this before any assertion can fail: the store cannot close during a write.
         let waiting = {
             let mut line = sink.shared.counter.line.lock();
             line.busy = false;
@@ -196,7 +196,7 @@ fn a_disk_that_does_not_answer_refuses() {
     }
 }
 
-/// AUD-2: what was written, by which a rush is told, is the rows and each of them once.
+/// AUD-2: the count of written bytes, which detects a rush, counts each row once.
 #[test]
 fn what_was_written_is_counted_once() {
     let folder = tempfile::tempdir().unwrap();

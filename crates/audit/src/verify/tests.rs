@@ -1,4 +1,4 @@
-//! What is judged without any file: headers that follow each other, heads that were kept, the number in a row's text.
+//! Judging without files: headers that follow each other, kept heads, the number in a row's text.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn header(index: u32, first: u64, previous: Option<Hash>) -> Record {
     Record { kind: RecordKind::Header, seq: None, hash: Some(Hash::header(&text)), text }
 }
 
-/// An enter behind `head`.
+/// An enter after `head`.
 fn enter(seq: u64, head: &Hash) -> Record {
     let text = format!(r#"{{"seq":{seq},"kind":"enter","time":"t","correlationId":"a","tool":"read"}}"#);
     let hash = Hash::link(head, &Hash::leaf(text.as_bytes()));
@@ -31,7 +31,8 @@ fn removal(index: u32) -> Removal {
     serde_json::from_str(&note).unwrap()
 }
 
-/// AUD-3, AUD-6: a segment continues the one before it; only those that retention noted may be missing between the two.
+/// AUD-3, AUD-6: a segment continues the one before it; only segments with a removal note may be missing between the
+/// two.
 #[test]
 fn a_segment_continues_the_one_before_it() {
     #[track_caller]
@@ -61,7 +62,7 @@ fn a_segment_continues_the_one_before_it() {
     check(&[], 1, 2, true, Some("segment 1 of the instance is followed by 1"));
 }
 
-/// AUD-3: a row that is not the next one is told, with what stands in its place.
+/// AUD-3: a row out of sequence is reported, with the row that is in its place.
 #[test]
 fn rows_follow_each_other() {
     #[track_caller]
@@ -82,10 +83,10 @@ fn rows_follow_each_other() {
     check(&[1, 2, 3], None);
     check(&[1, 3], Some((2, "it is missing")));
     check(&[1, 4], Some((2, "it and those up to 3 are missing")));
-    check(&[1, 2, 2], Some((2, "it stands where row 3 should")));
+    check(&[1, 2, 2], Some((2, "it is in the place of row 3")));
 }
 
-/// AUD-3: nothing is added behind the seal of a segment.
+/// AUD-3: a row after the seal of a segment is reported.
 #[test]
 fn a_row_behind_a_seal_is_told() {
     let begun = header(1, 1, None);
@@ -114,7 +115,7 @@ fn a_row_behind_a_seal_is_told() {
     assert_eq!(said, [(Some(2), "it was added after the segment was sealed")]);
 }
 
-/// AUD-3: the end of a call may stand in the next segment, and is compared with its beginning there too.
+/// AUD-3: a call may exit in the next segment, and the exit is compared with its enter there too.
 #[test]
 fn a_call_may_end_in_the_next_segment() {
     #[track_caller]
@@ -134,10 +135,10 @@ fn a_call_may_end_in_the_next_segment() {
         assert_eq!(said, wrong.into_iter().collect::<Vec<_>>());
     }
     check("a", None);
-    check("b", Some("it is the end of row 1, which has another correlation id"));
+    check("b", Some("it is the exit of row 1, which has another correlation id"));
 }
 
-/// AUD-3: a kept head is compared where the segment had so many rows, and missed where it has fewer.
+/// AUD-3: a kept head is compared at its row count, and a segment with fewer rows is reported.
 #[test]
 fn kept_heads_are_compared_at_their_counts() {
     #[track_caller]
@@ -167,7 +168,7 @@ fn kept_heads_are_compared_at_their_counts() {
     check(&[(4, false), (2, true), (3, false)], &["it had 3 rows", "it had 4 rows"]);
 }
 
-/// AUD-3: the number in a row's text is that of JSON, however it is read.
+/// AUD-3: the number in a row's text is the JSON number, on the fast path too.
 #[test]
 fn the_number_in_a_text_is_that_of_json() {
     #[track_caller]

@@ -1,4 +1,4 @@
-//! What goes wrong: disks, locks, clocks, sizes.
+//! Failures of disks, locks, clocks and sizes.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,7 +13,7 @@ use rusqlite::Connection;
 
 use crate::support::{block_on, call, enter_of, eventually, exit_of, open, rows, verify, written};
 
-/// A folder that cannot be used is an error that names it and its cure.
+/// A folder that cannot be used gives an error that names it and the cure.
 #[test]
 fn a_folder_that_cannot_be_used_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -24,7 +24,7 @@ fn a_folder_that_cannot_be_used_is_told() {
     assert!(error.to_string().contains("audit.folder"), "{error}");
 }
 
-/// A folder that may be read but not written to is an error that names it and its cure, also for the superuser.
+/// A read-only folder gives an error that names it and the cure, also for the superuser.
 #[test]
 fn a_read_only_folder_is_told() {
     let error = StoreSink::open(StoreOptions::new("/proc")).unwrap_err();
@@ -34,7 +34,7 @@ fn a_read_only_folder_is_told() {
 
 const DISK: &str = "BRIDGEHEAD_AUDIT_TEST_DISK";
 
-/// The child of the test below: fills the disk of its folder with rows, makes room, and goes on.
+/// The child of the test below: fills the disk of its folder with rows, makes room, and continues.
 #[test]
 fn child_that_fills_its_disk() {
     let Ok(folder) = std::env::var(DISK) else { return };
@@ -49,7 +49,7 @@ fn child_that_fills_its_disk() {
             Ok(id) => answered.push(id),
             Err(error) => break error.to_string(),
         }
-        assert!(answered.len() < 1_000_000, "the disk never was full");
+        assert!(answered.len() < 1_000_000, "the disk never filled up");
     };
     assert!(refused.contains("the disk is full"), "{refused}");
     assert!(record(0).is_err(), "it stays full");
@@ -61,15 +61,15 @@ fn child_that_fills_its_disk() {
     let rows = rows(&file);
     let entered: HashSet<&str> =
         rows.iter().filter(|row| row.kind == "enter").map(|row| row.correlation_id.as_str()).collect();
-    assert!(answered.iter().all(|id| entered.contains(id.to_string().as_str())), "a promised row is lost");
+    assert!(answered.iter().all(|id| entered.contains(id.to_string().as_str())), "a confirmed row is lost");
     let exits = rows.iter().filter(|row| row.enter.is_some()).count();
-    assert_eq!(exits, entered.len(), "each call has its end");
+    assert_eq!(exits, entered.len(), "each call has its exit");
     println!("refused after {} calls", answered.len());
 }
 
-/// AUD-2, PIPE-4: a disk that is really full. Calls are refused, no row that was promised is lost, and with room again
-/// everything goes on. The disk is a small one in a name space of its own; where that is not allowed, a limit of the
-/// store itself has to do, as `a_full_disk_refuses_and_loses_nothing` shows it.
+/// AUD-2, PIPE-4: a really full disk. Calls are refused, no acknowledged row is lost, and with room again recording
+/// continues. The disk is a small one in its own mount namespace. Where that is not allowed,
+/// `a_full_disk_refuses_and_loses_nothing` covers this with a simulated limit.
 #[test]
 fn a_full_disk_is_survived() {
     let folder = tempfile::tempdir().unwrap();
@@ -86,7 +86,7 @@ fn a_full_disk_is_survived() {
     assert!(!allowed || (ran.status.success() && said.contains("refused after")), "{said}");
 }
 
-/// A truncated or overwritten segment is told, and does not keep the next start from recording.
+/// A truncated or overwritten segment is reported, and does not prevent the next start from recording.
 #[test]
 fn a_broken_segment_is_told_and_does_not_stop_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ fn a_broken_segment_is_told_and_does_not_stop_the_next_start() {
     }
 }
 
-/// A file of a newer program is told as that.
+/// A file of a newer program is left alone.
 #[test]
 fn a_newer_schema_is_not_guessed_at() {
     let folder = tempfile::tempdir().unwrap();
@@ -121,7 +121,7 @@ fn a_newer_schema_is_not_guessed_at() {
     let lock = file.with_extension("").with_extension("lock");
     fs::write(&lock, "").unwrap();
     written(folder.path(), 1, |_| {});
-    assert!(lock.exists(), "it is left for a program that knows it");
+    assert!(lock.exists(), "the segment is left for a program that knows its schema");
 }
 
 struct Jumping(std::sync::atomic::AtomicI64);
@@ -150,7 +150,7 @@ fn a_clock_that_jumps_back_harms_nothing() {
     assert_eq!(verify(&[file]).1, []);
 }
 
-/// AUD-2: payloads of 16 MB are recorded by size and digest, in order, and hold up nobody.
+/// AUD-2: payloads of 16 MB are recorded by size and digest, in order, and hold up no call.
 #[test]
 fn large_payloads_leave_size_and_digest() {
     let folder = tempfile::tempdir().unwrap();
@@ -160,7 +160,7 @@ fn large_payloads_leave_size_and_digest() {
     block_on(async {
         let ticket = sink.enter(&enter).await.unwrap();
         sink.exit(ticket, exit_of(&enter, &large)).unwrap();
-        // One that goes away while it is prepared: nobody has its ticket.
+        // A call that is cancelled while its row is prepared: it never gets its ticket.
         let gone = enter_of(CorrelationId::mint(), "files__write", &large);
         let mut entering = sink.enter(&gone);
         let polled = entering.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
@@ -175,7 +175,7 @@ fn large_payloads_leave_size_and_digest() {
     assert_eq!(rows.iter().filter_map(|row| row.enter).collect::<Vec<_>>(), [1, 3]);
 }
 
-/// The record is for its owner alone.
+/// Only the owner can read the record.
 #[test]
 fn files_are_private() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Rows on their way into the database: nothing on it holds up a call, and nothing is lost on it.
+//! The way of rows from the journal into the database holds up no call and loses no row.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,9 +10,9 @@ use bridgehead_audit::{AuditSink, CorrelationId, INTERRUPTED, StoreOptions, Stor
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
-use crate::support::{block_on, call, enter_of, eventually, open, python_is_content, rows, verify};
+use crate::support::{block_on, call, enter_of, eventually, open, python_verifies, rows, verify};
 
-/// Holds the database of a segment locked, like a program that forgot to end its transaction.
+/// Locks the database of a segment, like a program that forgot to end its transaction.
 fn lock(file: &Path) -> Connection {
     let other = Connection::open(file).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -23,7 +23,7 @@ fn journal(file: &Path) -> PathBuf {
     file.with_extension("rows")
 }
 
-/// The files of a store in the middle of its work, as a killed process would leave them.
+/// Copies the files of a running store, as a killed process would leave them.
 fn as_if_killed(from: &Path, sink: &StoreSink) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {
@@ -33,13 +33,13 @@ fn as_if_killed(from: &Path, sink: &StoreSink) -> tempfile::TempDir {
     to
 }
 
-/// The next start on a folder, which finishes what is there.
+/// The next start on a folder, which finishes what it finds.
 fn start_and_stop(folder: &Path) {
     open(folder).close();
 }
 
-/// AUD-2: a database that another program holds locked holds up no call: rows wait in the journal, where every reader
-/// finds them, and are brought in when it is free.
+/// AUD-2: a database that another program locks holds up no call: rows wait in the journal, where every reader finds them,
+/// and are brought in once the lock is free.
 #[test]
 fn a_locked_database_holds_up_no_call() {
     let folder = tempfile::tempdir().unwrap();
@@ -58,7 +58,7 @@ fn a_locked_database_holds_up_no_call() {
     };
     assert_eq!(brought_in(&other), 0);
     assert_eq!(verify(std::slice::from_ref(&file)).1, []);
-    assert!(python_is_content(&[file.to_str().unwrap()]));
+    assert!(python_verifies(&[file.to_str().unwrap()]));
     other.execute_batch("COMMIT").unwrap();
     eventually("all rows are in the database", || brought_in(&other) == 40);
     drop(other);
@@ -70,8 +70,8 @@ fn a_locked_database_holds_up_no_call() {
     assert!(!journal(&file).exists());
 }
 
-/// PIPE-4: a database that is damaged while it is written costs no row: calls go on and are recorded in the journal,
-/// which stays beside it. It is told, and never panics.
+/// PIPE-4: a database that is damaged during writing loses no row: calls go on and are recorded in the journal, which stays
+/// beside it. The damage is reported, and nothing panics.
 #[test]
 fn a_damaged_database_costs_no_row() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,8 +88,8 @@ fn a_damaged_database_costs_no_row() {
     assert!(ids.iter().all(|id| journal.contains(id)), "{journal}");
 }
 
-/// AUD-2, AUD-6: what a killed process left in the journals of several segments is brought in by the next start. Each
-/// segment is sealed, each open call ended once, and a line that was not written to its end is nobody's.
+/// AUD-2, AUD-6: the next start brings in the journals of several segments of a killed process. Each segment is sealed, each
+/// open call ends once, and an incomplete last line is ignored.
 #[test]
 fn journals_of_a_killed_process_are_brought_in() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn journals_of_a_killed_process_are_brought_in() {
     let answered = answered.into_inner();
     let left = as_if_killed(folder.path(), &sink);
     let files = segments(left.path());
-    assert_eq!(verify(&files).1, [], "before anybody finishes it");
+    assert_eq!(verify(&files).1, [], "before it is finished");
     let last = journal(files.last().unwrap());
     let mut cut = fs::read(&last).unwrap();
     cut.extend_from_slice(br#"{"head":"00"#);
@@ -131,7 +131,7 @@ fn journals_of_a_killed_process_are_brought_in() {
     drop(other);
 }
 
-/// A journal that somebody changed is told, keeps nobody from starting, and what stands before the change is brought in.
+/// A changed journal is reported and does not prevent the next start; the rows before the change are brought in.
 #[test]
 fn a_changed_journal_does_not_stop_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
@@ -154,10 +154,10 @@ fn a_changed_journal_does_not_stop_the_next_start() {
     assert_eq!(brought_in, 4);
     let (_, problems) = verify(std::slice::from_ref(&file));
     assert!(problems[0].what.contains("line 5 of"), "{problems:?}");
-    assert!(left.path().join(format!("{}.lock", sink.instance())).exists(), "it is not finished");
+    assert!(left.path().join(format!("{}.lock", sink.instance())).exists(), "the segment is not finished");
 }
 
-/// AUD-6: a journal whose rows are all in the database is begun anew, and what follows is recorded like before.
+/// AUD-6: a journal whose rows are all in the database is replaced, and recording continues.
 #[test]
 fn a_long_journal_is_begun_anew() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,18 +168,18 @@ fn a_long_journal_is_begun_anew() {
         block_on(sink.enter(enter)).unwrap();
     }
     let file = segments(folder.path()).pop().unwrap();
-    // Where the machine is slow it is begun anew before all of them came, and has some again.
+    // On a slow machine the journal is replaced before all rows arrive, and then has some again.
     let written = 30 * large.len() as u64;
-    eventually("the journal is begun anew", || fs::metadata(journal(&file)).unwrap().len() < written / 2 + 1);
+    eventually("the journal is replaced", || fs::metadata(journal(&file)).unwrap().len() < written / 2 + 1);
     assert_eq!(rows(&file).len(), 30);
     block_on(call(&sink, 1)).unwrap();
-    assert!(rows(&file).len() > 30, "it is there, in whichever journal");
+    assert!(rows(&file).len() > 30, "the row is in the old journal or the new one");
     sink.close();
     assert_eq!(rows(&file).iter().map(|row| row.seq).collect::<Vec<_>>(), (1..=62).collect::<Vec<_>>());
     assert_eq!(verify(&[file]).1, []);
 }
 
-/// AUD-6: a segment that cannot be finished keeps nobody waiting: those behind it are, and it is left to the next start.
+/// AUD-6: a segment that cannot be finished does not block those behind it, and is left to the next start.
 #[test]
 fn a_segment_that_cannot_be_finished_is_passed_by() {
     let folder = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ fn a_segment_that_cannot_be_finished_is_passed_by() {
     });
     assert!(!finished(&first));
     sink.close();
-    assert!(!finished(&first), "it was given up");
+    assert!(!finished(&first), "it was left to the next start");
     assert_eq!(verify(&segments(folder.path())).1, []);
     drop((other, sink));
     start_and_stop(folder.path());
@@ -205,8 +205,8 @@ fn a_segment_that_cannot_be_finished_is_passed_by() {
     assert!(verified.iter().all(|segment| segment.sealed), "{verified:?}");
 }
 
-/// AUD-2, AUD-3, AUD-6: whoever reads while rows are written, brought in and sealed has a whole record at every moment; calls
-/// that are open at the end get their exits, whichever segment they entered in.
+/// AUD-2, AUD-3, AUD-6: a reader sees an intact record at every moment while rows are written, brought in and sealed. Calls
+/// that are open at the end get their exits, no matter which segment they entered in.
 #[test]
 fn a_record_verifies_at_every_moment_of_its_making() {
     let folder = tempfile::tempdir().unwrap();
@@ -219,7 +219,7 @@ fn a_record_verifies_at_every_moment_of_its_making() {
     let (seen, mut written) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            // Not so fast that the journal waits for the end, and until enough was seen of it.
+            // Slowly enough that the journal does not wait for the end of a rush, and until the reader has seen enough.
             let calls = (1..3_000).take_while(|_| !seen.load(Ordering::Relaxed));
             calls
                 .inspect(|_| {

@@ -1,4 +1,4 @@
-//! What is kept, by whom, and for how long.
+//! What the store keeps, across threads, kills, segments and instances.
 
 use std::collections::HashSet;
 use std::process::{Command, Stdio};
@@ -15,18 +15,18 @@ use parking_lot::Mutex;
 
 use crate::support::{block_on, call, enter_of, eventually, exit_of, open, rows, verify, written};
 
-/// AUD-2, AUD-3, AUD-6: what holds for a store of which nothing is said but its folder.
+/// AUD-2, AUD-3, AUD-6: the defaults of a store with nothing but a folder.
 #[test]
 fn a_store_has_these_defaults() {
     let usual = StoreOptions::new("/record");
     assert_eq!((usual.payloads, usual.on_failure), (Payloads::Redacted, OnFailure::Refuse));
     assert_eq!((usual.checkpoint_rows, usual.checkpoint_after), (1024, Duration::from_secs(60)));
     assert_eq!((usual.segment_bytes, usual.segment_age), (64 << 20, Duration::from_secs(24 * 60 * 60)));
-    assert_eq!((usual.keep_for, usual.keep_bytes), (None, None), "for ever");
+    assert_eq!((usual.keep_for, usual.keep_bytes), (None, None), "no limit");
     assert!(usual.signer.is_none() && usual.checkpoint_file.is_none() && usual.on_checkpoint.is_none());
 }
 
-/// AUD-2: an enter is in the file when its wait is over, while the store still runs; exits follow by themselves.
+/// AUD-2: an enter is in the file when its wait ends, while the store still runs; exits follow by themselves.
 #[test]
 fn an_enter_is_committed_before_the_call_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -80,11 +80,11 @@ fn calls_of_many_threads_are_all_recorded() {
     assert_eq!(entered, ids);
     let (verified, problems) = verify(&[file]);
     assert_eq!(problems, []);
-    // How many there are on the way depends on how the rows fell together; the last one seals.
+    // The number of checkpoints depends on how commits combined the rows; the last one seals.
     assert!(verified[0].sealed && verified[0].checkpoints >= 2, "{verified:?}");
 }
 
-/// AUD-2: a call that writes its own row goes on with it, and is not called once more for that.
+/// AUD-2: a call that writes its own row continues at once, without another wake.
 #[test]
 fn a_call_that_writes_is_not_woken_for_its_own_row() {
     #[derive(Default)]
@@ -103,14 +103,14 @@ fn a_call_that_writes_is_not_woken_for_its_own_row() {
     assert_eq!(count.0.load(Ordering::SeqCst), 0);
 }
 
-/// AUD-2: a call that goes away while it waits leaves its row, and does not hold up those behind it.
+/// AUD-2: a call that is cancelled while it waits leaves its row, and does not hold up the calls behind it.
 #[test]
 fn a_caller_that_goes_away_takes_nobody_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let sink = open(folder.path());
     block_on(async {
         let mut context = Context::from_waker(Waker::noop());
-        // Of few that are under way nobody waits for the others; those that come then let others join.
+        // With few calls under way none waits for others; the calls after these let others join.
         for _ in 0..3 {
             let early = enter_of(CorrelationId::mint(), "files__read", "{}");
             assert!(sink.enter(&early).as_mut().poll(&mut context).is_ready());
@@ -146,7 +146,7 @@ fn child_that_records_until_it_is_killed() {
     });
 }
 
-/// AUD-2: no enter row of an answered call is lost by kill -9, and the next start gives each an exit.
+/// AUD-2: a kill -9 loses no enter row of an answered call, and the next start gives each an exit.
 #[test]
 fn a_killed_process_loses_no_answered_call() {
     use std::io::{BufRead, BufReader};
@@ -185,7 +185,7 @@ fn a_killed_process_loses_no_answered_call() {
     assert!(verified[0].sealed);
 }
 
-/// AUD-5: several instances share a folder, each with a chain of its own.
+/// AUD-5: several instances share a folder, each with its own chain.
 #[test]
 fn instances_have_segments_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -208,8 +208,7 @@ fn instances_have_segments_of_their_own() {
     assert_eq!((verified.len(), problems), (2, vec![]));
 }
 
-/// AUD-2: calls that are open when the store closes are marked as interrupted then; a store without a call
-/// leaves no file.
+/// AUD-2: closing the store marks open calls as interrupted; a store without a call leaves no file.
 #[test]
 fn closing_ends_what_is_open() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,8 +226,8 @@ fn closing_ends_what_is_open() {
     assert!(error.contains("the store is closed"), "{error}");
 }
 
-/// AUD-6: a full segment is sealed and another begun; each verifies on its own and both together; pairs reach
-/// across.
+/// AUD-6: a full segment is sealed and another begun; each verifies alone and both together; an exit may be in a
+/// later segment than its enter.
 #[test]
 fn segments_are_sealed_and_continued() {
     let folder = tempfile::tempdir().unwrap();
@@ -263,7 +262,7 @@ fn segments_are_sealed_and_continued() {
     assert!(problems[0].what.contains("segment 1 of the instance is followed by 3"), "{problems:?}");
 }
 
-/// AUD-3: checkpoints are told, appended to their file, and signed where there is a key; proofs rest on them.
+/// AUD-3: checkpoints are published, appended to their file, and signed if there is a key; proofs rest on them.
 #[test]
 fn checkpoints_are_published_and_signed() {
     let folder = tempfile::tempdir().unwrap();
@@ -298,7 +297,7 @@ fn checkpoints_are_published_and_signed() {
     assert!(Proof::of(&file, 41).unwrap_err().to_string().contains("no row 41"));
 }
 
-/// AUD-3: a row does not wait for a full batch to come under a checkpoint.
+/// AUD-3: a row gets a checkpoint without waiting for a full batch.
 #[test]
 fn a_quiet_store_makes_checkpoints_too() {
     let folder = tempfile::tempdir().unwrap();

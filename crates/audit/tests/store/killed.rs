@@ -1,8 +1,8 @@
-//! A process that is killed at any system call of a segment's life leaves a record that can be read, finished and verified.
+//! A process killed at any system call of a segment's life leaves a record that can be read, finished and verified.
 //!
-//! What a process does to its files it does by system calls, so the states that a kill can leave are those between two of
-//! them. `strace` kills the child below at the first, the second, the third … of each kind; between calls that change no
-//! file nothing can differ, so those are left out.
+//! A process changes its files only by system calls, so a kill can leave only the states between two of them. `strace` kills
+//! the child below at the first, the second, the third … call of each kind. Calls that change no file cannot make a
+//! difference and are left out.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -19,10 +19,10 @@ use bridgehead_audit::{
     segments,
 };
 
-use crate::support::{block_on, enter_of, eventually, exit_of, open, python_is_content, rows, verify};
+use crate::support::{block_on, enter_of, eventually, exit_of, open, python_verifies, rows, verify};
 
 const FOLDER: &str = "BRIDGEHEAD_AUDIT_TEST_LIFE";
-/// The calls that change a file, or make, move or remove one. (`writev` is how the child speaks.)
+/// The calls that change, create, move or remove a file. (The child prints with `writev`.)
 const CHANGING: [&str; 12] = [
     "openat",
     "write",
@@ -37,17 +37,17 @@ const CHANGING: [&str; 12] = [
     "renameat2",
     "unlink",
 ];
-/// At so many of a kind each is tried; of a kind with more, so many evenly.
+/// Up to this many calls of a kind, each is tried; of a kind with more, this many at even distances.
 const MOST_OF_A_KIND: usize = 120;
-/// How long points are tried.
+/// How long the test tries points.
 const MOST_TIME: Duration = Duration::from_secs(70);
-/// The segments of one life. `strace` counts the calls of each thread by itself, and the one that comes to a number first
-/// ends them all: what is hidden of a thread's first calls it does again for the next segment.
+/// The segments of one life. `strace` counts the calls of each thread separately, and the thread that first reaches a number
+/// ends them all. So a thread's first calls may be hidden; it repeats them for the next segment.
 const SEGMENTS: usize = 5;
-/// So many files are opened before anything happens, by those who load and start the child.
+/// How many files loading and starting the child open before the store begins.
 const OPENED_BEFORE: usize = 20;
 
-/// The child: the life of some segments, with all that the store does to one.
+/// The child: the life of some segments, with everything that the store does to one.
 #[test]
 fn child_with_a_short_life() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
@@ -70,7 +70,7 @@ fn child_with_a_short_life() {
         answer(false);
         eventually("another segment begins", || {
             answer(true);
-            // Not by a look into the folder: those calls are not the store's.
+            // Listing the folder would add system calls that are not the store's.
             folder.join(format!("{}.{wanted:04}.sqlite", sink.instance())).exists()
         });
     }
@@ -85,7 +85,7 @@ fn live(folder: &Path, options: &[&str]) -> Output {
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "killed::child_with_a_short_life", "--nocapture"])
         .env(FOLDER, folder)
-        // With one the loader looks for its libraries in more places than the child has files.
+        // With this variable the loader opens more files than the child does.
         .env_remove("LD_LIBRARY_PATH")
         .output();
     ran.unwrap_or_else(|error| {
@@ -93,14 +93,14 @@ fn live(folder: &Path, options: &[&str]) -> Output {
     })
 }
 
-/// How often each kind is called in one life, by the thread that calls it most: `strace` counts for each by itself.
+/// How often each kind is called in one life, by the thread that calls it most: `strace` counts per thread.
 fn kinds(before: &Path) -> BTreeMap<&'static str, usize> {
     let folder = copy(before);
     let log = folder.path().join("log");
     let all = format!("trace={}", CHANGING.join(","));
     let ran = live(folder.path(), &["-o", log.to_str().unwrap(), "-e", &all]);
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-    assert!(ran.status.success(), "the life was cut short: {said}");
+    assert!(ran.status.success(), "the life ended early: {said}");
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let text = fs::read_to_string(&log).unwrap();
     for line in text.lines() {
@@ -119,7 +119,7 @@ fn kinds(before: &Path) -> BTreeMap<&'static str, usize> {
     kinds
 }
 
-/// What a killed process left can be read as it is; the next start finishes it, and nothing that was promised is lost.
+/// What a killed process left can be read as it is; the next start finishes it, and no acknowledged call is lost.
 fn check(folder: &Path, answered: &HashSet<String>, at: &str, with_python: bool) {
     let left = segments(folder);
     assert_eq!(verify(&left).1, [], "{at}: as it was left");
@@ -140,17 +140,17 @@ fn check(folder: &Path, answered: &HashSet<String>, at: &str, with_python: bool)
         .filter(|(_, row)| row.kind == "enter")
         .map(|(_, row)| row.correlation_id.clone())
         .collect();
-    assert!(entered.is_superset(answered), "{at}: a call that was answered is lost");
+    assert!(entered.is_superset(answered), "{at}: an answered call is lost");
     let ended: HashSet<_> = rows.iter().filter_map(|(instance, row)| Some((instance, row.enter?))).collect();
     assert_eq!((ended.len(), rows.len()), (entered.len(), 2 * entered.len()), "{at}: each call ends once");
     let paths: Vec<&str> = files.iter().map(|file| file.to_str().unwrap()).collect();
-    assert!(!with_python || paths.is_empty() || python_is_content(&paths), "{at}");
+    assert!(!with_python || paths.is_empty() || python_verifies(&paths), "{at}");
     let mut beside: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     beside.retain(|path| !files.contains(path) && path.file_name().unwrap() != CHECKPOINT_FILE);
     assert_eq!(beside, Vec::<PathBuf>::new(), "{at}: something is left beside the segments");
 }
 
-/// One life that ends at a certain call, with the calls that it answered; says whether it did end there.
+/// One life that is killed at a certain call; returns the calls that it answered and whether the kill happened.
 fn live_until(folder: &Path, kind: &str, number: usize) -> (HashSet<String>, bool) {
     let kill = format!("inject={kind}:signal=SIGKILL:when={number}");
     let ran = live(folder, &["-o", "/dev/null", "-e", &format!("trace={kind}"), "-e", &kill]);
@@ -160,8 +160,8 @@ fn live_until(folder: &Path, kind: &str, number: usize) -> (HashSet<String>, boo
     (answered, ran.status.signal() == Some(9))
 }
 
-/// A folder that a process left when it was killed when its fourth segment had no journal yet, and what it had answered. Each life
-/// begins with finishing it.
+/// The folder of a process that was killed before its fourth segment had a journal, and the calls it had answered. Each life
+/// begins by finishing it.
 fn left_before() -> (tempfile::TempDir, HashSet<String>) {
     let folder = tempfile::tempdir().unwrap();
     let (answered, died) = live_until(folder.path(), "rename", 6);
@@ -177,8 +177,8 @@ fn copy(from: &Path) -> tempfile::TempDir {
     to
 }
 
-/// FAULT-1: a kill at any system call of a segment's life leaves a record that reads, recovers and verifies, and loses no
-/// enter that was confirmed.
+/// FAULT-1: a kill at any system call of a segment's life leaves a record that can be read, recovers and verifies, and loses
+/// no confirmed enter.
 #[test]
 fn a_kill_at_any_system_call_is_recovered_from() {
     let (before, answered_before) = left_before();
@@ -193,11 +193,11 @@ fn a_kill_at_any_system_call_is_recovered_from() {
             (0..tried).map(move |number| (*kind, 1 + number * count / tried))
         })
         .collect();
-    // Where the machine is too busy for all, those that come first are a sample of every kind.
+    // If the machine is too busy to try all, the first points are a sample of every kind.
     points.sort_by_key(|(_, number)| number % 5);
     let until = Instant::now() + MOST_TIME;
     let (next, killed) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    // Most of a life is waiting.
+    // A life mostly waits, so several run at once.
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -217,6 +217,6 @@ fn a_kill_at_any_system_call_is_recovered_from() {
     });
     let (killed, tried) = (killed.into_inner(), next.into_inner().min(points.len()));
     println!("{killed} kills at {tried} of {} points of {kinds:?}", points.len());
-    // No two lives are quite the same: some end before the last calls of another come.
+    // Lives differ a little: some end before they reach a call that another made.
     assert!(killed * 3 >= tried, "{killed} kills at {tried} points of {kinds:?}");
 }

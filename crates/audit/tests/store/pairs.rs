@@ -1,13 +1,13 @@
-//! Which exit belongs to which enter is the store's to say, and a record that says it wrongly is found.
+//! The store pairs exits with enters, and the verifiers find a wrong pair.
 
 use std::fs;
 use std::path::Path;
 
 use bridgehead_audit::{AuditSink, CorrelationId, INTERRUPTED, read_calls, segments};
 
-use crate::support::{block_on, call, enter_of, exit_of, open, python_is_content, rows, verify};
+use crate::support::{block_on, call, enter_of, exit_of, open, python_verifies, rows, verify};
 
-/// WIRE-2: calls with one correlation id, which a client may choose, keep their own ends, also those that nobody saw.
+/// WIRE-2: calls that share a correlation id, which a client may choose, keep their own exits, also interrupted ones.
 #[test]
 fn calls_with_one_id_keep_their_own_ends() {
     let folder = tempfile::tempdir().unwrap();
@@ -17,7 +17,7 @@ fn calls_with_one_id_keep_their_own_ends() {
     let tickets = [&first, &second, &third].map(|enter| block_on(sink.enter(enter)).unwrap());
     sink.exit(tickets[1], exit_of(&second, r#"{"of":"b"}"#)).unwrap();
     sink.exit(tickets[0], exit_of(&first, r#"{"of":"a"}"#)).unwrap();
-    // Twice is once, and the second time is the end of nothing.
+    // A second exit with the same ticket is recorded, but as the end of no call.
     sink.exit(tickets[0], exit_of(&first, r#"{"of":"nothing"}"#)).unwrap();
     sink.close();
     let files = segments(folder.path());
@@ -38,11 +38,11 @@ fn calls_with_one_id_keep_their_own_ends() {
         expected.map(|(tool, end)| (tool.map(str::to_owned), end.to_owned())).collect::<Vec<_>>()
     );
     assert_eq!(verify(&files).1, []);
-    assert!(python_is_content(&[files[0].to_str().unwrap()]));
+    assert!(python_verifies(&[files[0].to_str().unwrap()]));
 }
 
-/// WIRE-2: a record in which calls have each other's ends is chained as it should be, and both checkers find it: by the
-/// tool where the id is the same, by the id where the tool is.
+/// WIRE-2: a record with swapped exits has a valid chain, and both verifiers find the swap: by the tool if the ids are the
+/// same, by the id if the tools are.
 #[test]
 fn swapped_ends_are_found() {
     for (ids, tools, what) in [
@@ -62,12 +62,12 @@ fn swapped_ends_are_found() {
         assert!(verified[0].sealed);
         assert_eq!(problems.iter().map(|it| it.row).collect::<Vec<_>>(), [Some(5), Some(6)], "{problems:?}");
         assert!(problems.iter().all(|it| it.what.contains(what)), "{problems:?}");
-        assert!(!python_is_content(&[files[0].to_str().unwrap()]));
+        assert!(!python_verifies(&[files[0].to_str().unwrap()]));
     }
 }
 
-/// WIRE-2: a record of format 1, in which an exit says the number of its enter only, is read by both checkers, and what is
-/// wrong in it is found.
+/// WIRE-2: both verifiers read a record of format 1, in which an exit has only the number of its enter, and find faults in
+/// it.
 #[test]
 fn format_1_is_still_read() {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/store/format1.jsonl");
@@ -76,12 +76,12 @@ fn format_1_is_still_read() {
     assert_eq!(problems, []);
     assert!(verified.len() == 2 && verified.iter().all(|it| it.sealed));
     assert!(text.contains(r#""format":1,"#) && !text.contains("enterSegment"));
-    assert!(python_is_content(&[kept.to_str().unwrap()]));
+    assert!(python_verifies(&[kept.to_str().unwrap()]));
     let folder = tempfile::tempdir().unwrap();
     let other = folder.path().join("other.jsonl");
     fs::write(&other, text.replacen(r#""format":1,"#, r#""format":3,"#, 1)).unwrap();
     assert!(verify(std::slice::from_ref(&other)).1.iter().any(|it| it.what.contains("format is 3")));
-    assert!(!python_is_content(&[other.to_str().unwrap()]));
+    assert!(!python_verifies(&[other.to_str().unwrap()]));
 }
 
 /// WIRE-2: an exit names the segment of its enter, also the one that the next start writes for it.

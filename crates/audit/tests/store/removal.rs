@@ -1,4 +1,4 @@
-//! What is removed and why, and whose folder it is.
+//! What retention removes, and which folders the store accepts.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -12,11 +12,11 @@ use bridgehead_audit::{
 };
 use rusqlite::Connection;
 
-use crate::support::{open, python_is_content, verify, written};
+use crate::support::{open, python_verifies, verify, written};
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A clock that is late by so much.
+/// A clock that is late by this much.
 pub(crate) struct Late(pub(crate) Duration);
 
 impl Clock for Late {
@@ -49,8 +49,8 @@ fn beside(segment: &Path) -> [PathBuf; 4] {
     [ending("-wal"), ending("-shm"), ending("-journal"), segment.with_extension("rows")]
 }
 
-/// WALL-9, AUD-6: how old a segment is says its seal, not the times of its file, which anybody may set; all that belongs to
-/// a removed one goes with it, and what is noted of it satisfies the verifier.
+/// WALL-9, AUD-6: the seal gives a segment's age, not the times of its file, which anyone can set. A segment is removed
+/// with all its files, and the note about it satisfies the verifier.
 #[test]
 fn a_segment_is_as_old_as_its_seal() {
     let folder = tempfile::tempdir().unwrap();
@@ -66,7 +66,7 @@ fn a_segment_is_as_old_as_its_seal() {
     assert!(!beside(&old).iter().any(|file| file.exists()));
     assert_eq!(verify_folder(folder.path(), None), []);
     let notes = read_checkpoints(&folder.path().join(CHECKPOINT_FILE)).unwrap().removed;
-    // As if it had been killed in between. Files without a segment and without a note are left alone.
+    // As if a kill had interrupted the removal. Files without a segment and without a note are left alone.
     let stolen = beside(&old.with_file_name("stolen.0001.sqlite"));
     beside(&old).iter().chain(&stolen).for_each(|file| fs::write(file, "").unwrap());
     written(folder.path(), 1, |options| options.keep_for = Some(HOUR));
@@ -74,14 +74,14 @@ fn a_segment_is_as_old_as_its_seal() {
     for left in beside(&old) {
         fs::write(&left, "").unwrap();
         written(folder.path(), 1, |options| options.keep_for = Some(HOUR));
-        assert!(!left.exists(), "{left:?} is all that was left");
+        assert!(!left.exists(), "{left:?} should have been removed");
     }
     let note = &notes[0];
     assert_eq!((notes.len(), note.removed.as_str(), note.count), (1, name(&old), Some(6)));
     assert_eq!((note.reason.as_deref(), note.sealed.is_some()), (Some("age"), true));
 }
 
-/// AUD-6: of too much the oldest goes, and only what is sealed as it says.
+/// AUD-6: when segments take too much space the oldest is removed, and only one whose seal is intact.
 #[test]
 fn of_too_much_the_oldest_goes() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,8 +108,8 @@ fn several(folder: &Path, signer: Option<Signer>) -> Vec<PathBuf> {
     segments(folder)
 }
 
-/// WALL-9: a removal that no note explains is found: by the checkpoints of the segment, and where those are gone too by the
-/// segment that came after it. A note that does not fit explains nothing.
+/// WALL-9: a removal without a note is found: by the checkpoints of the segment or, if those are gone too, by the segment
+/// after it. A note that does not fit explains nothing.
 #[test]
 fn a_removal_without_a_note_is_found() {
     let folder = tempfile::tempdir().unwrap();
@@ -120,22 +120,22 @@ fn a_removal_without_a_note_is_found() {
     let first = name(&files[0]);
     let problems = verify_folder(folder.path(), None);
     assert!(problems.len() == 1 && problems[0].segment == first, "{problems:?}");
-    assert!(problems[0].what.contains("did not note"), "{problems:?}");
+    assert!(problems[0].what.contains("there is no note"), "{problems:?}");
 
     let without: Vec<&str> = lines.split_inclusive('\n').filter(|line| !line.contains(first)).collect();
     fs::write(&beside, without.concat()).unwrap();
-    assert_eq!(verify_folder(folder.path(), None), problems, "what follows it is there");
+    assert_eq!(verify_folder(folder.path(), None), problems, "the segment after it shows the gap");
 
     let old_note = format!("{{\"removed\":\"{first}\",\"time\":\"2026-11-15T12:00:00.000000Z\"}}\n");
     fs::write(&beside, format!("{lines}{old_note}")).unwrap();
-    assert_eq!(verify_folder(folder.path(), None), [], "as older versions noted it");
+    assert_eq!(verify_folder(folder.path(), None), [], "a note of an older version");
     let other = old_note.replace("}\n", &format!(",\"count\":1,\"head\":\"{}\"}}\n", "0".repeat(64)));
     fs::write(&beside, format!("{lines}{other}")).unwrap();
     let problems = verify_folder(folder.path(), None);
     assert!(problems[0].what.contains("does not fit"), "{problems:?}");
 }
 
-/// WALL-9: where checkpoints are signed so are the notes of removals, and one that is not explains nothing.
+/// WALL-9: where checkpoints are signed, removal notes are too, and one with a wrong signature explains nothing.
 #[test]
 fn a_note_is_signed_where_checkpoints_are() {
     let folder = tempfile::tempdir().unwrap();
@@ -157,10 +157,10 @@ fn a_note_is_signed_where_checkpoints_are() {
     fs::write(&beside, lines.replace("\"reason\":\"size\"", "\"reason\":\"age\"")).unwrap();
     let problems = verify_folder(&audit, None);
     assert!(problems.iter().any(|it| it.what.contains("signature is wrong")), "{problems:?}");
-    assert!(problems.iter().any(|it| it.what.contains("did not note")), "{problems:?}");
+    assert!(problems.iter().any(|it| it.what.contains("there is no note")), "{problems:?}");
 }
 
-/// WALL-9: a folder that others may write to, or that belongs to another, is refused with what cures it.
+/// WALL-9: a folder that others may write to, or that belongs to another user, is refused with the cure.
 #[test]
 fn a_folder_of_others_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -173,17 +173,17 @@ fn a_folder_of_others_is_refused() {
     }
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     open(folder.path()).close();
-    // Only the superuser can give a folder away; for others there is none to try it with.
+    // Only the superuser can give a folder away; other users skip this.
     if std::os::unix::fs::chown(folder.path(), Some(12_345), None).is_ok() {
         let said = StoreSink::open(StoreOptions::new(folder.path())).unwrap_err().to_string();
         assert!(said.contains("belongs to user 12345"), "{said}");
         std::os::unix::fs::chown(folder.path(), Some(0), None).unwrap();
     }
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was left in it");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the folder is still empty");
 }
 
-/// WALL-9: what stands in the folder is not followed where it is a link, and the folder itself may be behind one. The lock
-/// is its owner's alone.
+/// WALL-9: links in the folder are not followed, though the folder itself may be behind one. Only its owner can read the
+/// lock.
 #[test]
 fn links_in_the_folder_are_not_followed() {
     let outside = tempfile::tempdir().unwrap();
@@ -208,6 +208,6 @@ fn links_in_the_folder_are_not_followed() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
     let own = segments(&folder).pop().unwrap();
     assert_eq!(verify(std::slice::from_ref(&own)).1, []);
-    assert!(python_is_content(&[own.to_str().unwrap()]));
-    assert_eq!(verify(std::slice::from_ref(&link)).1.len(), 1, "a link is no segment");
+    assert!(python_verifies(&[own.to_str().unwrap()]));
+    assert_eq!(verify(std::slice::from_ref(&link)).1.len(), 1, "a link is not a segment");
 }

@@ -22,13 +22,13 @@ fn values_are_shown_without_secrets() {
     assert!(shown.contains("arguments: <18 bytes>") && shown.ends_with("validated: true }"), "{shown}");
 }
 
-/// AUD-1: a sink that keeps nothing knows no instance.
+/// AUD-1: a sink that keeps nothing has no instance.
 #[test]
 fn the_noop_sink_has_no_instance() {
     assert_eq!((NoopSink.instance(), NoopSink.keeps()), (None, false));
 }
 
-/// AUD-3: a file of checkpoints that is not there is empty, and one that cannot be read is told.
+/// AUD-3: a missing file of checkpoints counts as empty, and an unreadable one is an error.
 #[test]
 fn a_file_of_checkpoints_that_cannot_be_read_is_told() {
     let folder = tempfile::tempdir().unwrap();

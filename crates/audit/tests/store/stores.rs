@@ -1,4 +1,4 @@
-//! One suite for every store: what the record promises, it promises on each of them.
+//! One suite for every store: each must keep all promises of the record.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -40,8 +40,8 @@ fn checkpoint(name: &str, count: u64, sealed: bool) -> Checkpoint {
     }
 }
 
-/// GATE-5: a segment is there when it has its header; batches are stored whole or not at all; what is stored is read as it was
-/// in one moment, and is there for whoever goes on with the segment.
+/// GATE-5: a segment exists once it has its header; batches are stored whole or not at all; a reader sees the segment as it
+/// was at one moment, and a later writer finds everything that was stored.
 #[test]
 fn a_store_keeps_what_it_is_given() {
     for_each_store(|world| {
@@ -97,8 +97,8 @@ fn a_store_keeps_what_it_is_given() {
     });
 }
 
-/// GATE-5: a segment is discarded or removed with all that belongs to it, and one that is gone cannot be read, gone on with or
-/// removed once more.
+/// GATE-5: a segment is discarded or removed with all that belongs to it. A removed segment cannot be read, continued or
+/// removed again.
 #[test]
 fn a_store_forgets_whole_segments() {
     for_each_store(|world| {
@@ -125,8 +125,8 @@ fn a_store_forgets_whole_segments() {
     });
 }
 
-/// GATE-5: calls are recorded, read while the gateway runs and afterwards, proved and verified; a gateway without a call leaves
-/// nothing.
+/// GATE-5: calls are recorded, read during and after the run of the gateway, proved and verified; a gateway without a call
+/// leaves nothing.
 #[test]
 fn a_record_is_written_and_verifies() {
     for_each_store(|world| {
@@ -160,8 +160,8 @@ fn a_record_is_written_and_verifies() {
     });
 }
 
-/// GATE-5: a full segment is sealed and another begun, which continues its chain; pairs reach across, and a segment that is left
-/// out is missed.
+/// GATE-5: a full segment is sealed and another continues its chain; an exit may be in a later segment than its enter, and
+/// the verifier notices a missing segment.
 #[test]
 fn segments_are_sealed_and_continued() {
     for_each_store(|world| {
@@ -186,8 +186,8 @@ fn segments_are_sealed_and_continued() {
     });
 }
 
-/// GATE-5: what a killed process left, in the store and in the journals of several segments, is finished by the next start: in
-/// its own chain each call gets its end, `interrupted` where nobody saw one, and each segment is sealed.
+/// GATE-5: the next start finishes what a killed process left in the store and in the journals of several segments. In its
+/// own chain each call gets an exit, `interrupted` if none was recorded, and each segment is sealed.
 #[test]
 fn a_killed_process_is_finished_by_the_next_start() {
     for_each_store(|world| {
@@ -205,11 +205,11 @@ fn a_killed_process_is_finished_by_the_next_start() {
         world.copy_to(&left);
         world.refuse(false);
         let names = left.names();
-        assert_eq!(left.verify().1, [], "before anybody finishes it");
+        assert_eq!(left.verify().1, [], "before it is finished");
         assert!(left.stored() < left.rows().len() && left.has("lock"));
 
         left.start_and_stop();
-        assert_eq!(left.names(), names, "nobody else's chain grew");
+        assert_eq!(left.names(), names, "no other chain grew");
         let (verified, problems) = left.verify();
         assert_eq!(problems, []);
         assert!(verified.iter().all(|segment| segment.sealed), "{verified:?}");
@@ -227,8 +227,8 @@ fn a_killed_process_is_finished_by_the_next_start() {
     });
 }
 
-/// GATE-5: of sealed segments those go that are too old, and the oldest when all take too much; whole, with a note that
-/// satisfies the verifier.
+/// GATE-5: retention removes sealed segments that are too old, and the oldest when all take too much; each whole, with a
+/// note that satisfies the verifier.
 #[test]
 fn what_is_no_longer_kept_goes_with_a_note() {
     for_each_store(|world| {
@@ -259,11 +259,11 @@ fn what_is_no_longer_kept_goes_with_a_note() {
         assert_eq!(notes, expected.collect::<Vec<_>>());
         world.store.remove(&young[1]).unwrap();
         let problems = world.verify_all();
-        assert!(problems[0].segment == young[1] && problems[0].what.contains("did not note"), "{problems:?}");
+        assert!(problems[0].segment == young[1] && problems[0].what.contains("no note"), "{problems:?}");
     });
 }
 
-/// GATE-5: whoever reads while rows are written, brought in and sealed has a whole record at every moment.
+/// GATE-5: a reader sees an intact record at every moment while rows are written, brought in and sealed.
 #[test]
 fn a_record_is_whole_at_every_moment() {
     for_each_store(|world| {
@@ -277,8 +277,8 @@ fn a_record_is_whole_at_every_moment() {
                 while looks_so_far() < 20 || world.names().len() < 3 {
                     block_on(sink.enter(&enter_of(CorrelationId::mint(), "files__write", &payload))).unwrap();
                     written += 1;
-                    // Not faster than it is looked at.
-                    eventually("somebody looks", || written < 15 * (looks_so_far() as u64 + 1));
+                    // Writes no faster than the reader reads.
+                    eventually("the reader has read again", || written < 15 * (looks_so_far() as u64 + 1));
                 }
                 written
             });
@@ -300,8 +300,8 @@ fn a_record_is_whole_at_every_moment() {
     });
 }
 
-/// GATE-5, GATE-6: a store that refuses holds up no call and costs no row: rows wait in the journal, where every reader finds them, and
-/// are brought in when it takes them, or by the next start.
+/// GATE-5, GATE-6: a store that refuses rows holds up no call and loses no row: rows wait in the journal, where every reader
+/// finds them. They are brought in when the store accepts them, or by the next start.
 #[test]
 fn a_store_that_refuses_costs_no_row() {
     for_each_store(|world| {
@@ -316,10 +316,10 @@ fn a_store_that_refuses_costs_no_row() {
             (0..20).map(|number| block_on(call(&sink, number)).unwrap().to_string()).collect();
         eventually("all rows can be read", || world.rows().len() == 40);
         assert_eq!((world.stored(), world.verify().1), (0, vec![]));
-        eventually("it is told that they wait", || *lags.lock() == [true]);
+        eventually("the lag is reported", || *lags.lock() == [true]);
         world.refuse(false);
         eventually("all rows are in the store", || world.stored() == 40);
-        eventually("it is told that none waits any more", || *lags.lock() == [true, false]);
+        eventually("the end of the lag is reported", || *lags.lock() == [true, false]);
 
         world.refuse(true);
         block_on(sink.enter(&enter_of(CorrelationId::mint(), "files__slow", "{}"))).unwrap();
@@ -329,7 +329,7 @@ fn a_store_that_refuses_costs_no_row() {
         assert_eq!(problems, []);
         assert!(
             !verified[0].sealed && world.has("lock") && world.has("rows"),
-            "it is left to the next start"
+            "the segment is left to the next start"
         );
         world.refuse(false);
         world.start_and_stop();
@@ -342,7 +342,7 @@ fn a_store_that_refuses_costs_no_row() {
     });
 }
 
-/// GATE-5: whoever follows an instance gets each row once and in order, out of journals, the store and later segments.
+/// GATE-5: a follower of an instance gets each row once and in order, from journals, the store and later segments.
 #[test]
 fn a_follower_gets_each_row_once_and_in_order() {
     for_each_store(|world| {
@@ -370,7 +370,7 @@ fn a_follower_gets_each_row_once_and_in_order() {
         last = follow(last, &mut numbers);
         let all: Vec<u64> = (1..=2 * calls as u64).collect();
         assert_eq!((last, &numbers), (2 * calls as u64, &all));
-        assert_eq!((follow(last, &mut numbers), numbers.len()), (last, all.len()), "nothing came");
+        assert_eq!((follow(last, &mut numbers), numbers.len()), (last, all.len()), "no new row");
         let mut tail = Vec::new();
         assert_eq!(follow(7, &mut tail), last);
         assert_eq!(tail, all[7..]);
@@ -378,7 +378,7 @@ fn a_follower_gets_each_row_once_and_in_order() {
     });
 }
 
-/// GATE-5: a row that is not as it was written is named, and so is a segment that cannot be read.
+/// GATE-5: a changed row is named, and so is an unreadable segment.
 #[test]
 fn damage_is_found_and_named() {
     for_each_store(|world| {
@@ -399,7 +399,7 @@ fn damage_is_found_and_named() {
     });
 }
 
-/// GATE-5: a record can be carried from one store into another, byte for byte.
+/// GATE-5: a record can be copied from one store to another, byte for byte.
 #[test]
 fn a_record_is_the_same_in_every_store() {
     for_each_store(|world| {

@@ -29,7 +29,7 @@ pub(crate) fn exit_of(enter: &Enter, body: &str) -> Exit {
     Exit::new(enter.call(), enter.moment(), SystemClock::default().now(), outcome)
 }
 
-/// Makes a call and waits for what a client would wait for.
+/// Makes a call, and waits for its enter like a client.
 pub(crate) async fn call(sink: &StoreSink, number: usize) -> Result<CorrelationId, AuditError> {
     let id = CorrelationId::mint();
     let enter = enter_of(id, "files__read", &format!(r#"{{"n":{number}}}"#));
@@ -42,7 +42,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
 }
 
-/// A store with `calls` calls, closed in order.
+/// A store with `calls` calls, closed normally.
 pub(crate) fn written(folder: &Path, calls: usize, change: impl FnOnce(&mut StoreOptions)) -> PathBuf {
     let mut options = StoreOptions::new(folder);
     options.checkpoint_rows = 8;
@@ -83,8 +83,8 @@ pub(crate) fn verify(paths: &[PathBuf]) -> (Vec<Verified>, Vec<Problem>) {
     (verified, problems)
 }
 
-/// Whether the independent checker finds everything as it was written.
-pub(crate) fn python_is_content(arguments: &[&str]) -> bool {
+/// Whether the independent verifier in Python finds no problem.
+pub(crate) fn python_verifies(arguments: &[&str]) -> bool {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/verify_audit.py");
     let output = Command::new("python3").arg(script).args(arguments).output().unwrap();
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -92,7 +92,7 @@ pub(crate) fn python_is_content(arguments: &[&str]) -> bool {
 }
 
 pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
-    // Long enough for a machine that has everything else to do.
+    // Long enough for a busy machine.
     let until = Instant::now() + Duration::from_secs(60);
     while Instant::now() < until {
         if holds() {
@@ -100,7 +100,7 @@ pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("{what} did not come true in a minute");
+    panic!("not within a minute: {what}");
 }
 
 pub(crate) fn open(folder: &Path) -> Arc<StoreSink> {

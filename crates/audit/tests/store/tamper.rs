@@ -1,4 +1,4 @@
-//! That every change is found, by us and by the checker in Python.
+//! Every change is found, by our verifier and by the one in Python.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use bridgehead_audit::{Expected, RecordKind, Verifier, read_segment, segments, write_line};
 use rusqlite::Connection;
 
-use crate::support::{block_on, call, eventually, open, python_is_content, records, rows, verify, written};
+use crate::support::{block_on, call, eventually, open, python_verifies, records, rows, verify, written};
 
 fn copy(from: &Path, folder: &Path) -> PathBuf {
     let to = folder.join("copy.sqlite");
@@ -21,7 +21,7 @@ fn export(from: &Path, to: &Path) {
     fs::write(to, out).unwrap();
 }
 
-/// AUD-3: what was not touched is fine, to both checkers, as a segment and as an export.
+/// AUD-3: an untouched record passes both verifiers, as a segment and as an export.
 #[test]
 fn an_untouched_record_verifies() {
     let folder = tempfile::tempdir().unwrap();
@@ -32,12 +32,12 @@ fn an_untouched_record_verifies() {
         let (verified, problems) = verify(std::slice::from_ref(path));
         assert_eq!(problems, []);
         assert_eq!((verified[0].count, verified[0].sealed), (42, true));
-        assert!(python_is_content(&[path.to_str().unwrap()]));
+        assert!(python_verifies(&[path.to_str().unwrap()]));
     }
     assert_eq!(records(&file).len(), records(&exported).len());
 }
 
-/// AUD-3: a segment that is read in several parts at once is judged as one, and so is the file behind it.
+/// AUD-3: a segment that is read in several parts at once is judged as one, and so is the file after it.
 #[test]
 fn a_long_record_is_judged_in_its_order() {
     let folder = tempfile::tempdir().unwrap();
@@ -67,7 +67,7 @@ fn changes_are_found_and_named() {
             problems.iter().any(|it| it.row == row && it.what.contains(what)),
             "{change}: {row:?} {what} is not in {problems:?}"
         );
-        assert!(!python_is_content(&[copy.to_str().unwrap()]), "{change}");
+        assert!(!python_verifies(&[copy.to_str().unwrap()]), "{change}");
     }
     let check = |change: &str, row, what: &str| check(&file, folder.path(), change, row, what);
     check("UPDATE rows SET body = replace(body, 'ada', 'eve') WHERE seq = 7", Some(7), "it was changed");
@@ -94,10 +94,10 @@ fn changes_are_found_and_named() {
     check("DELETE FROM segment", None, "the header of the segment is missing");
 }
 
-/// What is done to a byte: its lowest bit, the case of a letter, a byte that is no text.
+/// The bits to flip: the lowest one, the case of a letter, and one that breaks UTF-8.
 const MASKS: [u8; 3] = [0x01, 0x20, 0x80];
 
-/// The columns that hold bytes, each with what tells its rows apart.
+/// The columns that hold bytes, each with the key of its table.
 const COLUMNS: [(&str, &str, &str); 6] = [
     ("rows", "seq", "body"),
     ("rows", "seq", "head"),
@@ -110,7 +110,7 @@ const COLUMNS: [(&str, &str, &str); 6] = [
 /// The columns that hold numbers.
 const NUMBERS: [(&str, &str); 2] = [("rows", "seq"), ("checkpoints", "count")];
 
-/// AUD-3: every single byte of every stored column counts, to both checkers.
+/// AUD-3: both verifiers find a change of any byte in any stored column.
 #[test]
 fn every_byte_of_every_column_counts() {
     let folder = tempfile::tempdir().unwrap();
@@ -126,8 +126,8 @@ fn every_byte_of_every_column_counts() {
             columns.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
         stored += columns.len();
     }
-    // The one left is the number of the header, which can be nothing but 1.
-    assert_eq!(stored, COLUMNS.len() + NUMBERS.len() + 1, "a column that nobody checks");
+    // The remaining column is the id of the header, which can only be 1.
+    assert_eq!(stored, COLUMNS.len() + NUMBERS.len() + 1, "a column is not checked");
     assert!(connection.execute_batch("UPDATE segment SET id = 2").is_err());
     let mut changes = 0;
     for (table, key, column) in COLUMNS {
@@ -172,9 +172,9 @@ fn every_byte_of_every_column_counts() {
     python_finds_every_byte(&copy, None, changes);
 }
 
-/// Changes each byte of some lines once, and looks that whoever reads `file` finds it.
+/// Changes each byte of some lines once, and checks that the verifier of `file` finds it.
 #[track_caller]
-fn every_byte_is_missed(lines: &Path, file: &Path) {
+fn every_changed_byte_is_found(lines: &Path, file: &Path) {
     let text = fs::read(lines).unwrap();
     for at in 0..text.len() {
         let mut changed = text.clone();
@@ -185,22 +185,22 @@ fn every_byte_is_missed(lines: &Path, file: &Path) {
     fs::write(lines, &text).unwrap();
 }
 
-/// AUD-3: every single byte of an export counts, to both checkers.
+/// AUD-3: both verifiers find a change of any byte in an export.
 #[test]
 fn every_byte_of_an_export_counts() {
     let folder = tempfile::tempdir().unwrap();
     let exported = folder.path().join("export.jsonl");
     export(&written(folder.path(), 2, |_| {}), &exported);
     let text = fs::read(&exported).unwrap();
-    every_byte_is_missed(&exported, &exported);
+    every_changed_byte_is_found(&exported, &exported);
     python_finds_every_byte(&exported, None, text.len());
     fs::write(&exported, &text[..text.len() - 1]).unwrap();
     assert!(!verify(std::slice::from_ref(&exported)).1.is_empty());
-    assert!(!python_is_content(&[exported.to_str().unwrap()]));
+    assert!(!python_verifies(&[exported.to_str().unwrap()]));
 }
 
-/// AUD-3: every single byte of rows that are in the journal only counts, to both checkers; what a killed process did
-/// not write to its end does not.
+/// AUD-3: both verifiers find a change of any byte in rows that are only in the journal, but accept an incomplete
+/// last line of a killed process.
 #[test]
 fn every_byte_of_a_journal_counts() {
     let folder = tempfile::tempdir().unwrap();
@@ -215,7 +215,7 @@ fn every_byte_of_a_journal_counts() {
     let journal = file.with_extension("rows");
     eventually("all rows are written", || rows(&file).len() == 4);
     let text = fs::read(&journal).unwrap();
-    every_byte_is_missed(&journal, &file);
+    every_changed_byte_is_found(&journal, &file);
     python_finds_every_byte(&file, Some(&journal), text.len());
 
     let last = text[..text.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
@@ -223,14 +223,14 @@ fn every_byte_of_a_journal_counts() {
         fs::write(&journal, &text[..end]).unwrap();
         assert_eq!((rows(&file).len(), verify(std::slice::from_ref(&file)).1), (3, vec![]), "byte {end}");
     }
-    assert!(python_is_content(&[file.to_str().unwrap()]));
+    assert!(python_verifies(&[file.to_str().unwrap()]));
     fs::write(&journal, &text).unwrap();
     drop(other);
     sink.close();
     assert_eq!(verify(&[file]).1, []);
 }
 
-/// Makes the same changes once more, within one process of the checker in Python, and says how many it found.
+/// Makes the same changes again, in one process of the Python verifier, and prints how many it found.
 const EVERY_BYTE: &str = r#"
 import importlib.util, sqlite3, sys
 sys.dont_write_bytecode = True
@@ -291,8 +291,8 @@ fn python_finds_every_byte(path: &Path, lines: Option<&Path>, expected: usize) {
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected.to_string());
 }
 
-/// AUD-3: a cut tail and a history written anew, with all checkpoints in the file, are found with a head that
-/// was kept, and only with one.
+/// AUD-3: a kept head, and only that, reveals a cut tail or a rewritten history when all checkpoints in the file
+/// agree with it.
 #[test]
 fn a_kept_head_finds_a_cut_tail() {
     let folder = tempfile::tempdir().unwrap();
@@ -306,9 +306,9 @@ fn a_kept_head_finds_a_cut_tail() {
         .unwrap();
     let path = copy.to_str().unwrap();
     assert_eq!(verify(std::slice::from_ref(&copy)).1, [], "without a head this cannot be seen");
-    assert!(python_is_content(&[path]));
-    assert!(!python_is_content(&[path, "--head", &kept]));
-    assert!(python_is_content(&[file.to_str().unwrap(), "--head", &kept]));
+    assert!(python_verifies(&[path]));
+    assert!(!python_verifies(&[path, "--head", &kept]));
+    assert!(python_verifies(&[file.to_str().unwrap(), "--head", &kept]));
 
     let with_head = |path: &Path, expected: Expected| {
         let mut verifier = Verifier::default();
@@ -324,7 +324,7 @@ fn a_kept_head_finds_a_cut_tail() {
     let (_, problems, _) = with_head(&copy, Expected::parse(&kept).unwrap());
     assert!(problems[0].row == Some(17) && problems[0].what.contains("cut off"), "{problems:?}");
     let other = Expected { head: verified[0].root, ..Expected::parse(&kept).unwrap() };
-    assert!(with_head(&file, other).1[0].what.contains("written anew"));
+    assert!(with_head(&file, other).1[0].what.contains("rewritten"));
     let absent = Expected { segment: "another".to_owned(), ..Expected::parse(&kept).unwrap() };
     assert_eq!(with_head(&file, absent.clone()).2, [absent]);
     for wrong in ["", "a:b:c", "a:1", ":1:00", &format!("{kept}:x")] {

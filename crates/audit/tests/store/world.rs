@@ -1,4 +1,4 @@
-//! Stores to run one suite on: each of ours, behind one that can be told to refuse and to show a row otherwise than it is.
+//! The stores that the suite runs on: each of ours, inside a wrapper that can refuse rows or show a changed row.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use bridgehead_audit::{
     StoredSegment, TakeRecord, Verified, Verifier, read_checkpoints, read_segment, write_line,
 };
 
-/// What a test is told of a store.
+/// How the wrapped store misbehaves.
 #[derive(Debug, Default)]
 pub(crate) struct Mood {
-    /// It takes nothing more.
+    /// It refuses everything new.
     pub(crate) refuses: AtomicBool,
-    /// The row with this number is not shown as it is stored.
+    /// The row with this number is shown changed.
     pub(crate) changed: AtomicU64,
 }
 
-/// A store from outside the crate, made of another one.
+/// A store from outside the crate that wraps another one.
 #[derive(Debug)]
 struct Unruly {
     inner: Arc<dyn Store>,
@@ -117,8 +117,8 @@ impl Appender for UnrulyAppender {
         self.0.discard();
     }
 
-    fn be_patient(&mut self) {
-        self.0.be_patient();
+    fn wait_for_locks(&mut self) {
+        self.0.wait_for_locks();
     }
 }
 
@@ -197,7 +197,7 @@ impl World {
         StoreSink::open(options).unwrap()
     }
 
-    /// The next start, which finishes what is there.
+    /// The next start, which finishes what it finds.
     pub(crate) fn start_and_stop(&self) {
         self.open(|_| {}).close();
     }
@@ -218,7 +218,7 @@ impl World {
         self.store.segments().unwrap()
     }
 
-    /// All rows, those in journals too.
+    /// All rows, including those in journals.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for segment in self.segments() {
@@ -255,7 +255,7 @@ impl World {
         (verified, problems)
     }
 
-    /// With what the file of checkpoints says, as `audit verify` does it.
+    /// Verifies with the file of checkpoints, like `audit verify`.
     pub(crate) fn verify_all(&self) -> Vec<Problem> {
         let mut verifier = Verifier::default();
         let stated = read_checkpoints(&self.checkpoint_file()).unwrap();
@@ -283,8 +283,8 @@ impl World {
         entries.into_iter().any(|entry| entry.unwrap().path().extension().is_some_and(|it| it == ending))
     }
 
-    /// Copies everything as it is now, as a killed process would leave it: first the journals, whose rows go into the store
-    /// and never back.
+    /// Copies everything as a killed process would leave it now. The journals come first, because rows move from them into
+    /// the store and never back.
     pub(crate) fn copy_to(&self, other: &Self) {
         for ending in ["rows", "lock"] {
             for entry in std::fs::read_dir(self.folder.path()).unwrap().flatten() {

@@ -1,4 +1,4 @@
-//! Starts the gateway and the echo server, puts load on both and prints what it cost.
+//! Starts the gateway and the echo server, puts load on both and prints what the gateway costs.
 
 #![expect(
     clippy::print_stdout,
@@ -14,17 +14,17 @@ use bridgehead_bench::ending;
 use bridgehead_bench::plan::{Form, Plan};
 
 const HELP: &str = "\
-Measures the gateway against the server behind it.
+Measures the gateway against direct calls to the server behind it.
 
 Usage: bench --gateway FILE --upstream FILE [OPTIONS]
 
 Options:
   --gateway FILE    the program `bridgehead`
   --upstream FILE   the program `echo-upstream`
-  --full            measures for many minutes; without, for two
-  --brief           measures for seconds: enough to see that everything runs, not to judge anything
-  --threads N       worker threads of the gateway, in place of its default
-  --only TEXT       only loads and parts whose name holds it, such as `call, modern, 64`, `restart`,
+  --full            measures for many minutes; the default is two
+  --brief           measures for seconds: enough to see that everything runs, too short to judge anything
+  --threads N       worker threads of the gateway, instead of its default
+  --only TEXT       only loads and parts whose name contains it, such as `call, modern, 64`, `restart`,
                     `many upstreams`, `twenty upstreams`, `upstream memory`, `shim`, `isolated call`,
                     `start of a large gateway`, `kill of a large tree` or `audit verify`
   --json FILE       also writes the figures to this file
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all went as it should.
+/// Returns false if a bar is missed and `--enforce` is given.
 fn run() -> Result<bool> {
     let (mut gateway, mut upstream, mut form, mut threads) = (None, None, Form::Short, None);
     let (mut only, mut file, mut enforce) = (None, None, false);

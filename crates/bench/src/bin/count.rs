@@ -21,7 +21,7 @@ Usage: count --gateway FILE --upstream FILE [--only TEXT]
 Options:
   --gateway FILE    the program `bridgehead`
   --upstream FILE   the program `echo-upstream`
-  --only TEXT       only calls whose name holds it, such as `modern, stdio` or `audit`
+  --only TEXT       only calls whose name contains it, such as `modern, stdio` or `audit`
 ";
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
 //! The same minimal MCP server as `echo-upstream`, on stdin and stdout: `echo-stdio [--tools N]`.
 //!
-//! A program of its own, because it stands for the server that is cheapest to start too: without a runtime and what
-//! speaks HTTP it is loaded in less time.
+//! It is a separate program because it also represents the server that starts fastest: without a runtime and an HTTP
+//! stack it loads in less time.
 
 #![expect(clippy::print_stderr, reason = "a program talks to the person who started it")]
 
@@ -13,7 +13,7 @@ use bridgehead_bench::echo::Echo;
 use bridgehead_bench::serve;
 
 const HELP: &str = "\
-A minimal MCP server on stdin and stdout to measure against: the tool `echo`, and as many others as are asked for.
+A minimal MCP server on stdin and stdout to measure against: the tool `echo`, and N generated tools.
 
 Usage: echo-stdio [--tools N]
 ";

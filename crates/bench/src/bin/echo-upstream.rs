@@ -13,7 +13,7 @@ use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
 const HELP: &str = "\
-A minimal MCP server over HTTP to measure against: the tool `echo`, and as many others as are asked for.
+A minimal MCP server over HTTP to measure against: the tool `echo`, and N generated tools.
 
 Usage: echo-upstream --http ADDR [--tools N]
 ";

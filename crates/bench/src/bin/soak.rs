@@ -1,4 +1,4 @@
-//! Puts the gateway through cycles of harm to its servers and prints what was seen.
+//! Harms the servers of a gateway in many cycles and prints the findings.
 
 #![expect(
     clippy::print_stdout,
@@ -16,18 +16,18 @@ use bridgehead_bench::soak::{Soak, Victim};
 use serde_json::json;
 
 const HELP: &str = "\
-Harms the servers of a gateway again and again, and looks at what is left.
+Harms the servers of a gateway again and again, and checks that nothing leaks or is left behind.
 
 Usage: soak --gateway FILE --mock FILE [OPTIONS]
 
 Options:
   --gateway FILE    the program `bridgehead`
   --mock FILE       the program `mock-upstream`
-  --everything DIR  also `server-everything`, which is installed in this folder, by `npx`
-  --node DIR        where the Node for it is, if not in the path
-  --cycles N        how often a server is harmed; 50 without
-  --kills N         how often the gateway itself is killed under load, and its record checked; 5 without
-  --calls N         how many calls have a process tree each; 500 without
+  --everything DIR  also starts `server-everything` with `npx`, from this folder where it is installed
+  --node DIR        the folder of the Node for it, if it is not in the PATH
+  --cycles N        how often a server is harmed; the default is 50
+  --kills N         how often the gateway itself is killed under load, and its record checked; the default is 5
+  --calls N         how many calls run in a process tree each; the default is 500
   --full            1000 cycles, 50 kills and 10000 calls
   --json FILE       also writes the figures to this file
 ";
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all went as it should.
+/// Returns whether there are no complaints.
 fn run() -> Result<bool> {
     let (mut gateway, mut mock, mut everything, mut node) = (None, None, None, None);
     let (mut cycles, mut kills, mut calls, mut file) = (50, 5, 500, None);
@@ -82,7 +82,7 @@ fn run() -> Result<bool> {
     Ok(complaints.is_empty())
 }
 
-/// npm, a shell and a server in Node: three processes that know little of each other.
+/// `server-everything` as `npx` starts it: npm, a shell and a Node server, three loosely coupled processes.
 fn server_everything(folder: PathBuf, node: Option<String>) -> Victim {
     let path = std::env::var("PATH").unwrap_or_default();
     let path = node.map_or_else(|| path.clone(), |node| format!("{node}:{path}"));

@@ -1,7 +1,7 @@
-//! The gateway itself is killed under load, again and again, and its record is held against what clients got.
+//! Kills the gateway itself under load, again and again, and compares its record with the answers that clients got.
 //!
-//! Whatever a client has an answer for must be in the record, and the record must verify: right after the kill, and
-//! once more when the next gateway has finished what the killed one left open.
+//! Every answered call must be in the record, and the record must verify: right after the kill, and again when the next
+//! gateway has closed the calls that the killed one left open.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -19,25 +19,25 @@ use super::{BACK_WITHIN, POLL, Victim};
 use crate::client::Connection;
 use crate::request::Template;
 
-/// As many as one thread of the load keeps open, so that calls always wait for the gateway and never it for them.
+/// The connections of the load: enough that calls always wait for the gateway, and the gateway never for calls.
 const CONNECTIONS: usize = 32;
-/// How many answers there must be before the kill, at least.
+/// The smallest number of answers before a kill.
 const ANSWERS: usize = 300;
-/// How many more at the most: the kill is to fall into every moment of a commit.
+/// The range of additional answers before a kill, so that kills hit different moments of a commit.
 const MORE_ANSWERS: usize = 700;
 
-/// What was seen.
+/// The findings.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Crashes {
     /// How often the gateway was killed.
     pub kills: usize,
-    /// How many calls were answered before.
+    /// How many calls were answered before the kills.
     pub answered: usize,
     /// How many rows the record has.
     pub rows: usize,
 }
 
-/// Kills `program` so many times while it serves as many calls as it can.
+/// Kills `program` this many times under full load.
 pub(super) fn run(
     program: &Path,
     config: &Path,
@@ -59,7 +59,7 @@ pub(super) fn run(
             tell(&format!("kill {kill} of {kills}: {} answers, {} rows", answered.len(), crashes.rows));
         }
     }
-    // The next one ends what was open.
+    // The next gateway closes the calls that were left open.
     let gateway = Gateway::start(program, config, folder)?;
     let deadline = Instant::now() + BACK_WITHIN;
     while audit(program, &record, &["list", "--json", "--outcome", "open"])?.stdout.len() > 1 {
@@ -72,7 +72,7 @@ pub(super) fn run(
     Ok(crashes)
 }
 
-/// Gives the ids of the calls that were answered.
+/// Kills the gateway after `enough` answers. Returns the correlation ids of the answered calls.
 fn killed_under_load(gateway: Gateway, victim: &Victim, enough: usize) -> Result<Vec<String>> {
     let (address, tool) = (gateway.address(), format!("{}__{}", victim.name, victim.prompt.0));
     let request = Template::call(address, &tool, &victim.prompt.1.to_string());
@@ -91,7 +91,7 @@ fn killed_under_load(gateway: Gateway, victim: &Victim, enough: usize) -> Result
     Ok(answered)
 }
 
-/// Calls until the gateway is gone.
+/// Makes calls until the gateway is gone.
 fn load(address: SocketAddr, request: &[u8], count: &AtomicUsize) -> Result<Vec<String>> {
     let one = async || {
         let mut ids = Vec::new();
@@ -112,7 +112,7 @@ fn load(address: SocketAddr, request: &[u8], count: &AtomicUsize) -> Result<Vec<
     }))
 }
 
-/// Whether the record verifies and has the enter row of every answered call; gives its rows.
+/// Checks that the record verifies and has the enter row of every answered call; returns its number of rows.
 fn check(program: &Path, record: &Path, answered: &HashSet<String>) -> Result<usize> {
     let verified = audit(program, record, &["verify"])?;
     ensure!(verified.status.success(), "the record does not verify: {}", said(&verified));
@@ -132,7 +132,7 @@ fn check(program: &Path, record: &Path, answered: &HashSet<String>) -> Result<us
     Ok(rows)
 }
 
-#[expect(clippy::disallowed_methods, reason = "the command line is started from outside, as a person does")]
+#[expect(clippy::disallowed_methods, reason = "the command line is started from outside, as by a person")]
 fn audit(program: &Path, record: &Path, arguments: &[&str]) -> Result<Output> {
     let mut command = Command::new(program);
     command.arg("audit").args(arguments).arg("--folder").arg(record).stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! The gateway under harm: its configuration, calls to it, what it says of its servers, its end.
+//! The gateway of a soak: its configuration, calls to it, its reports on its servers, and its end.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,16 +18,16 @@ use crate::client;
 use crate::machine::{Process, free_address};
 use crate::request::Template;
 
-/// How long the last gateway may take to end when its client has gone.
+/// How long a gateway over stdio may take to end after its client has disconnected.
 const END_WITHIN: Duration = Duration::from_secs(60);
 
-/// One configuration for all gateways of a run, with more lines for each server.
+/// Writes one configuration for all gateways of a run, with the lines `more` for each server.
 pub(super) fn write_config(folder: &Path, victims: &[Victim], mark: &str, more: &str) -> Result<PathBuf> {
-    // Every loss is to be the first one: the delays between restarts are another matter.
+    // `stable_after_ms = 1` makes every loss count as the first one: restart delays are not tested here.
     let quoted = |text: &str| Value::from(text).to_string();
     let record = quoted(&folder.join("audit").to_string_lossy());
     let mut text = format!("audit.folder = {record}\n[gateway]\nprefix = true\n");
-    let (name, value) = mark.split_once('=').context("the mark is a variable")?;
+    let (name, value) = mark.split_once('=').context("the mark is not a variable")?;
     for victim in victims {
         // Writing to a string cannot fail.
         let _ = write!(text, "\n[servers.{}]\ncommand = {}\n", victim.name, quoted(&victim.command));
@@ -71,7 +71,7 @@ impl Gateway {
         self.process.pid()
     }
 
-    /// Calls a tool and gives its result, whatever it is.
+    /// Calls a tool and returns its answer, a result or an error.
     pub(super) fn call(&self, server: &str, (tool, arguments): &(String, Value)) -> Result<Value> {
         answer(self.address, &format!("{server}__{tool}"), arguments)
     }
@@ -86,11 +86,8 @@ impl Gateway {
         std::thread::spawn(move || answer(address, &tool, &arguments))
     }
 
-    /// Asks it to restart a server, as an operator does.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the command line is started from outside, as a person does"
-    )]
+    /// Asks the gateway to restart a server, as an operator would.
+    #[expect(clippy::disallowed_methods, reason = "the command line is started from outside, as by a person")]
     pub(super) fn restart(&self, victim: &Victim) -> Result<()> {
         let asked = Command::new(&self.program)
             .args(["restart", &victim.name, "--instance", &self.pid().to_string()])
@@ -102,15 +99,15 @@ impl Gateway {
         Ok(())
     }
 
-    /// What the gateway says of a server.
+    /// What the gateway reports about a server.
     fn health(&self, victim: &Victim) -> Result<Value> {
         let told = answer(self.address, "server_health", &json!({}))?;
         let upstreams = told["result"]["structuredContent"]["data"]["upstreams"].as_array();
         let found = upstreams.and_then(|all| all.iter().find(|one| one["name"] == *victim.name));
-        found.cloned().with_context(|| format!("the gateway says nothing of {}: {told}", victim.name))
+        found.cloned().with_context(|| format!("the gateway does not report {}: {told}", victim.name))
     }
 
-    /// Waits until this many calls are at the server; gives its process id and how often it was restarted.
+    /// Waits until this many calls are in flight at the server; returns its process id and its number of restarts.
     pub(super) fn in_flight(&self, victim: &Victim, count: usize) -> Result<(u32, u64)> {
         let deadline = Instant::now() + BACK_WITHIN;
         loop {
@@ -124,8 +121,8 @@ impl Gateway {
         }
     }
 
-    /// Waits until the server answers, after another restart than the last if one is due. Gives how long after `at`
-    /// that was, and how many calls failed before.
+    /// Waits until the server answers; if `restarts` is given, only after more restarts than that. Returns the time since
+    /// `at`, and how many calls failed before.
     pub(super) fn serves_again(
         &self,
         victim: &Victim,
@@ -144,11 +141,11 @@ impl Gateway {
                 if self.health(victim)?["restarts"].as_u64() > Some(before) {
                     return Ok((back, failed));
                 }
-                // It has not ended yet.
+                // The old process still answers.
             } else {
                 failed += 1;
             }
-            ensure!(back < BACK_WITHIN, "it does not serve again: {told}");
+            ensure!(back < BACK_WITHIN, "the server does not serve again: {told}");
             std::thread::sleep(POLL);
         }
     }
@@ -162,26 +159,26 @@ impl Gateway {
                 if told["state"] == "ready" {
                     break;
                 }
-                ensure!(Instant::now() < deadline, "it does not become ready: {told}");
+                ensure!(Instant::now() < deadline, "the server does not become ready: {told}");
                 std::thread::sleep(POLL);
             }
         }
         Ok(())
     }
 
-    /// Sends it a signal and waits until it has ended.
+    /// Sends the gateway a signal and waits until it has ended.
     pub(super) fn end(mut self, signal: Signal) -> Result<()> {
         send(self.pid(), signal)?;
         self.process.wait()
     }
 }
 
-/// The whole answer to a call, which must be one.
+/// Makes a call and returns its whole answer, which must have a result or an error.
 fn answer(address: SocketAddr, tool: &str, arguments: &Value) -> Result<Value> {
     let request = Template::call(address, tool, &arguments.to_string());
     let (body, _) = client::once(address, request.bytes())?;
-    let answer: Value = serde_json::from_slice(&body).context("an answer that is not JSON")?;
-    ensure!(answer.get("result").is_some() || answer.get("error").is_some(), "no answer: {answer}");
+    let answer: Value = serde_json::from_slice(&body).context("the answer is not JSON")?;
+    ensure!(answer.get("result").is_some() || answer.get("error").is_some(), "malformed answer: {answer}");
     Ok(answer)
 }
 
@@ -220,7 +217,7 @@ pub(super) fn call_over_lines(program: &Path, config: &Path, victim: &Victim) ->
         if Instant::now() > deadline {
             child.kill()?;
             child.wait()?;
-            bail!("the gateway did not end within {END_WITHIN:?} after its client had gone");
+            bail!("the gateway did not end within {END_WITHIN:?} after its client disconnected");
         }
         std::thread::sleep(POLL);
     }

@@ -1,5 +1,5 @@
-//! Calls that have a process tree each, one after the other: the gateway must be as large after many as after a few, with
-//! as many processes, and no zombie.
+//! Makes many isolated calls, one after the other, and checks that the gateway does not grow, keeps its number of
+//! processes, and leaves no zombie.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,24 +11,24 @@ use super::gateway::Gateway;
 use super::{BACK_WITHIN, Holdings, POLL, SETTLE, Victim, zombies};
 use crate::family;
 
-/// Processes below a gateway at rest: what keepers come from; and a keeper and a server each for lists and for the two
-/// that wait.
+/// The number of processes below an idle gateway: the nursery, and a shim and a server each for lists and for the two
+/// processes that wait for calls.
 const AT_REST: usize = 7;
 
-/// What was seen.
+/// The findings.
 #[derive(Debug, Clone, Copy)]
 pub struct Isolated {
     /// How many calls there were.
     pub calls: usize,
-    /// After the first of them.
+    /// The holdings after the first tenth of the calls.
     pub early: Holdings,
-    /// After the last.
+    /// The holdings after the last call.
     pub late: Holdings,
-    /// Below the gateway, after the last.
+    /// Zombies below the gateway after the last call.
     pub zombies: usize,
 }
 
-/// Calls so often; the configuration gives every call a process tree.
+/// Makes this many calls; the configuration gives every call a process tree.
 pub(super) fn run(
     program: &Path,
     config: &Path,
@@ -44,7 +44,7 @@ pub(super) fn run(
     for number in 1..=calls {
         let answer = gateway.call(&victim.name, &call)?.to_string();
         ensure!(answer.contains(expected), "call {number}: {answer}");
-        // Before that, caches are still filling.
+        // Before this call, caches are still filling.
         if number == (calls / 10).max(1) {
             early = Some(at_rest(&gateway)?);
         }
@@ -55,8 +55,9 @@ pub(super) fn run(
     Ok(Isolated { calls, early: early.context("there were no calls")?, late, zombies })
 }
 
-/// What the gateway holds once the last process of a call is gone and another waits in its place. The number alone would
-/// not tell: while one ends and another begins it can be right by chance. So the same processes must be there for a while.
+/// The holdings of the gateway once the last process of a call is gone and another waits in its place. The number of
+/// processes alone is not enough: it can be right by chance while one ends and another starts. So the same processes must
+/// exist for a while.
 fn at_rest(gateway: &Gateway) -> Result<Holdings> {
     let deadline = Instant::now() + BACK_WITHIN;
     let pid = gateway.pid();
@@ -72,7 +73,7 @@ fn at_rest(gateway: &Gateway) -> Result<Holdings> {
                 break;
             }
         }
-        ensure!(Instant::now() < deadline, "{} processes do not become {AT_REST}", before.len());
+        ensure!(Instant::now() < deadline, "there are still {} processes instead of {AT_REST}", before.len());
         std::thread::sleep(POLL);
     }
     Ok(Holdings {

@@ -1,4 +1,4 @@
-//! What the cycles showed, as a table for people and as JSON for programs, and whether it is good.
+//! Reports the findings of a soak as a table for people and as JSON for programs, with complaints.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::{Crashes, Harm, Holdings, Isolated, Victim};
 use crate::statistics::median;
 
-/// A connection may be closing while it is counted.
+/// The allowed growth in descriptors: a connection may be closing while it is counted.
 const MORE_DESCRIPTORS: usize = 4;
-/// Threads for blocking work come and go.
+/// The allowed growth in threads: threads for blocking work start and end.
 const MORE_THREADS: usize = 2;
-/// Memory that the allocator keeps varies by this much.
+/// The allowed growth in memory: what the allocator keeps varies by this much.
 const MORE_OWN_KB: u64 = 3 * 1024;
 
 /// One kind of harm to one server.
@@ -24,26 +24,26 @@ pub struct Row {
     failed: usize,
 }
 
-/// Everything that was seen.
+/// All findings of a soak.
 #[derive(Debug)]
 pub struct Findings {
     cycles: usize,
     rows: Vec<Row>,
-    /// After the first cycles.
+    /// The holdings after the first cycles.
     pub early: Option<Holdings>,
-    /// After the last.
+    /// The holdings after the last cycle.
     pub late: Option<Holdings>,
-    /// Below the gateway, after the last cycle.
+    /// Zombies below the gateway after the last cycle.
     pub zombies: usize,
-    /// What ran on after SIGTERM of the gateway.
+    /// Processes that kept running after SIGTERM of the gateway.
     pub left_after_term: Vec<String>,
-    /// What ran on after SIGKILL of the gateway.
+    /// Processes that kept running after SIGKILL of the gateway.
     pub left_after_kill: Vec<String>,
-    /// How the record of a gateway fared that was killed under load.
+    /// The findings about the record of a gateway that was killed under load.
     pub crashes: Option<Crashes>,
-    /// How the gateway fared with a process tree for each call.
+    /// The findings about isolated calls.
     pub isolated: Option<Isolated>,
-    /// How long it all took.
+    /// The duration of the whole soak.
     pub elapsed: Duration,
 }
 
@@ -73,7 +73,7 @@ impl Findings {
         }
     }
 
-    /// What is wrong; nothing if all is well.
+    /// What is wrong; empty if everything is fine.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = Vec::new();
         let cycles = self.early.zip(self.late);

@@ -1,9 +1,9 @@
-//! The shim as a program of its own; see `bridgehead_process::shim`. It is installed with `bridgehead`, beside it.
+//! The shim as a separate program, installed beside `bridgehead`; see `bridgehead_process::shim`.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     bridgehead_process::shim::main_if_asked();
-    // Started by hand; there is nothing that it could do.
+    // A user started it by hand, and it has nothing to do.
     ExitCode::from(2)
 }

@@ -1,4 +1,4 @@
-//! `bridgehead audit`: reads and checks the record of calls, also while gateways write it.
+//! `bridgehead audit`: reads and checks the record of calls, even while gateways write it.
 
 mod read;
 mod store;
@@ -16,24 +16,24 @@ use super::{Chosen, output};
 /// Read and check the record of calls
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The record is kept in the folder of [audit] folder; `bridgehead explain audit` tells its form.
-Exit codes: 0 done, 1 something is not as it was written, or there is no such call.
+    after_help = "`folder` in [audit] names the folder of the record; `bridgehead explain audit` describes its format.
+Exit codes: 0 done, 1 the record was changed, or there is no such call.
 
 Examples:
   bridgehead audit list --since 1h --outcome error
   bridgehead audit show 0199d0a5-6f2b-7c3e-8d4f-0123456789ab
   bridgehead audit verify
-  bridgehead audit verify --head SEGMENT:COUNT:HEAD     against a head that was kept
+  bridgehead audit verify --head SEGMENT:COUNT:HEAD     against a head that you saved
   bridgehead audit prove ID > proof.json && bridgehead audit verify-proof proof.json
   bridgehead audit export --output record.jsonl"
 )]
 pub(crate) struct Audit {
     #[command(flatten)]
     chosen: Chosen,
-    /// The folder with the record, in place of the configured one
+    /// Folder of the record, instead of the configured one
     #[arg(long, global = true, value_name = "DIR")]
     folder: Option<PathBuf>,
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -53,7 +53,7 @@ enum Verb {
 /// Runs the verb.
 pub(crate) fn run(audit: &Audit, world: &World) -> Exit {
     if let Verb::VerifyProof(proof) = &audit.verb {
-        // Needs no record, and so no configuration.
+        // A proof is checked without the record, so no configuration is needed.
         return told(verify::verify_proof(proof, audit.json));
     }
     let settings = match world.configuration(audit.chosen.config.as_deref()) {
@@ -63,7 +63,9 @@ pub(crate) fn run(audit: &Audit, world: &World) -> Exit {
     let archive = match audit.folder.clone().or_else(|| store::folder(&settings, world)) {
         Some(folder) => store::archive(folder),
         None => {
-            output::talk("error: neither XDG_STATE_HOME nor HOME is set; name the record with --folder");
+            output::talk(
+                "error: neither XDG_STATE_HOME nor HOME is set; name the record's folder with --folder",
+            );
             return Exit::Usage;
         }
     };

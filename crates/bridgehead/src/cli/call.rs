@@ -15,8 +15,8 @@ use super::world::World;
 /// Call a tool and print its answer
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A gateway that runs with the same configuration is asked. Without one, the servers that may offer the
-tool are started for this once and stopped; such a call is not recorded.
+    after_help = "The call goes to the running gateway with the same configuration. Without one, the servers that may
+offer the tool are started for this call and stopped after it; such a call is not recorded.
 Exit codes: 0 success, 1 the tool failed, 2 usage, 3 the server could not be reached.
 
 Examples:
@@ -30,7 +30,7 @@ pub(crate) struct Call {
     /// The arguments: a JSON object, @FILE, or - for stdin
     #[arg(long, value_name = "JSON", default_value = "{}", allow_hyphen_values = true)]
     args: String,
-    /// Give up on the call after so many seconds
+    /// Give up on the call after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
     #[command(flatten)]
@@ -136,18 +136,18 @@ fn answered(result: &Raw, as_json: bool) -> Exit {
     if text.is_empty() { exit } else { output::raw_data(&text, exit) }
 }
 
-/// A block that is not text, in a line; --json shows it whole.
+/// A one-line description of a block that is not text; --json shows the whole block.
 fn describe(block: &Value) -> String {
     let kind = block["type"].as_str().unwrap_or("unknown");
     let detail = ["uri", "mimeType"].iter().find_map(|key| block[*key].as_str()).unwrap_or_default();
     format!("[{} {}]", output::one_line(kind, 40), output::one_line(detail, 200)).replace(" ]", "]")
 }
 
-/// An answer that is an error: whose fault it is decides the code.
+/// Reports an error answer; its cause decides the exit code.
 fn refused(error: &RpcError, failures: &[(String, String)], as_json: bool) -> Exit {
     let data: Value = error.data().and_then(|data| data.decode().ok()).unwrap_or_default();
     let exit = match data["code"].as_str() {
-        // The tool may well be one of a server that did not come up.
+        // The tool may belong to a server that did not start.
         Some("PROVIDER_TOOL_UNKNOWN") if failures.is_empty() => Exit::Usage,
         Some(
             "PROVIDER_TOOL_UNKNOWN"

@@ -1,4 +1,4 @@
-//! `bridgehead check`: the configuration with everything worth knowing about it, and whether each server starts.
+//! `bridgehead check`: checks the configuration, and whether each server starts.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ Examples:
 pub(crate) struct Check {
     #[command(flatten)]
     chosen: Chosen,
-    /// Give up on servers that have not answered after so many seconds
+    /// Give up on servers that have not answered after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Print JSON
@@ -38,7 +38,7 @@ pub(crate) fn run(check: &Check, world: &World) -> Exit {
         Err(error) => return refused(&error, check.json),
     };
     for server in &mut config.servers {
-        // What it said the last time is not asked for here.
+        // Every server starts now; remembered tools from its last run do not count.
         (server.lazy, server.idle_timeout) = (false, None);
     }
     if let Err(exposed) = check_endpoint(&config.servers, &config.http) {
@@ -55,7 +55,7 @@ pub(crate) fn run(check: &Check, world: &World) -> Exit {
             Ok(gateway) => gateway,
             Err(exit) => return exit,
         };
-        // Those that are late are told as they are.
+        // A server that is late is reported in its current state.
         let _ = tokio::time::timeout(Duration::from_secs(check.timeout), gateway.settled()).await;
         let servers: Vec<Server> = servers(&gateway);
         let renamed = gateway.renamed();
@@ -83,14 +83,14 @@ fn refused(error: &ConfigError, as_json: bool) -> Exit {
     exit
 }
 
-/// How one server did.
+/// The result for one server.
 struct Server {
     name: String,
-    /// Revision and number of tools, or why not.
+    /// Revision and number of tools, or why it did not start.
     outcome: Result<(String, usize), String>,
     /// What to do about it.
     next_step: Option<String>,
-    /// What is wrong with its tools all the same.
+    /// Problems with its tools, although it started.
     findings: Vec<String>,
 }
 
@@ -98,14 +98,14 @@ fn servers(gateway: &Gateway) -> Vec<Server> {
     let told = |status: ServerStatus| {
         let outcome = match (status.state, status.revision) {
             (ServerState::Ready, Some(revision)) => Ok((revision, status.tools.unwrap_or_default())),
-            _ => Err(status.reason.unwrap_or_else(|| "it did not come up in time".to_owned())),
+            _ => Err(status.reason.unwrap_or_else(|| "it did not start in time".to_owned())),
         };
         Server { name: status.name, outcome, next_step: status.next_step, findings: status.findings }
     };
     gateway.status().upstreams.into_iter().map(told).collect()
 }
 
-/// What can be told before anything is started.
+/// What is known before any server starts.
 struct About {
     source: String,
     mode: Mode,
@@ -117,7 +117,7 @@ impl About {
     fn of(config: &Config) -> Self {
         let source = match &config.source {
             Source::Toml(path) | Source::ClientJson(path) => path.display().to_string(),
-            Source::Demo => "none found; the demo".to_owned(),
+            Source::Demo => "none found, the demo runs".to_owned(),
         };
         Self {
             source,

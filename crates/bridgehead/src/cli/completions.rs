@@ -1,4 +1,4 @@
-//! `bridgehead completions`: the script that lets a shell complete our command line.
+//! `bridgehead completions`: prints the script with which a shell completes our command line.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -6,7 +6,7 @@ use clap_complete::Shell;
 use super::exit::Exit;
 use super::{Cli, output};
 
-/// Print the completions of a shell
+/// Print the completion script for a shell
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bridgehead completions bash > ~/.local/share/bash-completion/completions/bridgehead

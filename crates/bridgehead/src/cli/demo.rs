@@ -1,8 +1,7 @@
-//! `bridgehead demo-server`: the bundled upstream, so that a newcomer sees a gateway at work at once.
+//! `bridgehead demo-server`: the bundled server, so that a new user can try a gateway without any configuration.
 //!
-//! Four tools that show a plain answer, structured output, progress with cancellation, and an error. It
-//! serves both eras through the same front as the gateway; only what it offers is here. It ends when its
-//! stdin ends.
+//! Its four tools show a plain answer, structured output, progress with cancellation, and an error. It serves both eras
+//! through the same front as the gateway; this module only adds the tools. It ends when its stdin ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use super::exit::Exit;
 
 /// The longest line it reads.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-/// In how many steps `sleep` passes its time; it reports before the first and after each.
+/// The number of steps of `sleep`; it reports progress before the first step and after each.
 const STEPS: u64 = 10;
 /// The longest `sleep`: ten minutes.
 const LONGEST_MS: u64 = 600_000;
@@ -42,10 +41,10 @@ pub(crate) fn run() -> Exit {
     if served.is_ok() { Exit::Success } else { Exit::Failure }
 }
 
-/// What stands behind the front.
+/// The backend of the front.
 #[derive(Debug, Clone, Default)]
 struct Demo {
-    /// Nothing is told by them: the tools stay the same.
+    /// They send nothing, because the tools never change.
     feeds: Feeds,
 }
 
@@ -143,7 +142,7 @@ fn tools() -> Value {
         },
         {
             "name": "fail",
-            "description": "Fails with the message it gets, as a tool does that cannot do its work.",
+            "description": "Fails with the message it gets, like a tool that cannot do its work.",
             "inputSchema": {"type": "object", "properties": {"message": {"type": "string"}}},
         },
     ])
@@ -167,7 +166,7 @@ async fn call(request: &ClientRequest, progress: Option<ProgressSink>) -> Result
                 result["structuredContent"] = json!({"sum": sum});
                 result
             }
-            None => said("`a` and `b` must be numbers whose sum is one", true),
+            None => said("`a` and `b` must be numbers with a finite sum", true),
         },
         "sleep" => match arguments["ms"].as_u64().filter(|ms| *ms <= LONGEST_MS) {
             Some(ms) => {
@@ -185,7 +184,7 @@ fn said(text: &str, is_error: bool) -> Value {
     json!({"content": [{"type": "text", "text": text}], "isError": is_error})
 }
 
-/// Whole numbers stay whole as long as they fit.
+/// The sum; whole numbers stay whole if the result fits into 64 bits.
 fn sum(a: &Value, b: &Value) -> Option<Value> {
     match (a.as_i64(), b.as_i64()) {
         (Some(a), Some(b)) if a.checked_add(b).is_some() => Some(json!(a + b)),
@@ -193,7 +192,7 @@ fn sum(a: &Value, b: &Value) -> Option<Value> {
     }
 }
 
-/// Dropping this is the cancellation.
+/// Sleeps and reports progress. Dropping the future cancels it.
 async fn sleep(ms: u64, token: Option<&Raw>, progress: Option<ProgressSink>) {
     let start = tokio::time::Instant::now();
     for step in 0..=STEPS {

@@ -1,5 +1,5 @@
-//! `bridgehead doctor`: what this machine can enforce, tried out; and for each server what is asked for, what of it is
-//! kept, and what to do about the rest.
+//! `bridgehead doctor`: tests what this machine can enforce, and shows for each server what is configured, what is
+//! enforced, and what to do about the rest.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::target::{run_once, start};
 use super::world::World;
 use super::{Chosen, output};
 
-/// Try what this machine can enforce, and compare it with what each server asks for
+/// Test what this machine can enforce, and compare it with what each server needs
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Everything is tried: a program is started that wants out, and says whether it got there.
-Each server is started once, as the configuration says, to see how its limits are kept.
+    after_help = "Every protection is tested: a test program tries to break out and reports whether it succeeded.
+Each server is started once, as configured, to see how its limits are enforced.
 
-Exit codes: 0 everything that is asked for is kept, 1 something is not, 78 the configuration is wrong.
+Exit codes: 0 everything configured is enforced, 1 something is not, 78 the configuration is wrong.
 
 Examples:
   bridgehead doctor
@@ -30,10 +30,10 @@ Examples:
 pub(crate) struct Doctor {
     #[command(flatten)]
     chosen: Chosen,
-    /// Look at the machine only, and start no server
+    /// Test the machine only, and start no server
     #[arg(long)]
     machine: bool,
-    /// Give up on servers that have not answered after so many seconds
+    /// Give up on servers that have not answered after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Print JSON
@@ -51,20 +51,20 @@ pub(crate) fn run(doctor: &Doctor, world: &World) -> Exit {
         },
     };
     run_once(async {
-        // Every system has it, and no program needs it to run.
+        // The file to test with: every system has it, and no program needs it to run.
         let machine = try_all(std::path::Path::new("/proc/self/mountinfo")).await;
         let servers = match config {
             None => Vec::new(),
             Some(mut config) => {
                 for server in &mut config.servers {
-                    // What it said the last time is not asked for here.
+                    // Every server starts now; remembered tools from its last run do not count.
                     (server.lazy, server.idle_timeout) = (false, None);
                 }
                 let gateway = match start(config, world) {
                     Ok(gateway) => gateway,
                     Err(exit) => return exit,
                 };
-                // Those that are late are told as they are.
+                // A server that is late is reported in its current state.
                 let _ = tokio::time::timeout(Duration::from_secs(doctor.timeout), gateway.settled()).await;
                 let servers = servers(&gateway);
                 gateway.stop().await;
@@ -83,7 +83,7 @@ pub(crate) fn run(doctor: &Doctor, world: &World) -> Exit {
     })
 }
 
-/// What a server asks for, what of it is kept, and what is not, each with its cure.
+/// What is configured for a server, and each gap in its enforcement with the cure.
 struct Server {
     name: String,
     isolation: &'static str,
@@ -92,11 +92,11 @@ struct Server {
     gaps: Vec<Gap>,
 }
 
-/// Something that is not kept, and its cure.
+/// Something that is not enforced, and its cure.
 struct Gap {
     what: String,
     cure: String,
-    /// Whether it was asked for.
+    /// Whether the configuration asks for it.
     asked: bool,
 }
 
@@ -106,7 +106,7 @@ fn servers(gateway: &Gateway) -> Vec<Server> {
 
 fn examined(status: ServerStatus) -> Server {
     let mut gaps = status.confinement.as_ref().map(gaps).unwrap_or_default();
-    // One that is confined and has no transport was refused for what it asks for, or has a mistake in it.
+    // A confined server without a transport was refused because of its confinement, or has a mistake in it.
     if status.sandbox_unavailable || (status.transport == "none" && status.confinement.is_some()) {
         let what = status.reason.clone().unwrap_or_default();
         gaps.push(Gap { what, cure: status.next_step.clone().unwrap_or_default(), asked: true });
@@ -120,7 +120,7 @@ fn examined(status: ServerStatus) -> Server {
     }
 }
 
-/// What of a confinement is not kept by the process that runs.
+/// The parts of a confinement that are not enforced for the running process.
 fn gaps(confinement: &Value) -> Vec<Gap> {
     let listed = |name: &str| confinement[name].as_array().into_iter().flatten().filter_map(Value::as_str);
     let missing = listed("missing").map(|missing| Gap {
@@ -169,7 +169,7 @@ fn told(machine: &[Finding], servers: &[Server], exit: Exit) -> Value {
 }
 
 fn text(machine: &[Finding], servers: &[Server], only_machine: bool) -> String {
-    let mut text = "this machine, tried out:\n".to_owned();
+    let mut text = "this machine, as tested:\n".to_owned();
     let rows: Vec<Vec<String>> = machine
         .iter()
         .map(|finding| {
@@ -196,7 +196,7 @@ fn text(machine: &[Finding], servers: &[Server], only_machine: bool) -> String {
     if only_machine {
         return text;
     }
-    text.push_str("\nservers, as asked for and as kept:\n");
+    text.push_str("\nservers, as configured and as enforced:\n");
     let rows: Vec<Vec<String>> = servers
         .iter()
         .map(|server| {
@@ -221,7 +221,7 @@ fn text(machine: &[Finding], servers: &[Server], only_machine: bool) -> String {
     text
 }
 
-/// Limits on a line, such as `memory 256 MB sampled`.
+/// Limits on one line, such as `memory 256 MB sampled`.
 fn limits(limits: Option<&Value>) -> String {
     let Some(Value::Object(limits)) = limits else { return "no limits".to_owned() };
     let each = limits.iter().filter_map(|(name, limit)| {
@@ -243,13 +243,13 @@ fn limits(limits: Option<&Value>) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// A confinement on a line.
+/// A confinement on one line.
 fn confinement(confinement: Option<&Value>) -> String {
     let Some(asked) = confinement else { return "not confined".to_owned() };
     let kept = |kept: &Value| match kept.as_bool() {
-        Some(true) => "kept",
-        Some(false) => "not kept",
-        None => "not known",
+        Some(true) => "enforced",
+        Some(false) => "not enforced",
+        None => "unknown",
     };
     let paths = |name: &str| asked["files"][name].as_array().map_or(0, Vec::len);
     let files = asked["files"].is_object().then(|| {
@@ -265,7 +265,7 @@ fn confinement(confinement: Option<&Value>) -> String {
 mod tests {
     use super::*;
 
-    /// WALL-4: what a newer system would keep is told as a gap that nobody asked to be without; it fails no run.
+    /// WALL-4: protection that only a newer system has is reported as a gap; since it is not configured, it fails no run.
     #[test]
     fn what_a_system_is_too_old_for_is_a_gap() {
         let found = gaps(&json!({"missing": ["walls"], "gaps": ["Landlock of version 6 or later"]}));

@@ -1,4 +1,4 @@
-//! `bridgehead events`: what happens in a running gateway, as it happens.
+//! `bridgehead events`: shows events of a running gateway as they happen.
 
 use clap::Args;
 use serde_json::Value;
@@ -9,10 +9,10 @@ use super::output;
 use super::target::run_until_signal;
 use super::world::World;
 
-/// Show what happens in the running gateway, as it happens
+/// Show events of the running gateway as they happen
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0, also when Ctrl-C ends it; 2 no such topic or server, 3 no gateway is running.
+    after_help = "Exit codes: 0 ended, also by Ctrl-C; 2 no such topic or server, 3 no gateway is running.
 
 Examples:
   bridgehead events
@@ -20,7 +20,7 @@ Examples:
   bridgehead events --json | jq .topic"
 )]
 pub(crate) struct Events {
-    /// Only topics that begin with these words; may be given several times
+    /// Only topics that begin with this; may be repeated
     #[arg(long, value_name = "TOPIC")]
     topic: Vec<String>,
     /// Only events of this server

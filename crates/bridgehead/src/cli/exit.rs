@@ -7,11 +7,11 @@ use bridgehead::{Ending, RunError, Signal, StartError};
 /// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It did what it was asked, or stopped cleanly.
+    /// It did its work, or stopped cleanly.
     Success,
-    /// A tool or a server failed, or anything else that has no code of its own.
+    /// A tool or a server failed, or something else went wrong that has no code of its own.
     Failure,
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage,
     /// The server that was needed could not be reached.
     Unreachable,
@@ -19,7 +19,7 @@ pub(crate) enum Exit {
     StartupTimeout,
     /// The configuration cannot be used.
     Configuration,
-    /// A second signal ended it at once.
+    /// A second signal ended it immediately.
     Forced(Signal),
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     /// SRV-2: 75 for a startup timeout, 78 for the configuration, 1 for any other fatal error and a panic, 0
-    /// for a clean stop; a second signal ends like a process that the signal killed.
+    /// for a clean stop; after a second signal, the code of a process that the signal killed.
     #[test]
     fn codes() {
         assert_eq!(Exit::from(&StartError::Timeout(Duration::ZERO)).code(), 75);

@@ -1,4 +1,4 @@
-//! `bridgehead explain`: the pages about errors and operation, which an installed program carries with it.
+//! `bridgehead explain`: prints the pages about errors and operation, which are built into the program.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ Examples:
   bridgehead explain PROVIDER_TIMEOUT
   bridgehead explain a-server-does-not-start")]
 pub(crate) struct Explain {
-    /// An error code, or one of the topics that are listed without it
+    /// An error code or a topic
     topic: Option<String>,
 }
 
@@ -28,7 +28,7 @@ macro_rules! page {
     };
 }
 
-/// What is wrong and what to do, one section for each way things go wrong.
+/// The troubleshooting page: one section per problem, with its cause and cure.
 const TROUBLESHOOTING: &str = page!("troubleshooting");
 
 /// Whole pages.
@@ -76,7 +76,7 @@ pub(crate) fn run(explain: &Explain) -> Exit {
     Exit::Usage
 }
 
-/// All that is known about a topic, by its name in any case.
+/// The text about a topic; letter case does not matter.
 fn text(topic: &str) -> Option<String> {
     if let Some(code) = Code::ALL.into_iter().find(|code| code.as_str().eq_ignore_ascii_case(topic)) {
         let mut text = plain(about(code));
@@ -90,7 +90,7 @@ fn text(topic: &str) -> Option<String> {
         .or_else(|| section(topic).map(|(heading, section)| format!("# {heading}\n{}", plain(section))))
 }
 
-/// The section of the troubleshooting page that an anchor names: its heading and its text.
+/// The section of the troubleshooting page with this anchor: its heading and its text.
 fn section(anchor: &str) -> Option<(&'static str, &'static str)> {
     TROUBLESHOOTING
         .split("\n## ")
@@ -103,8 +103,8 @@ fn anchor_of(heading: &str) -> String {
     heading.to_lowercase().replace(' ', "-")
 }
 
-/// Text without the targets of its links, which lead to files that are not installed. A link that is called like its
-/// file becomes the verb that prints it.
+/// The text without link targets, because they lead to files that are not installed. A link whose label is its file's name
+/// becomes the command that prints that page.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -143,7 +143,7 @@ fn list() -> String {
 mod tests {
     use super::*;
 
-    /// HOUR-11: every code and every topic has its text in the program, and no text leads to a file that is not there.
+    /// HOUR-11: the program has a text for every code and topic, and no text links to a file that is not installed.
     #[test]
     fn every_topic_has_its_text() {
         for topic in topics() {

@@ -1,4 +1,4 @@
-//! Which of the gateways that run is meant, and a way to ask it: its control socket.
+//! Finds the running gateway that a command means, and talks to it over its control socket.
 
 use std::time::Duration;
 
@@ -26,16 +26,16 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// The largest answer that is read in one piece.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// Which gateway is asked.
+/// Chooses a gateway.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
-    /// The gateway to ask: its id, the beginning of it, or its pid
+    /// The gateway to use: its id, the beginning of its id, or its pid
     #[arg(long, value_name = "ID")]
     pub(crate) instance: Option<String>,
 }
 
 impl Which {
-    /// All that are meant: those that run, or the one that was named.
+    /// All chosen gateways: every running one, or those that match `--instance`.
     pub(crate) fn all(&self, world: &World) -> Result<Vec<Instance>, Exit> {
         let all = Control::directory(&world.variables).map(|folder| running(&folder)).unwrap_or_default();
         if all.is_empty() {
@@ -55,7 +55,7 @@ impl Which {
         Ok(meant)
     }
 
-    /// The one that is meant.
+    /// The one chosen gateway; an error if several match.
     pub(crate) fn one(&self, world: &World) -> Result<Instance, Exit> {
         let mut meant = self.all(world)?;
         match meant.pop() {
@@ -92,7 +92,7 @@ fn list(all: &[Instance]) -> String {
     output::table(&rows).trim_end().to_owned()
 }
 
-/// The gateway of this user that serves `config`, if one runs.
+/// The running gateway of this user that serves `config`, if any.
 pub(crate) async fn serving(config: &Config, world: &World) -> Option<Instance> {
     let (file, id) = (world.file(config), world.id(config));
     let folder = Control::directory(&world.variables)?;
@@ -109,17 +109,17 @@ pub(crate) async fn serving(config: &Config, world: &World) -> Option<Instance> 
     None
 }
 
-/// Why there is no answer to use.
+/// Why a request to the gateway failed.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// The gateway cannot be asked.
+    /// The gateway cannot be reached.
     Unreachable(String),
-    /// It says that the question is wrong.
+    /// The gateway refused the request as wrong.
     Wrong(Value),
 }
 
 impl Refused {
-    /// Tells of it, and the code to end with.
+    /// Reports it, and returns the exit code.
     pub(crate) fn tell(&self, as_json: bool) -> Exit {
         match self {
             Self::Unreachable(reason) => {
@@ -128,7 +128,8 @@ impl Refused {
             }
             Self::Wrong(answer) if as_json => output::json_data(answer, Exit::Usage),
             Self::Wrong(answer) => {
-                let message = answer["error"]["message"].as_str().unwrap_or("the gateway refuses");
+                let message =
+                    answer["error"]["message"].as_str().unwrap_or("the gateway refused the request");
                 output::talk(&format!("error: {}", output::one_line(message, 1000)));
                 Exit::Usage
             }
@@ -136,18 +137,18 @@ impl Refused {
     }
 }
 
-/// Asks for a JSON answer.
+/// Sends a GET request and returns the JSON answer.
 pub(crate) async fn get(instance: &Instance, route: &str) -> Result<Value, Refused> {
     whole(instance, send(instance, "GET", route, Bytes::new()).await?).await
 }
 
-/// Asks for something to be done to a server.
+/// Sends a POST request about a server.
 pub(crate) async fn post(instance: &Instance, route: &str, server: &str) -> Result<Value, Refused> {
     let body = json!({"server": server}).to_string();
     whole(instance, send(instance, "POST", route, body.into()).await?).await
 }
 
-/// Shows each event of a stream to `show`, until the stream ends or `show` has had enough.
+/// Passes each event of a stream to `show`, until the stream ends or `show` returns false.
 pub(crate) async fn follow(
     instance: &Instance,
     route: &str,
@@ -191,7 +192,7 @@ async fn send(
             .uri(format!("{API}{route}"))
             .header(HOST, "localhost")
             .body(Full::new(body))
-            .map_err(|_| "the name has characters that no server's name has".to_owned())?;
+            .map_err(|_| "the name has characters that server names cannot have".to_owned())?;
         sender.send_request(request).await.map_err(|error| error.to_string())
     };
     match tokio::time::timeout(ANSWERS_WITHIN, asking).await {
@@ -212,5 +213,8 @@ async fn whole(instance: &Instance, response: Response<Incoming>) -> Result<Valu
 }
 
 fn unreachable(instance: &Instance, reason: &str) -> Refused {
-    Refused::Unreachable(format!("cannot ask gateway {} (pid {}): {reason}", instance.instance, instance.pid))
+    Refused::Unreachable(format!(
+        "cannot reach gateway {} (pid {}): {reason}",
+        instance.instance, instance.pid
+    ))
 }

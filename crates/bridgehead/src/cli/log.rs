@@ -1,8 +1,8 @@
-//! Log lines: to stderr only, and none leaves without passing the redactor. What servers, tools and clients say in one
-//! stays in that one line and draws nothing on a terminal.
+//! Log lines go to stderr only, and every line passes the redactor. Text from servers, tools and clients stays within its
+//! line and cannot control the terminal.
 //!
-//! They are never coloured. The redactor judges a value by the name in front of it, and colour codes
-//! between the two would hide the name from it.
+//! Lines are never coloured. The redactor recognizes a secret by the name in front of it, and colour codes between name
+//! and value would hide the name.
 
 use std::io::{self, Write};
 
@@ -21,7 +21,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Sends log lines to stderr from here on. What is said first wins: the option, `BRIDGEHEAD_LOG`, `RUST_LOG`,
+/// Sends log lines to stderr from now on. The first of these sets the level: the option, `BRIDGEHEAD_LOG`, `RUST_LOG`,
 /// the verb's usual level.
 pub(crate) fn install(
     option: Option<LogLevel>,
@@ -37,14 +37,14 @@ pub(crate) fn install(
         .with_env_filter(EnvFilter::builder().parse_lossy(directives))
         .with_ansi(false)
         .with_writer(Redacted);
-    // An error means that a subscriber is there already; then lines go where it sends them.
+    // An error means that a subscriber is already installed; then it receives the lines.
     let _ = match format {
         LogFormat::Text => lines.with_target(false).try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
     };
 }
 
-/// Our own lines at `level`, those of the libraries only where something is wrong.
+/// Shows our own lines at `level`, and only warnings and errors of libraries.
 fn directives(level: LogLevel) -> String {
     match level {
         LogLevel::Off | LogLevel::Error | LogLevel::Warn => level.to_string(),
@@ -52,7 +52,7 @@ fn directives(level: LogLevel) -> String {
     }
 }
 
-/// A line as it may leave: without secrets, then without what is more than text. In JSON that is the same JSON.
+/// The line without secrets, and with control characters escaped. A line of JSON stays equivalent JSON.
 fn presentable(line: &str) -> String {
     let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
     format!("{}{end}", visible_line(&Redactor::default().text(line)))
@@ -63,8 +63,8 @@ fn presentable(line: &str) -> String {
 struct Redacted;
 
 impl Write for Redacted {
-    /// The formatter hands over whole lines, never parts of one. A stderr that nobody reads any more costs
-    /// us the line and nothing else: told of the failure, the formatter would try to report it there.
+    /// The formatter hands over whole lines, never parts. If nobody reads stderr any more, the line is lost without an
+    /// error: the formatter would try to report an error on stderr again.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let _ = io::stderr().lock().write_all(presentable(&text).as_bytes());
@@ -88,7 +88,7 @@ impl<'a> MakeWriter<'a> for Redacted {
 mod tests {
     use super::*;
 
-    /// WIRE-3: whatever a line quotes, it is one line, and nothing in it acts on a terminal; in either format.
+    /// WIRE-3: in either format a log line stays one line and cannot control a terminal, whatever text it quotes.
     #[test]
     fn a_line_is_one_line() {
         #[track_caller]

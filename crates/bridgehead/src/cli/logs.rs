@@ -1,4 +1,4 @@
-//! `bridgehead logs`: what a server of a running gateway writes, and what is told about it.
+//! `bridgehead logs`: shows what a server of a running gateway writes to stderr, and log lines about it.
 
 use clap::Args;
 use serde_json::Value;
@@ -9,22 +9,24 @@ use super::output;
 use super::target::run_until_signal;
 use super::world::World;
 
-/// Show what a server of the running gateway writes on stderr
+/// Show what a server of the running gateway writes to stderr
 #[derive(Debug, Args)]
-#[command(after_help = "The gateway keeps the last lines of each server, through restarts, without secrets.
-Exit codes: 0, also when Ctrl-C ends --follow; 2 no such server, 3 no gateway is running.
+#[command(
+    after_help = "The gateway keeps the last lines of each server across restarts, with secrets removed.
+Exit codes: 0 shown, also if Ctrl-C ends --follow; 2 no such server, 3 no gateway is running.
 
 Examples:
   bridgehead logs files
   bridgehead logs files --follow --tail 10
-  bridgehead logs files --json")]
+  bridgehead logs files --json"
+)]
 pub(crate) struct Logs {
     /// The server, as `bridgehead status` shows it
     name: String,
-    /// Go on with new lines as they come
+    /// Keep printing new lines as they come
     #[arg(long, short)]
     follow: bool,
-    /// How many of the last lines to begin with
+    /// How many of the last lines to show
     #[arg(long, value_name = "LINES", default_value_t = 100)]
     tail: u32,
     #[command(flatten)]

@@ -1,8 +1,7 @@
-//! The command line: one module per verb, and what they share.
+//! The command line: one module per verb, and the code they share.
 //!
-//! Only this part of the project prints. stdout is data (on `serve --stdio` the protocol alone), stderr is
-//! talk. A verb never ends the process itself: it gives back an [`Exit`], and the one `match` in `exit` says
-//! which code that is.
+//! Only this part of the project prints. stdout is for data (with `serve --stdio`, for the protocol alone), stderr for
+//! messages. A verb never ends the process itself: it returns an [`Exit`], and one `match` in `exit` maps it to a code.
 
 mod audit;
 mod call;
@@ -50,7 +49,7 @@ use self::world::World;
   bridgehead tools                          what the configured servers offer
   bridgehead call add --args '{\"a\":1,\"b\":2}'
   bridgehead check                          the configuration, and whether each server starts
-  bridgehead status                         how the running gateway and its servers are
+  bridgehead status                         the state of the running gateway and its servers
 
 Configuration: --config, BRIDGEHEAD_CONFIG, ./bridgehead.toml and ./.mcp.json once
 you agreed to them, $XDG_CONFIG_HOME/bridgehead/bridgehead.toml; without any of
@@ -63,7 +62,7 @@ struct Cli {
     verb: Verb,
 }
 
-/// What is written to stderr.
+/// Options for the log on stderr.
 #[derive(Debug, Args)]
 struct Talk {
     /// off, error, warn, info, debug or trace [default: info for serve, else warn]
@@ -125,15 +124,14 @@ pub(crate) fn main() -> ExitCode {
     guarded(|| run(&talk, verb)).into()
 }
 
-/// Whether a command line that cannot be read wants JSON on stderr all the same.
+/// Whether an invalid command line still asks for JSON on stderr.
 fn asks_for_json(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> bool {
     let arguments: Vec<_> = arguments.into_iter().map(|one| one.to_string_lossy().into_owned()).collect();
     arguments.iter().any(|one| one == "--log-format=json")
         || arguments.windows(2).any(|pair| pair == ["--log-format", "json"])
 }
 
-/// A panic outside of everything that catches one is logged by then; it is the general failure, not the code
-/// that the language would give it.
+/// Turns an uncaught panic, which is already logged, into the general failure code instead of Rust's code for panics.
 fn guarded(run: impl FnOnce() -> Exit) -> Exit {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Exit::Failure)
 }
@@ -142,8 +140,8 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
     if talk.log_format == LogFormat::Json {
         output::talk_json();
     }
-    // Neither knows a configuration or reads the environment: the demo is an upstream like any other, and a
-    // shell that starts must not stumble over a variable of ours.
+    // These verbs read neither the configuration nor the environment. The demo is a server like any other, and a wrong
+    // variable of ours must not break a starting shell.
     match &verb {
         Verb::DemoServer => return demo::run(),
         Verb::Completions(completions) => return completions::run(completions),
@@ -205,25 +203,94 @@ mod tests {
         command.debug_assert();
     }
 
-    /// A stale page fails; `UPDATE_REFERENCE=1` writes it anew.
+    /// The program and all its verbs, as a user sees them.
+    fn commands() -> Vec<clap::Command> {
+        let mut program = Cli::command().disable_help_subcommand(true).term_width(100);
+        program.build();
+        let mut commands = vec![program.clone()];
+        let mut open: Vec<clap::Command> = shown(&program).rev().cloned().collect();
+        while let Some(command) = open.pop() {
+            open.extend(shown(&command).rev().cloned());
+            commands.push(command);
+        }
+        commands
+    }
+
+    fn shown(command: &clap::Command) -> impl DoubleEndedIterator<Item = &clap::Command> {
+        command.get_subcommands().collect::<Vec<_>>().into_iter().filter(|verb| !verb.is_hide_set())
+    }
+
+    /// A stale page fails; `UPDATE_REFERENCE=1` rewrites it.
+    #[track_caller]
+    fn check_page(name: &str, page: &[u8]) {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+        if std::env::var_os("UPDATE_REFERENCE").is_some() {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, page).unwrap();
+        }
+        let written = std::fs::read(&file).unwrap_or_default();
+        assert!(written == page, "docs/{name} is stale; run `cargo xtask generate`");
+    }
+
     #[test]
     fn the_man_pages_are_fresh() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
         let mut command = Cli::command().disable_help_subcommand(true);
         command.build();
-        let shown = command.get_subcommands().filter(|verb| !verb.is_hide_set());
-        for command in std::iter::once(&command).chain(shown) {
+        for command in std::iter::once(&command).chain(shown(&command)) {
             let man = clap_mangen::Man::new(command.clone());
-            let (name, mut page) = (man.get_filename(), Vec::new());
+            let mut page = Vec::new();
             man.render(&mut page).unwrap();
-            let file = folder.join(&name);
-            if std::env::var_os("UPDATE_REFERENCE").is_some() {
-                std::fs::create_dir_all(&folder).unwrap();
-                std::fs::write(&file, &page).unwrap();
-            }
-            let written = std::fs::read(&file).unwrap_or_default();
-            assert!(written == page, "docs/man/{name} is stale; run `cargo xtask generate`");
+            check_page(&format!("man/{}", man.get_filename()), &page);
         }
+    }
+
+    #[test]
+    fn the_page_of_commands_is_fresh() {
+        let mut page = "# Commands\n\n<!-- Written by `cargo xtask generate` from the help texts of the program. -->\n\n\
+            stdout is data, stderr is for people, and every command takes `--json` where it prints data.\n"
+            .to_owned();
+        for mut command in commands() {
+            let name = command.get_bin_name().unwrap_or("bridgehead").to_owned();
+            let help = command.render_long_help().to_string();
+            let help: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+            page += &format!("\n## {name}\n\n```text\n{}\n```\n", help.join("\n"));
+        }
+        check_page("commands.md", page.as_bytes());
+    }
+
+    /// Help texts follow the same rules: every verb and option says what it does, in one short line that starts with a capital
+    /// letter and has no full stop; every verb shows examples; no text names a path of the repository.
+    #[test]
+    fn help_texts_follow_the_rules() {
+        let mut broken = Vec::new();
+        for mut command in commands() {
+            let name = command.get_bin_name().unwrap_or("bridgehead").to_owned();
+            let help = command.render_long_help().to_string();
+            if ["docs/", "crates/", "xtask"].iter().any(|path| help.contains(path)) {
+                broken.push(format!("{name}: the help names a path of the repository"));
+            }
+            if !help.contains("Examples:") && command.get_subcommands().next().is_none() {
+                broken.push(format!("{name}: the help has no examples"));
+            }
+            let about = command.get_about().map(ToString::to_string);
+            let options = command.get_arguments().filter(|option| !option.is_hide_set()).map(|option| {
+                (format!("{name} {}", option.get_id()), option.get_help().map(ToString::to_string))
+            });
+            for (place, text) in std::iter::once((name.clone(), about)).chain(options) {
+                let Some(text) = text else {
+                    broken.push(format!("{place}: there is no help"));
+                    continue;
+                };
+                let first = text.chars().next().unwrap_or_default();
+                if first.is_lowercase() && !text.starts_with("off, ") && !text.starts_with("text or ") {
+                    broken.push(format!("{place}: starts without a capital letter: {text}"));
+                }
+                if text.ends_with('.') || text.chars().count() > 140 {
+                    broken.push(format!("{place}: ends with a full stop, or is long: {text}"));
+                }
+            }
+        }
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
     }
 
     /// SRV-2: a panic outside a handler is exit code 1.

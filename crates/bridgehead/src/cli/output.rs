@@ -1,10 +1,10 @@
-//! Writing to people and programs.
+//! Prints for people and for programs.
 //!
-//! A reader that has gone (`bridgehead tools | head -1`) is no failure: whoever writes stops quietly.
+//! A reader that closes the pipe (`bridgehead tools | head -1`) is not a failure: writing just stops.
 //!
-//! What must stay true: whatever others chose (names, descriptions, results, errors) is only text by the time a person
-//! sees it. Everything that the command line prints passes one of the functions here, and all of them see to that; what
-//! programs read, JSON and results in a pipe, stays as it is to the byte.
+//! Invariant: text from others (names, descriptions, results, errors) cannot control a person's terminal. Everything that
+//! the command line prints passes one of the functions here, and each of them escapes control characters. Data for
+//! programs (JSON, and results in a pipe) stays unchanged, byte for byte.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -16,23 +16,23 @@ use serde_json::{Value, json};
 
 use super::exit::Exit;
 
-/// Writes text for people to stdout. Gives the exit code to end with: `exit`, or failure if the data could not be
-/// delivered to a reader that still wants it.
+/// Writes text for people to stdout. Returns `exit`, or failure if writing failed for any reason but a closed pipe.
 pub(crate) fn data(text: &str, exit: Exit) -> Exit {
     write(&visible_text(text), exit)
 }
 
-/// The same for data: as it is where a program reads it.
+/// Writes data to stdout, unchanged if a program reads it.
 pub(crate) fn raw_data(text: &str, exit: Exit) -> Exit {
     write(&for_reader(text, io::stdout().is_terminal()), exit)
 }
 
-/// What a reader of data gets.
+/// The data, escaped only for a terminal.
 fn for_reader(text: &str, terminal: bool) -> Cow<'_, str> {
     if terminal { visible_text(text) } else { Cow::Borrowed(text) }
 }
 
-/// stdout for data that is too much to be held: to a terminal line by line, without what would draw on it.
+/// stdout for data that is too large to hold in memory. For a terminal, it writes line by line and escapes control
+/// characters.
 pub(crate) fn raw_stdout() -> Box<dyn Write> {
     match io::stdout().is_terminal() {
         true => Box::new(io::LineWriter::new(Visible)),
@@ -40,7 +40,7 @@ pub(crate) fn raw_stdout() -> Box<dyn Write> {
     }
 }
 
-/// A terminal, which is given whole lines.
+/// Writes whole lines to a terminal, with control characters escaped.
 struct Visible;
 
 impl Write for Visible {
@@ -70,20 +70,20 @@ fn write(text: &str, exit: Exit) -> Exit {
     }
 }
 
-/// Writes one line of many to stdout; says whether the reader still wants more.
+/// Writes one line of a stream to stdout; returns whether the reader still accepts more.
 pub(crate) fn stream(line: &str) -> bool {
     let mut out = io::stdout().lock();
     let line = for_reader(line, out.is_terminal());
     out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
-/// The same for JSON, indented.
+/// Writes indented JSON to stdout.
 pub(crate) fn json_data(value: &Value, exit: Exit) -> Exit {
     raw_data(&format!("{value:#}"), exit)
 }
 
-/// Says something on stderr. Only what begins it stands at the beginning of a line: what follows in further lines, ours or
-/// those of a message that is quoted, is indented, so that no message can look like another one.
+/// Writes a message to stderr. Only its first line starts at the left margin. All further lines, ours or those of a quoted
+/// message, are indented, so that quoted text cannot look like a message of its own.
 pub(crate) fn talk(text: &str) {
     say(&match TALKS_JSON.load(Ordering::Relaxed) {
         true => visible_line(&as_json(text).to_string()).into_owned(),
@@ -105,20 +105,20 @@ fn indented(text: &str) -> String {
     out
 }
 
-/// Whether stderr has lines of JSON and nothing else.
+/// Whether stderr carries only lines of JSON.
 static TALKS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// From here on all talk is JSON, one object a line, like the log.
+/// From now on all messages are JSON, one object per line, like the log.
 pub(crate) fn talk_json() {
     TALKS_JSON.store(true, Ordering::Relaxed);
 }
 
-/// Writes a line to stderr. There is nowhere to report a failure to.
+/// Writes a line to stderr. A failure is ignored, because there is nowhere to report it.
 fn say(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Talk as the log would have it: the word that it begins with is its level.
+/// The message in the log's JSON form; its first word becomes the level.
 fn as_json(line: &str) -> Value {
     let levels = [("error: ", "ERROR"), ("warning: ", "WARN"), ("hint: ", "INFO"), ("note: ", "INFO")];
     let found = levels.iter().find_map(|(word, level)| Some((*level, line.strip_prefix(word)?)));
@@ -136,7 +136,7 @@ fn styled() -> bool {
     io::stderr().is_terminal() && !refused
 }
 
-/// Shows diagnostics with their carets. Their renderer sees to what files hold; colours are its own.
+/// Shows diagnostics with their carets. The renderer escapes text from files; only its own colours reach the terminal.
 pub(crate) fn show(all: &[Diagnostic]) {
     if !TALKS_JSON.load(Ordering::Relaxed) {
         return all.iter().for_each(|diagnostic| say(&format!("{}\n", diagnostic.render(styled()))));
@@ -148,7 +148,7 @@ pub(crate) fn show(all: &[Diagnostic]) {
     }
 }
 
-/// Tells what is wrong with the configuration: to people on stderr, to programs on stdout.
+/// Reports a wrong configuration: to people on stderr, to programs on stdout.
 pub(crate) fn configuration_error(error: &ConfigError, as_json: bool) -> Exit {
     if as_json {
         let report = json!({"ok": false, "diagnostics": diagnostics(&error.0)});
@@ -178,7 +178,7 @@ pub(crate) fn diagnostics(all: &[Diagnostic]) -> Vec<Value> {
         .collect()
 }
 
-/// Lines of columns, each as wide as its widest entry; the last one runs free. No entry has more than one line.
+/// A table whose columns are as wide as their widest entry, except the last. Each entry stays on one line.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let visible = |row: &Vec<String>| row.iter().map(|cell| visible_line(cell).into_owned()).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(visible).collect();
@@ -204,7 +204,7 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Text of a peer on one line, with control characters written out, no longer than `limit` characters.
+/// Text of a peer on one line, with control characters escaped, at most `limit` characters long.
 pub(crate) fn one_line(text: &str, limit: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut line = visible_line(&line).into_owned();
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(table(&[]), "");
     }
 
-    /// WIRE-3: what others chose is only text, in every way to print it; data for programs stays as it is.
+    /// WIRE-3: no function here lets text of others control a terminal; data for programs stays unchanged.
     #[test]
     fn a_peers_text_cannot_draw_on_the_terminal() {
         assert_eq!(one_line("a\n  b\x1b[2Jc", 80), "a b\\u001b[2Jc");

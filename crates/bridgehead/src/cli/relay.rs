@@ -1,15 +1,15 @@
-//! `bridgehead relay`, as a person may type it: a relay that was told whom to reach has gone its way before there was a
-//! command line ([`bridgehead::main_if_asked`]).
+//! `bridgehead relay` when a person types it. A real relay never gets here: [`bridgehead::main_if_asked`] takes over before
+//! the command line is parsed.
 
 use bridgehead_upstream::relay;
 
 use super::exit::Exit;
 use super::output;
 
-/// Says that there is nothing to do.
+/// Reports that only a gateway starts a relay.
 pub(crate) fn run() -> Exit {
     output::talk(&format!(
-        "error: {} does not say whom to reach; only a gateway starts this",
+        "error: {} does not name a server to reach; only a gateway starts `bridgehead relay`",
         relay::VARIABLE
     ));
     Exit::Usage

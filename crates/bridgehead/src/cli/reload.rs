@@ -1,8 +1,7 @@
-//! Takes a changed configuration into a running gateway: on SIGHUP, and when its file has become another one.
+//! Applies a changed configuration to a running gateway: on SIGHUP, and when the content of its file changes.
 //!
-//! A file that cannot be used, that is gone, or that nobody agreed to leaves everything as it is; the log and the
-//! status say why. Settings that only a
-//! start can take are named. Servers that did not change are not touched, which is the gateway's to see to.
+//! A file that is invalid, is gone, or that nobody agreed to changes nothing; the log and the status say why. The log and
+//! the status also name changed settings that need a restart. The gateway leaves unchanged servers alone.
 
 use std::fmt::Debug;
 use std::io::IsTerminal;
@@ -21,18 +20,18 @@ use tracing::{debug, info, warn};
 
 use super::world::World;
 
-/// How long a folder must be quiet before its file is read: editors write in several steps.
+/// How long a folder must be quiet before its file is read, because editors write in several steps.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// What a new configuration is compared with, and where it comes from.
+/// The state of reloading: the configuration in effect, and where a new one comes from.
 pub(crate) struct Reloading {
     pub(crate) world: World,
     /// The file that the command line names.
     pub(crate) explicit: Option<PathBuf>,
     pub(crate) gateway: Gateway,
-    /// The configuration in effect, as it was written.
+    /// The configuration in effect, without overrides from the command line.
     pub(crate) config: Config,
-    /// What its file held then, by [`text`].
+    /// The content of its file at that time, from [`text`].
     pub(crate) text: Option<Vec<u8>>,
     /// Whether clients are served over HTTP.
     pub(crate) http: bool,
@@ -45,7 +44,7 @@ enum Cause {
 }
 
 impl Reloading {
-    /// Goes on for as long as it is polled.
+    /// Waits for causes and reloads, for as long as it is polled.
     pub(crate) async fn run(mut self) {
         let terminal = std::io::stderr().is_terminal();
         let mut hangup = signal(SignalKind::hangup()).ok();
@@ -53,7 +52,7 @@ impl Reloading {
         let file = file(&self.config).map(Path::to_owned);
         let mut text = self.text.take();
         let _watcher = watching(file.clone(), Arc::clone(&changed)).await;
-        // The file may have changed while nobody watched it yet.
+        // The file may have changed before the watcher started.
         changed.notify_one();
         loop {
             let cause = tokio::select! {
@@ -66,7 +65,7 @@ impl Reloading {
                 () = changed.notified() => Cause::Changed,
             };
             match cause {
-                // The terminal is gone, and whoever sat there with it: this is no wish for a reload.
+                // The terminal was closed, so this hangup asks for the end, not for a reload.
                 Cause::Hangup if terminal && !std::io::stderr().is_terminal() => {
                     let _ = kill_process(getpid(), Signal::TERM);
                     continue;
@@ -90,7 +89,7 @@ impl Reloading {
         let loading = tokio::task::spawn_blocking(move || world.again(explicit.as_deref(), &running));
         let Ok(loaded) = loading.await else { return };
         let outcome = match loaded {
-            // A token that the new file may name is not asked for yet.
+            // The endpoint still uses the old token settings, so the check uses them too.
             Ok(config) if let Some(exposed) = self.exposed(&config) => {
                 let message = exposed.to_string();
                 warn!(reason = message, "the new configuration cannot be used; the old one stays in effect");
@@ -99,16 +98,16 @@ impl Reloading {
             Ok(config) => {
                 let needs_restart = needs_restart(&self.config, &config);
                 for setting in &needs_restart {
-                    warn!(setting, "changed, and takes a restart of the gateway to become effective");
+                    warn!(setting, "changed; restart the gateway to apply it");
                 }
                 let report = self.gateway.reload(config.servers.clone()).await;
-                // What is not effective stays different until it is, or is taken back.
+                // Settings that need a restart stay different until they are applied or reverted.
                 self.config.servers.clone_from(&config.servers);
-                // Whoever looks for a gateway of this file wants all that it says.
+                // A command finds this gateway by its file only if the whole file is in effect.
                 let id = needs_restart.is_empty().then(|| self.world.id(&config));
                 self.gateway.set_configuration_id(id);
                 let message = summary(&report);
-                info!(message, "the configuration was read again");
+                info!(message, "the configuration was reloaded");
                 Reload { time: now(), ok: true, message, needs_restart }
             }
             Err(error) => {
@@ -122,7 +121,7 @@ impl Reloading {
 }
 
 impl Reloading {
-    /// A server of `config` that could call this gateway although it is confined.
+    /// A confined server of `config` that could call this gateway.
     fn exposed(&self, config: &Config) -> Option<Exposed> {
         let served = self.http && self.config.gateway.mode != Mode::Minimal;
         check_endpoint(&config.servers, &self.config.http).err().filter(|_| served)
@@ -133,7 +132,7 @@ fn now() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
 
-/// What the file of a configuration holds. To be asked for when it is read, before the gateway starts.
+/// The content of a configuration's file. Call this when the configuration is read, before the gateway starts.
 pub(crate) fn text(config: &Config) -> Option<Vec<u8>> {
     std::fs::read(file(config)?).ok()
 }
@@ -145,18 +144,18 @@ fn file(config: &Config) -> Option<&Path> {
     }
 }
 
-/// Watches elsewhere: the watcher's own thread is waited for, and servers are just starting here.
+/// Starts the watcher on another thread: starting it blocks, and this thread is busy starting servers.
 async fn watching(file: Option<PathBuf>, changed: Arc<Notify>) -> Option<RecommendedWatcher> {
     let watching = tokio::task::spawn_blocking(move || watch(&file?, &changed));
     watching.await.ok().flatten()
 }
 
-/// Watches the folder of the file, not the file: editors put another one in its place. A link's target may lie in
-/// another folder.
+/// Watches the file's folder instead of the file, because editors replace the file. If the file is a link, watches its
+/// target's folder too.
 fn watch(file: &Path, changed: &Arc<Notify>) -> Option<RecommendedWatcher> {
     let told = Arc::clone(changed);
     let on_event = move |event: notify::Result<notify::Event>| {
-        // Reading is what we do ourselves.
+        // Ignores read accesses, which we make ourselves.
         if event.is_ok_and(|event| !event.kind.is_access()) {
             told.notify_one();
         }
@@ -174,13 +173,13 @@ fn watch(file: &Path, changed: &Arc<Notify>) -> Option<RecommendedWatcher> {
     match watching {
         Ok(watcher) => Some(watcher),
         Err(error) => {
-            debug!(%error, "the configuration file is not watched; SIGHUP reads it again");
+            debug!(%error, "the configuration file is not watched; SIGHUP reloads it");
             None
         }
     }
 }
 
-/// Settings that differ and that only a start can take.
+/// Changed settings that need a restart of the gateway.
 fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
     let mut different = Vec::new();
     let mut compare = |name: &str, one: &dyn Debug, other: &dyn Debug| {
@@ -236,7 +235,7 @@ fn summary(report: &ReloadReport) -> String {
     let parts = [
         part("added", &report.added),
         part("removed", &report.removed),
-        part("started anew", &report.restarted),
+        part("restarted", &report.restarted),
         part("changed", &report.changed),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")

@@ -1,4 +1,4 @@
-//! Asks a running gateway over streamable HTTP: one request per connection, plain HTTP over TCP or its socket.
+//! Sends requests to a running gateway over streamable HTTP: one per connection, over plain TCP or its control socket.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// The largest answer that is read.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// A gateway that runs elsewhere.
+/// A running gateway in another process.
 #[derive(Debug)]
 pub(crate) struct Remote {
     authority: String,
@@ -52,7 +52,7 @@ impl Address {
 }
 
 impl Remote {
-    /// Reads the address. One without a path means the usual endpoint.
+    /// Parses the address. Without a path it means the usual endpoint.
     pub(crate) fn new(url: &str, token: Option<Secret>) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|_| format!("`{url}` is not a URL"))?;
         match uri.scheme_str() {
@@ -86,7 +86,7 @@ impl Remote {
         }
     }
 
-    /// Puts one modern question.
+    /// Sends one modern request and waits for its answer.
     pub(crate) async fn ask(
         &self,
         method: &Method,
@@ -97,7 +97,7 @@ impl Remote {
         let response = self.send(method, params, headers).await.map_err(AskError::Unreachable)?;
         let status = response.status();
         if status == StatusCode::UNAUTHORIZED {
-            let cure = "it wants a bearer token; pass --token or set BRIDGEHEAD_HTTP_TOKEN";
+            let cure = "it requires a bearer token; pass --token or set BRIDGEHEAD_HTTP_TOKEN";
             return Err(self.unreachable(cure));
         }
         let is_stream = response
@@ -155,7 +155,7 @@ impl Remote {
         }
         if let Some(token) = &self.token {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
-                .map_err(|_| "the token is not one a header can carry".to_owned())?;
+                .map_err(|_| "the token has characters that a header cannot carry".to_owned())?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
@@ -168,7 +168,7 @@ impl Remote {
         AskError::Unreachable(format!("cannot use the gateway at {}: {reason}", self.name()))
     }
 
-    /// As people know it.
+    /// Its name in messages.
     fn name(&self) -> String {
         match &self.address {
             Address::Tcp(..) => self.authority.clone(),
@@ -195,7 +195,7 @@ impl Events {
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         loop {
             match self.events.next_event() {
-                // Some servers open a stream with an event that says nothing.
+                // Some servers open a stream with an empty event.
                 Some(event) if event.data.is_empty() => continue,
                 Some(event) => return Ok(Some(event.data)),
                 None => {}

@@ -1,4 +1,4 @@
-//! `bridgehead restart`: ends one server of a running gateway and starts it anew.
+//! `bridgehead restart`: restarts one server of a running gateway.
 
 use clap::Args;
 
@@ -10,7 +10,7 @@ use super::world::World;
 
 /// Restart a server of the running gateway
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 asked for, 2 no such server, 3 no gateway is running.
+#[command(after_help = "Exit codes: 0 the restart began, 2 no such server, 3 no gateway is running.
 
 Examples:
   bridgehead restart files

@@ -1,4 +1,4 @@
-//! `bridgehead serve`: the gateway, until a signal or the end of stdin.
+//! `bridgehead serve`: runs the gateway until a signal or the end of stdin.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,28 +16,28 @@ use tracing::debug;
 
 use super::exit::Exit;
 use super::reload::{self, Reloading};
-use super::world::World;
+use super::world::{World, note_demo};
 use super::{Chosen, audit, output};
 
-/// How long after the last server has settled the start is over.
+/// The start is over this long after the last server has settled.
 const AFTER_START: Duration = Duration::from_millis(20);
-/// What is still to be dropped may take this long: a thread that reads stdin cannot be stopped.
+/// How long the runtime's shutdown may take: a thread that reads stdin cannot be stopped.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
-/// Serve all configured servers as one
+/// Serve all configured servers at one endpoint
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without flags: HTTP on 127.0.0.1:4848. --stdio alone means no HTTP; both flags, both.
+    after_help = "Without flags it serves HTTP on 127.0.0.1:4848. --stdio alone serves no HTTP; --stdio --http serves both.
 
 Examples:
   bridgehead serve
   bridgehead serve --config team.toml --listen 127.0.0.1:9000
-  bridgehead serve --stdio                  as the child of a client"
+  bridgehead serve --stdio                  for a client that starts it"
 )]
 pub(crate) struct Serve {
     #[command(flatten)]
     chosen: Chosen,
-    /// Serve HTTP at this address and port, in place of the configured ones
+    /// Serve HTTP at this address and port, instead of the configured ones
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
     /// Serve one client on stdin and stdout
@@ -54,6 +54,7 @@ pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
         Ok(config) => config,
         Err(exit) => return exit,
     };
+    note_demo(&config);
     let variables = match world.for_servers(&config) {
         Ok(variables) => variables,
         Err(error) => {
@@ -68,7 +69,7 @@ pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
     if config.gateway.threads.is_none() {
         config.gateway.threads = std::thread::available_parallelism().ok();
     }
-    // One thread for the links and the first clients; those that come after share it with the front's workers.
+    // This thread serves the links and the first clients; later clients are shared with the front's workers.
     let runtime = match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -88,7 +89,7 @@ async fn serve_until_end(
     (world, variables): (&World, BTreeMap<String, String>),
     written: Config,
 ) -> Exit {
-    // First of all, so that it starts on another processor while the rest is made ready here.
+    // First, so that the nursery starts on another processor while the rest is prepared here.
     let _prepared = config
         .servers
         .iter()
@@ -140,10 +141,10 @@ async fn serve_until_end(
     let started = server.gateway().clone();
     tokio::spawn(async move {
         started.settled().await;
-        // After the answers that waited for the servers.
+        // Answers that waited for the servers go first.
         tokio::time::sleep(AFTER_START).await;
         let bytes = bridgehead_process::release_code();
-        debug!(bytes, "the code of the start was let go");
+        debug!(bytes, "released the memory of startup code");
     });
     let reloading = Reloading {
         world: world.clone(),
@@ -163,7 +164,7 @@ async fn serve_until_end(
     exit
 }
 
-/// The file that the configuration was read from, as others find it.
+/// The absolute path of the configuration file.
 fn file(config: &Config) -> Option<PathBuf> {
     match &config.source {
         Source::Toml(path) | Source::ClientJson(path) => std::path::absolute(path).ok(),
@@ -171,12 +172,12 @@ fn file(config: &Config) -> Option<PathBuf> {
     }
 }
 
-/// The address at which others reach a listener: one of this machine, where it listens on all of them.
+/// The address at which others reach a listener; an address of this machine if it listens on all of them.
 fn reachable(listening: SocketAddr) -> SocketAddr {
     if !listening.ip().is_unspecified() {
         return listening;
     }
-    // The system chooses the address that it would send from. Nothing is sent; the addresses are for documentation.
+    // The system chooses the address it would send from. Nothing is sent; the targets are documentation addresses.
     let towards = |own: &str, other: &str| {
         let socket = UdpSocket::bind(own).ok()?;
         socket.connect(other).ok()?;
@@ -184,7 +185,7 @@ fn reachable(listening: SocketAddr) -> SocketAddr {
     };
     let by_v4 = || towards("0.0.0.0:0", "192.0.2.1:9");
     let by_v6 = || towards("[::]:0", "[2001:db8::1]:9");
-    // One that listens on all of IPv6 is usually reached by IPv4 too.
+    // A listener on all IPv6 addresses usually accepts IPv4 too.
     let found = by_v4().or_else(|| listening.is_ipv6().then(by_v6).flatten()).or_else(listed_address);
     let loopback = match listening {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -193,13 +194,13 @@ fn reachable(listening: SocketAddr) -> SocketAddr {
     SocketAddr::new(found.unwrap_or(loopback), listening.port())
 }
 
-/// The first address of this machine that is not of loopback, for one that has no way to anywhere else.
+/// The first non-loopback address of this machine, for a machine without a route to the outside.
 fn listed_address() -> Option<IpAddr> {
     let routes = std::fs::read_to_string("/proc/net/fib_trie").ok()?;
     first_local(&routes)
 }
 
-/// An address stands on a line of its own, above the one that says what it is.
+/// The first local address in the kernel's table. An address has its own line, above the line with its type.
 fn first_local(routes: &str) -> Option<IpAddr> {
     let lines: Vec<&str> = routes.lines().map(str::trim).collect();
     let mut local = lines.windows(2).filter_map(|pair| match pair {
@@ -234,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// HOUR-10: what is printed can be connected to, also where all addresses are listened on.
+    /// HOUR-10: a client can connect to the printed address, even if the gateway listens on all addresses.
     #[test]
     fn the_banner_shows_an_address_that_works() {
         for listen in ["0.0.0.0:0", "[::]:0"] {

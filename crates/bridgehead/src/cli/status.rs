@@ -1,4 +1,4 @@
-//! `bridgehead status`: how the gateways that run are, and their servers.
+//! `bridgehead status`: shows the state of the running gateways and their servers.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -9,17 +9,15 @@ use super::output::{self, one_line};
 use super::target::run_once;
 use super::world::World;
 
-/// Show how the running gateway and its servers are
+/// Show the state of the running gateway and its servers
 #[derive(Debug, Args)]
-#[command(
-    after_help = "With several gateways running, all are shown. The other verbs then want --instance ID.
+#[command(after_help = "If several gateways run, all are shown. Other commands then need --instance ID.
 Exit codes: 0 shown, 3 no gateway is running.
 
 Examples:
   bridgehead status
   bridgehead status --json
-  bridgehead status --instance 4711"
-)]
+  bridgehead status --instance 4711")]
 pub(crate) struct Status {
     #[command(flatten)]
     which: Which,
@@ -77,14 +75,11 @@ fn text(status: &Value) -> String {
         text.push_str(&format!("  configuration {}\n", one_line(config, 1000)));
     }
     if let Some(message) = status["reload"]["message"].as_str() {
-        let how = if status["reload"]["ok"] == true { "read again" } else { "NOT read again" };
+        let how = if status["reload"]["ok"] == true { "reloaded" } else { "NOT reloaded" };
         let time = status["reload"]["time"].as_str().unwrap_or_default();
         text.push_str(&format!("  configuration {how} at {time}: {}\n", one_line(message, 1000)));
         for setting in strings(&status["reload"]["needsRestart"]) {
-            text.push_str(&format!(
-                "  restart the gateway for `{}` to become effective\n",
-                one_line(setting, 200)
-            ));
+            text.push_str(&format!("  restart the gateway to apply `{}`\n", one_line(setting, 200)));
         }
     }
     let upstreams = status["upstreams"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -138,7 +133,7 @@ fn trouble(server: &Value) -> String {
     if let Some(reason) = server["reason"].as_str() {
         text.push_str(&format!("\n  {name}: {}\n", one_line(reason, 1000)));
         if let Some(exit) = server["lastExit"]["status"].as_str() {
-            text.push_str(&format!("    its process ended last with {}\n", one_line(exit, 200)));
+            text.push_str(&format!("    its last process ended with {}\n", one_line(exit, 200)));
         }
         for line in strings(&server["stderr"]) {
             text.push_str(&format!("    stderr: {}\n", one_line(line, 400)));
@@ -216,7 +211,7 @@ mod tests {
             "upstreams": [
                 {"name": "files", "state": "ready", "tools": 3, "pid": 8, "pids": [8, 9], "memoryBytes": 12_345_678,
                  "uptimeMs": 60_000, "restarts": 1, "revision": "2025-11-25", "transport": "stdio", "inFlight": 1,
-                 "queue": {"waiting": 2}, "containment": "group", "findings": ["tool `a` stands twice"],
+                 "queue": {"waiting": 2}, "containment": "group", "findings": ["tool `a` appears twice"],
                  "confinement": {"missing": ["walls"], "gaps": ["signals"]},
                  "beside": [{"count": 2, "reason": "its client has roots"}]},
                 {"name": "web", "state": "crash-looping", "restarts": 4, "transport": "stdio", "reason": "it ended",
@@ -227,17 +222,17 @@ mod tests {
         gateway 0123456789ab at http://127.0.0.1:4848/mcp
           version 1.2.3, mode full, pid 7, up 1 min, 5 calls (1 failed)
           configuration team.toml
-          configuration NOT read again at T: line 3: no such key
+          configuration NOT reloaded at T: line 3: no such key
           SERVER  STATE          TOOLS  CALLS         PID   MEMORY   UP     RESTARTS  SPEAKS
           files   ready          3      1 +2 waiting  8 +1  12.3 MB  1 min  1         2025-11-25 over stdio (process group only, best effort)
           web     crash-looping  -      -             -     -        -      4         - over stdio
           files: not confined as asked: this system lacks walls
           files: confined, but this system lacks signals
           files: 2 beside the shared one: its client has roots
-          files: tool `a` stands twice
+          files: tool `a` appears twice
 
           web: it ended
-            its process ended last with exit status 7
+            its last process ended with exit status 7
             stderr: no licence
             next: read its words
         ");
@@ -247,8 +242,8 @@ mod tests {
         assert_snapshot!(text(&bare), @r"
         gateway a on stdio
           version 1, mode full, pid 7, up -, 0 calls (0 failed)
-          configuration read again at T: m
-          restart the gateway for `http.listen` to become effective
+          configuration reloaded at T: m
+          restart the gateway to apply `http.listen`
           no servers
         ");
     }

@@ -1,5 +1,5 @@
-//! Whom `tools` and `call` ask: the gateway that runs with the same configuration, another one by its address, or
-//! one of their own, started for this once with the servers that are needed.
+//! The gateway that `tools` and `call` use: the running one with the same configuration, one at a given address, or a
+//! temporary one with only the servers they need.
 
 use std::time::Duration;
 
@@ -19,25 +19,25 @@ use tracing::debug;
 use super::exit::Exit;
 use super::instance::{get, serving};
 use super::remote::Remote;
-use super::world::World;
+use super::world::{World, note_demo};
 use super::{Chosen, output};
 
 /// How many progress notifications may wait to be shown.
 const PROGRESS_CAPACITY: usize = 64;
 /// How long servers may take to start before the others are used without them.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many pages of tools are followed.
+/// How many pages of tools are read at most.
 const MAX_PAGES: usize = 1000;
 
-/// Where to ask.
+/// Chooses the gateway to use.
 #[derive(Debug, Args)]
 pub(crate) struct Where {
     #[command(flatten)]
     pub(crate) chosen: Chosen,
-    /// Ask the gateway that runs at this address
+    /// Use the running gateway at this address
     #[arg(long, global = true, value_name = "URL", conflicts_with = "config")]
     pub(crate) url: Option<String>,
-    /// Start the servers for this once, even if a gateway runs with this configuration
+    /// Start the servers for this command only, even if a gateway runs with this configuration
     #[arg(long, global = true, conflicts_with = "url")]
     pub(crate) fresh: bool,
     /// The bearer token for --url [env: BRIDGEHEAD_HTTP_TOKEN]
@@ -45,21 +45,21 @@ pub(crate) struct Where {
     pub(crate) token: Option<String>,
 }
 
-/// Whom to ask.
+/// The gateway to use.
 #[derive(Debug)]
 pub(crate) enum Target {
-    /// Ours, which ends with this.
+    /// A temporary gateway in this process.
     Here(Gateway),
-    /// One that was named by its address.
+    /// A gateway named by its address.
     There(Remote),
-    /// One of this user with the same configuration.
+    /// A running gateway of this user with the same configuration.
     Running(Remote, Box<Instance>),
 }
 
-/// Why there is no result.
+/// Why a request has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
-    /// Nobody answered.
+    /// The gateway did not answer.
     #[error("{0}")]
     Unreachable(String),
     /// The answer is an error.
@@ -68,8 +68,8 @@ pub(crate) enum AskError {
 }
 
 impl Target {
-    /// Finds whom to ask, starting servers where nobody runs: those that may offer `tool`, or all if none is named.
-    /// Comes back when the tool is known, or when they have started or failed.
+    /// Finds the gateway to use. If none runs, starts the servers that may offer `tool`, or all servers if `tool` is
+    /// `None`. Returns when the tool is known, or when all of these servers have started or failed.
     pub(crate) async fn open(
         place: &Where,
         world: &World,
@@ -87,9 +87,10 @@ impl Target {
         if !place.fresh
             && let Some(instance) = serving(&config, world).await
         {
-            debug!(instance = instance.instance, pid = instance.pid, "the running gateway is asked");
+            debug!(instance = instance.instance, pid = instance.pid, "using the running gateway");
             return Ok(Self::Running(Remote::at_socket(&instance), Box::new(instance)));
         }
+        note_demo(&config);
         if let Some(tool) = tool {
             let needed = may_offer(&config.gateway, &config.servers, tool);
             if needed.is_empty() {
@@ -110,7 +111,7 @@ impl Target {
         Ok(Self::Here(gateway))
     }
 
-    /// Servers that do not serve, with the reason, and whether there is one that does.
+    /// Servers that do not serve, each with the reason, and whether any server does.
     pub(crate) async fn failures(&self) -> (Vec<(String, String)>, bool) {
         let (failures, servers) = match self {
             Self::Here(gateway) => (failures(gateway), gateway.upstreams().len()),
@@ -133,7 +134,7 @@ impl Target {
         (failures, serves)
     }
 
-    /// All tools, each as it came.
+    /// All tools, each unchanged.
     pub(crate) async fn tools(&self) -> Result<Vec<Raw>, AskError> {
         let mut tools = Vec::new();
         let mut cursor: Option<Raw> = None;
@@ -156,7 +157,7 @@ impl Target {
         Ok(tools)
     }
 
-    /// What servers and tools tell the model, in one text; none if they say nothing.
+    /// The instructions of servers and tools for the model, as one text; `None` if there are none.
     pub(crate) async fn instructions(&self) -> Result<Option<String>, AskError> {
         let params = format!(r#"{{"_meta":{}}}"#, meta(false));
         let result = self.ask(Method::Discover, params, &[], |_| {}).await?;
@@ -180,7 +181,7 @@ impl Target {
         );
         let first = self.ask(Method::ToolsCall, params.clone(), &[], &mut on_progress).await;
         match first {
-            // Some arguments may have to travel as headers too; which ones, only the tool's schema says.
+            // The tool's schema may require some arguments as headers too.
             Err(AskError::Answered(error)) if error.code() == code::HEADER_MISMATCH => {
                 let headers = self.parameter_headers(name, arguments).await?;
                 self.ask(Method::ToolsCall, params, &headers, on_progress).await
@@ -220,7 +221,7 @@ impl Target {
             .collect())
     }
 
-    /// Asks in the modern era, where a question stands by itself.
+    /// Sends a request in the modern era, in which requests are stateless.
     async fn ask(
         &self,
         method: Method,
@@ -236,7 +237,7 @@ impl Target {
         }
     }
 
-    /// Ends what was started.
+    /// Stops a temporary gateway.
     pub(crate) async fn close(self) {
         if let Self::Here(gateway) = self {
             gateway.stop().await;
@@ -244,7 +245,7 @@ impl Target {
     }
 }
 
-/// Says whose tool a name may mean that looks like one of a server that is not there.
+/// Suggests similar server names if the tool name's prefix names no server.
 fn tell_servers(tool: &str, config: &Config) {
     let Some((server, _)) = tool.split_once("__") else { return };
     let near = similar(server, config.servers.iter().map(|server| server.name.as_str()));
@@ -309,7 +310,7 @@ async fn ask_here(
     };
     let (sink, mut progress) = ProgressSink::channel(PROGRESS_CAPACITY);
     let asked = ClientRequest { method, params, meta, id: None };
-    let mut answering = std::pin::pin!(gateway.answer(&caller, &asked, Some(sink)));
+    let mut answering = bridgehead_front::answer(gateway, &caller, &asked, Some(sink));
     let mut show = |notification: bytes::Bytes| {
         if let Ok(notification) = serde_json::from_slice::<Value>(&notification) {
             on_progress(&notification["params"]);
@@ -328,7 +329,7 @@ async fn ask_here(
     outcome.map(|result| result.to_raw()).map_err(AskError::Answered)
 }
 
-/// The envelope of a modern request.
+/// The `_meta` of a modern request.
 fn meta(with_progress: bool) -> Value {
     let mut meta = json!({
         key::PROTOCOL_VERSION: Revision::MODERN.as_str(),
@@ -342,15 +343,15 @@ fn meta(with_progress: bool) -> Value {
 }
 
 fn not_understood(method: &str) -> AskError {
-    AskError::Unreachable(format!("the answer to `{method}` is not one"))
+    AskError::Unreachable(format!("the answer to `{method}` is malformed"))
 }
 
-/// Runs a verb that is done in one go. A signal ends it at once; servers that it started go with it.
+/// Runs a verb that ends by itself. A signal ends it immediately, together with the servers it started.
 pub(crate) fn run_once(work: impl Future<Output = Exit>) -> Exit {
     run(work, Exit::Forced)
 }
 
-/// Runs a verb that goes on until a signal, which is then its proper end.
+/// Runs a verb that runs until a signal; the signal counts as success.
 pub(crate) fn run_until_signal(work: impl Future<Output = Exit>) -> Exit {
     run(work, |_| Exit::Success)
 }

@@ -1,4 +1,4 @@
-//! `bridgehead tools`: what the servers offer.
+//! `bridgehead tools`: shows the tools that the servers offer.
 
 use bridgehead_gateway::similar;
 use bridgehead_wire::Raw;
@@ -10,14 +10,14 @@ use super::output;
 use super::target::{AskError, Target, Where, run_once};
 use super::world::World;
 
-/// How much of a description stands in the list.
+/// How many characters of a description the list shows.
 const DESCRIPTION: usize = 100;
 
-/// Show the tools that are offered
+/// Show the tools that the servers offer
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A gateway that runs with the same configuration is asked. Without one, the servers are started for
-this once and stopped.
+    after_help = "The running gateway with the same configuration answers. Without one, the servers are started for
+this command and stopped after it.
 
 Examples:
   bridgehead tools
@@ -38,13 +38,16 @@ pub(crate) struct Tools {
 #[derive(Debug, Subcommand)]
 enum What {
     /// All tools, one line each (the default)
+    #[command(after_help = "Examples:\n  bridgehead tools list\n  bridgehead tools list --json")]
     List,
     /// One tool with its schemas
+    #[command(after_help = "Examples:\n  bridgehead tools show add")]
     Show {
         /// The name as the list shows it
         name: String,
     },
     /// The text that tells the model how to use the servers and their tools
+    #[command(after_help = "Examples:\n  bridgehead tools instructions")]
     Instructions,
 }
 
@@ -81,7 +84,7 @@ pub(crate) fn run(tools: &Tools, world: &World) -> Exit {
     })
 }
 
-/// What was asked for.
+/// The requested data.
 enum Found {
     Tools(Vec<Raw>),
     Instructions(Option<String>),
@@ -117,7 +120,7 @@ fn list(tools: &[Raw], failures: &[(String, String)], as_json: bool, exit: Exit)
         let all: Vec<&str> = tools.iter().map(Raw::as_str).collect();
         let failed: Vec<Value> =
             failures.iter().map(|(server, reason)| json!({"server": server, "reason": reason})).collect();
-        // Each tool stays the text it came as.
+        // Each tool stays byte for byte as it came.
         let text = format!("{{\"tools\":[\n{}\n],\"failed\":{}}}", all.join(",\n"), json!(failed));
         return output::raw_data(&text, exit);
     }
@@ -146,7 +149,7 @@ fn show(tools: &[Raw], name: &str, as_json: bool) -> Exit {
             .filter_map(|tool| tool.decode::<Value>().ok()?["name"].as_str().map(str::to_owned))
             .collect();
         let meant = match similar(name, names.iter().map(String::as_str)).as_slice() {
-            [] => "`bridgehead tools` lists those that are".to_owned(),
+            [] => "`bridgehead tools` lists all tools".to_owned(),
             near => format!("did you mean `{}`?", near.join("` or `")),
         };
         output::talk(&format!("error: no tool `{name}` is offered; {}", output::one_line(&meant, 500)));

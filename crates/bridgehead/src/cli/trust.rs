@@ -1,8 +1,8 @@
-//! What a person said about configurations that were found in a folder: kept by path and content, never by name alone.
+//! Remembers which configurations of the current folder the user agreed to, by path and content.
 //!
-//! A file that somebody else may have put there, such as one of a cloned repository, runs programs. So it is used only
-//! if a person agreed to that very text. The answers are in one file of the user's state folder that nobody else may
-//! write; one that others may have written counts for nothing.
+//! Somebody else may have put such a file there, for example with a cloned repository, and it runs programs. So it is used
+//! only if the user agreed to exactly that text. The answers are in one file in the user's state folder. If other users
+//! could have written that file, it is ignored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
-/// How many answers are kept; the oldest go first.
+/// How many answers are kept; the oldest are dropped first.
 const KEPT: usize = 512;
-/// A larger file is not ours.
+/// A larger file is not one that we wrote.
 const LARGEST: u64 = 1 << 20;
 
 /// The answers of one user.
 #[derive(Debug, Clone)]
 pub(crate) struct Trust {
-    /// None where the user has no folder for state.
+    /// `None` if the user has no state folder.
     file: Option<PathBuf>,
 }
 
@@ -35,7 +35,7 @@ struct Answer {
     time: String,
 }
 
-/// The file as it is written.
+/// The content of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Answers {
     version: u32,
@@ -43,7 +43,7 @@ struct Answers {
 }
 
 impl Trust {
-    /// The answers of the user that these variables mean: `$XDG_STATE_HOME/bridgehead/trust.json`, else
+    /// The answers of the user with these variables: `$XDG_STATE_HOME/bridgehead/trust.json`, or
     /// `~/.local/state/bridgehead/trust.json`.
     pub(crate) fn of(variables: &BTreeMap<String, String>) -> Self {
         let folder = |name: &str| variables.get(name).map(Path::new).filter(|path| path.is_absolute());
@@ -53,7 +53,7 @@ impl Trust {
         Self { file: state.map(|state| state.join("bridgehead/trust.json")) }
     }
 
-    /// What was said about this file with this text; nothing, if nobody was asked.
+    /// The user's answer about this file with this text; `None` if the user was not asked.
     pub(crate) fn answer(&self, path: &Path, text: &[u8]) -> Option<bool> {
         let (path, sha256) = (canonical(path)?, digest(text));
         let answers = self.read().ok()?;
@@ -64,7 +64,7 @@ impl Trust {
     /// Keeps an answer for this file with this text.
     pub(crate) fn keep(&self, path: &Path, text: &[u8], agreed: bool) -> io::Result<()> {
         let (Some(file), Some(path)) = (&self.file, canonical(path)) else {
-            return Err(io::Error::other("there is no folder for state, or the path is not text"));
+            return Err(io::Error::other("there is no state folder, or the path is not UTF-8"));
         };
         let sha256 = digest(text);
         let mut answers = self.read().unwrap_or_default();
@@ -77,7 +77,7 @@ impl Trust {
         if let Some(folder) = file.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
-        // Under another name first, so that nobody reads half of it.
+        // Written under another name first, so that no reader sees half of it.
         let draft = file.with_extension(format!("draft-{}", std::process::id()));
         drop(fs::remove_file(&draft));
         let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
@@ -91,14 +91,14 @@ impl Trust {
         let own = about.uid() == rustix::process::geteuid().as_raw();
         if !about.is_file() || !own || about.mode() & 0o022 != 0 || about.len() > LARGEST {
             let path = file.display();
-            warn!(%path, "others may have written the answers about configurations, so they count for nothing");
+            warn!(%path, "ignoring the answers about configurations, because other users may have written them");
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok(serde_json::from_slice(&fs::read(file)?)?)
     }
 }
 
-/// The one path that a file has for everybody, as text.
+/// The canonical path of a file, as text.
 fn canonical(path: &Path) -> Option<String> {
     path.canonicalize().ok()?.to_str().map(str::to_owned)
 }
@@ -118,7 +118,7 @@ mod tests {
         Trust::of(&BTreeMap::from([("XDG_STATE_HOME".to_owned(), state.to_str().unwrap().to_owned())]))
     }
 
-    /// WALL-7: an answer holds for one file with one text, by whatever path it is reached, and is the user's alone.
+    /// WALL-7: an answer holds for one file with one text, by any path to it, and only its user can read it.
     #[test]
     fn answers_are_kept_by_path_and_content() {
         let folder = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ mod tests {
             fs::write(file, "a").unwrap();
         }
         let trust = trust(folder.path());
-        assert_eq!(trust.answer(&one, b"a"), None, "nobody was asked");
+        assert_eq!(trust.answer(&one, b"a"), None, "the user was not asked");
         trust.keep(&one, b"a", true).unwrap();
         trust.keep(&one, b"b", false).unwrap();
         assert_eq!((trust.answer(&one, b"a"), trust.answer(&one, b"b")), (Some(true), Some(false)));
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(fs::read_dir(kept.parent().unwrap()).unwrap().count(), 1, "no draft is left");
     }
 
-    /// WALL-7: answers that others may have written count for nothing.
+    /// WALL-7: answers that other users may have written are ignored.
     #[test]
     fn a_file_that_others_may_write_is_not_believed() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! What the program reads of the world around it, once: variables, folder, configuration.
+//! Reads the program's surroundings, once: variables, folder, configuration.
 //!
-//! A configuration that lies in the current folder may be anybody's, and runs programs. It is used only if a person
-//! agreed to its text ([`Trust`]); they are asked where they sit in front of it, and else it is passed over.
+//! Anybody may have put a configuration into the current folder, and it runs programs. It is used only if the user agreed
+//! to its text ([`Trust`]). On a terminal, the program asks the user; otherwise it skips the file.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal};
@@ -24,7 +24,7 @@ use super::trust::{self, Trust};
 /// The name of the bundled server.
 const DEMO: &str = "demo";
 
-/// Why the demo runs, and where a configuration was looked for.
+/// Says why the demo runs, and where the program looked for a configuration.
 const DEMO_NOTE: &str = "no configuration found, so the bundled demo server runs; looked for ./bridgehead.toml, \
     ./.mcp.json and $XDG_CONFIG_HOME/bridgehead/bridgehead.toml (or name one with --config)";
 
@@ -33,36 +33,37 @@ const DEMO_NOTE: &str = "no configuration found, so the bundled demo server runs
 pub(crate) struct World {
     /// The variables, checked.
     pub(crate) environment: Environment,
-    /// The same as they are.
+    /// The variables, unchecked.
     pub(crate) variables: BTreeMap<String, String>,
     folder: PathBuf,
-    /// Whether somebody can be asked something.
+    /// Whether there is a user at a terminal to ask.
     asks: bool,
     trust: Trust,
 }
 
-/// Why a running gateway does not take its configuration anew.
+/// Why a running gateway does not reload its configuration.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotTaken {
-    /// There never was a file.
-    #[error("there is no configuration file; start the gateway anew to use one")]
+pub(crate) enum NotReloaded {
+    /// The gateway was started without a file.
+    #[error("there is no configuration file; restart the gateway to use one")]
     NoFile,
-    /// The file is not there any more.
-    #[error("`{}` is gone, which changes nothing", .0.display())]
+    /// The file no longer exists.
+    #[error("`{}` is gone; the running configuration stays in effect", .0.display())]
     Gone(PathBuf),
-    /// Nobody agreed to what it says now.
+    /// The user has not agreed to its new content.
     #[error(
-        "`{}` has changed, and nobody agreed to what it says now; start the gateway anew in a terminal to be asked, or \
+        "`{}` has changed, and nobody agreed to its new content; restart the gateway in a terminal to be asked, or \
          with `--config {}`", .0.display(), .0.display()
     )]
     NotAgreed(PathBuf),
-    /// It cannot be used.
+    /// It is invalid.
     #[error("{}", words(.0))]
     Wrong(ConfigError),
 }
 
 impl World {
-    /// Reads it. A variable that is not text is none of ours. Whoever `speaks_mcp` on stdin is asked nothing.
+    /// Reads the surroundings. Skips variables that are not UTF-8. With `speaks_mcp`, stdin carries the protocol, so the
+    /// user is never asked.
     pub(crate) fn read(speaks_mcp: bool) -> Result<Self, ConfigError> {
         let variables: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -76,8 +77,7 @@ impl World {
         })
     }
 
-    /// The configuration, with the demo in place of one that is not there; its warnings are not shown yet. Tells which
-    /// file is used.
+    /// The configuration, or the demo if there is none. Says which file is used. Its warnings are not shown yet.
     pub(crate) fn configuration(&self, explicit: Option<&Path>) -> Result<Config, ConfigError> {
         let candidates = locate(explicit, &self.environment, &self.folder)?;
         let mut passed_over = Vec::new();
@@ -94,7 +94,7 @@ impl World {
             let files: Vec<String> = passed_over.iter().map(|path| format!("`{}`", path.display())).collect();
             let message = format!("no configuration: nobody agreed to run what {} says", files.join(" and "));
             let help = format!(
-                "look into it, then use it with `--config {}`, or run `bridgehead check` here in a terminal to be asked",
+                "read it, then use it with `--config {}`, or run `bridgehead check` here in a terminal to be asked",
                 first.display()
             );
             return Err(Diagnostic::error(message).help(help).into());
@@ -107,24 +107,24 @@ impl World {
         Ok(config)
     }
 
-    /// What the file of `config`, which runs, says now.
-    pub(crate) fn again(&self, explicit: Option<&Path>, config: &Config) -> Result<Config, NotTaken> {
+    /// Loads the current content of the file of `config`, which is running.
+    pub(crate) fn again(&self, explicit: Option<&Path>, config: &Config) -> Result<Config, NotReloaded> {
         let (Source::Toml(path) | Source::ClientJson(path)) = &config.source else {
-            return Err(NotTaken::NoFile);
+            return Err(NotReloaded::NoFile);
         };
         if !self.folder.join(path).exists() {
-            return Err(NotTaken::Gone(path.clone()));
+            return Err(NotReloaded::Gone(path.clone()));
         }
-        let candidates = locate(explicit, &self.environment, &self.folder).map_err(NotTaken::Wrong)?;
-        let text = read_text(path, &self.folder).map_err(NotTaken::Wrong)?;
+        let candidates = locate(explicit, &self.environment, &self.folder).map_err(NotReloaded::Wrong)?;
+        let text = read_text(path, &self.folder).map_err(NotReloaded::Wrong)?;
         let trusted = candidates.iter().any(|one| one.path == *path && one.origin != Origin::Folder);
         if !trusted && self.trust.answer(&self.folder.join(path), &text) != Some(true) {
-            return Err(NotTaken::NotAgreed(path.clone()));
+            return Err(NotReloaded::NotAgreed(path.clone()));
         }
-        load_text(path, text, &self.environment, &self.folder).map_err(NotTaken::Wrong)
+        load_text(path, text, &self.environment, &self.folder).map_err(NotReloaded::Wrong)
     }
 
-    /// Whether a person agreed to a file of the current folder, now or before.
+    /// Whether the user agreed to a file of the current folder, now or before.
     fn agreed(&self, found: &Found, text: &[u8]) -> Result<bool, ConfigError> {
         let file = found.path.display();
         let before = self.trust.answer(&found.path, text);
@@ -138,12 +138,12 @@ impl World {
                 Some(_) => "you refused it",
                 None => "nobody agreed to run what it says",
             };
-            output::talk(&format!("warning: passing over `{file}`: {why}; to use it: --config {file}"));
+            output::talk(&format!("warning: skipping `{file}`: {why}; to use it: --config {file}"));
         }
         Ok(agreed == Some(true))
     }
 
-    /// Shows what would run and asks; nothing, where there was no answer.
+    /// Shows what would run and asks the user; `None` if there was no answer.
     fn ask(&self, found: &Found, text: &[u8]) -> Result<Option<bool>, ConfigError> {
         let config = load_text(&found.path, text.to_vec(), &self.environment, &self.folder)?;
         output::talk(&format!("`{}` lies in the current folder. It would run:", found.path.display()));
@@ -163,12 +163,11 @@ impl World {
         Ok(Some(agreed))
     }
 
-    /// The variables that servers of `config` are started with: they say which configurations are being served above
-    /// them.
+    /// The variables for the servers of `config`. They include the configurations of all gateways above these servers.
     ///
     /// # Errors
-    /// In words, where that is this very one: a gateway that a server of it started would start that server again,
-    /// without end.
+    /// A message, if this configuration is already among them: a gateway that one of its own servers starts would start
+    /// that server again, without end.
     pub(crate) fn for_servers(&self, config: &Config) -> Result<BTreeMap<String, String>, String> {
         let mut variables = self.variables.clone();
         let Some(file) = self.file(config) else { return Ok(variables) };
@@ -178,9 +177,9 @@ impl World {
         let mut all: Vec<&str> = parents.split(',').filter(|one| !one.is_empty()).collect();
         if all.contains(&id.as_str()) {
             return Err(format!(
-                "this runs under a gateway that serves the same configuration, `{}`, and would start it again, without \
-                 end; take Bridgehead out of the servers in that file, name another one with --config, or unset \
-                 {PARENTS} if this is meant",
+                "this runs under a gateway that serves the same configuration, `{}`, and would start that gateway again \
+                 without end; remove Bridgehead from the servers in that file, name another file with --config, or \
+                 unset {PARENTS} if this is intended",
                 file.display()
             ));
         }
@@ -190,8 +189,8 @@ impl World {
         Ok(variables)
     }
 
-    /// An id of a configuration that was just read: two that are the same file with the same text, mode and variables
-    /// have the same one. It covers secrets, so it is shown to nobody but the user's own programs.
+    /// An id of a configuration that was just read: the same file with the same text, mode and variables has the same id.
+    /// It is computed from secrets, so only the user's own programs may see it.
     pub(crate) fn id(&self, config: &Config) -> String {
         let mut digest = Sha256::new();
         let mut add = |field: &[u8]| {
@@ -210,7 +209,7 @@ impl World {
         digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The file that a configuration was read from, by the one path that it has for everybody.
+    /// The canonical path of the file that a configuration was read from.
     pub(crate) fn file(&self, config: &Config) -> Option<PathBuf> {
         match &config.source {
             Source::Toml(path) | Source::ClientJson(path) => {
@@ -221,19 +220,23 @@ impl World {
         }
     }
 
-    /// The same for verbs that only use it: what is wrong or worth knowing is told on the way.
+    /// Like `configuration`, but also shows errors and warnings.
     pub(crate) fn configured(&self, explicit: Option<&Path>, as_json: bool) -> Result<Config, Exit> {
         let config =
             self.configuration(explicit).map_err(|error| output::configuration_error(&error, as_json))?;
         output::show(&config.warnings);
-        if config.source == Source::Demo {
-            output::talk(DEMO_NOTE);
-        }
         Ok(config)
     }
 }
 
-/// A server and what runs for it, on one line and without secrets.
+/// Tells the user that the servers about to start are the demo, if they are.
+pub(crate) fn note_demo(config: &Config) {
+    if config.source == Source::Demo {
+        output::talk(DEMO_NOTE);
+    }
+}
+
+/// A server and the command or address it stands for, on one line and without secrets.
 fn shown(server: &Server) -> String {
     let what = match &server.launch {
         Launch::Stdio(stdio) => {
@@ -248,7 +251,7 @@ fn shown(server: &Server) -> String {
     one_line(&format!("{}: {what}", server.name), 400)
 }
 
-/// All that is wrong, in one line.
+/// All errors, on one line.
 fn words(error: &ConfigError) -> String {
     let one = |diagnostic: &Diagnostic| {
         let place = match (diagnostic.file(), diagnostic.position()) {

@@ -1,5 +1,5 @@
-//! Whom `call` and `tools` ask: the gateway that runs with the same configuration, else servers of their own, and no
-//! more of them than are needed.
+//! Which gateway `call` and `tools` use: the running one with the same configuration, or else a temporary one with only the
+//! servers they need.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::common::{Place, Ran, signal, until};
 
-/// A server that leaves a mark when it is started and never says anything.
+/// A server that creates the file `mark` when it starts, and never answers.
 fn silent(mark: &Path) -> String {
     let script = format!("touch {}; exec sleep 600", mark.display());
     format!("[servers.silent]\ncommand = \"sh\"\nargs = [\"-c\", {script:?}]\n")
@@ -28,7 +28,7 @@ async fn stop(mut gateway: StdioClient) {
     assert_eq!(gateway.wait().await.code(), Some(0));
 }
 
-/// Runs `status` until a gateway is found, and gives its id.
+/// Runs `status` until it finds a gateway, and returns its id.
 async fn instance(place: &Place) -> String {
     loop {
         let ran = place.run(&["status", "--json"]).await;
@@ -40,8 +40,8 @@ async fn instance(place: &Place) -> String {
     }
 }
 
-/// HOUR-3: `serve`, `call`, `audit list` shows the call, whether the gateway serves HTTP or not; nothing else is
-/// started, and a server that does not answer is waited for by nobody.
+/// HOUR-3: after `serve` and `call`, `audit list` shows the call, even if the gateway does not serve HTTP. `call` starts no
+/// server and does not wait for a server that does not answer.
 #[tokio::test]
 async fn a_gateway_of_the_same_configuration_is_asked() {
     let place = Place::new();
@@ -61,9 +61,9 @@ async fn a_gateway_of_the_same_configuration_is_asked() {
     assert!(recorded.stdout.contains("demo__echo"), "{recorded:?}");
     let shown = place.run(&["tools", "show", "demo__echo", "--json", "--config", config]).await;
     assert_eq!(shown.json()["name"], "demo__echo");
-    assert!(!mark.exists(), "no server was started anew");
+    assert!(!mark.exists(), "no server was started again");
 
-    // The same file by another path is the same; other text, another mode or the wish for one's own are not.
+    // Another path to the same file is the same configuration. A copy, another mode or `--fresh` is not.
     let link = place.path().join("link.toml");
     std::os::unix::fs::symlink(config, &link).unwrap();
     let by_link = ["call", "server_health", "--json", "--config", link.to_str().unwrap()];
@@ -75,12 +75,12 @@ async fn a_gateway_of_the_same_configuration_is_asked() {
     let in_mode = place.run_with(&health, &[("BRIDGEHEAD_MODE", "readonly")], "").await;
     assert_ne!(answered_by(&in_mode), id);
     assert_ne!(answered_by(&place.run(&[&health[..], &["--fresh"]].concat()).await), id);
-    assert!(!mark.exists(), "a tool of ours needs no server");
+    assert!(!mark.exists(), "a built-in tool needs no server");
     drop(gateway);
 }
 
-/// HOUR-3: a gateway that has read its file again is found by what the file says now, and one that cannot use all
-/// of it is not taken for it.
+/// HOUR-3: a gateway that has reloaded its file is found by the file's new content. A gateway that could not apply all of it
+/// is not used.
 #[tokio::test]
 async fn a_gateway_that_read_its_file_again_is_asked() {
     let place = Place::new();
@@ -93,7 +93,7 @@ async fn a_gateway_that_read_its_file_again_is_asked() {
 
     place.config(&["demo", "other"], "");
     loop {
-        // Until it is read again, the servers are started for each call.
+        // Until the gateway has reloaded the file, each call starts the servers.
         let ran = place.run(&health).await;
         if answered_by(&ran) == id {
             break;
@@ -103,14 +103,14 @@ async fn a_gateway_that_read_its_file_again_is_asked() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "x\n"), "{}", ran.stderr);
 
     place.config(&["demo"], "[gateway]\nmode = \"readonly\"");
-    until(|| gateway.stderr().contains("takes a restart of the gateway").then_some(())).await;
+    until(|| gateway.stderr().contains("restart the gateway to apply it").then_some(())).await;
     until(|| gateway.stderr().contains("removed other").then_some(())).await;
     assert_ne!(answered_by(&place.run(&health).await), id, "it is not read-only yet");
     stop(gateway).await;
 }
 
-/// HOUR-3: without a gateway only servers that may offer the tool are started; where names do not tell, the tool is
-/// called as soon as it is there.
+/// HOUR-3: without a gateway, only servers that may offer the tool are started. If names do not show which server that is,
+/// the call runs as soon as the tool appears.
 #[tokio::test]
 async fn only_what_is_needed_is_started() {
     let place = Place::new();
@@ -130,5 +130,5 @@ async fn only_what_is_needed_is_started() {
     place.config(&["demo"], &format!("[gateway]\nprefix = false\n{}", silent(&mark)));
     let ran = place.run(&echo("echo")).await;
     assert_eq!((ran.code, ran.stdout.as_str(), ran.said().as_str()), (Some(0), "x\n", ""));
-    assert!(mark.exists(), "it might have offered it");
+    assert!(mark.exists(), "this server might have offered the tool");
 }

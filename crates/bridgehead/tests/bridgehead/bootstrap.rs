@@ -30,13 +30,13 @@ fn memory() -> (MemoryClient, Transport) {
     (MemoryClient::new(client), Transport::Memory(theirs))
 }
 
-/// A free port; somebody else may take it, but hardly within this test.
+/// A free port. Another process could take it, but hardly within this test.
 fn free_port() -> HttpSettings {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     HttpSettings { listen: listener.local_addr().unwrap(), ..HttpSettings::default() }
 }
 
-/// What is printed for a bug report names what there is, and no setting that may be a secret.
+/// The debug output for a bug report shows only the kind of each part, and no setting that may be a secret.
 #[test]
 fn servers_and_transports_show_their_kind_only() {
     let server = Server::builder().build().unwrap();
@@ -98,9 +98,8 @@ impl io::Write for Lines {
 
 impl Lines {
     fn logger(&self) -> Dispatch {
-        // While a process has one dispatcher only, `tracing` asks the thread that first meets a line
-        // whether it is wanted, and remembers its "no" for every thread. Tests that run side by side need
-        // it to ask all dispatchers, which a second one brings about.
+        // If a process has only one dispatcher, `tracing` asks the thread that first reaches a log line whether it is
+        // wanted, and caches a "no" for every thread. Parallel tests need it to ask all dispatchers, so there is a second.
         static SECOND: LazyLock<Dispatch> =
             LazyLock::new(|| Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish()));
         LazyLock::force(&SECOND);
@@ -118,8 +117,8 @@ impl Lines {
     }
 }
 
-/// SRV-2: start logs one line with mode and version, then `ready`; stop says when it is done. SRV-3: stop
-/// closes the transport and returns once it is closed.
+/// SRV-2: start logs one line with mode and version, then `ready`; stop logs its end. SRV-3: stop closes the transport and
+/// returns once it is closed.
 #[tokio::test]
 async fn a_life_in_lines() {
     let lines = Lines::default();
@@ -169,7 +168,7 @@ async fn a_start_that_takes_too_long() {
     assert!(matches!(server.start().await, Err(StartError::Connect(_))));
 }
 
-/// BOUND-3: a line may have as much as `max_message_mb` says, and whoever sends more is told how much that is.
+/// BOUND-3: a line may be as long as `max_message_mb`; the error for a longer line names that limit.
 #[tokio::test]
 async fn a_line_may_have_what_the_settings_say() {
     let settings = GatewaySettings { max_message_bytes: 2_000, ..GatewaySettings::default() };
@@ -183,7 +182,7 @@ async fn a_line_may_have_what_the_settings_say() {
     running.stop().await;
 }
 
-/// SRV-2: the end of the only client is a clean stop, of every transport.
+/// SRV-2: the end of the only client is a clean stop of all transports.
 #[tokio::test]
 async fn the_clients_end_is_the_servers() {
     let (client, transport) = memory();
@@ -218,15 +217,15 @@ async fn a_stop_waits_for_so_long() {
 }
 
 /// A connection whose reader panics.
-struct Cursed;
+struct PanickingClock;
 
-impl AsyncRead for Cursed {
+impl AsyncRead for PanickingClock {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         panic!("a panic outside of any handler");
     }
 }
 
-impl AsyncWrite for Cursed {
+impl AsyncWrite for PanickingClock {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Poll::Ready(Ok(bytes.len()))
     }
@@ -240,11 +239,11 @@ impl AsyncWrite for Cursed {
     }
 }
 
-/// SRV-2: a panic outside a handler is logged with its place and ends the server with an error.
+/// SRV-2: a panic outside a handler is logged with its location and ends the server with an error.
 #[tokio::test]
 async fn a_panic_of_the_front_ends_the_server() {
     let lines = Lines::default();
-    let transport = Transport::deferred(async { Ok(Cursed) });
+    let transport = Transport::deferred(async { Ok(PanickingClock) });
     let server = Server::builder().transport(transport).logger(lines.logger()).build().unwrap();
     let running = server.start().await.unwrap();
     assert!(matches!(running.wait().await, Err(RunError::Panicked)));
@@ -254,7 +253,7 @@ async fn a_panic_of_the_front_ends_the_server() {
     assert!(logged.contains("ERROR stopping error=the gateway panicked; its log says where"), "{logged}");
 }
 
-/// A connection on which a request comes, and whose writer panics.
+/// A connection that delivers a request, and whose writer panics.
 struct CursedWriter(&'static [u8]);
 
 impl AsyncRead for CursedWriter {
@@ -264,7 +263,7 @@ impl AsyncRead for CursedWriter {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.0.is_empty() {
-            // Nothing wakes this reader: only the end of the writer ends it.
+            // Nothing wakes this reader; only the end of the writer ends the connection.
             return Poll::Pending;
         }
         Pin::new(&mut self.0).poll_read(context, buffer)
@@ -285,8 +284,8 @@ impl AsyncWrite for CursedWriter {
     }
 }
 
-/// SRV-2: a panic in a task of the front is logged, and ends the server with an error only where process-wide handling
-/// is installed; else it is the end of that client.
+/// SRV-2: a panic in a task of the front is logged. It ends the server with an error only if process-wide handling is
+/// installed; otherwise it ends only that client.
 #[tokio::test]
 async fn a_panic_of_a_fronts_task_ends_only_whoever_asked_for_it() {
     for handlers in [false, true] {
@@ -303,7 +302,7 @@ async fn a_panic_of_a_fronts_task_ends_only_whoever_asked_for_it() {
     }
 }
 
-/// A clock that panics once, when it is told to.
+/// A clock that panics once, when its flag is set.
 struct CursedClock(FakeClock, Arc<AtomicBool>);
 
 impl Clock for CursedClock {
@@ -317,8 +316,8 @@ impl Clock for CursedClock {
     }
 }
 
-/// SRV-2: a panic on the way of a request answers it. It ends the server with an error, which makes the program exit
-/// with 1, only where process-wide handling is installed.
+/// SRV-2: a panic while a request is handled answers that request with an error. It ends the server with an error (exit
+/// code 1 of the program) only if process-wide handling is installed.
 #[tokio::test]
 async fn a_panic_answers_its_request_and_ends_only_whoever_asked_for_it() {
     for handlers in [false, true] {
@@ -346,8 +345,8 @@ async fn a_panic_answers_its_request_and_ends_only_whoever_asked_for_it() {
     }
 }
 
-/// SRV-3: protocol requests are answered at once while a server still starts; the first list waits for it
-/// only so long, and says that it may be asked again soon.
+/// SRV-3: protocol requests are answered immediately while a server still starts. The first list waits for it only for
+/// `list_wait`, and its TTL is 0, so that clients ask again soon.
 #[tokio::test]
 async fn answers_come_while_servers_warm_up() {
     let settings = GatewaySettings { list_wait: Duration::from_millis(50), ..GatewaySettings::default() };
@@ -373,8 +372,8 @@ async fn answers_come_while_servers_warm_up() {
     running.stop().await;
 }
 
-/// SRV-5: a tool that the mode does not admit is refused when the server is built. SRV-8: so are a bad
-/// name, a schema that is not an object's, and a duplicate, each in its own words.
+/// SRV-5: a tool that the mode does not admit is refused when the server is built. SRV-8: so are an invalid name, a schema
+/// that is not an object's, and a duplicate, each with its own message.
 #[test]
 fn what_cannot_be_registered_cannot_be_built() {
     #[track_caller]
@@ -396,8 +395,8 @@ fn what_cannot_be_registered_cannot_be_built() {
     assert!(matches!(bad_schema, RegisterError::BadSchema { .. }));
 }
 
-/// SRV-7, ENV-1: `server_ping` answers version, mode and uptime by the monotonic clock, in the envelope, as
-/// structured content and as the same JSON in text.
+/// SRV-7, ENV-1: `server_ping` answers with version, mode and uptime by the monotonic clock, in the envelope: as structured
+/// content, and as the same JSON in text.
 #[tokio::test]
 async fn ping_tells_the_time_since_boot() {
     let clock = FakeClock::new();
@@ -441,7 +440,7 @@ async fn a_backtrace_in_mode_test_only() {
         assert_eq!(error["code"], "HANDLER_ERROR");
         let backtrace = error["details"]["backtrace"].as_str();
         assert_eq!(backtrace.is_some_and(|trace| trace.contains("bootstrap")), shown, "{error}");
-        // The server is none the worse for it.
+        // The server still works.
         assert_eq!(client.call("server_ping").await["structuredContent"]["ok"], true);
         running.stop().await;
     }
@@ -467,8 +466,8 @@ async fn a_failing_exit_reaches_the_logger() {
     running.stop().await;
 }
 
-/// SRV-8: a tool may have a title, and be registered on a server that is built or runs. What may not be registered
-/// changes nothing.
+/// SRV-8: a tool may have a title, and may be registered on a built or a running server. A refused registration changes
+/// nothing.
 #[tokio::test]
 async fn tools_are_registered_on_a_built_server() {
     let (mut client, transport) = memory();
@@ -501,7 +500,7 @@ async fn tools_are_registered_on_a_built_server() {
     running.stop().await;
 }
 
-/// POOL-9: an embedding program takes the lines about its servers by callback.
+/// POOL-9: an embedding program gets the log lines about its servers through a callback.
 #[tokio::test]
 async fn lines_of_servers_go_to_the_embedder() {
     let seen = Arc::new(Mutex::new(Vec::new()));

@@ -1,8 +1,8 @@
-//! How much of the gateway's memory its peers can take who make it hold things for them.
+//! How much of the gateway's memory its peers can occupy.
 //!
-//! Each test has the peers try to make it hold 200 MB where 32 MB may be held. What the gateway's process takes at the
-//! most, as the kernel counts it, may grow by 128 MB: what is held, what passes at the time, and what the allocator
-//! keeps. What passes is bounded by how many calls run at once, which are two here.
+//! In each test the peers try to make the gateway hold 200 MB, while the limit is 32 MB. The peak memory of the gateway's
+//! process, as the kernel counts it, may grow by 128 MB: held data, data in transit, and memory that the allocator keeps.
+//! Data in transit is limited by the number of concurrent calls, which is two here.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -19,21 +19,21 @@ use tokio::sync::watch;
 use crate::common::{Place, signal};
 
 const MB: usize = 1 << 20;
-/// How much the peers try to have held.
+/// How much the peers try to make the gateway hold.
 const ATTEMPTED: usize = 200 * MB;
 /// How much the peak may grow.
 const MOST_GROWTH: usize = 128 * MB;
-/// The size of one body or answer; less than what is held for one peer.
+/// The size of one body or answer; less than the limit for one peer.
 const EACH: usize = 5 * MB;
 const PEERS: usize = ATTEMPTED / EACH;
-/// How many of them are held at the most.
+/// How many of them fit into the limit.
 const MOST_HELD: usize = 32 / 5;
 /// How long a busy machine may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 const CALL: &str =
     r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"large","arguments":{}}}"#;
 
-/// A gateway that holds little, before a server whose tool answers with [`EACH`] bytes when it may.
+/// A gateway with low limits, and a server whose tool answers with [`EACH`] bytes once the test lets it.
 struct Bounded {
     gateway: StdioClient,
     address: SocketAddr,
@@ -42,7 +42,7 @@ struct Bounded {
     _place: Place,
 }
 
-/// The most memory that a process had, in bytes.
+/// The peak memory of a process, in bytes.
 fn peak(pid: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -72,8 +72,8 @@ impl Bounded {
         peak(self.gateway.pid().unwrap()) - self.before
     }
 
-    /// Waits until all peers' calls have come to the server and none is in progress. One that waits for its turn is not
-    /// counted as in progress.
+    /// Waits until the calls of all peers have reached the server and none is in progress. A call that waits for its turn
+    /// does not count as in progress.
     async fn until_all_called(&self) {
         for _ in 0..10_000 {
             let params = json!({"name": "server_health", "arguments": {}});
@@ -85,10 +85,10 @@ impl Bounded {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("a call waits for ever");
+        panic!("a call never ends");
     }
 
-    /// Judges how much the peak has grown.
+    /// Asserts how much the peak has grown.
     fn judge(&self, what: &str) {
         let grown = self.grown();
         let tried = ATTEMPTED / MB;
@@ -96,7 +96,7 @@ impl Bounded {
         assert!(grown > 16 * MB, "{what}: only {} MB, so nothing was held", grown / MB);
     }
 
-    /// The gateway is well, and stops.
+    /// Asserts that the gateway still works, and stops it.
     async fn end(mut self) {
         let listed = HttpClient::new(self.address).post_modern("/mcp", "tools/list", json!({})).await;
         assert_eq!(listed.status, 200);
@@ -112,7 +112,7 @@ fn serve(asked: &Asked, filler: &str, answers: &watch::Receiver<bool>) -> Vec<Pa
         "server/discover" => json!({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}),
         "tools/list" => json!({"tools": [{"name": "large", "inputSchema": {"type": "object"}}]}),
         _ => {
-            // Written by hand: a writer of JSON that was not optimized would be what the test waits for.
+            // Written by hand: an unoptimized JSON writer would dominate the test's time.
             let content = format!(r#"[{{"type":"text","text":"{filler}"}}]"#);
             let body = format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","content":{content}}}}}"#
@@ -153,7 +153,7 @@ impl Session {
         all
     }
 
-    /// Calls the tool on a stream that can be taken up again; comes back with its first id when that has come.
+    /// Calls the tool on a resumable stream; returns once the first event id has arrived.
     async fn call(&self) -> (HttpStream, String) {
         let headers = self.headers(&[("accept", "text/event-stream, application/json")]);
         let mut stream = self.http.open_post("/mcp", &headers, CALL).await;
@@ -161,7 +161,7 @@ impl Session {
         (stream, first.id.expect("an id"))
     }
 
-    /// The same, read to its end as it comes: the first id and how much there was.
+    /// Calls the tool and reads the stream to its end: the first id and the number of bytes.
     async fn call_and_read(&self) -> (String, usize) {
         let head = self.head("POST", &[("accept", "text/event-stream, application/json")]);
         let request =
@@ -172,13 +172,13 @@ impl Session {
         (id.unwrap_or_else(|| panic!("no id: {first}")).to_owned(), read.len())
     }
 
-    /// Takes a stream up again and reads it as it comes.
+    /// Resumes a stream and reads it to its end.
     async fn resume(&self, last: &str) -> Vec<u8> {
         let head = self.head("GET", &[("accept", "text/event-stream"), ("last-event-id", last)]);
         self.http.exchange_bytes(format!("{head}\r\n").as_bytes()).await
     }
 
-    /// The beginning of a request after which the connection is closed.
+    /// The head of a request that closes the connection after it.
     fn head(&self, method: &str, more: &[(&str, &str)]) -> String {
         let mut head = format!("{method} /mcp HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n", self.address);
         for (name, value) in self.headers(more) {
@@ -188,7 +188,7 @@ impl Session {
     }
 }
 
-/// BOUND-3: a body that is more than may be held for one client is refused with what to do about it, and nobody else is.
+/// BOUND-3: a body above the limit for one client is refused, with the cure; other clients are not affected.
 #[tokio::test]
 async fn a_body_may_have_what_is_held_for_one_peer() {
     let place = Place::new();
@@ -208,8 +208,8 @@ async fn a_body_may_have_what_is_held_for_one_peer() {
     assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
 }
 
-/// BOUND-3: forty clients send 5 MB each of a body that they do not finish. Within the bound they are waited for;
-/// whoever is not hears that there is no room.
+/// BOUND-3: forty clients each send 5 MB of a body that they do not finish. The gateway waits for clients within the limit,
+/// and tells the others that there is no room.
 #[tokio::test]
 async fn half_sent_bodies_take_little_memory() {
     let (_answers, wait) = watch::channel(true);
@@ -224,13 +224,13 @@ async fn half_sent_bodies_take_little_memory() {
             EACH + 1
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        // One who is refused may not be read any more.
+        // The gateway may stop reading from a client that it refused.
         let sent = tokio::time::timeout(PATIENCE, stream.write_all(&filler)).await;
-        sent.expect("it is taken or refused").is_ok().then_some(stream)
+        sent.expect("the body is taken or refused").is_ok().then_some(stream)
     };
     let open: Vec<_> = join_all((0..PEERS).map(|_| send())).await.into_iter().flatten().collect();
     let cut_off = PEERS - open.len();
-    // Whoever is refused hears so, after some seconds in which the rest of its body is read and thrown away.
+    // A refused client gets its answer after some seconds, in which the gateway reads and discards the rest of the body.
     let mut heard = vec![String::new(); open.len()];
     let began = Instant::now();
     loop {
@@ -251,18 +251,18 @@ async fn half_sent_bodies_take_little_memory() {
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    bounded.judge("bodies that were sent by half");
+    bounded.judge("half-sent bodies");
     let refused = heard.iter().filter(|heard| heard.starts_with("HTTP/1.1 503 ")).count();
     let waited_for = heard.iter().filter(|heard| heard.is_empty()).count();
     println!("{waited_for} are waited for, {refused} heard that there is no room, {cut_off} were cut off");
-    // Of many at once each may be refused for what the others hold, so it may be that nobody is left.
+    // With many clients at once, each may be refused because of the others, so it is possible that all are refused.
     assert_eq!(waited_for + refused + cut_off, PEERS, "{heard:?}");
     bounded.end().await;
     drop(open);
 }
 
-/// BOUND-3: forty sessions read an answer of 5 MB each on a stream that they could take up again. What is kept for that
-/// is bounded; who comes last finds its stream, the first does not.
+/// BOUND-3: forty sessions each read an answer of 5 MB on a resumable stream. The replay logs are limited: the last session
+/// can resume its stream, the first cannot.
 #[tokio::test]
 async fn replay_logs_take_little_memory() {
     let (_answers, wait) = watch::channel(true);
@@ -274,17 +274,17 @@ async fn replay_logs_take_little_memory() {
         assert!(read > EACH, "only {read} bytes came");
         called.push((session, first));
     }
-    bounded.judge("streams that can be taken up again");
+    bounded.judge("resumable streams");
     let (last, first) = called.last().unwrap();
-    assert!(last.resume(first).await.len() > EACH, "it is still there");
+    assert!(last.resume(first).await.len() > EACH, "the stream is still there");
     let (earliest, first) = &called[0];
     let gone = earliest.resume(first).await;
-    assert!(gone.starts_with(b"HTTP/1.1 400 "), "what was read longest ago went first");
+    assert!(gone.starts_with(b"HTTP/1.1 400 "), "the oldest replay log is dropped first");
     bounded.end().await;
 }
 
-/// BOUND-3: forty sessions call for 5 MB each and are gone before the answer comes. It waits for them, within the bound;
-/// some find their answer, the others hear that it is not there.
+/// BOUND-3: forty sessions each call for 5 MB and disconnect before the answer comes. Answers wait for them, within the
+/// limit: some sessions find their answer, the others get an error.
 #[tokio::test]
 async fn answers_for_clients_that_are_gone_take_little_memory() {
     let (answers, wait) = watch::channel(false);

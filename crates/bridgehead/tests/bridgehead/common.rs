@@ -1,5 +1,5 @@
-//! What the tests of this crate share: the program under test as a user starts it, configurations whose
-//! servers are the bundled demo, and a client within the process.
+//! Shared by the tests of this crate: the program as a user starts it, configurations with the bundled demo as servers, and
+//! a client in this process.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -28,14 +28,14 @@ impl Place {
         self.0.path()
     }
 
-    /// Writes a file and gives its path.
+    /// Writes a file and returns its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);
         std::fs::write(&path, text).unwrap();
         path
     }
 
-    /// A configuration with the demo as its server, under these names, and more text.
+    /// A configuration with the demo as a server under each of these names, and more text.
     pub(crate) fn config(&self, names: &[&str], more: &str) -> PathBuf {
         let mut text = format!("{more}\n");
         for name in names {
@@ -52,7 +52,7 @@ impl Place {
         self.start_program(program(), arguments, variables)
     }
 
-    /// Starts another program with all that.
+    /// Starts another program in the same way.
     pub(crate) fn start_program(
         &self,
         program: &Path,
@@ -82,7 +82,7 @@ impl Place {
         self.start_program(Path::new("/bin/sh"), &[&shell, arguments].concat(), variables)
     }
 
-    /// Starts it on a port of its choice and comes back when it listens.
+    /// Starts `serve` on a port of its choice; returns once it listens.
     pub(crate) async fn serve_http(
         &self,
         arguments: &[&str],
@@ -91,7 +91,7 @@ impl Place {
         let mut all = vec!["serve", "--listen", "127.0.0.1:0"];
         all.extend_from_slice(arguments);
         let gateway = self.start(&all, variables);
-        // The banner, as text or inside of a line of JSON.
+        // The banner is plain text or part of a line of JSON.
         let listens = |said: &str| said.contains("/mcp\n") || said.contains("/mcp\\n");
         let said = until(|| listens(&gateway.stderr()).then(|| gateway.stderr())).await;
         let address = said.split("http://").nth(1).unwrap().split("/mcp").next().unwrap();
@@ -118,7 +118,7 @@ impl Place {
     }
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -139,7 +139,7 @@ impl Ran {
         Self { code, stdout, stderr: child.stderr() }
     }
 
-    /// What it said besides which configuration it uses.
+    /// Its stderr without the line that names the configuration.
     pub(crate) fn said(&self) -> String {
         let lines = self.stderr.lines().filter(|line| !line.starts_with("configuration: "));
         lines.flat_map(|line| [line, "\n"]).collect()
@@ -151,7 +151,7 @@ impl Ran {
     }
 }
 
-/// Waits for something that another process brings about.
+/// Waits until another process has done something.
 pub(crate) async fn until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
     for _ in 0..2_000 {
         if let Some(value) = ready() {
@@ -159,7 +159,7 @@ pub(crate) async fn until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("nothing came of it within ten seconds");
+    panic!("it did not happen within ten seconds");
 }
 
 /// Sends a signal.
@@ -172,13 +172,13 @@ pub(crate) fn signal_pid(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-/// Whether a process is there and not only waited for.
+/// Whether a process is alive, and not a zombie.
 pub(crate) fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-/// The process ids of the servers, as `server_health` gives them.
+/// The process ids of the servers, from `server_health`.
 pub(crate) async fn upstream_pids(client: &mut StdioClient) -> Vec<u32> {
     loop {
         let params = modern_params(json!({"name": "server_health"}));
@@ -222,7 +222,7 @@ impl MemoryClient {
         answer["result"].clone()
     }
 
-    /// The next message; none when the server has closed.
+    /// The next message; `None` once the server has closed.
     pub(crate) async fn recv(&mut self) -> Option<Value> {
         let mut line = String::new();
         self.reader.read_line(&mut line).await.unwrap();

@@ -1,4 +1,4 @@
-//! What a program that embeds the server decides itself: who may use what, how much, and as whom remote servers are asked.
+//! What an embedding program decides itself: who may use what, how much, and with which credentials.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn tool(name: &str) -> NativeTool {
     NativeTool::new(name, "", json!({"type": "object"}), |_, _| async { Ok(json!("done")) })
 }
 
-/// GATE-3, GATE-4, GATE-7: an embedder's authorizer, limiter, recorded methods and credentials are those of its server.
+/// GATE-3, GATE-4, GATE-7: the server uses the embedder's authorizer, limiter, recorded methods and credentials.
 #[tokio::test]
 async fn an_embedder_decides() {
     let peer = Peer::start(|_| reply("401 Unauthorized", &[], "")).await;

@@ -1,11 +1,11 @@
-//! `doctor`: what a machine can enforce, and what servers ask for and get.
+//! `doctor`: what a machine can enforce, and what is configured and enforced for each server.
 
 use bridgehead_testkit::{Behaviour, Carrier, Crash, Mock};
 use serde_json::json;
 
 use crate::common::Place;
 
-/// BOX-1: everything is tried, and what each server asks for stands beside what it gets.
+/// BOX-1: every protection is tested, and the report shows what is configured and enforced for each server.
 #[tokio::test]
 async fn the_machine_and_the_servers_are_examined() {
     let place = Place::new();
@@ -38,12 +38,16 @@ async fn the_machine_and_the_servers_are_examined() {
 
     let ran = place.run(&["doctor", "--config", file.to_str().unwrap()]).await;
     assert_eq!(ran.code, Some(0));
-    assert!(ran.stdout.contains("this machine, tried out:"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("this machine, as tested:"), "{}", ran.stdout);
     assert!(ran.stdout.contains("memory 512 MB sampled"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("files kept (1 to read, 0 to write), network none kept"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("files enforced (1 to read, 0 to write), network none enforced"),
+        "{}",
+        ran.stdout
+    );
 }
 
-/// What cannot be kept is a gap with its cure, and the code says that there is one.
+/// Something that cannot be enforced is a gap with its cure, and the exit code is 1.
 #[tokio::test]
 async fn a_gap_is_told_with_its_cure() {
     let place = Place::new();
@@ -64,8 +68,8 @@ async fn a_gap_is_told_with_its_cure() {
     assert_eq!((ran.code, &ran.json()["ok"]), (Some(78), &json!(false)));
 }
 
-/// BOX-1: a server that is reached is called from a process of its own, whatever it speaks, and its limits are those of
-/// that process. Nothing of the relay shows.
+/// BOX-1: with `isolation = "call"`, a separate process calls a remote server over any transport, and the limits apply to
+/// that process. The relay is invisible in the results.
 #[tokio::test]
 async fn a_server_that_is_reached_can_be_isolated() {
     let mock = || {

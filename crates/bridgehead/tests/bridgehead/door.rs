@@ -1,4 +1,4 @@
-//! Who gets in, and what is let run: the endpoint and the servers behind it, configurations that nobody agreed to.
+//! Access to the endpoint, and configurations that nobody agreed to.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::common::{Place, Ran, program, signal, until};
 
-/// A confined server that has the network.
+/// A confined server with network access.
 fn walled() -> String {
     format!(
         "[servers.walled]\ncommand = {:?}\nargs = [\"demo-server\"]\nfiles = {{ read = [\"/usr\"] }}\non_missing = \"degrade\"\n",
@@ -22,7 +22,7 @@ async fn stop(mut gateway: StdioClient) {
     assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
 }
 
-/// What `status --json` shows of the one gateway that runs, once `wanted` holds.
+/// The status of the one running gateway, once `wanted` holds.
 async fn reload(place: &Place, wanted: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..400 {
         let told = place.run(&["status", "--json"]).await;
@@ -34,7 +34,7 @@ async fn reload(place: &Place, wanted: impl Fn(&Value) -> bool) -> Value {
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    panic!("the gateway's status never became what was waited for");
+    panic!("the gateway never reached the expected status");
 }
 
 #[track_caller]
@@ -45,7 +45,7 @@ fn refused(ran: &Ran, parts: &[&str]) {
     }
 }
 
-/// WALL-5: a gateway that a confined server with network could call does not open its endpoint.
+/// WALL-5: a gateway does not open an endpoint that a confined server with network access could call.
 #[tokio::test]
 async fn a_confined_server_with_network_needs_a_token_at_the_endpoint() {
     let place = Place::new();
@@ -69,7 +69,7 @@ async fn a_confined_server_with_network_needs_a_token_at_the_endpoint() {
     stop(gateway).await;
 }
 
-/// WALL-5: nor does a reload bring such a server to an endpoint that is open.
+/// WALL-5: a reload does not add such a server while the endpoint requires no token.
 #[tokio::test]
 async fn a_reload_does_not_bring_a_confined_server_to_an_open_endpoint() {
     let place = Place::new();
@@ -83,7 +83,7 @@ async fn a_reload_does_not_bring_a_confined_server_to_an_open_endpoint() {
     stop(gateway).await;
 }
 
-/// A configuration of a client in a folder of its own, whose one server leaves a file when it runs.
+/// A client's configuration in its own folder; its one server creates a file when it runs.
 fn cloned(place: &Place) -> (PathBuf, PathBuf) {
     let folder = place.path().join("cloned");
     std::fs::create_dir_all(&folder).unwrap();
@@ -95,8 +95,8 @@ fn cloned(place: &Place) -> (PathBuf, PathBuf) {
     (file, ran)
 }
 
-/// WALL-7: a configuration that lies in the current folder does not run unasked: it is passed over for the user's own,
-/// and where there is none nothing runs, the demo neither. Naming it is agreeing.
+/// WALL-7: a configuration in the current folder does not run without consent. The user's own configuration is used
+/// instead; if there is none, nothing runs, not even the demo. Naming the file counts as consent.
 #[tokio::test]
 async fn a_configuration_of_the_folder_does_not_run_unasked() {
     let place = Place::new();
@@ -118,7 +118,7 @@ async fn a_configuration_of_the_folder_does_not_run_unasked() {
     std::fs::rename(own, &own_file).unwrap();
     let listed = place.run_in(folder, &["tools"], &[]).await;
     assert_eq!(listed.code, Some(0), "{listed:?}");
-    assert!(listed.stderr.contains(&format!("passing over `{name}`")), "{}", listed.stderr);
+    assert!(listed.stderr.contains(&format!("skipping `{name}`")), "{}", listed.stderr);
     assert!(listed.stderr.contains(&format!("configuration: {}", own_file.display())), "{}", listed.stderr);
     assert!(!ran.exists(), "nothing of the folder ran");
 
@@ -130,8 +130,7 @@ async fn a_configuration_of_the_folder_does_not_run_unasked() {
     assert_eq!((named.code, ran.exists()), (Some(0), true), "{named:?}");
 }
 
-/// Runs `tools` in a folder on a terminal of its own and answers what it asks; nothing if it does not ask. Gives what
-/// was shown there.
+/// Runs `tools` in a folder on its own terminal, and answers its question if it asks one. Returns the terminal output.
 async fn on_a_terminal(place: &Place, folder: &Path, answer: &str) -> String {
     let command = format!("cd '{}' && exec '{}' tools", folder.display(), program().display());
     let mut child = place.start_program(Path::new("script"), &["-q", "-e", "-c", &command, "/dev/null"], &[]);
@@ -147,8 +146,8 @@ async fn on_a_terminal(place: &Place, folder: &Path, answer: &str) -> String {
     shown
 }
 
-/// WALL-7: who sits at a terminal is shown what would run and asked; the answer holds for that content, also where
-/// nobody can be asked, and until the content changes.
+/// WALL-7: a user at a terminal sees what would run and is asked. The answer holds until the content changes, also for runs
+/// without a terminal.
 #[tokio::test]
 async fn a_person_is_asked_once_for_each_content() {
     let place = Place::new();
@@ -175,7 +174,7 @@ async fn a_person_is_asked_once_for_each_content() {
     let alone = place.run_in(folder, &["tools"], &[]).await;
     assert_eq!((alone.code, ran.exists()), (Some(0), true), "{alone:?}");
 
-    // A gateway that runs does not take over what nobody agreed to.
+    // A running gateway does not load content that the user has not agreed to.
     let mut gateway = place.start_in(folder, &["serve", "--listen", "127.0.0.1:0"], &[]);
     until(|| gateway.stderr().contains("/mcp\n").then_some(())).await;
     reload(&place, |gateway| gateway["upstreams"][0]["state"] == "ready").await;
@@ -192,7 +191,7 @@ async fn a_person_is_asked_once_for_each_content() {
     refused(&place.run_in(folder, &["tools"], &[]).await, &["nobody agreed"]);
 }
 
-/// HOUR-8: a configuration file that is removed changes nothing, whichever way that is noticed.
+/// HOUR-8: removing the configuration file changes nothing, whether the watcher or SIGHUP notices it.
 #[tokio::test]
 async fn a_removed_configuration_changes_nothing() {
     let place = Place::new();
@@ -213,14 +212,18 @@ async fn a_removed_configuration_changes_nothing() {
     signal(&gateway, Signal::HUP);
     let time = told["reload"]["time"].clone();
     same(&reload(&place, |gateway| gateway["reload"]["time"] != time).await);
-    assert!(gateway.stderr().contains("is gone, which changes nothing"), "{}", gateway.stderr());
+    assert!(
+        gateway.stderr().contains("is gone; the running configuration stays in effect"),
+        "{}",
+        gateway.stderr()
+    );
     std::fs::write(&file, kept).unwrap();
     same(&reload(&place, |gateway| gateway["reload"]["message"] == "no server changed").await);
     stop(gateway).await;
 }
 
-/// WALL-8: every server is told which configurations are served above it, and a gateway that finds its own among them
-/// refuses. Gateways with different configurations nest.
+/// WALL-8: every server gets the configurations of all gateways above it, and a gateway that finds its own among them
+/// refuses to start. Gateways with different configurations can nest.
 #[tokio::test]
 async fn a_gateway_does_not_start_itself() {
     let place = Place::new();

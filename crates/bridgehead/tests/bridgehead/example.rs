@@ -1,4 +1,4 @@
-//! The examples are run, not only compiled.
+//! Runs the examples; compiling them is not enough.
 
 #[path = "../../examples/bridge.rs"]
 #[expect(dead_code, reason = "the example's own `main` is not ours")]
@@ -18,13 +18,13 @@ mod rust_tool;
 
 use serde_json::json;
 
-/// SRV-8: a Rust tool registered through the library is served like any other.
+/// SRV-8: a Rust tool registered through the library is served like any other tool.
 #[tokio::test]
 async fn the_rust_tool_counts() {
     assert_eq!(rust_tool::run().await.unwrap(), json!({"ok": true, "data": {"words": 4}}));
 }
 
-/// BRG-7: a client and a server in one process, joined in memory.
+/// BRG-7: a client and a server in one process, connected in memory.
 #[tokio::test]
 async fn the_bridge_measures() {
     assert_eq!(bridge::run().await.unwrap()["structuredContent"], json!({"ok": true, "data": 4}));
@@ -37,8 +37,8 @@ async fn the_provider_adds() {
     assert_eq!(result["structuredContent"]["sum"], 3, "{result}");
 }
 
-/// BOX-1, PROV-4: in a program that is not `bridgehead` a server that is reached is called from another process, which is
-/// that program again.
+/// BOX-1, PROV-4: in a program other than `bridgehead`, a remote server is called from a separate process, which is the same
+/// program started again.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the example is a program of its own here")]
 async fn the_provider_reaches_servers_from_another_process() {
@@ -60,7 +60,7 @@ async fn the_operation_adds() {
     assert_eq!(json!(sum), json!({"sum": 3.0}));
 }
 
-/// AUD-1, BUS-2: a gateway within a program, with a tool, a record and a subscriber of its own, in less than 60 lines.
+/// AUD-1, BUS-2: a gateway inside a program, with its own tool, record and subscriber, in less than 60 lines.
 #[tokio::test]
 async fn the_embedded_gateway_greets() {
     let (answer, record, topic) = embedded::run().await.unwrap();

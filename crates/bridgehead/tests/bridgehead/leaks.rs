@@ -1,4 +1,4 @@
-//! Whoever dies by SIGKILL, client, gateway or server: no process of the demo is left.
+//! If the client, the gateway or a server is killed with SIGKILL, no process of the demo is left.
 
 use bridgehead_testkit::LeakCheck;
 use bridgehead_testkit::client::{StdioClient, modern_params};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::common::{Place, lives, program, signal, signal_pid, until, upstream_pids};
 
-/// A gateway over stdio whose servers carry the mark of the check.
+/// A gateway over stdio whose servers carry the marker of the leak check.
 async fn marked(place: &Place, check: &LeakCheck) -> (StdioClient, Vec<u32>) {
     let (name, value) = check.marker();
     let command = program().display().to_string();
@@ -42,7 +42,7 @@ async fn the_gateway_is_killed() {
     check.assert_clean().await;
 }
 
-/// A client that is killed closes its end of the pipes, which is all that the gateway sees of it.
+/// A killed client closes its end of the pipes; the gateway sees nothing else of it.
 #[tokio::test]
 async fn the_client_is_killed() {
     let check = LeakCheck::start();
@@ -55,8 +55,8 @@ async fn the_client_is_killed() {
     check.assert_clean().await;
 }
 
-/// The server comes back, and the call in progress, whose tool is annotated read-only, goes on there; its
-/// progress never goes backwards.
+/// The server restarts, and the call in progress, whose tool is annotated read-only, is repeated there. Its progress never
+/// goes backwards.
 #[tokio::test]
 async fn a_server_is_killed() {
     let check = LeakCheck::start();
@@ -83,7 +83,7 @@ async fn a_server_is_killed() {
     check.assert_clean().await;
 }
 
-/// `call` starts the servers for one call and takes them with it, also when a signal ends it early.
+/// `call` starts the servers for one call and stops them at its end, even if a signal ends it early.
 #[tokio::test]
 async fn a_call_is_interrupted() {
     let check = LeakCheck::start();

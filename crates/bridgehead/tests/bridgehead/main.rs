@@ -1,4 +1,4 @@
-//! The library and the program from the outside. One binary, because linking it is what takes the time.
+//! Tests the library and the program from the outside. They are one binary, because linking takes most of the build time.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What a large result takes in the gateway while it passes, and what many calls take that wait for their clients.
+//! The memory that the gateway needs for a large result, and for many calls that wait for their clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,8 @@ use crate::common::{Place, signal};
 
 const LARGE: usize = 10_000_000;
 
-/// A server over HTTP whose tools give back as many bytes as they are asked for: `whole` as one JSON text, `events` in
-/// an event stream.
+/// A server over HTTP whose tools return the requested number of bytes: `whole` as one JSON text, `events` in an event
+/// stream.
 fn serve(asked: &Asked) -> Vec<Part> {
     let message = asked.json();
     let params = &message["params"];
@@ -50,14 +50,14 @@ async fn call(http: HttpClient, tool: &str, size: usize) {
     assert_eq!(text, Some(size), "{}", answer.to_string().chars().take(200).collect::<String>());
 }
 
-/// A line of the status of a process, in bytes.
+/// A value from the status of a process, in bytes.
 fn status(pid: u32, name: &str) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
 }
 
-/// Looks at the memory of a process again and again.
+/// Samples the memory of a process continuously.
 struct Watched {
     over: Arc<AtomicBool>,
     most: JoinHandle<usize>,
@@ -85,9 +85,9 @@ impl Watched {
     }
 }
 
-/// LINK-2: a result of 10 MB from a server over HTTP passes in no more than twice its size. Counted is what the gateway has
-/// for itself, over what it had before; everything that a call needs for the first time was touched by a small call.
-/// The peak that the kernel counts has the program's code in it too, which comes and goes.
+/// LINK-2: a result of 10 MB from a server over HTTP needs at most twice its size. The test measures how much the gateway's
+/// anonymous memory grows, after a small call has touched everything that a first call needs. The kernel's peak value is
+/// not used, because it also contains the program's code, which comes and goes.
 #[tokio::test]
 async fn a_large_result_passes_in_little_memory() {
     let peer = Peer::start(serve).await;
@@ -95,7 +95,7 @@ async fn a_large_result_passes_in_little_memory() {
     let config = place.file("bridgehead.toml", &format!("[servers.far]\nurl = {:?}\n", peer.url("/mcp")));
     let config = config.display().to_string();
     for tool in ["whole", "events"] {
-        // One for each: an allocator keeps what it was given for a while.
+        // A new gateway for each tool: an allocator keeps freed memory for a while.
         let (mut gateway, address) = place.serve_http(&["--config", &config], &[]).await;
         let (http, pid) = (HttpClient::new(address), gateway.pid().unwrap());
         call(http, tool, 100_000).await;
@@ -111,8 +111,8 @@ async fn a_large_result_passes_in_little_memory() {
     }
 }
 
-/// ERA-2: a thousand calls through the HTTP front that wait for their clients, all on one legacy server over streamable
-/// HTTP, take less than 50 MB of the gateway's process; each gets its answer, and none of it stays.
+/// ERA-2: a thousand calls over HTTP that wait for their clients, all on one legacy server over streamable HTTP, take less
+/// than 50 MB of the gateway's memory. Each call gets its answer.
 #[tokio::test]
 async fn a_thousand_calls_that_wait_for_their_clients() {
     const CALLS: usize = 1_000;

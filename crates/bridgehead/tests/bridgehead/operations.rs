@@ -1,4 +1,4 @@
-//! Operating gateways that run: `status`, `logs`, `restart`, `events`, the control socket and the API over HTTP.
+//! Operating running gateways: `status`, `logs`, `restart`, `events`, the control socket and the API over HTTP.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ fn mocks(place: &Place, file: &str, servers: &[(&str, Mock)]) -> PathBuf {
     place.file(file, &json!({"mcpServers": servers}).to_string())
 }
 
-/// The status once all its gateways and servers are as wanted.
+/// The status, once `wanted` holds.
 async fn status(place: &Place, wanted: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..200 {
         let ran = place.run(&["status", "--json"]).await;
@@ -30,7 +30,7 @@ async fn status(place: &Place, wanted: impl Fn(&Value) -> bool) -> Value {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("never so: {:?}", place.run(&["status", "--json"]).await);
+    panic!("the expected status never came: {:?}", place.run(&["status", "--json"]).await);
 }
 
 fn is_ready(status: &Value) -> bool {
@@ -62,7 +62,7 @@ async fn without_a_gateway_there_is_nothing_to_operate() {
     }
 }
 
-/// AUD-5, POOL-9: one gateway on stdio, found and operated through its socket; its files go with it.
+/// AUD-5, POOL-9: one gateway on stdio is found and operated through its socket; it removes its files at its end.
 #[tokio::test]
 async fn a_gateway_on_stdio_is_operated() {
     let place = Place::new();
@@ -100,7 +100,7 @@ async fn a_gateway_on_stdio_is_operated() {
             .await;
     assert_ne!(after["gateways"][0]["upstreams"][0]["pid"], pid);
     assert!(!lives(pid));
-    // Still the same gateway for its client.
+    // The client still uses the same gateway.
     let answer = gateway.request("tools/call", modern_params(json!({"name": "a", "arguments": {}}))).await;
     assert!(answer["result"].is_object(), "{answer}");
     stop(gateway).await;
@@ -108,7 +108,7 @@ async fn a_gateway_on_stdio_is_operated() {
     assert_eq!(place.run(&["status"]).await.code, Some(3));
 }
 
-/// BUS-3, POOL-9: events and lines as they come; Ctrl-C is a clean end, and so is the end of the gateway.
+/// BUS-3, POOL-9: events and log lines are shown as they come. Ctrl-C and the end of the gateway are both clean ends.
 #[tokio::test]
 async fn streams_are_followed() {
     let place = Place::new();
@@ -124,7 +124,7 @@ async fn streams_are_followed() {
         ["events", "--json", "--topic", "provider.mcp.restart", "--topic", "provider.mcp.reconnected"];
     let mut events = place.start(&events, &[]);
     let mut ended = place.start(&["events", "--server", "files"], &[]);
-    // Nobody can see from here that they listen; so restarts go on until they told of one.
+    // The test cannot see when they are subscribed, so it repeats restarts until each has reported one.
     let told = async {
         let first: Value = serde_json::from_str(&events.recv_line().await.unwrap()).unwrap();
         let line = ended.recv_line().await.unwrap();
@@ -159,7 +159,7 @@ async fn streams_are_followed() {
     assert_eq!(ended.wait().await.code(), Some(0));
 }
 
-/// AUD-5: several gateways side by side: `status` shows all, the others ask which.
+/// AUD-5: with several gateways, `status` shows all; the other commands need to know which one.
 #[tokio::test]
 async fn several_gateways_are_told_apart() {
     let place = Place::new();
@@ -185,7 +185,7 @@ async fn several_gateways_are_told_apart() {
     );
     let ran = place.run(&["status", "--instance", "zz"]).await;
     assert!(ran.code == Some(3) && ran.stderr.contains("no gateway `zz` is running"), "{ran:?}");
-    // One is killed: it is not found any more, and the other is the only one that can be meant.
+    // After one is killed, only the other is found, so the choice is clear.
     signal(&first, Signal::KILL);
     let mut first = first;
     first.wait().await;
@@ -203,7 +203,7 @@ async fn http(address: std::net::SocketAddr, path: &str, token: Option<&str>) ->
     answer
 }
 
-/// AUD-5: over HTTP the API wants the token of the instance's file, or that of the front.
+/// AUD-5: over HTTP the API requires the token from the instance's file, or the front's token.
 #[tokio::test]
 async fn the_api_over_http_wants_a_token() {
     let place = Place::new();
@@ -231,7 +231,7 @@ async fn the_api_over_http_wants_a_token() {
     stop(gateway).await;
 }
 
-/// A socket that cannot be made is a warning, and clients are served.
+/// A socket that cannot be created is a warning, and clients are still served.
 #[tokio::test]
 async fn a_gateway_starts_without_its_socket() {
     let place = Place::new();
@@ -242,8 +242,8 @@ async fn a_gateway_starts_without_its_socket() {
     stop(gateway).await;
 }
 
-/// Bad servers of every kind, each named with what is wrong and what to do, in `status` and in `check`; the good one
-/// is served all the while. HOUR-2: nobody is told to run by hand what is still starting.
+/// `status` and `check` name every kind of bad server with the reason and the next step, while the good server works.
+/// HOUR-2: the next step for a server that is still starting is to wait, not to run it by hand.
 #[tokio::test]
 async fn every_bad_server_is_named_with_a_next_step() {
     let shell = |script: &str| json!({"command": "sh", "args": ["-c", script]});
@@ -268,8 +268,8 @@ async fn every_bad_server_is_named_with_a_next_step() {
         ("html", "no usable answer", "begins `<html>Sign in</html>`"),
         ("garbage", "no usable answer", "begins `{]`"),
         ("silent", "no usable answer", "wait: a start may take 180 s (`start_timeout_ms`)"),
-        ("endless", "`tools/list`", "fault of the server"),
-        ("twins", "tool `twin` stands twice", ""),
+        ("endless", "`tools/list`", "bug in the server"),
+        ("twins", "tool `twin` appears twice", ""),
         ("schema", "tool `odd` has an input schema that cannot be used", ""),
     ];
     let file = place.file("bad.json", &json!({"mcpServers": servers}).to_string());
@@ -279,7 +279,11 @@ async fn every_bad_server_is_named_with_a_next_step() {
     let answer =
         gateway.request("tools/call", modern_params(json!({"name": "good__a", "arguments": {}}))).await;
     assert!(answer["result"].is_object(), "{answer}");
-    assert!(began.elapsed() < Duration::from_secs(40), "the bad ones held it up for {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(40),
+        "the bad servers delayed it for {:?}",
+        began.elapsed()
+    );
     let told = status(&place, |status| {
         let servers = status["gateways"][0]["upstreams"].as_array().unwrap();
         servers.iter().all(|server| server["state"] == "ready" || server["reason"].is_string())
@@ -299,8 +303,8 @@ async fn every_bad_server_is_named_with_a_next_step() {
     stop(gateway).await;
 }
 
-/// The configuration is read again when its file changes and on SIGHUP: new servers come, those that did not change
-/// keep their process, and a file that cannot be used changes nothing.
+/// The configuration is reloaded when its file changes and on SIGHUP. New servers start, unchanged servers keep their
+/// process, and an invalid file changes nothing.
 #[tokio::test]
 async fn a_changed_configuration_is_taken_over() {
     let place = Place::new();
@@ -309,7 +313,7 @@ async fn a_changed_configuration_is_taken_over() {
     let before = status(&place, is_ready).await;
     let pid = &before["gateways"][0]["upstreams"][0]["pid"];
 
-    // As editors do it: another file, put in the place of the old one.
+    // Replaces the file with another one, as editors do.
     let next = Place::new();
     std::fs::rename(next.config(&["one", "two"], "[http]\nmax_sessions = 7\n"), &file).unwrap();
     let after =

@@ -1,5 +1,5 @@
-//! A legacy server that asks a legacy client during its call, end to end: both fronts, a process and an HTTP server
-//! behind them.
+//! A legacy server asks a legacy client questions during a call, end to end: both fronts, with a process and an HTTP
+//! server behind them.
 
 use bridgehead_testkit::client::{HttpClient, HttpStream, StdioClient, legacy_handshake};
 use bridgehead_testkit::{Behaviour, Carrier, Mock, SCRIPT_VARIABLE, Served};
@@ -51,8 +51,8 @@ async fn lines(place: &Place, config: &str, capabilities: Value) -> StdioClient 
     client
 }
 
-/// ERA-1, legacy on legacy: a client on stdin and stdout is asked during its call and answers; the call that it
-/// cancels takes the question along.
+/// ERA-1, legacy on legacy: a client on stdin and stdout is asked during its call and answers. Cancelling the call also
+/// cancels its question.
 #[tokio::test]
 async fn a_client_on_lines_is_asked() {
     let place = Place::new();
@@ -83,7 +83,7 @@ async fn a_client_on_lines_is_asked() {
     assert_eq!(client.wait().await.code(), Some(0), "{}", client.stderr());
 }
 
-/// ERA-1: a client that declares nothing is never asked; its server hears why.
+/// ERA-1: a client that declares no capabilities is never asked; its server gets an error with the reason.
 #[tokio::test]
 async fn a_client_that_declares_nothing_is_not_asked() {
     let place = Place::new();
@@ -134,13 +134,13 @@ impl Session {
             }
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
-        panic!("a call waits for ever");
+        panic!("a call never ends");
     }
 }
 
-/// ERA-1, legacy on legacy: over HTTP the question comes on the stream of the call, the answer by a POST of the same
-/// session; another session's answer is nobody's. A call that ends takes its question along, and a client that
-/// leaves while it is asked leaves no call behind.
+/// ERA-1, legacy on legacy: over HTTP the question comes on the stream of the call, and the answer as a POST of the same
+/// session. An answer from another session is ignored. The end of a call cancels its question, and a client that leaves
+/// while it is asked leaves no call behind.
 #[tokio::test]
 async fn a_client_over_http_is_asked() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! The record of calls as its users meet it: made by `serve`, read and checked by `audit`.
+//! The record of calls as users see it: `serve` writes it, `audit` reads and checks it.
 
 use bridgehead_testkit::client::{StdioClient, modern_params};
 use rustix::process::Signal;
@@ -14,8 +14,8 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// AUD-2, AUD-3, AUD-5: `serve` records by default; list, show, verify, prove and export read it while it runs, and a
-/// change is found afterwards with exit code 1.
+/// AUD-2, AUD-3, AUD-5: `serve` records by default. list, show, verify, prove and export read the record while it runs, and
+/// `verify` detects a later change with exit code 1.
 #[tokio::test]
 async fn calls_are_recorded_and_can_be_checked() {
     let place = Place::new();
@@ -103,7 +103,11 @@ async fn calls_are_recorded_and_can_be_checked() {
     assert!(changed.code == Some(1) && changed.stdout.contains("row 1: it was changed"), "{changed:?}");
     let cut: Vec<&str> = text.lines().take(2).collect();
     std::fs::write(exported, cut.join("\n") + "\n").unwrap();
-    assert_eq!(audit(&["verify", exported]).await.code, Some(0), "a cut tail is not seen by itself");
+    assert_eq!(
+        audit(&["verify", exported]).await.code,
+        Some(0),
+        "without a saved head, a cut tail is not detected"
+    );
     assert_eq!(audit(&["verify", exported, "--head", &head]).await.code, Some(1));
 
     let folder = place.path().join("state/bridgehead/audit");
@@ -114,8 +118,8 @@ async fn calls_are_recorded_and_can_be_checked() {
     assert!(gone.code == Some(1) && gone.stdout.contains("the whole segment is missing"), "{gone:?}");
 }
 
-/// HOUR-4: `audit list --limit` shows the newest calls of all gateways, an outcome that there is none of is refused with
-/// those that there are, an id may be written by its beginning, `prove` says when it will work, and one is singular.
+/// HOUR-4: `audit list --limit` shows the newest calls of all gateways. An unknown outcome is refused with a list of the
+/// known ones. The beginning of an id is enough. `prove` says when it will work. A count of one is singular.
 #[tokio::test]
 async fn the_record_of_several_gateways_is_read_as_one() {
     let place = Place::new();
@@ -167,14 +171,14 @@ async fn the_record_of_several_gateways_is_read_as_one() {
     }
     assert_eq!(audit(&["prove", &ids[0][..length]]).await.code, Some(0));
     let both = audit(&["verify"]).await;
-    assert!(both.stdout.contains("2 segments are as they were written"), "{both:?}");
+    assert!(both.stdout.contains("2 segments are unchanged"), "{both:?}");
     let file =
         format!("{}/state/bridgehead/audit/{}.sqlite", place.path().display(), text(&all[1], "segment"));
     let one = audit(&["verify", &file]).await;
-    assert!(one.stdout.contains("1 segment is as it was written"), "{one:?}");
+    assert!(one.stdout.contains("1 segment is unchanged"), "{one:?}");
 }
 
-/// AUD-2: after kill -9 the call that was answered is there, the next start ends the one that was under way as
+/// AUD-2: after kill -9 the record has the call that was answered. The next start ends the call in progress as
 /// `interrupted`, and everything verifies.
 #[tokio::test]
 async fn a_killed_gateway_leaves_a_record_that_is_finished_later() {
@@ -202,13 +206,14 @@ async fn a_killed_gateway_leaves_a_record_that_is_finished_later() {
     let listed = lines(&place.run(&["audit", "list", "--json", "--config", config]).await.stdout);
     let told: Vec<_> = listed.iter().map(|call| (&call["tool"], call["outcome"].as_str().unwrap())).collect();
     assert_eq!(told.len(), 3, "{told:?}");
-    // Exits are queued: that of the answered call may have been lost with the process, its enter not.
+    // Exits are queued: the exit of the answered call may have been lost with the process, but not its enter.
     assert!(told[0] == (&json!("add"), "result") || told[0] == (&json!("add"), "interrupted"), "{told:?}");
     assert_eq!(told[1..], [(&json!("sleep"), "interrupted"), (&json!("server_ping"), "result")]);
     assert_eq!(place.run(&["audit", "verify", "--config", config]).await.code, Some(0));
 }
 
-/// AUD-2: nothing is kept where nothing is to be kept; a folder that cannot be used stops `serve`, or not.
+/// AUD-2: nothing is recorded if the configuration says so. An unusable folder stops `serve`, unless `on_failure` is
+/// `continue`.
 #[tokio::test]
 async fn the_configuration_decides_what_is_kept() {
     let place = Place::new();
@@ -232,8 +237,8 @@ async fn the_configuration_decides_what_is_kept() {
     assert!(gateway.stderr().contains("without a record"), "{}", gateway.stderr());
 }
 
-/// AUD-4: a planted secret appears in no sink: not in the record, the log at its most talkative, or the events,
-/// whether a name, a shape, a pattern or a path gives it away.
+/// AUD-4: a planted secret appears in no sink: not in the record, the log at its most verbose level, or the events. It is
+/// recognized by a name, a shape, a pattern or a path.
 #[tokio::test]
 async fn a_planted_secret_appears_in_no_sink() {
     let place = Place::new();
@@ -267,7 +272,7 @@ async fn a_planted_secret_appears_in_no_sink() {
     }
     let text = json!({"text": format!("{} {}", secrets[1], secrets[2])});
     let echoed = call(&mut gateway, "echo", text).await;
-    assert!(echoed.to_string().contains("NIGHTINGALE"), "the client gets what the tool said: {echoed}");
+    assert!(echoed.to_string().contains("NIGHTINGALE"), "the client gets the unredacted answer: {echoed}");
     while !told.contains("\"tool\":\"echo\"") {
         told.push_str(&events.recv_line().await.unwrap());
     }
@@ -286,8 +291,8 @@ async fn a_planted_secret_appears_in_no_sink() {
     }
 }
 
-/// GATE-2, GATE-3: `audit list` shows a request that is no call by its method, `--method` shows one kind, and each names the
-/// program that asked.
+/// GATE-2, GATE-3: `audit list` shows a request other than a call by its method, `--method` filters by method, and each row
+/// names the client program.
 #[tokio::test]
 async fn other_requests_are_listed_too() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! A remote server from the outside: encrypted, behind a proxy, and with secrets in every place that has room for one.
+//! A remote server from the outside: encrypted, behind a proxy, and with secrets wherever one can be.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ fn serve(asked: &Asked) -> Vec<Part> {
     json_reply(&json!({"jsonrpc": "2.0", "id": message["id"], "result": result}))
 }
 
-/// Speaks TLS in front of a server that speaks none; gives its port and its certificate.
+/// Adds TLS in front of a plain server; returns its port and its certificate.
 async fn encrypted(server: std::net::SocketAddr) -> (u16, String) {
     let Encryption { acceptor, pem, .. } = Encryption::of_localhost();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -54,7 +54,7 @@ async fn encrypted(server: std::net::SocketAddr) -> (u16, String) {
     (port, pem)
 }
 
-/// A proxy that opens connections to whoever gives the right password; gives its port.
+/// A proxy that opens connections for clients with the right password; returns its port.
 async fn proxy() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -84,8 +84,8 @@ async fn proxy() -> u16 {
     port
 }
 
-/// LINK-2: an encrypted server through a proxy, as configured and whatever `HTTPS_PROXY` says; neither the log at its most
-/// talkative nor the health of servers nor an error shows a header, a path or what a proxy is told.
+/// LINK-2: an encrypted server is reached through the configured proxy, not the one in `HTTPS_PROXY`. Neither the log at its
+/// most verbose level, nor `server_health`, nor an error shows a header, a path or the proxy's credentials.
 #[tokio::test]
 async fn secrets_of_remote_servers_stay_secret() {
     let peer = Peer::start(serve).await;
@@ -130,8 +130,7 @@ proxy = "http://me:${{SECRET}}-wrong@127.0.0.1:{proxy}"
     assert_eq!(answer["result"]["content"][0]["text"], "hello", "{answer}");
     let denied = call("far__denied").await;
     assert!(denied["error"]["message"].as_str().unwrap().contains("forbids it (403)"), "{denied}");
-    let barred =
-        format!("the proxy http://127.0.0.1:{proxy}/ does not take the credentials in `proxy` (407)");
+    let barred = format!("the proxy http://127.0.0.1:{proxy}/ rejects the credentials in `proxy` (407)");
     let began = Instant::now();
     let health = loop {
         let health = call("server_health").await.to_string();

@@ -1,12 +1,12 @@
-//! What a configuration takes away from a server's tools, and who hears of it when that is nothing.
+//! Restrictions on a server's tools, and the warnings about those without effect.
 
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::common::{Place, program, signal, until};
 
-/// HOUR-7: a pattern or a setting that fits no tool is told by `check`, in the log and by `status`, with the name that
-/// was probably meant.
+/// HOUR-7: `check`, the log and `status` report a pattern or a setting that matches no tool, with the name that was
+/// probably meant.
 #[tokio::test]
 async fn a_restriction_that_does_nothing_is_told() {
     let place = Place::new();
@@ -18,16 +18,16 @@ async fn a_restriction_that_does_nothing_is_told() {
     let file = place.file("bridgehead.toml", &text);
     let file = file.to_str().unwrap();
     let words = [
-        "`tools_denied`: `demo__fail` fits none of its tools, so it does nothing; did you mean `fail`?",
-        "`tools_denied`: `slepe*` fits none of its tools, so it does nothing; did you mean `sleep`?",
-        "`tools.ecko` is about none of its tools, so it does nothing; did you mean `echo`?",
+        "`tools_denied`: `demo__fail` matches none of its tools, so it has no effect; did you mean `fail`?",
+        "`tools_denied`: `slepe*` matches none of its tools, so it has no effect; did you mean `sleep`?",
+        "`tools.ecko` names none of its tools, so it has no effect; did you mean `echo`?",
     ];
     let checked = place.run(&["check", "--config", file]).await;
     assert_eq!(checked.code, Some(0), "{checked:?}");
     for words in words {
         assert!(checked.stdout.contains(&format!("finding: demo: {words}\n")), "{checked:?}");
     }
-    assert!(!checked.stdout.contains("`add`"), "it does something: {checked:?}");
+    assert!(!checked.stdout.contains("`add`"), "`add` has an effect: {checked:?}");
 
     let (mut gateway, _) = place.serve_http(&["--config", file], &[]).await;
     until(|| gateway.stderr().contains(words[2]).then_some(())).await;
@@ -39,7 +39,7 @@ async fn a_restriction_that_does_nothing_is_told() {
     assert_eq!(gateway.wait().await.code(), Some(0));
 }
 
-/// HOUR-7: a server that its client's file switches off is not started.
+/// HOUR-7: a server that the client's file disables is not started.
 #[tokio::test]
 async fn a_server_that_is_not_enabled_is_off() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! `bridgehead serve` as a client and an operator meet it: both eras over both transports, signals, exit codes.
+//! `bridgehead serve` as clients and operators see it: both eras over both transports, signals, exit codes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -30,8 +30,8 @@ fn of_era(modern: bool, params: Value) -> Value {
     if modern { modern_params(params) } else { params }
 }
 
-/// A client of either era lists and calls the demo tools over stdio. SRV-4: stdout carries protocol messages
-/// alone, every other word is on stderr. SRV-2: the end of stdin is a clean stop.
+/// A client of either era lists and calls the demo tools over stdio. SRV-4: stdout carries only protocol messages,
+/// everything else goes to stderr. SRV-2: the end of stdin is a clean stop.
 #[tokio::test]
 async fn stdio_client_of_either_era_uses_the_demo() {
     for modern in [false, true] {
@@ -52,7 +52,7 @@ async fn stdio_client_of_either_era_uses_the_demo() {
 
         client.close_stdin();
         while let Some(line) = client.recv_line().await {
-            let message: Value = serde_json::from_str(&line).expect("protocol and nothing else");
+            let message: Value = serde_json::from_str(&line).expect("only protocol messages");
             assert_eq!(message["jsonrpc"], "2.0");
         }
         assert_eq!(client.wait().await.code(), Some(0), "{}", client.stderr());
@@ -63,7 +63,7 @@ async fn stdio_client_of_either_era_uses_the_demo() {
     }
 }
 
-/// Progress comes before the answer, and a cancelled call is never answered; over stdio.
+/// Over stdio, progress comes before the answer, and a cancelled call is never answered.
 #[tokio::test]
 async fn stdio_client_of_either_era_follows_and_cancels_a_call() {
     for modern in [false, true] {
@@ -87,7 +87,10 @@ async fn stdio_client_of_either_era_follows_and_cancels_a_call() {
         until_idle(&mut client).await;
         let pinged = modern_params(json!({"name": "server_ping"}));
         assert!(client.request("tools/call", pinged).await.get("result").is_some());
-        assert!(client.take_aside().iter().all(|message| message["id"] != id), "it is not answered");
+        assert!(
+            client.take_aside().iter().all(|message| message["id"] != id),
+            "the cancelled call is not answered"
+        );
     }
 }
 
@@ -134,7 +137,7 @@ async fn http_client_of_either_era_uses_the_demo() {
     assert_eq!(gateway.recv_line().await, None, "nothing on stdout");
 }
 
-/// Progress comes as events before the answer, and a stream that is closed cancels its call; over HTTP.
+/// Over HTTP, progress comes as events before the answer, and closing a stream cancels its call.
 #[tokio::test]
 async fn http_client_follows_and_cancels_a_call() {
     let place = Place::new();
@@ -164,7 +167,7 @@ async fn http_client_follows_and_cancels_a_call() {
     assert_eq!(gateway.wait().await.code(), Some(0));
 }
 
-/// SRV-2: SIGTERM and SIGINT let a call in progress be answered, then exit 0.
+/// SRV-2: after SIGTERM or SIGINT, a call in progress is still answered; then the program exits with 0.
 #[tokio::test]
 async fn a_signal_drains() {
     for kind in [Signal::TERM, Signal::INT] {
@@ -178,7 +181,7 @@ async fn a_signal_drains() {
     }
 }
 
-/// SRV-2: over HTTP too.
+/// SRV-2: a signal drains HTTP requests too.
 #[tokio::test]
 async fn a_signal_drains_http() {
     let place = Place::new();
@@ -192,7 +195,7 @@ async fn a_signal_drains_http() {
     assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
 }
 
-/// SRV-2: a second signal ends at once, whatever is in progress, and nothing is left.
+/// SRV-2: a second signal ends the program immediately, whatever is in progress, and no process is left.
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
     let place = Place::new();
@@ -208,7 +211,7 @@ async fn a_second_signal_ends_at_once() {
     until(|| pids.iter().all(|pid| !lives(*pid)).then_some(())).await;
 }
 
-/// Starts a `sleep` and comes back when it runs.
+/// Starts a `sleep`; returns once it runs.
 async fn started_sleep(client: &mut StdioClient, ms: u64) -> u64 {
     let params = json!({"name": "sleep", "arguments": {"ms": ms}, "_meta": {"progressToken": 1}});
     let id = client.start_request("tools/call", modern_params(params)).await;
@@ -216,8 +219,8 @@ async fn started_sleep(client: &mut StdioClient, ms: u64) -> u64 {
     id
 }
 
-/// SRV-2: a start that does not come about in `BRIDGEHEAD_STARTUP_TIMEOUT_MS` exits with 75. Here the token
-/// is a pipe into which nobody writes.
+/// SRV-2: a start that takes longer than `BRIDGEHEAD_STARTUP_TIMEOUT_MS` exits with 75. Here the token file is a pipe that
+/// nobody writes to.
 #[tokio::test]
 async fn a_start_that_hangs() {
     let place = Place::new();
@@ -231,7 +234,7 @@ async fn a_start_that_hangs() {
     assert!(ran.stderr.contains("error: no client could be served within 200 ms"), "{}", ran.stderr);
 }
 
-/// SRV-2: exit codes of a start that fails: 78 for the configuration, 1 for a port that is taken.
+/// SRV-2: exit codes of a failed start: 78 for the configuration, 1 for a port that is in use.
 #[tokio::test]
 async fn starts_that_fail() {
     let place = Place::new();
@@ -278,7 +281,8 @@ async fn the_environment_is_checked() {
     );
 }
 
-/// SRV-5: each mode offers what it admits; what it hides is counted, and a call to it names tool and mode.
+/// SRV-5: each mode offers the tools that it admits. Hidden tools are counted, and the error for a call to one names the
+/// tool and the mode.
 #[tokio::test]
 async fn modes() {
     for (mode, expected) in [
@@ -332,11 +336,11 @@ async fn the_banner_and_the_token() {
     let url = format!("http://{address}");
     let refused = place.run(&["tools", "--url", &url]).await;
     assert_eq!(refused.code, Some(3));
-    assert!(refused.stderr.contains("it wants a bearer token; pass --token"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("it requires a bearer token; pass --token"), "{}", refused.stderr);
     let by_option = place.run(&["tools", "--url", &url, "--token", secret.trim()]).await;
     assert_eq!((by_option.code, by_option.stdout.lines().count()), (Some(0), 6), "{}", by_option.stderr);
     let wrong = place.run(&["tools", "--url", &url, "--token", "-not-the-token"]).await;
-    assert_eq!(wrong.code, Some(3), "a token may begin as an option does: {}", wrong.stderr);
+    assert_eq!(wrong.code, Some(3), "a token may begin with a dash: {}", wrong.stderr);
     let variable = [("BRIDGEHEAD_HTTP_TOKEN", secret.trim())];
     let by_variable = place.run_with(&["call", "server_ping", "--url", &url], &variable, "").await;
     assert_eq!(by_variable.code, Some(0), "{}", by_variable.stderr);
@@ -345,7 +349,7 @@ async fn the_banner_and_the_token() {
     assert_eq!(gateway.wait().await.code(), Some(0));
 }
 
-/// Both flags serve both; one thread is enough for it. SRV-4: log lines as JSON, redacted, on stderr.
+/// Both flags serve both transports, even on one thread. SRV-4: log lines are redacted JSON on stderr.
 #[tokio::test]
 async fn stdio_and_http_at_once_on_one_thread() {
     let place = Place::new();
@@ -363,7 +367,7 @@ async fn stdio_and_http_at_once_on_one_thread() {
     assert!(lines.iter().any(|line| line["message"] == "ready" && line["level"] == "INFO"), "{said}");
 }
 
-/// SRV-4: what looks like a secret does not reach the log, wherever it comes from.
+/// SRV-4: text that looks like a secret does not reach the log, wherever it comes from.
 #[tokio::test]
 async fn log_lines_are_redacted() {
     let place = Place::new();
@@ -375,9 +379,9 @@ async fn log_lines_are_redacted() {
     assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
 }
 
-/// SRV-4: a stderr that nobody reads any more costs log lines and nothing else.
+/// SRV-4: if nobody reads stderr any more, only log lines are lost.
 #[tokio::test]
-async fn a_closed_stderr_is_no_drama() {
+async fn a_closed_stderr_is_not_an_error() {
     let place = Place::new();
     let line = format!("exec {} serve --stdio --log-level trace 2> >(exec true)", program().display());
     let home = place.path().to_str().unwrap();

@@ -1,11 +1,11 @@
-//! What the program says on stderr, and what an installed one can be asked about it.
+//! What the program prints on stderr, and `explain`.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::common::{Place, Ran, program, signal, until};
 
-/// Every line, as the object that it must be.
+/// Every line, parsed as a JSON object.
 #[track_caller]
 fn lines(stderr: &str) -> Vec<Value> {
     let parsed = stderr.lines().map(|line| {
@@ -18,7 +18,7 @@ fn lines(stderr: &str) -> Vec<Value> {
     parsed.collect()
 }
 
-/// HOUR-11: with `--log-format json` stderr has JSON and nothing else: log, banner, warnings, errors, usage.
+/// HOUR-11: with `--log-format json` stderr carries only JSON: log, banner, warnings, errors, usage.
 #[tokio::test]
 async fn a_json_log_is_only_json() {
     let place = Place::new();
@@ -62,7 +62,7 @@ async fn a_json_log_is_only_json() {
     assert_eq!(lines(&wrong.stderr)[0]["line"], 2);
 }
 
-/// HOUR-11: a hint names something that an installed program can do, and it does.
+/// HOUR-11: a hint names a command of the installed program, and that command works.
 #[tokio::test]
 async fn a_hint_can_be_followed() {
     let place = Place::new();

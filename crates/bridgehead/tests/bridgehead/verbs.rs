@@ -1,4 +1,4 @@
-//! `tools`, `call` and `check`: what they print, where, and the code they end with.
+//! `tools`, `call` and `check`: what they print, where, and their exit codes.
 
 use bridgehead_testkit::{Behaviour, Mock, Tool};
 use insta::assert_snapshot;
@@ -19,13 +19,26 @@ async fn tools_lists_what_is_offered() {
     echo           Gives back the text it gets.
     add            Adds two numbers; the sum is structured output.
     sleep          Waits for some milliseconds and reports its progress; can be cancelled.
-    fail           Fails with the message it gets, as a tool does that cannot do its work.
-    server_ping    Whether the gateway answers: its version, mode and uptime.
-    server_health  How the gateway's servers are: the state of each, calls in flight, counters, capabilities.
+    fail           Fails with the message it gets, like a tool that cannot do its work.
+    server_ping    Check that the gateway responds; returns its version, mode and uptime.
+    server_health  The health of the gateway's servers: state of each, calls in flight, counters, capabilities.
     ");
     let as_json = place.run(&["tools", "list", "--json"]).await;
     let listed = as_json.json();
     assert_eq!((listed["tools"].as_array().unwrap().len(), &listed["failed"]), (6, &json!([])));
+}
+
+/// The note about the demo appears only where this command starts the demo, not where a running gateway answers.
+#[tokio::test]
+async fn the_demo_is_announced_where_it_starts() {
+    let place = Place::new();
+    let (mut gateway, _) = place.serve_http(&[], &[]).await;
+    let ran = place.run(&["tools"]).await;
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let fresh = place.run(&["tools", "--fresh"]).await;
+    assert!(fresh.stderr.starts_with(NOTE), "{}", fresh.stderr);
+    signal(&gateway, Signal::TERM);
+    assert_eq!(gateway.wait().await.code(), Some(0));
 }
 
 #[tokio::test]
@@ -62,7 +75,7 @@ async fn tools_shows_one() {
     assert!(unknown.stderr.contains("no tool `ecko` is offered; did you mean `echo`?"), "{}", unknown.stderr);
 }
 
-/// CAT-5: the text that clients get as instructions, from servers of one's own and from a running gateway.
+/// CAT-5: `tools instructions` prints the text that clients get, from temporary servers and from a running gateway.
 #[tokio::test]
 async fn tools_prints_the_instructions() {
     let place = Place::new();
@@ -79,7 +92,7 @@ async fn tools_prints_the_instructions() {
     assert_eq!((ran.code, ran.stdout), (Some(0), format!("{text}\n")), "{}", ran.stderr);
     let (mut gateway, address) = place.serve_http(&["--config", file], &[]).await;
     let url = format!("http://{address}/mcp");
-    // The first list waits until the server is there.
+    // The first list waits until the server has started.
     assert_eq!(place.run(&["tools", "--url", &url]).await.code, Some(0));
     let ran = place.run(&["tools", "instructions", "--json", "--url", &url]).await;
     assert_eq!(ran.json(), json!({"instructions": text}), "{}", ran.stderr);
@@ -87,7 +100,7 @@ async fn tools_prints_the_instructions() {
     assert_eq!(gateway.wait().await.code(), Some(0));
 }
 
-/// A server that does not come up is named on stderr; only when none does is the list a failure.
+/// A server that does not start is named on stderr; the list fails only if no server starts.
 #[tokio::test]
 async fn tools_names_servers_that_fail() {
     let place = Place::new();
@@ -130,7 +143,7 @@ async fn call_prints_the_answer() {
     assert!(late.stderr.contains("did not answer within 1 s"), "{}", late.stderr);
 }
 
-/// Arguments that cannot be, tools that are not there, servers that cannot be reached.
+/// Invalid arguments, unknown tools and unreachable servers each have their own exit code and message.
 #[tokio::test]
 async fn call_says_whose_fault_it_is() {
     let place = Place::new();
@@ -235,7 +248,7 @@ async fn check_shows_every_mistake_with_its_place() {
     2 | mod = "full"
       | ^^^ did you mean `mode`?
       |
-      = help: which tools are offered: all, only those annotated read-only, only the built-in ones, or all with debug details
+      = help: which tools are offered: all (`full`), only those annotated read-only (`readonly`), only the built-in ones (`minimal`), or all with debug details in errors (`test`)
 
     error: unknown key `comand`
      --> FILE:4:1
@@ -255,7 +268,7 @@ async fn check_shows_every_mistake_with_its_place() {
     assert_eq!(report["diagnostics"][0]["severity"], "error");
 }
 
-/// A client's own file just works; what it holds that we do not know is a warning.
+/// A client's own file works unchanged; unknown keys in it cause a warning.
 #[tokio::test]
 async fn a_clients_file_is_used_as_it_is() {
     let place = Place::new();
@@ -271,9 +284,9 @@ async fn a_clients_file_is_used_as_it_is() {
     assert_eq!((called.code, called.stdout.as_str()), (Some(0), "x\n"));
 }
 
-/// A reader that has gone ends the program quietly, without a panic and without a complaint.
+/// If the reader of stdout is gone, the program ends quietly, without a panic or an error message.
 #[tokio::test]
-async fn a_closed_stdout_is_no_drama() {
+async fn a_closed_stdout_is_not_an_error() {
     let place = Place::new();
     let line = format!(
         "{} tools list --json --log-level off | true; echo ${{PIPESTATUS[0]}} >&2",
@@ -304,7 +317,7 @@ async fn help_and_version() {
     assert_eq!(place.run(&[]).await.code, Some(2));
 }
 
-/// A running gateway wants some arguments as headers too; `call` learns which ones and sends them.
+/// A running gateway requires some arguments as headers too; `call` finds out which ones and sends them.
 #[tokio::test]
 async fn arguments_travel_as_headers_where_the_tool_says_so() {
     let place = Place::new();
@@ -325,7 +338,7 @@ async fn arguments_travel_as_headers_where_the_tool_says_so() {
     assert_eq!(gateway.wait().await.code(), Some(0));
 }
 
-/// The script names every verb that is shown, and comes even where the environment is wrong.
+/// The completion script names every visible verb.
 #[tokio::test]
 async fn completions_are_printed_for_every_shell() {
     let place = Place::new();
@@ -339,8 +352,8 @@ async fn completions_are_printed_for_every_shell() {
     assert_eq!(place.run(&["completions", "csh"]).await.code, Some(2));
 }
 
-/// WIRE-3: whatever a server calls its tools, says of them or answers, no verb for people prints anything of it that acts
-/// on a terminal or begins a line, and no log line holds it. Programs get it to the byte.
+/// WIRE-3: names, descriptions and answers of a server cannot control the terminal or start a line of their own, in the
+/// output for people and in the log. Programs get them unchanged, byte for byte.
 #[tokio::test]
 async fn what_servers_say_does_not_draw_on_the_terminal() {
     const EVIL: &str = "ok\u{1b}[2J\u{9b}1m\u{202e}\rx\nerror: forged";
@@ -379,7 +392,7 @@ async fn what_servers_say_does_not_draw_on_the_terminal() {
         }
     }
     let said = place.run(&["call", "say", "--config", file]).await;
-    assert_eq!(said.stdout, format!("{EVIL}\n"), "a program reads what was said");
+    assert_eq!(said.stdout, format!("{EVIL}\n"), "a program gets the unchanged text");
     let listed = place.run(&["tools", "--json", "--config", file]).await.json();
     assert!(listed["tools"].as_array().unwrap().iter().any(|tool| tool["description"] == EVIL));
 }

@@ -1,4 +1,4 @@
-//! Confined servers that could get out by what they may write.
+//! Confined servers that could break out through files they may write.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ fn server(name: &str, more: &str) -> String {
     )
 }
 
-/// WALL-1: a server that may write its gateway's configuration is not started, nor one that may write what another one
-/// runs which is less confined, at a start or at a reload; the others are. `check` and `doctor` say why.
+/// WALL-1: a confined server that may write its gateway's configuration, or code that a less confined server runs, is not
+/// started, neither at a start nor at a reload. The other servers are. `check` and `doctor` say why.
 #[tokio::test]
 async fn a_confined_server_that_may_write_what_runs_unconfined_is_refused() {
     let place = Place::new();
@@ -40,7 +40,7 @@ async fn a_confined_server_that_may_write_what_runs_unconfined_is_refused() {
     let gap = told["servers"][0]["gaps"][0]["gap"].as_str().unwrap();
     assert!(gap.contains("the configuration"), "{told:#}");
 
-    // Elsewhere it is harmless, until another server runs something that lies in the project.
+    // With the configuration elsewhere it is harmless, until another server runs something in the project.
     let file = place.file("bridgehead.toml", &(inside.clone() + &server("other", "")));
     let (mut gateway, _) = place.serve_http(&["--config", file.to_str().unwrap()], &[]).await;
     let state = async |wanted: &dyn Fn(&Value) -> bool| {
@@ -51,13 +51,13 @@ async fn a_confined_server_that_may_write_what_runs_unconfined_is_refused() {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("never so: {:?}", place.run(&["status", "--json"]).await);
+        panic!("the expected status never came: {:?}", place.run(&["status", "--json"]).await);
     };
     let ready = |gateway: &Value, index: usize| gateway["upstreams"][index]["state"] == "ready";
     let before = state(&|gateway| ready(gateway, 0) && ready(gateway, 1)).await;
     let late = server("late", &format!("env = {{ PYTHONPATH = \"{project}/lib\" }}"));
     std::fs::write(&file, inside + &server("other", "") + &late).unwrap();
-    // What ran goes once the others have taken its place.
+    // The old process stops once the new configuration is in effect.
     let refused = |gateway: &Value| {
         let inside = &gateway["upstreams"][0];
         inside["state"] == "failed" && inside["pid"].is_null()
@@ -73,8 +73,8 @@ async fn a_confined_server_that_may_write_what_runs_unconfined_is_refused() {
     assert_eq!(gateway.wait().await.code(), Some(0));
 }
 
-/// HOUR-6: a confined server that does not start says how it is confined and, from its own words, which key it probably
-/// misses; so do `check` and `status`.
+/// HOUR-6: for a confined server that does not start, the reason says how it is confined and, based on its stderr, which key
+/// it probably needs; `check` and `status` show it.
 #[tokio::test]
 async fn a_confined_server_that_fails_names_its_profile_and_what_it_misses() {
     let place = Place::new();
@@ -98,15 +98,15 @@ async fn a_confined_server_that_fails_names_its_profile_and_what_it_misses() {
         cache.display()
     );
     assert!(reason.contains(&expected), "{reason}");
-    // With it the folder is made, and the server ends for another reason.
+    // With that key the folder is created, and the server ends for another reason.
     let given = format!("{text}files = {{ write = [\"{}\"] }}\n", root.join("cache").display());
     let file = place.file("bridgehead.toml", &given);
     place.run(&["check", "--json", "--config", file.to_str().unwrap()]).await;
     assert!(cache.is_dir());
 }
 
-/// HOUR-6: the recipe for `npx` works: with a folder of its own as `cwd` and `HOME` it installs and runs a package within
-/// `workspace`, and once that is there without the network as well.
+/// HOUR-6: the recipe for `npx` works: with its own folder as `cwd` and `HOME`, it installs and runs a package under
+/// `workspace`; once that is installed, it also runs without the network.
 #[tokio::test]
 async fn a_server_by_npx_runs_confined_in_a_folder_of_its_own() {
     if !["node", "npx"].iter().all(|name| std::path::Path::new("/usr/bin").join(name).is_file()) {

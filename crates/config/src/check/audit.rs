@@ -1,4 +1,4 @@
-//! `[audit]`: what is recorded, where, for how long, and what is hidden in it.
+//! Reads `[audit]`: what is recorded, where, for how long, and what is redacted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) fn read(section: &Section<'_>, world: World<'_>, findings: &mut Findi
         let (path, span) = section.text(key)?;
         if path.is_empty() {
             findings.mistake(
-                findings.diagnostic(format!("`{key}` is empty"), span).help("name one, or remove it"),
+                findings.diagnostic(format!("`{key}` is empty"), span).help("name a path, or remove the key"),
             );
         }
         Some(world.environment.resolve(path, world.base))
@@ -50,14 +50,14 @@ pub(super) fn read(section: &Section<'_>, world: World<'_>, findings: &mut Findi
     }
 }
 
-/// The methods that are recorded besides those that always are.
+/// The methods to record besides those that are always recorded.
 fn methods(section: &Section<'_>, findings: &mut Findings) -> Vec<&'static str> {
     let listed = section.list("methods").into_iter();
     let known = listed.filter_map(|(name, span)| {
         let method = Method::from(name);
         if method.recording() == Recording::Never {
-            let message = format!("`{name}` is no method that can be recorded");
-            let help = "write a method of the protocol that clients ask for, such as \"tools/list\"";
+            let message = format!("method `{name}` cannot be recorded");
+            let help = "name a request that clients send, such as \"tools/list\"";
             findings.mistake(findings.diagnostic(message, span).help(help));
         }
         method.known()
@@ -72,14 +72,15 @@ fn rules(section: &Section<'_>, findings: &mut Findings) -> Rules {
     };
     for (pattern, span) in section.list("redact") {
         if let Err(error) = rules.pattern(pattern) {
-            refuse(findings, "this cannot be searched for", error, span);
+            refuse(findings, "this `redact` pattern cannot be used", error, span);
         }
     }
     for (rule, span) in section.list("redact_paths") {
         let (tool, path) = rule.split_once(':').unwrap_or(("", ""));
         let added = if tool.is_empty() { Err(RuleError::Path) } else { rules.path(tool, path) };
         if let Err(error) = added {
-            let message = "write `tool:/path`, with the name that clients use, or `*:/path`";
+            let message =
+                "a redacted path is written `tool:/path`, with the tool's name for clients, or `*:/path`";
             refuse(findings, message, error, span);
         }
     }

@@ -1,7 +1,7 @@
-//! The JSON file of an MCP client, used as it is.
+//! Reads the JSON file of an MCP client, unmodified.
 //!
-//! It belongs to another program, so surplus keys are only told, a mistake costs one server, and names that we
-//! would not allow are adapted.
+//! The file belongs to another program. So an unknown key is only a warning, a mistake disables only the server it
+//! concerns, and invalid server names are adapted.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +17,10 @@ use crate::tree::{Entry, Node, Value};
 /// The keys under which clients keep their servers.
 pub(crate) const SERVER_MAPS: [&str; 3] = ["mcpServers", "servers", "context_servers"];
 
-/// Keys beside the servers that need no remark.
+/// Keys beside the servers that cause no warning.
 const EXPECTED_BESIDES: [&str; 2] = ["$schema", "inputs"];
 
-/// Checks a client's file. An error among the findings means that it is not such a file at all.
+/// Checks a client's file. An error among the findings means that it is not a client's file.
 pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> Config {
     let looked_for = "a client's file has its servers under `mcpServers`, `servers` or `context_servers`";
     let entries: &[Entry] = match &root.value {
@@ -30,7 +30,11 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     let (maps, besides): (Vec<&Entry>, Vec<&Entry>) =
         entries.iter().partition(|entry| SERVER_MAPS.contains(&entry.key.as_str()));
     if maps.is_empty() {
-        findings.mistake(findings.diagnostic("the file has no map of servers", &root.span).help(looked_for));
+        findings.mistake(
+            findings
+                .diagnostic(format!("`{}` has no map of servers", findings.source.path.display()), &root.span)
+                .help(looked_for),
+        );
     }
     tell_besides(&besides, findings);
 
@@ -77,8 +81,7 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     config
 }
 
-/// What clients call a filter of tools, besides the keys that are ours. Passed over, it would leave tools in that
-/// somebody took out.
+/// Other clients' names for our tool filters. Ignoring them would offer tools that the user has disabled.
 const FILTERS: [(&str, &str); 10] = [
     ("disabledTools", "tools_denied"),
     ("disabled_tools", "tools_denied"),
@@ -92,8 +95,8 @@ const FILTERS: [(&str, &str); 10] = [
     ("allowed_tools", "tools_allowed"),
 ];
 
-/// The entries of a server in our words: filters of tools by the names that clients have for them, a list under
-/// `tools`, and a `command` that is a table of `path`, `args` and `env`, as Zed had it.
+/// Translates a server's entries to our keys: other clients' tool filters, a list under `tools`, and Zed's older
+/// `command`, a table of `path`, `args` and `env`.
 pub(super) fn translate(entries: &[Entry]) -> Vec<Entry> {
     let mut translated = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -111,7 +114,7 @@ pub(super) fn translate(entries: &[Entry]) -> Vec<Entry> {
     translated
 }
 
-/// Some clients keep all their settings in this file: one remark for all of them.
+/// Gives one warning for all unknown keys: some clients keep all their settings in this file.
 fn tell_besides(besides: &[&Entry], findings: &mut Findings) {
     let surplus: Vec<_> =
         besides.iter().filter(|entry| !EXPECTED_BESIDES.contains(&entry.key.as_str())).collect();
@@ -122,7 +125,7 @@ fn tell_besides(besides: &[&Entry], findings: &mut Findings) {
     };
     let nearest = surplus.iter().find_map(|entry| {
         let close = |map: &&&str| strsim::damerau_levenshtein(map, &entry.key) <= 3;
-        SERVER_MAPS.iter().find(close).map(|map| format!("did you mean `{map}` by `{}`?", entry.key))
+        SERVER_MAPS.iter().find(close).map(|map| format!("did you mean `{map}` instead of `{}`?", entry.key))
     });
     let help = nearest.unwrap_or_else(|| "only the servers of a client's file are used".to_owned());
     findings.warning(findings.diagnostic(message, &first.key_span).help(help));

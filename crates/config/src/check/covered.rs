@@ -1,5 +1,5 @@
-//! What a confined server must not be able to write: whatever configures, records or authorizes the gateway, and whatever
-//! is run with less confinement than it has. A file that it can write is also one that it can put another in the place of.
+//! What a confined server must not be able to write: files that configure, record or authorize the gateway, and code that
+//! runs less confined than the server itself. A server that can write a folder can also replace the files in it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::server::{Confinement, Launch, Network, OnMissing, Server, Stdio};
 use crate::settings::{AuditSettings, TokenSource};
 use crate::trail::Trail;
 
-/// Variables that say where interpreters and loaders take code from. The list stands in docs/isolation.md.
+/// Variables that tell interpreters and loaders where to take code from. docs/isolation.md lists them too.
 const CODE_VARIABLES: &[&str] = &[
     "BASH_ENV",
     "BUNDLE_GEMFILE",
@@ -56,7 +56,7 @@ const CODE_VARIABLES: &[&str] = &[
     "npm_config_userconfig",
 ];
 
-/// Where programs take code and settings from in a home folder.
+/// Places in a home folder from which programs take code and settings.
 const CODE_AT_HOME: &[&str] =
     &[".npm", ".npmrc", ".cache/uv", ".config/uv", ".local/share/uv", ".local/bin", ".local/lib"];
 
@@ -69,22 +69,22 @@ const LAUNCHERS: &[&str] = &[
 /// Something that a confined server must not write.
 struct Guarded {
     trail: Trail,
-    /// In words, as the end of "and with it".
+    /// Its description, which follows "and with it" in the message.
     what: String,
-    /// Whether writing somewhere in it is as bad.
+    /// Whether it is a folder whose contents must not be written either.
     folder: bool,
-    /// The server whose it is; that of the gateway, if absent.
+    /// The server that it belongs to; the gateway, if absent.
     of: Option<usize>,
 }
 
-/// What the configuration says besides its servers.
+/// The parts of the configuration beside its servers that matter here.
 #[derive(Clone, Copy)]
 pub(crate) struct Besides<'c> {
     pub(crate) token: &'c TokenSource,
     pub(crate) audit: &'c AuditSettings,
 }
 
-/// Those servers that may write what they must not, each with the reason.
+/// The servers that may write something guarded, each with the reason.
 pub(super) fn refused(
     file: &Path,
     placed: &[Placed<'_>],
@@ -133,7 +133,7 @@ fn refusal(place: &Path, found: &Guarded, placed: &[Placed<'_>]) -> Refusal {
     Refusal { reason: format!("it may write `{}`, and with it {}, {why}", place.display(), found.what), cure }
 }
 
-/// Whether one can do nothing that somebody with the confinement `than` cannot.
+/// Whether the server is confined at least as tightly as `than`.
 fn is_as_confined(server: &Server, than: Option<&Confinement>) -> bool {
     let (Some(asked), Some(than)) = (&server.confinement, than) else { return false };
     let files = match (&asked.files, &than.files) {
@@ -158,7 +158,7 @@ fn of_the_gateway(
     world: World<'_>,
 ) -> Vec<Guarded> {
     let env_file = |one: &Placed<'_>| {
-        // The path may hold the value of a variable, which is not ours to show.
+        // The path is not shown: it may contain the value of a variable.
         let what = format!("the `env_file` of server `{}`", one.server.name);
         let trail = Trail::of(&absolute(world.base, one.env_file.as_ref()?));
         Some(Guarded { trail, what, folder: false, of: None })
@@ -201,7 +201,7 @@ fn of_the_gateway(
     guarded
 }
 
-/// What decides which code a server runs, without showing any of its values.
+/// The files and folders that decide which code a server runs. Their descriptions show no configured values.
 fn of_a_server(index: usize, server: &Server, stdio: &Stdio, world: World<'_>) -> Vec<Guarded> {
     let cwd = absolute(world.cwd, stdio.cwd.as_deref().unwrap_or(world.cwd));
     let mut guarded = Vec::new();
@@ -235,7 +235,7 @@ fn of_a_server(index: usize, server: &Server, stdio: &Stdio, world: World<'_>) -
         }
     }
     if looks_where_it_runs(stdio) {
-        add(cwd, of("the folder it runs in, where that program looks for code,"), false);
+        add(cwd, of("the working folder (its program looks for code there)"), false);
     }
     guarded
 }
@@ -245,7 +245,7 @@ fn absolute(base: &Path, path: &Path) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// The program that a command means, as it is found when the server starts.
+/// The program that a command names, found the same way as when the server starts.
 fn program(command: &str, search: Option<&str>, cwd: &Path) -> Option<PathBuf> {
     if command.contains('/') {
         return Some(absolute(cwd, Path::new(command)));
@@ -265,15 +265,15 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
     name.starts_with('/').then(|| PathBuf::from(name))
 }
 
-/// The paths in an argument or a variable: those that are written as such, and those of files that are there.
+/// The paths in an argument or a variable: texts written as paths, and names of existing files.
 fn paths_in<'t>(text: &'t str, cwd: &Path) -> Vec<PathBuf> {
     let apart = |character: char| character.is_whitespace() || "'\"`;|&()<>=:,".contains(character);
     let is_path = |part: &&str| {
         let written = part.starts_with('/') || part.starts_with("./") || part.starts_with("../");
-        // What follows `https:` is none.
+        // The `//…` after `https:` is not a path.
         !part.is_empty() && !part.starts_with("//") && (written || cwd.join(part).symlink_metadata().is_ok())
     };
-    // What is left of `file:///path`.
+    // Splitting at `:` leaves `///path` of `file:///path`.
     let without_host =
         |part: &'t str| part.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(part);
     let parts = std::iter::once(text).chain(text.split(apart)).map(without_host);
@@ -292,7 +292,7 @@ fn looks_where_it_runs(stdio: &Stdio) -> bool {
         .find(|argument| !argument.starts_with('-') || matches!(*argument, "-m" | "-c"));
     match name {
         name if LAUNCHERS.contains(&name) => true,
-        // With a script it looks beside that.
+        // With a script, Python looks in the script's folder instead.
         name if name.starts_with("python") || name.starts_with("pypy") => {
             matches!(first, None | Some("-m" | "-c"))
         }

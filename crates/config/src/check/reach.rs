@@ -1,7 +1,7 @@
-//! What the paths of all confinements mean together, once every server is read.
+//! Resolves the paths of all confinements and checks them against each other, once every server is read.
 //!
-//! Paths are resolved here, once; whoever starts a server follows no link in them. So a server must not be able to decide
-//! what a path of its own, or of another server, leads to when the configuration is read the next time.
+//! Links are followed only here; starting a server follows no links. So no server may be able to change where one of its
+//! own paths, or another server's, leads when the configuration is read again.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::server::{FileAccess, Launch, Server};
 use crate::trail::Trail;
 use crate::tree::Span;
 
-/// A server as the file has it, and where it stands there.
+/// A server from the file, and its place there.
 pub(super) struct Placed<'t> {
     pub(super) server: Server,
     /// Its name in the file.
@@ -27,7 +27,7 @@ pub(super) struct Refusal {
     pub(super) cure: String,
 }
 
-/// Resolves the paths of all servers. Those that cannot be kept to what their paths say are refused, each for itself.
+/// Resolves the paths of all servers. Refuses each server that could not be held to its paths; the others still run.
 pub(super) fn settle(
     placed: &mut [Placed<'_>],
     besides: Besides<'_>,
@@ -52,17 +52,17 @@ pub(super) fn settle(
     }
     for index in 0..placed.len() {
         let runs = !matches!(placed[index].server.launch, Launch::Unusable { .. });
-        if runs && let Some(refusal) = within_anothers(index, &trails[index], placed) {
+        if runs && let Some(refusal) = inside_another_servers_folder(index, &trails[index], placed) {
             refuse(&mut placed[index], refusal, findings);
         }
     }
 }
 
-/// Resolves the paths of one server: what lies in a folder that it may write anyhow is dropped.
+/// Resolves the paths of one server. Drops each path inside a folder that the server may write anyway.
 fn resolve(files: &mut FileAccess, world: World<'_>) -> Result<Vec<Trail>, Refusal> {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| world.base.join(path));
     let written: Vec<PathBuf> = files.write.iter().map(absolute).collect();
-    // Without a look at what is there: it is the server who decides that.
+    // Compares names only: the server decides what exists in its folders.
     let nested = |path: &Path, among: &[PathBuf]| {
         let below = |folder: &PathBuf| path.strip_prefix(folder).is_ok_and(stays_below);
         among.iter().any(below)
@@ -72,10 +72,7 @@ fn resolve(files: &mut FileAccess, world: World<'_>) -> Result<Vec<Trail>, Refus
         files.read.iter().map(absolute).filter(|path| !nested(path, &written)).collect();
     let follow = |path: &PathBuf| match Trail::of(path) {
         trail if trail.circular => Err(Refusal {
-            reason: format!(
-                "the links of `{}`, which stands in its `files`, lead in a circle",
-                path.display()
-            ),
+            reason: format!("the links of `{}` in its `files` lead in a circle", path.display()),
             cure: "correct the path".to_owned(),
         }),
         trail => Ok(trail),
@@ -100,19 +97,19 @@ fn resolve(files: &mut FileAccess, world: World<'_>) -> Result<Vec<Trail>, Refus
     Ok(kept)
 }
 
-/// Whether what is left of a path, below a folder, is in that folder in any case.
+/// Whether the rest of a path below a folder cannot leave that folder.
 fn stays_below(rest: &Path) -> bool {
     let mut names = rest.components().peekable();
     names.peek().is_some() && names.all(|name| matches!(name, std::path::Component::Normal(_)))
 }
 
-/// Whether a path adds nothing to what the server may write, as one of `writes`, or another way to one. A path that leads
-/// through such a folder and out of it again is refused: the server decides where it leads.
+/// Whether a path is redundant: it is one of `writes`, lies inside one, or is another way to one. A path that leads through
+/// such a folder and out again is refused, because the server decides where it leads.
 fn is_dropped(trail: &Trail, writes: &[Trail], place: Option<usize>) -> Result<bool, Refusal> {
     let mut dropped = false;
     for (other, folder) in writes.iter().enumerate().filter(|(other, _)| Some(*other) != place) {
         if trail.end == folder.end {
-            // Of two ways to one place the first is kept.
+            // Of two paths to the same place, the first is kept.
             dropped |= place.is_none_or(|place| other < place);
         } else if trail.end.starts_with(&folder.end) {
             dropped = true;
@@ -123,16 +120,15 @@ fn is_dropped(trail: &Trail, writes: &[Trail], place: Option<usize>) -> Result<b
                     folder.end.display(),
                     trail.end.display()
                 ),
-                cure: "write the path that is meant, without links in folders that the server may change"
-                    .to_owned(),
+                cure: "write the final path, without links in folders that the server may change".to_owned(),
             });
         }
     }
     Ok(dropped)
 }
 
-/// Why a server cannot have its paths beside the others: another one may write where it is decided what they lead to.
-fn within_anothers(index: usize, trails: &[Trail], placed: &[Placed<'_>]) -> Option<Refusal> {
+/// Refuses a server if another one may write a folder on the way of its paths, and so could change where they lead.
+fn inside_another_servers_folder(index: usize, trails: &[Trail], placed: &[Placed<'_>]) -> Option<Refusal> {
     let others = placed.iter().enumerate().filter(|(other, _)| *other != index);
     others.into_iter().find_map(|(_, other)| {
         let folder = writable(&other.server).iter().find_map(|folder| {
@@ -142,20 +138,20 @@ fn within_anothers(index: usize, trails: &[Trail], placed: &[Placed<'_>]) -> Opt
         let (folder, trail) = folder?;
         Some(Refusal {
             reason: format!(
-                "`{}`, which stands in its `files`, lies in `{}`, which server `{}` may write",
+                "`{}` in its `files` lies in `{}`, which server `{}` may write",
                 trail.end.display(),
                 folder.display(),
                 other.server.name
             ),
             cure: format!(
-                "give `{}` a narrower `write`, or this server a folder elsewhere; both may have the very same folder",
+                "give `{}` a narrower `write`, or this server a folder elsewhere; both may have exactly the same folder",
                 other.server.name
             ),
         })
     })
 }
 
-/// What a server that runs may write, where that is said at all.
+/// What a server may write; empty if the server does not run or its files are not confined.
 pub(super) fn writable(server: &Server) -> &[PathBuf] {
     match (&server.launch, &server.confinement) {
         (Launch::Unusable { .. }, _) | (_, None) => &[],

@@ -1,6 +1,6 @@
-//! What a server's processes may use and reach: `limits`, `require`, `files`, `network`, `profile`, `on_missing`.
+//! Reads what a server's processes may use and reach: `limits`, `require`, `files`, `network`, `profile`, `on_missing`.
 //!
-//! What is asked for and makes no sense for such a server is a mistake, never silently dropped.
+//! A setting that makes no sense for the server is a mistake; it is never dropped silently.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::server::{
     Confinement, FileAccess, Isolation, Launch, Limits, Network, OnMissing, Profile, Requirement,
 };
 
-/// `limits`, of a server or a tool.
+/// Reads `limits` of a server or a tool.
 fn read(written: &Section<'_>) -> Limits {
     let count = |name| written.integer(name).and_then(|count| u32::try_from(count).ok());
     let megabytes = |name| written.integer(name).map(|megabytes| megabytes << 20);
@@ -26,15 +26,15 @@ fn read(written: &Section<'_>) -> Limits {
     }
 }
 
-/// `limits` of a server. Those of a process need one of ours.
+/// Reads `limits` of a server. Limits of a process need a process that the gateway starts.
 pub(super) fn limits(section: &Section<'_>, isolation: Isolation, findings: &mut Findings) -> Limits {
     let written = Section::read(KeyTable::Limits, section.table("limits"), findings);
-    // One with a process for each call is reached from there.
+    // With a process for each call, that process reaches the server and can be limited.
     if section.mentions("url") && isolation != Isolation::Call {
         let of_processes = ["max_memory_mb", "max_processes", "max_open_files", "max_file_mb", "max_log_kb"];
         for entry in of_processes.into_iter().filter_map(|name| written.entry(name)) {
             let diagnostic = findings
-                .diagnostic("what a remote server uses cannot be limited from here", &entry.key_span)
+                .diagnostic(format!("`{}` cannot limit a remote server, which runs elsewhere", entry.key), &entry.key_span)
                 .help("only `max_execution_ms` and `max_output_mb` limit calls to a `url`, unless `isolation = \"call\"`");
             findings.mistake(diagnostic);
         }
@@ -42,7 +42,7 @@ pub(super) fn limits(section: &Section<'_>, isolation: Isolation, findings: &mut
     read(&written)
 }
 
-/// `limits` of a tool. Where calls share processes, only time can be limited for one of them.
+/// Reads `limits` of a tool. If calls share processes, only the time of a single call can be limited.
 pub(super) fn tool_limits(section: &Section<'_>, isolation: Isolation, findings: &mut Findings) -> Limits {
     let written = Section::read(KeyTable::Limits, section.table("limits"), findings);
     if isolation != Isolation::Call {
@@ -56,7 +56,7 @@ pub(super) fn tool_limits(section: &Section<'_>, isolation: Isolation, findings:
         ];
         for entry in of_processes.into_iter().filter_map(|name| written.entry(name)) {
             let diagnostic = findings
-                .diagnostic("a tool whose calls share processes cannot have this limit for itself", &entry.key_span)
+                .diagnostic(format!("`{}` cannot limit one tool whose calls share processes", entry.key), &entry.key_span)
                 .help("write `isolation = \"call\"`, or limit the whole server; `max_execution_ms` works for any tool");
             findings.mistake(diagnostic);
         }
@@ -64,7 +64,7 @@ pub(super) fn tool_limits(section: &Section<'_>, isolation: Isolation, findings:
     read(&written)
 }
 
-/// `require`, and that what is required is asked for at all.
+/// Reads `require`.
 pub(super) fn require(section: &Section<'_>, findings: &mut Findings) -> Vec<Requirement> {
     let mut required = Vec::new();
     for (word, span) in section.list("require") {
@@ -73,8 +73,8 @@ pub(super) fn require(section: &Section<'_>, findings: &mut Findings) -> Vec<Req
             None => {
                 let known = Requirement::ALL.map(|known| format!("`{}`", known.as_str())).join(", ");
                 let diagnostic = findings
-                    .diagnostic(format!("`{word}` is nothing that can be required"), span)
-                    .help(format!("what can be required is {known}"));
+                    .diagnostic(format!("`require` does not know `{word}`"), span)
+                    .help(format!("`require` takes {known}"));
                 findings.mistake(diagnostic);
             }
         }
@@ -83,7 +83,7 @@ pub(super) fn require(section: &Section<'_>, findings: &mut Findings) -> Vec<Req
 }
 
 impl Reader<'_> {
-    /// What its processes may reach; nothing if they may reach everything. A path that cannot be read costs the server.
+    /// What the server's processes may reach; `None` if everything. A path with an unset variable disables the server.
     pub(super) fn confinement(
         &mut self,
         section: &Section<'_>,
@@ -92,10 +92,11 @@ impl Reader<'_> {
         let asks = ["files", "network", "profile", "on_missing"];
         if section.mentions("url") {
             for entry in asks.into_iter().filter_map(|name| section.entry(name)) {
+                let message = format!("`{}` cannot confine a remote server, which runs elsewhere", entry.key);
                 self.mistake(
-                    "a remote server runs elsewhere and cannot be confined from here",
+                    &message,
                     &entry.key_span,
-                    "leave it out, or run the server here by its `command`",
+                    "remove the key, or run the server here with `command`",
                 );
             }
             return None;
@@ -104,7 +105,11 @@ impl Reader<'_> {
             let known = Profile::ALL.into_iter().find(|known| known.as_str().eq_ignore_ascii_case(word));
             if known.is_none() {
                 let names = Profile::ALL.map(|known| format!("`{}`", known.as_str())).join(", ");
-                self.mistake(&format!("there is no profile `{word}`"), span, &format!("there are {names}"));
+                self.mistake(
+                    &format!("there is no profile `{word}`"),
+                    span,
+                    &format!("the profiles are {names}"),
+                );
             }
             known.map(|known| (known, span))
         });
@@ -115,8 +120,8 @@ impl Reader<'_> {
         if let (Some((profile, span)), None) = (profile, &folder)
             && profile.needs_folder()
         {
-            let message = format!("profile `{}` needs the folder that the server works in", profile.as_str());
-            self.mistake(&message, span, "name it as `cwd`");
+            let message = format!("profile `{}` needs the working folder of the server", profile.as_str());
+            self.mistake(&message, span, "name that folder in `cwd`");
         }
         let profile = profile.map(|(profile, _)| profile);
         let written = Section::read(KeyTable::Files, section.table("files"), self.findings);

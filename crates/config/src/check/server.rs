@@ -1,6 +1,6 @@
-//! One server, from either format.
+//! Reads one server, from either format.
 //!
-//! What the file does not decide (an unset variable, a missing `env_file`) costs this server only.
+//! A problem outside the file (an unset variable, a missing `env_file`) disables only this server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ use crate::url::Url;
 pub(super) struct Read {
     pub(super) server: Server,
     pub(super) disabled: bool,
-    /// The file that its variables come from, there or not.
+    /// The file that its variables come from, whether it exists or not.
     pub(super) env_file: Option<PathBuf>,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn read(
     }
     let reason = findings.leave_server();
     if disabled && !findings.strict {
-        // Nobody needs to hear about a server that its owner switched off.
+        // A server that its owner has turned off causes no warnings.
         findings.diagnostics.truncate(told_before);
     }
     server.launch = match (reason, launch) {
@@ -127,7 +127,7 @@ pub(super) fn read(
     Read { server, disabled, env_file }
 }
 
-/// `disabled`, and `enabled = false` as another way to write it; what contradicts itself is refused.
+/// Reads `disabled` and its other form, `enabled = false`. Refuses a contradiction.
 fn is_disabled(section: &Section<'_>, findings: &mut Findings) -> bool {
     let (disabled, enabled) = (section.flag("disabled"), section.flag("enabled"));
     if let (Some(disabled), Some(enabled), Some(entry)) = (disabled, enabled, section.entry("enabled"))
@@ -159,7 +159,7 @@ fn filter(section: &Section<'_>, findings: &mut Findings) -> ToolFilter {
     }
 }
 
-/// `isolation`, and `shared = false` as another way to write it; what contradicts itself is refused.
+/// Reads `isolation` and its other form, `shared = false`. Refuses a contradiction.
 fn isolation(section: &Section<'_>, findings: &mut Findings) -> Isolation {
     let written = section.text("isolation");
     let by_word = written.map(|(word, _)| match word.to_ascii_lowercase().as_str() {
@@ -236,7 +236,7 @@ impl Reader<'_> {
                 self.mistake(
                     "both `command` and `url` are written",
                     &entry.key_span,
-                    "keep one: a server is either run or reached",
+                    "keep one: `command` runs a server here, `url` reaches a remote one",
                 );
             }
             (false, false) => {
@@ -251,7 +251,7 @@ impl Reader<'_> {
         match transport {
             Some((Some(_), span)) if section.mentions("command") => {
                 self.mistake(
-                    "this `type` has no `command`",
+                    "this `type` does not go with `command`",
                     span,
                     "write `type = \"stdio\"`, or give a `url`",
                 );
@@ -259,7 +259,7 @@ impl Reader<'_> {
             }
             Some((None, span)) if section.mentions("url") => {
                 self.mistake(
-                    "`type = \"stdio\"` has no `url`",
+                    "`type = \"stdio\"` does not go with `url`",
                     span,
                     "leave `type` out, or give a `command`",
                 );
@@ -291,9 +291,9 @@ impl Reader<'_> {
         let transport = transport.unwrap_or(by_scheme);
         if (transport == Transport::WebSocket) != url.is_web_socket() {
             self.mistake(
-                "`type` and `url` do not belong together",
+                "`type` and `url` do not match",
                 span,
-                "a WebSocket begins with `ws://` or `wss://`, everything else with `http://` or `https://`",
+                "a WebSocket address begins with `ws://` or `wss://`, any other with `http://` or `https://`",
             );
             return None;
         }
@@ -309,7 +309,7 @@ impl Reader<'_> {
         Some(Remote { url, transport, headers: headers?, proxy: proxy?, follow_redirects })
     }
 
-    /// The proxy, if one is written; nothing at all if it cannot be used.
+    /// The proxy: `Some(None)` if none is configured, `None` if it cannot be used.
     fn proxy(&mut self, section: &Section<'_>) -> Option<Option<Proxy>> {
         let Some((text, span)) = section.text("proxy") else {
             return (!section.mentions("proxy")).then_some(None);
@@ -344,7 +344,7 @@ impl Reader<'_> {
                     self.mistake(
                         &format!("the value of `headers.{}` cannot be sent", entry.key),
                         &entry.node.span,
-                        "a header has visible ASCII characters and spaces only; look for a line break at its end",
+                        "a header value has visible ASCII characters and spaces only; look for a line break at its end",
                     );
                     complete = false;
                 }
@@ -355,7 +355,7 @@ impl Reader<'_> {
     }
 
     fn stdio(&mut self, section: &Section<'_>) -> Option<Stdio> {
-        // Everything is read before anything is given up, so that all mistakes are told at once.
+        // Reads everything before giving up, so that all mistakes are reported at once.
         let command = section.text("command").and_then(|(text, span)| {
             let command = self.fill("command", text, span)?;
             if command.trim().is_empty() {
@@ -363,9 +363,9 @@ impl Reader<'_> {
                 return None;
             }
             if let Some(program) = self.program_before_arguments(&command) {
-                // Arguments are not repeated: one of them may be a secret.
+                // The message does not repeat the arguments: one of them may be a secret.
                 let message =
-                    format!("`command` holds arguments, which belong in `args`; keep `{program}` of it");
+                    format!("`command` holds arguments; keep `{program}` and move the rest to `args`");
                 let help = "`args` is a list with one entry for each argument";
                 self.findings.failure(self.findings.diagnostic(message, span).help(help));
                 return None;
@@ -389,7 +389,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The program of a command that was written like a line of a shell. A path with a space in it is none.
+    /// The program in a command that was written like a shell line. `None` for a path that contains a space.
     fn program_before_arguments<'c>(&self, command: &'c str) -> Option<&'c str> {
         let (program, _) = command.trim().split_once(char::is_whitespace)?;
         let World { environment, base, cwd } = self.world;
@@ -431,7 +431,7 @@ impl Reader<'_> {
         complete.then_some(env)
     }
 
-    /// What is said when the server asks for roots: folders by their path, or anything by its URI.
+    /// The answer when the server asks for roots: folders by path, or anything by URI.
     fn roots(&mut self, section: &Section<'_>) -> Option<Roots> {
         if !section.mentions("roots") {
             return None;
@@ -446,12 +446,12 @@ impl Reader<'_> {
         Some(Roots::of(uris))
     }
 
-    /// Names of variables to pass on. A client's file may have come with somebody's project, and does not decide which of
-    /// the user's variables a program gets.
+    /// Names of variables to pass on. A client's file is ignored here: it may come with somebody else's project, and must
+    /// not decide which of the user's variables a program gets.
     fn inherit_env(&mut self, section: &Section<'_>) -> Vec<String> {
         let names = section.list("inherit_env");
         if let (false, Some(entry)) = (self.findings.strict, section.entry("inherit_env")) {
-            let message = "`inherit_env` is ignored in the file of a client";
+            let message = "`inherit_env` is ignored in a client's file";
             let help = "write the server into a `bridgehead.toml`, or name the variables under `env`";
             self.findings.warning(self.findings.diagnostic(message, &entry.key_span).help(help));
             return Vec::new();
@@ -459,7 +459,7 @@ impl Reader<'_> {
         for (name, span) in &names {
             if name.is_empty() || name.contains(['=', '\0', '*', '$']) {
                 self.mistake(
-                    "`inherit_env` holds what is not the name of a variable",
+                    "an entry of `inherit_env` is not the name of a variable",
                     span,
                     "write exact names, such as `inherit_env = [\"HTTPS_PROXY\"]`",
                 );
@@ -479,7 +479,7 @@ impl Reader<'_> {
             Err(error) => format!("`env_file` cannot be read: {error}"),
         };
         let mut diagnostic = self.findings.diagnostic(problem, span);
-        // The path may hold the value of a variable, which is not ours to show.
+        // A path with a variable is not shown: it may contain the variable's value.
         if !text.contains("${") {
             diagnostic = diagnostic.help(format!("the file is {}", path.display()));
         }
@@ -499,7 +499,11 @@ impl Reader<'_> {
     fn fill(&mut self, key: &str, text: &str, span: &Span) -> Option<String> {
         match interpolate::fill(text, self.world.environment.variables(), self.interpolated) {
             Ok(filled) if filled.contains('\0') => {
-                self.mistake(&format!("`{key}` holds a NUL character"), span, "no program can be given one");
+                self.mistake(
+                    &format!("`{key}` holds a NUL character"),
+                    span,
+                    "remove it; no program accepts one",
+                );
                 None
             }
             Ok(filled) => Some(filled),
@@ -520,7 +524,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a `type` names; none for stdio.
+/// The transport that `type` names; `None` for stdio.
 fn transport(name: &str) -> Option<Transport> {
     match name {
         "stdio" => None,
@@ -530,7 +534,7 @@ fn transport(name: &str) -> Option<Transport> {
     }
 }
 
-/// Headers that every request needs as we write them.
+/// Headers that Bridgehead sets itself on every request.
 const OURS: [&str; 10] = [
     "accept",
     "connection",
@@ -544,17 +548,17 @@ const OURS: [&str; 10] = [
     "upgrade",
 ];
 
-/// Why a header cannot be sent.
+/// Why a header name cannot be used.
 fn header_fault(name: &str) -> Option<&'static str> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let lower = name.to_ascii_lowercase();
     if name.is_empty() || !name.bytes().all(token) {
-        Some("a header's name has letters, digits and `-`")
+        Some("a header name has only letters, digits and `-`")
     } else if OURS.contains(&lower.as_str())
         || lower.starts_with("mcp-")
         || lower.starts_with("sec-websocket-")
     {
-        Some("Bridgehead writes this one itself; remove it")
+        Some("Bridgehead sets this header itself; remove it")
     } else {
         None
     }

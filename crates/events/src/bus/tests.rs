@@ -19,7 +19,7 @@ fn bus() -> Bus {
     Bus::new(Arc::new(FakeClock::new()))
 }
 
-/// An event that can be told from others by its number.
+/// An event that is identified by its number.
 fn numbered(number: u64) -> Event {
     let detail =
         Detail::Restart { attempt: 1, delay_ms: number, reason: Excerpt::new(&Redactor::default(), "") };
@@ -51,7 +51,7 @@ fn drain(subscription: &mut Subscription) -> Vec<Got> {
     std::iter::from_fn(|| subscription.try_next()).map(|delivery| short(&delivery)).collect()
 }
 
-/// BUS-3: the oldest go first, and the count stands where they stood.
+/// BUS-3: the oldest events are dropped first, and the count is delivered in their place.
 #[test]
 fn a_full_queue_loses_its_oldest_and_says_how_many() {
     #[track_caller]
@@ -71,7 +71,7 @@ fn a_full_queue_loses_its_oldest_and_says_how_many() {
     check(0, 5, &[Missed(4), Number(4)]);
 }
 
-/// BUS-3: a slow subscriber costs only itself.
+/// BUS-3: a slow subscriber loses only its own events.
 #[test]
 fn every_subscriber_has_a_queue_of_its_own() {
     let bus = bus();
@@ -82,7 +82,7 @@ fn every_subscriber_has_a_queue_of_its_own() {
     assert_eq!(drain(&mut slow), [Missed(48), Number(48), Number(49)]);
 }
 
-/// BUS-3: what a filter leaves out neither displaces anything nor counts as missed.
+/// BUS-3: events that a filter excludes displace nothing and do not count as missed.
 #[test]
 fn filtered_events_take_no_room() {
     let bus = bus();
@@ -100,7 +100,7 @@ fn filtered_events_take_no_room() {
     assert_eq!(drain(&mut others), []);
 }
 
-/// BUS-2, PIPE-8: an event told to the bus carries the id it was told with, and the time of the bus's clock.
+/// BUS-2, PIPE-8: a published event has the correlation id of its publisher and the time of the bus's clock.
 #[test]
 fn told_events_carry_id_and_time() {
     let clock = FakeClock::new();
@@ -113,7 +113,7 @@ fn told_events_carry_id_and_time() {
     assert_eq!((event.correlation(), event.time(), event.server()), (correlation, clock.wall(), None));
 }
 
-/// BUS-3: nobody listens, nothing is built; a subscription ends when it is dropped.
+/// BUS-3: without a subscriber no event is built; dropping a subscription ends it.
 #[test]
 fn an_unwatched_bus_builds_nothing() {
     let bus = bus();
@@ -141,7 +141,7 @@ fn an_unwatched_bus_builds_nothing() {
 async fn waiting_ends_with_an_event_or_with_the_bus() {
     let bus = bus();
     let mut subscription = bus.subscribe(2);
-    assert_eq!(subscription.next().now_or_never(), None, "a wait given up takes nothing along");
+    assert_eq!(subscription.next().now_or_never(), None, "a cancelled wait loses nothing");
     let waiting = tokio::spawn(async move {
         let mut got = Vec::new();
         while let Some(delivery) = subscription.next().await {
@@ -155,7 +155,7 @@ async fn waiting_ends_with_an_event_or_with_the_bus() {
     (1..=4).for_each(|number| bus.publish(numbered(number)));
     drop(bus);
     let expected = [Number(0), Missed(2), Number(3), Number(4)];
-    assert_eq!(waiting.await.unwrap(), expected, "what waits is delivered before the end");
+    assert_eq!(waiting.await.unwrap(), expected, "waiting events are delivered before the end");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_subscription_may_outlive_its_bus() {
     assert_eq!(subscription.next().now_or_never(), Some(None));
 }
 
-/// BUS-3: publishing wakes subscribers without a lock that their code could want.
+/// BUS-3: publishing wakes subscribers without holding a lock that their code could need.
 #[test]
 fn a_woken_subscriber_may_end_another() {
     struct Ends(Mutex<Option<Subscription>>);
@@ -188,8 +188,8 @@ fn a_woken_subscriber_may_end_another() {
     assert_eq!(short(&delivery), Number(1));
 }
 
-/// BUS-3: under load from several threads nothing is unaccounted for, each publisher's events arrive in order,
-/// and a subscriber that never reads holds nobody up.
+/// BUS-3: under load from several threads every event is accounted for, each publisher's events arrive in
+/// order, and a subscriber that never reads holds up nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_load_received_and_missed_are_all_that_was_published() {
     const PUBLISHERS: u64 = 4;
@@ -219,7 +219,7 @@ async fn under_load_received_and_missed_are_all_that_was_published() {
             (publisher * EACH..(publisher + 1) * EACH).for_each(|number| bus.publish(numbered(number)));
         })
     });
-    // All run at once; joined away from the runtime, which has the reader to run.
+    // All run at once. They are joined off the runtime, which must run the reader.
     let publishers: Vec<_> = publishers.collect();
     tokio::task::spawn_blocking(move || publishers.into_iter().for_each(|thread| thread.join().unwrap()))
         .await
@@ -232,8 +232,8 @@ async fn under_load_received_and_missed_are_all_that_was_published() {
 }
 
 proptest! {
-    /// BUS-3: whatever the capacity and the pace, received plus missed is what was published, in order, and
-    /// each count is exactly the gap it stands in.
+    /// BUS-3: for any capacity and pace, received plus missed is what was published, in order, and each count
+    /// is exactly the gap at its place.
     #[test]
     fn nothing_is_lost_silently(
         capacity in 1_usize..20,
@@ -262,7 +262,7 @@ proptest! {
     }
 }
 
-/// BUS-3: a subscriber that leaves takes its own queue with it and nobody else's.
+/// BUS-3: dropping a subscription removes its queue and no other.
 #[test]
 fn a_subscriber_that_leaves_takes_only_itself_away() {
     let bus = bus();

@@ -1,9 +1,9 @@
-//! Who is connected, and who makes way when there is no room for one more.
+//! Counts the connections, and decides which one makes way when there is no room for another.
 //!
-//! A connection is *fresh* until the head of its first request has come, *busy* from there to the end of the answer, and
-//! *idle* between requests. When all places are taken, the oldest fresh one makes way, and where there is none the one
-//! that has been idle for longest. A busy one is never closed for a newcomer, and neither is one whose answer has not
-//! been taken whole.
+//! A connection is *fresh* until the head of its first request has arrived, *busy* from there to the end of the answer,
+//! and *idle* between requests. When all places are taken, the oldest fresh connection makes way; if there is none, the one
+//! that has been idle the longest. A busy connection is never closed for a new one, and neither is one whose client has
+//! not read its whole answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,21 +34,21 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 pub(crate) struct Activity {
     state: AtomicU8,
-    /// Since when it is in that state, in microseconds since the listener began; not kept while it is busy.
+    /// When it entered that state, in microseconds since the listener began; not kept while it is busy.
     since: AtomicU64,
     born: Instant,
-    /// Whether some of an answer waits for it to read.
+    /// Whether part of an answer waits for its client to read.
     writing: AtomicBool,
-    /// Cancelled when it has to make way, and when the front shuts down: one look tells of both.
+    /// Cancelled when it has to make way, and when the front shuts down: one check covers both.
     ends: CancellationToken,
-    /// What is held for it.
+    /// Counts the memory that is held for it.
     pub(crate) account: Arc<Account>,
-    /// What of that is the body of its request, if that is long.
+    /// The part of that for the body of its request, if the body is long.
     body: Mutex<Option<Reservation>>,
     holds_body: AtomicBool,
 }
 
-/// By how much what is held of a body grows.
+/// The step in which the reservation for a body grows.
 const BODY_STEP: usize = 256 * 1024;
 
 /// A place among the connections, given back when dropped.
@@ -60,13 +60,13 @@ pub(crate) struct Member {
 }
 
 impl Admission {
-    /// Room for so many, with accounts of this budget.
+    /// Room for `most` connections, with accounts of this budget.
     pub(crate) fn new(most: usize, budget: &Arc<Budget>) -> Arc<Self> {
         let (born, budget) = (Instant::now(), Arc::clone(budget));
         Arc::new(Self { most, born, next: AtomicU64::new(0), budget, table: Mutex::default() })
     }
 
-    /// A place for a new connection, if need be that of another; none if all are in use.
+    /// A place for a new connection, if need be that of an unused one; `None` if all are in use.
     pub(crate) fn enter(self: &Arc<Self>, shutdown: &CancellationToken) -> Option<Member> {
         let mut table = self.table.lock();
         if table.len() >= self.most && !make_way(&mut table) {
@@ -87,7 +87,7 @@ impl Admission {
         Some(Member { admission: Arc::clone(self), number, activity })
     }
 
-    /// Closes a connection that nobody uses, for the sake of its descriptor; says whether there was one.
+    /// Closes an unused connection to free its descriptor; returns whether there was one.
     pub(crate) fn evict(&self) -> bool {
         make_way(&mut self.table.lock())
     }
@@ -97,7 +97,7 @@ fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Fresh ones first, the oldest of them; then the one that is idle for longest.
+/// Evicts the oldest fresh connection, else the one that has been idle the longest.
 fn make_way(table: &mut HashMap<u64, Arc<Activity>>) -> bool {
     loop {
         let candidates = table.iter().filter_map(|(number, activity)| {
@@ -107,7 +107,7 @@ fn make_way(table: &mut HashMap<u64, Arc<Activity>>) -> bool {
         });
         let Some((state, _, number)) = candidates.min() else { return false };
         let Some(activity) = table.get(&number) else { return false };
-        // Its next request may have come meanwhile.
+        // Its next request may have arrived meanwhile.
         if activity.state.compare_exchange(state, EVICTED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             debug!(requested = state == IDLE, "a connection makes way for another");
             activity.ends.cancel();
@@ -124,14 +124,14 @@ impl Drop for Member {
 }
 
 impl Activity {
-    /// A request has come: says whether it may be served. The answer's end is told by [`Activity::finish`].
+    /// A request has arrived; returns whether it may be served. [`Activity::finish`] marks the end of its answer.
     pub(crate) fn begin(&self) -> bool {
         self.state
             .try_update(Ordering::AcqRel, Ordering::Acquire, |state| (state != EVICTED).then_some(BUSY))
             .is_ok()
     }
 
-    /// The answer has left, or nobody wants it.
+    /// The answer has left, or is no longer wanted.
     pub(crate) fn finish(&self) {
         if self.holds_body.swap(false, Ordering::AcqRel) {
             drop(self.body.lock().take());
@@ -140,7 +140,7 @@ impl Activity {
         self.state.store(IDLE, Ordering::Release);
     }
 
-    /// So much of the body of its request has come. It is held until the answer has left.
+    /// Reserves memory for the part of a request's body that has arrived, until the answer has left.
     pub(crate) fn hold_body(&self, bytes: usize) -> Result<(), NoRoom> {
         let mut body = self.body.lock();
         let held = body.as_ref().map_or(0, Reservation::bytes);
@@ -165,12 +165,12 @@ impl Activity {
         self.state.load(Ordering::Acquire) == FRESH
     }
 
-    /// Whether some of an answer waits for the client to read.
+    /// Sets whether part of an answer waits for the client to read.
     pub(crate) fn writes(&self, writing: bool) {
         self.writing.store(writing, Ordering::Release);
     }
 
-    /// Waits until it has to make way, which is true, or the front shuts down.
+    /// Waits until it has to make way (`true`) or the front shuts down (`false`).
     pub(crate) async fn ended(&self) -> bool {
         self.ends.cancelled().await;
         self.state.load(Ordering::Acquire) == EVICTED
@@ -185,7 +185,8 @@ mod tests {
 
     use super::*;
 
-    /// BOUND-3: a body is held in steps; what is within the last step is held already, whatever has become of the limits.
+    /// BOUND-3: memory for a body is reserved in steps; bytes within the last step are reserved already, even if the
+    /// limits have changed.
     #[tokio::test]
     async fn a_body_is_held_in_steps() {
         let budget = Budget::new(10 * BODY_STEP, 3 * BODY_STEP);
@@ -210,8 +211,8 @@ mod tests {
         member.activity.ends.is_cancelled()
     }
 
-    /// BOUND-4: whoever never sent a request makes way first, the oldest first; then whoever is idle for longest; whoever
-    /// is being served or has not read its answer never does.
+    /// BOUND-4: connections that never sent a request make way first, the oldest before others; then the one that has been
+    /// idle the longest. A connection that is busy or has not read its answer never does.
     #[tokio::test(start_paused = true)]
     async fn who_makes_way() {
         let admission = Admission::new(5, Budget::process());
@@ -244,6 +245,6 @@ mod tests {
         let fourth = admission.enter(&CancellationToken::new()).unwrap();
         assert!(fourth.activity.begin() && admission.enter(&CancellationToken::new()).is_none());
         drop(members);
-        assert_eq!(admission.table.lock().len(), 4, "who made way has no place to give back");
+        assert_eq!(admission.table.lock().len(), 4, "an evicted connection has no place to give back");
     }
 }

@@ -1,8 +1,8 @@
-//! The API for operators: how the gateway is, what happens, what servers write, and a restart.
+//! The API for operators: status, configuration id, events, the lines that servers write, and restarts.
 //!
-//! The same routes are served on the HTTP front, to whoever holds a token, and on a Unix socket, to whoever may
-//! open its file; the socket serves MCP clients too. Who may speak is decided before this is reached. Decides
-//! nothing about servers itself.
+//! The same routes are served on the HTTP front, to holders of a token, and on a Unix socket, to users who may
+//! open its file. The socket serves MCP clients too. Callers are checked before a request gets here. This module
+//! decides nothing about servers itself.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,16 +28,16 @@ use super::{ENDPOINT, Routes, body, crashed, sse};
 use crate::panics::{self, guarded};
 use crate::{Backend, Token};
 
-/// What all routes of the API begin with.
+/// The prefix of all routes of the API.
 pub const API: &str = "/api/v1/";
 
-/// How many events may wait for one who reads slowly.
+/// How many events may wait for a slow reader.
 const EVENTS_WAITING: usize = 1024;
-/// How many lines are given unless another number is asked for.
+/// How many lines are returned by default.
 const USUAL_TAIL: usize = 100;
 /// The largest body of a request.
 const MAX_BODY_BYTES: usize = 4096;
-/// How long a stream is silent at the most.
+/// The longest silence on a stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long the head of a request may take, and a body.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
@@ -57,18 +57,18 @@ struct Inner {
 }
 
 impl Api {
-    /// The API of `gateway`. Over HTTP it answers to `token`, besides the token of the front. Streams end at
+    /// The API of `gateway`. Over HTTP it accepts `token`, besides the token of the front. Streams end at
     /// `shutdown`.
     pub fn new(gateway: Gateway, token: Option<Token>, shutdown: CancellationToken) -> Self {
         Self(Arc::new(Inner { gateway, token, shutdown }))
     }
 
-    /// The token that it answers to, besides that of the front.
+    /// The token that it accepts, besides that of the front.
     pub(crate) fn token(&self) -> Option<&Token> {
         self.0.token.as_ref()
     }
 
-    /// Answers a request of somebody who may ask.
+    /// Answers a request of an admitted operator.
     pub(crate) async fn answer<D>(&self, request: Request<D>) -> Reply
     where
         D: http_body::Body<Data = Bytes> + Unpin,
@@ -125,7 +125,7 @@ impl Api {
 
     fn logs(&self, query: &Query<'_>) -> Reply {
         let Some(server) = query.last("server") else {
-            return failed(StatusCode::BAD_REQUEST, "say whose lines: `?server=NAME`");
+            return failed(StatusCode::BAD_REQUEST, "name the server whose lines you want: `?server=NAME`");
         };
         let tail = match query.last("tail").map(str::parse) {
             None => USUAL_TAIL,
@@ -173,7 +173,7 @@ impl Api {
     /// An event stream, until its source ends or the gateway stops.
     fn stream(&self, source: Source) -> Reply {
         let shutdown = self.0.shutdown.clone();
-        // Something at once, so that whoever listens knows that it does.
+        // Sends something at once, so that the client knows that it is connected.
         let first = Some(Bytes::from_static(b": connected\n\n"));
         let pieces = stream::unfold((source, shutdown, first), |(mut source, shutdown, first)| async move {
             let piece = match first {
@@ -191,7 +191,7 @@ impl Api {
     }
 }
 
-/// What a stream tells.
+/// What a stream carries.
 enum Source {
     Events(Subscription),
     Lines(Follower),
@@ -220,7 +220,7 @@ fn told(kind: &str, data: &impl Serialize) -> Bytes {
     out.freeze()
 }
 
-/// So many are missing here.
+/// The event that says how many entries a slow reader has missed here.
 fn missed(count: u64) -> Bytes {
     told("missed", &json!({"missed": count}))
 }
@@ -231,12 +231,12 @@ fn answered(status: StatusCode, data: &impl Serialize) -> Reply {
     reply
 }
 
-/// An answer that is an error, in the words of the API.
+/// An error in the format of the API.
 pub(crate) fn failed(status: StatusCode, message: &str) -> Reply {
     answered(status, &json!({"error": {"message": message}}))
 }
 
-/// The parameters of a request. Names of servers and topics need no escapes, so none are undone.
+/// The parameters of a request. Names of servers and topics need no escapes, so none are decoded.
 struct Query<'a>(&'a str);
 
 impl<'a> Query<'a> {
@@ -253,8 +253,8 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Serves the API, and `routes` at the MCP endpoint, on a Unix socket until `shutdown`, and then until what is in
-/// progress is answered. Whoever may open the socket may ask, so `routes` should ask for no token.
+/// Serves the API, and `routes` at the MCP endpoint, on a Unix socket until `shutdown`, and then until the requests in
+/// progress are answered. Any user who may open the socket may call, so `routes` should require no token.
 pub async fn serve_socket<B: Backend>(
     listener: UnixListener,
     api: Api,

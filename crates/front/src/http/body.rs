@@ -1,4 +1,4 @@
-//! Reads a request body within bounds of size, time and what may be held for its sender.
+//! Reads a request body within limits of size, of time, and of memory held for its sender.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) enum BodyError {
     NoRoom(NoRoom),
 }
 
-/// What may go wrong with a body.
+/// The error of a body.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl From<BoxError> for BodyError {
@@ -44,7 +44,7 @@ impl From<BoxError> for BodyError {
     }
 }
 
-/// The body of a request on a connection, which is held for that connection as it comes, once it is long.
+/// The body of a request. A long one is counted on the account of its connection as it arrives.
 pub(crate) struct Counted {
     pub(crate) body: hyper::body::Incoming,
     pub(crate) activity: Arc<Activity>,
@@ -70,7 +70,7 @@ impl Body for Counted {
         Poll::Ready(Some(Ok(frame)))
     }
 
-    // Not mutated: without it, one more look at the body finds the end.
+    // Not mutated: without it, one more poll of the body finds the end.
     #[cfg_attr(false, mutants::skip)]
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
@@ -81,7 +81,8 @@ impl Body for Counted {
     }
 }
 
-/// Reads the whole body within a time; one that came in one piece is not copied, and one that is there costs no timer.
+/// Reads the whole body within a time limit. A body in one piece is not copied, and one that has arrived already costs no
+/// timer.
 pub(crate) async fn read<D>(mut body: D, limit: usize, within: Duration) -> Result<Bytes, BodyError>
 where
     D: Body<Data = Bytes> + Unpin,
@@ -141,7 +142,7 @@ where
             }
         }
     };
-    // Past the time the connection is closed under the client; it has been patient enough with us.
+    // After that time the connection is closed, even if the client is still writing.
     drop(timeout(DISCARDING, reading).await);
 }
 

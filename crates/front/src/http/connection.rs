@@ -1,10 +1,10 @@
-//! Accepts connections and serves the router on them, within bounds.
+//! Accepts connections and serves the routes on them, within limits.
 //!
-//! A client may be slow with its headers, silent between requests, or not read its answer: each has a
-//! time after which the connection is closed. When there are as many connections as can be served, one that is not used
-//! makes way ([`admission`](super::admission)); where none is, the newcomer is told to come back. The front uses at most half of
-//! the descriptors that the process may have, so that servers, the record and the control socket have the others; and one
-//! is kept in reserve, so that a newcomer can be refused even if all are gone.
+//! A client may be slow with its headers, silent between requests, or not read its answer: each has a timeout after which
+//! the connection is closed. At the maximum number of connections an unused one makes way
+//! ([`admission`](super::admission)). If none is unused, the new client is told to come back. The front uses at most half
+//! of the descriptors that the process may have, so that servers, the record and the control socket have the others. One
+//! descriptor is kept in reserve, so that a new client can be refused even if all others are in use.
 
 use std::convert::Infallible;
 use std::io;
@@ -38,10 +38,10 @@ use super::workers::Workers;
 use crate::Backend;
 use crate::panics;
 
-/// How long a client may take to send its next request's headers, the wait for it included. Longer than
-/// common clients keep idle connections, so that it is they who close them.
+/// How long a client may take to send its next request's headers, idle time included. It is longer than
+/// common clients keep idle connections, so that the clients close them.
 const HEADERS_WITHIN: Duration = Duration::from_secs(120);
-/// How long a client may refuse to take any byte of an answer.
+/// How long a client may read nothing of an answer.
 const STALLED_WRITE: Duration = Duration::from_secs(60);
 /// How many connections are served at once.
 const MAX_CONNECTIONS: usize = 4096;
@@ -52,10 +52,10 @@ const BUFFER_BYTES: usize = 512 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// `EMFILE` and `ENFILE`: the process, or the system, has no descriptor left.
 const NO_DESCRIPTORS: [i32; 2] = [24, 23];
-/// What whoever comes while there is no room is told.
+/// The answer to a client that connects while there is no room.
 const NO_ROOM: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\ncontent-type: text/plain; charset=utf-8\r\n\
 content-length: 70\r\nconnection: close\r\n\r\nall connections are in use: close some, or come back in a few seconds\n";
-/// How many are told so at once, and how long each may take to hear it; others are closed without a word.
+/// How many clients get that answer at once, and how long each may take to read it; others are closed without an answer.
 const MOST_REFUSALS: usize = 64;
 const REFUSING: Duration = Duration::from_secs(2);
 
@@ -67,7 +67,7 @@ fn most_connections() -> usize {
 }
 
 /// Serves until `shutdown`: then no more connections are accepted, idle ones are closed, and this returns
-/// when every request in progress is answered. The caller bounds that by dropping the future, which
+/// when every request in progress is answered. The caller limits that wait by dropping the future, which
 /// closes the rest. Pass the same token to [`router`](super::router), or its streams stay open.
 pub async fn serve<B: Backend>(
     listener: TcpListener,
@@ -83,7 +83,7 @@ pub async fn serve<B: Backend>(
         &shutdown,
         |panic| panics::ended(routes.backend(), panic),
         |connections, stream: TcpStream, member| {
-            // Answers are written whole; waiting for more to send with them only costs time.
+            // Answers are written whole; delaying them to send more at once (Nagle) only costs time.
             drop(stream.set_nodelay(true));
             let routes = routes.clone();
             let place = workers.place();
@@ -115,8 +115,8 @@ pub async fn serve<B: Backend>(
     Ok(())
 }
 
-/// Accepts until `shutdown`, and comes back when every connection has ended. A connection is a member of `admission` for as
-/// long as it lives. `failed` is told of a connection whose task panicked.
+/// Accepts until `shutdown`, and returns when every connection has ended. A connection is a member of `admission` for as
+/// long as it lives. `failed` is called for a connection whose task panicked.
 pub(crate) async fn accept_all<S>(
     front: &str,
     admission: &Arc<Admission>,
@@ -154,8 +154,9 @@ pub(crate) async fn accept_all<S>(
             Err(error) => {
                 warn!(%error, "{front} cannot accept a connection");
                 let exhausted = error.raw_os_error().is_some_and(|code| NO_DESCRIPTORS.contains(&code));
-                // The descriptor of one that nobody uses will do; else the one in reserve does for a refusal. Where another
-                // took it, this fails like before, and there may be a reserve again the next time.
+                // Closes an unused connection for its descriptor. If there is none, the reserve is freed, to accept and
+                // refuse the new client. If other code takes that descriptor first, accepting fails again, and the next
+                // round may have a reserve again.
                 if exhausted && !admission.evict() {
                     drop(reserve.take());
                     if let Some(Ok(stream)) = accept().now_or_never() {
@@ -170,20 +171,20 @@ pub(crate) async fn accept_all<S>(
             }
         }
     }
-    // Whoever comes now is refused, not kept waiting for the last of those who were here before.
+    // Closes the listener, so that a new client is refused instead of waiting until the last connection has ended.
     drop(accept);
     while let Some(ended) = connections.join_next().await {
         ended.unwrap_or_else(&failed);
     }
 }
 
-/// A descriptor that stands in for one more connection.
+/// A descriptor that is reserved for one more connection.
 fn spare_descriptor() -> Option<std::fs::File> {
     std::fs::File::open("/dev/null").ok()
 }
 
-/// Tells a client that there is no room, and hears it out for a moment: one that is still writing when its connection is
-/// closed may never see the answer.
+/// Tells a client that there is no room, then keeps reading for a moment: a client that is still writing when its
+/// connection is closed may never see the answer.
 async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let telling = async {
         stream.write_all(NO_ROOM).await?;
@@ -198,7 +199,7 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
 async fn serve_one<B: Backend>(stream: TcpStream, routes: Routes<B>, member: Member) {
     let peer = match (stream.peer_addr(), stream.local_addr()) {
         (Ok(peer), Ok(ours)) => routes.meet(peer, ours),
-        // Gone before it was greeted.
+        // The client is gone already.
         _ => return,
     };
     let head_within = routes.head_within();
@@ -223,10 +224,10 @@ where
     A: Fn(Request<Counted>) -> R,
     R: Future<Output = Reply> + Send + 'static,
 {
-    // Not another `async` block around it: that would hold the answer's future twice and move it each time.
+    // No `async` block around this: it would hold the answer's future twice and move it each time.
     let service = service_fn(|request| {
         if !activity.begin() {
-            // It had to make way, and is closed in a moment; nothing of the request was done.
+            // The connection had to make way and is about to be closed; the request was not started.
             return Either::Right(std::future::pending());
         }
         let served = Served(Arc::clone(activity));
@@ -259,7 +260,7 @@ where
     serving.await
 }
 
-/// Ends the service of a request when dropped.
+/// Marks a request as finished when dropped.
 struct Served(Arc<Activity>);
 
 impl Drop for Served {
@@ -274,7 +275,7 @@ struct Tracked {
     _served: Served,
 }
 
-/// An answer on its way, which is held for whom it is for until that one has taken it: clients may be slow to read.
+/// Reserves memory for an answer until its client has read it, because clients may be slow to read.
 fn held(reply: Reply, served: Served) -> Response<Tracked> {
     let size = http_body::Body::size_hint(reply.body()).exact();
     let size = size.and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
@@ -315,17 +316,17 @@ impl http_body::Body for Tracked {
     }
 }
 
-/// A stream whose writes fail when the peer takes nothing for [`STALLED_WRITE`], and whose reads fail when the head of a
+/// A stream whose writes fail when the peer reads nothing for [`STALLED_WRITE`], and whose reads fail when the head of a
 /// request takes too long.
 struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,
-    /// Runs while the peer takes nothing.
+    /// Runs while the peer reads nothing.
     stalled: Option<Pin<Box<Sleep>>>,
     head_within: Duration,
-    /// Whether some of a head has come.
+    /// Whether part of a head has arrived.
     head_began: bool,
-    /// Runs while the rest of a head is waited for. Most come whole, and cost no timer.
+    /// Runs while the rest of a head is missing. Most heads arrive whole and cost no timer.
     head: Option<Pin<Box<Sleep>>>,
 }
 
@@ -347,7 +348,7 @@ impl<S> Watched<S> {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Whether the rest of a head has been waited for long enough. The first one is waited for from the beginning, and
+    /// Whether the rest of a head is overdue. The time of the first head runs from the start of the connection, that of
     /// every other from its first byte: between requests a client may be silent for longer.
     fn head_is_late(&mut self, context: &mut Context<'_>) -> bool {
         if !self.head_began && !self.activity.is_fresh() {

@@ -1,8 +1,8 @@
 //! Lets pages of the origins in `http.allowed_origins` use the endpoint from a browser (CORS).
 //!
-//! Only origins that a person listed are told to browsers; those of loopback, which the guard admits besides, could be
-//! any program's. A preflight carries no credentials and is answered before any are asked for. There is no credentials
-//! mode: the token travels in a header that a page sets. Nothing of this runs where the list is empty.
+//! Only the listed origins are announced to browsers. Loopback origins, which the guard admits too, could belong to any
+//! program. A preflight carries no credentials and is answered before any are required. There is no credentials mode,
+//! because a page sends the token in a header. If the list is empty, none of this runs.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
@@ -14,7 +14,7 @@ use crate::Backend;
 
 /// How long a browser may keep the answer to a preflight, in seconds.
 const MAX_AGE: &str = "7200";
-/// What a page may send.
+/// The methods that a page may use.
 const METHODS: &str = "GET, POST, DELETE";
 /// The headers that a page may send. `*` would leave out `Authorization`.
 const SENT: [&str; 11] = [
@@ -30,7 +30,7 @@ const SENT: [&str; 11] = [
     "tracestate",
     "baggage",
 ];
-/// What begins the names of headers that mirror arguments.
+/// The prefix of the headers that mirror arguments.
 const PARAMETER: &str = "mcp-param-";
 /// The headers that a page may read.
 const READ: &str =
@@ -78,7 +78,7 @@ fn allowed(asked: &HeaderMap) -> Reply {
     reply
 }
 
-/// Those of the headers that a page wants to send which it may.
+/// Of the headers that a page wants to send, those that it may send.
 fn granted<'a>(wanted: impl Iterator<Item = &'a HeaderValue>) -> String {
     let known = |name: &&str| {
         SENT.iter().any(|sent| name.eq_ignore_ascii_case(sent))

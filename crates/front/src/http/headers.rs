@@ -1,7 +1,7 @@
 //! The headers of a POST: media types, and those that mirror the body of a modern request.
 //!
-//! A mirrored header that is absent, stands twice or says something else than the body is refused, so
-//! that whoever routed by the header and whoever reads the body agree. Values are compared decoded.
+//! A mirrored header that is absent, repeated or different from the body is refused, so that a proxy that
+//! routes by the header and the gateway that reads the body agree. Values are compared decoded.
 
 use bridgehead_gateway::Principal;
 use bridgehead_schema::{HeaderKind, HeaderParameter};
@@ -18,17 +18,17 @@ pub(crate) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id")
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
-/// What nearly all clients accept, in the words that nearly all of them use.
+/// The `Accept` header that nearly all clients send.
 const ORDINARY: &str = "application/json, text/event-stream";
 /// Integers beyond this have no exact form in every client; they are compared as text.
 const LARGEST_EXACT: f64 = 9_007_199_254_740_991.0;
 
-/// Whether the client takes events.
+/// Whether the client accepts events.
 pub(crate) fn accepts_events(headers: &HeaderMap) -> bool {
     accepts(headers, "text/event-stream", "text/*")
 }
 
-/// Whether the client names events first: it would rather have a stream than a plain answer.
+/// Whether the client names events first: it prefers a stream to a plain answer.
 pub(crate) fn prefers_events(headers: &HeaderMap) -> bool {
     headers
         .get(header::ACCEPT)
@@ -38,7 +38,7 @@ pub(crate) fn prefers_events(headers: &HeaderMap) -> bool {
         .is_some_and(|first| essence(first).eq_ignore_ascii_case("text/event-stream"))
 }
 
-/// Whether the client takes both a JSON answer and events, as it must.
+/// Whether the client accepts both a JSON answer and events, as it must.
 pub(crate) fn accepts_both(headers: &HeaderMap) -> bool {
     headers.get(header::ACCEPT).is_some_and(|value| value == ORDINARY)
         || accepts(headers, "application/json", "application/*") && accepts_events(headers)
@@ -69,7 +69,7 @@ fn essence(value: &str) -> &str {
 pub(crate) enum Version<'a> {
     Absent,
     One(&'a str),
-    /// It stands twice, or is not text.
+    /// It is repeated, or is not text.
     Unreadable,
 }
 
@@ -141,7 +141,7 @@ fn check_parameters(
         let value = arguments.as_ref().and_then(|arguments| at_path(arguments, &parameter.path));
         match value.as_ref().map(|value| (value, value.bytes().first())) {
             None => check_value(&shown, header, None::<&str>, |_, _| false)?,
-            // Neither has a header form; the tool's schema refuses them in better words.
+            // An object or array has no header form; the tool's schema refuses it with a better error.
             Some((_, Some(b'{' | b'['))) => {}
             Some((value, Some(b'"'))) => {
                 let text = value.to_text();
@@ -158,7 +158,7 @@ fn check_parameters(
     Ok(())
 }
 
-/// The argument at `path`; `null` is as good as absent.
+/// The argument at `path`; `null` counts as absent.
 fn at_path(arguments: &Raw, path: &[String]) -> Option<Raw> {
     let mut value = arguments.clone();
     for name in path {
@@ -175,7 +175,7 @@ fn single<'a>(
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() {
-        return Err(mismatch(&format!("`{shown}` stands more than once")));
+        return Err(mismatch(&format!("`{shown}` appears more than once")));
     }
     Ok(first)
 }

@@ -56,7 +56,7 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
     if let Some(info) = era::client_info(request.params.as_ref()) {
         session.identity.introduce(&info);
     }
-    // What changes from now on is told, also before the client opens its stream.
+    // Starts the feed: changes from now on are announced, even those that come before the client opens its stream.
     drop(front.backend.feed(&session.identity));
     let mut reply =
         Answer::new(id, Ok(&front.backend.initialize(&session.principal, revision).into())).into_reply();
@@ -92,7 +92,7 @@ pub(crate) fn session<B: Backend>(
     headers: &HeaderMap,
     version: Version<'_>,
 ) -> Result<Lease, Missing> {
-    // A known revision other than the negotiated one is let pass, as common servers do.
+    // A known revision other than the negotiated one is accepted, as common servers do.
     let known = match version {
         Version::Absent => true,
         Version::One(version) => version.parse::<Revision>().is_ok(),
@@ -147,7 +147,7 @@ fn manner<B: Backend>(front: &Front<B>, session: &Session) -> Manner {
     Manner { revision: session.revision, keep_alive: front.keep_alive, poll_after: front.poll_after }
 }
 
-/// The ways from a call to its client before the answer; none where there is no stream.
+/// How a call reaches its client before the answer; empty where there is no stream.
 #[derive(Default)]
 struct CallOutlets {
     progress: Option<ProgressSink>,
@@ -210,8 +210,8 @@ fn call<B: Backend>(
     }))
 }
 
-/// Answers a batch, where the session's revision has them. Progress and questions have no place in the one JSON
-/// answer and are not asked for.
+/// Answers a batch, if the session's revision has batches. The single JSON answer has no place for progress and
+/// questions, so the calls get no outlets for them.
 pub(crate) async fn batch<B: Backend>(
     front: &Front<B>,
     lease: Lease,
@@ -290,7 +290,7 @@ pub(crate) fn open_stream<B: Backend>(front: &Front<B>, principal: &Principal, h
     let last = headers.get(headers::LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().trim());
     let resumed = match last.map(|id| session.streams.find(id)) {
         Some(None) => {
-            let reason = "that stream is not kept any more, or never was; `Last-Event-ID` names nothing";
+            let reason = "`Last-Event-ID` names no stream that is kept; open the stream without it";
             return reply::error(
                 StatusCode::BAD_REQUEST,
                 None,
@@ -298,8 +298,8 @@ pub(crate) fn open_stream<B: Backend>(front: &Front<B>, principal: &Principal, h
             );
         }
         Some(Some((log, next))) if !log.is_own() => {
-            debug!(session = session.label(), "a stream is taken up again");
-            // Who has come back once is not sent away again.
+            debug!(session = session.label(), "a stream is resumed");
+            // A client that has come back once is not sent away again.
             let manner = Manner { poll_after: None, ..manner(front, &session) };
             return replay::body(log, next, manner);
         }
@@ -337,7 +337,7 @@ pub(crate) fn end<B: Backend>(front: &Front<B>, principal: &Principal, headers: 
     }
 }
 
-/// The session of a GET or DELETE; both are there only for sessions.
+/// The session of a GET or DELETE; both methods are only for sessions.
 fn without_body<B: Backend>(
     front: &Front<B>,
     principal: &Principal,
@@ -352,7 +352,7 @@ fn without_body<B: Backend>(
     session(front, principal, headers, version)
 }
 
-/// What goes out on a session's stream: what its client is told of its own accord, comments in between.
+/// What goes out on a session's stream: the feed of its client, with comments in between.
 struct Announcements {
     reader: Reader,
     feed: Feed,
@@ -372,7 +372,7 @@ impl Announcements {
                 biased;
                 () = session.ended.cancelled() => return None,
                 () = self.shutdown.cancelled() => return None,
-                // Written down first: whoever comes back is told again.
+                // Logged first, so that a client that comes back can read it again.
                 message = self.feed.next() => {
                     session.streams.own().push_note(&message);
                     continue;

@@ -1,8 +1,8 @@
 //! Serves clients over streamable HTTP at one endpoint, both eras side by side.
 //!
-//! The order of checks is fixed and part of the protocol: who may speak ([`auth`]), media types, body,
+//! The order of checks is fixed and part of the protocol: authentication ([`auth`]), media types, body,
 //! JSON, era, then the era's own rules ([`modern`], [`legacy`]). Nothing here is remembered between
-//! modern requests; legacy ones live in [`session`]s.
+//! modern requests; legacy requests belong to [`session`]s.
 
 mod admission;
 mod api;
@@ -115,7 +115,7 @@ pub fn router<B: Backend>(
     Routes(Arc::new(front))
 }
 
-/// What is served under which path. Clones share it.
+/// The paths that are served, and how. Clones share the state.
 pub struct Routes<B>(Arc<Front<B>>);
 
 impl<B> Clone for Routes<B> {
@@ -131,7 +131,7 @@ impl<B> std::fmt::Debug for Routes<B> {
 }
 
 impl<B: Backend> Routes<B> {
-    /// Serves the operators' API too, to those who hold its token or the front's.
+    /// Serves the operators' API too, to holders of its token or of the front's.
     #[must_use]
     pub fn with_api(self, api: Api) -> Self {
         drop(self.0.api.set(api));
@@ -143,7 +143,7 @@ impl<B: Backend> Routes<B> {
         self.0.head_within
     }
 
-    /// Answers one HTTP request of whoever may hold these routes, wherever it came from. So few paths need no router.
+    /// Answers one HTTP request. Its peer counts as admitted: the owner of these routes decides who may send one.
     pub async fn answer<D>(&self, request: Request<D>) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Unpin,
@@ -162,7 +162,7 @@ impl<B: Backend> Routes<B> {
         &self.0.backend
     }
 
-    /// Answers one HTTP request of a connection, also where serving it panics.
+    /// Answers one HTTP request of a connection, even if serving it panics.
     pub(crate) async fn answer_to<D>(&self, peer: Peer, request: Request<D>) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Unpin,
@@ -176,8 +176,9 @@ impl<B: Backend> Routes<B> {
         D: http_body::Body<Data = Bytes> + Unpin,
         D::Error: Into<body::BoxError>,
     {
+        // There are too few paths to need a router.
         match request.uri().path() {
-            // Boxed, like all that is rare: a request's future is as large as its largest branch.
+            // Boxed, like every rare branch: a request's future is as large as its largest branch.
             ENDPOINT if self.0.guard.lists_origins() => Box::pin(cors::answer(&self.0, peer, request)).await,
             ENDPOINT => endpoint(&self.0, peer, request).await,
             HEALTH => reply::text("ok"),
@@ -192,7 +193,7 @@ impl<B: Backend> Routes<B> {
     }
 }
 
-/// The answer to a request without an id whose service panicked.
+/// The answer to a request without an id, if serving it panicked.
 pub(crate) fn crashed(error: &RpcError) -> Reply {
     reply::error(StatusCode::INTERNAL_SERVER_ERROR, None, error)
 }

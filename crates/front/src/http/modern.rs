@@ -1,4 +1,4 @@
-//! Requests of the modern era: each stands by itself, mirrored in its headers.
+//! Requests of the modern era: each is self-contained and mirrored in its headers.
 
 use std::pin::pin;
 
@@ -20,20 +20,20 @@ use crate::stdio::PROGRESS_CAPACITY;
 /// A request that has passed every check. Dropping the future of its answer, or the reply, cancels it.
 pub(crate) struct Passed {
     id: Id,
-    /// Whether we have the method, so that "no such method" can only be an upstream's own word.
+    /// Whether the gateway has the method. If so, "no such method" can only come from an upstream.
     served: bool,
     pub(crate) request: ClientRequest,
     pub(crate) caller: Caller,
 }
 
 impl Passed {
-    /// Whether something may be told before the answer.
+    /// Whether notifications may come before the answer.
     pub(crate) fn wants_notes(&self) -> bool {
         self.caller.wants_notes(&self.request)
     }
 }
 
-/// Checks one request, which says `version` in its headers, or says why it is refused.
+/// Checks one request, whose headers name `version`; returns the refusal if a check fails.
 pub(crate) fn check<B: Backend>(
     front: &Front<B>,
     principal: Principal,
@@ -60,13 +60,13 @@ pub(crate) fn check<B: Backend>(
     }
 }
 
-/// The reply to a request whose outcome came without anything before it.
+/// The reply to a request that had no notifications before its outcome.
 pub(crate) fn answer(passed: &Passed, outcome: &Result<Spliced, RpcError>) -> Reply {
     encode(&passed.id, &passed.request, outcome, passed.served).into_reply()
 }
 
-/// Answers a request that wants to hear something before its answer. A listen ends with its result when the front
-/// does.
+/// Answers a request that may get notifications before its answer. A listen ends with its result when the front shuts
+/// down.
 pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Passed) -> Reply {
     let (sink, notes) = ProgressSink::channel(PROGRESS_CAPACITY);
     let until = (passed.request.method == Method::Listen).then(|| front.shutdown.clone());
@@ -109,15 +109,15 @@ fn rules<B: Backend>(
 fn encode(id: &Id, request: &ClientRequest, outcome: &Result<Spliced, RpcError>, served: bool) -> Answer {
     let status = match outcome {
         Ok(_) => StatusCode::OK,
-        // Refused for what it is, not for what it asks. Only here is it looked at again: hardly any request fails.
+        // Refused for its form, not for what it asks. Only a failed request is checked again, and hardly any fails.
         Err(_) if request.params.ambiguous(request.method.params()).is_some() => StatusCode::BAD_REQUEST,
         Err(error) => status(error.code(), served),
     };
     Answer { status, ..Answer::new(id, outcome.as_ref()) }
 }
 
-/// The status of an error that the gateway answered: only errors about the protocol itself show in it.
-/// `served` says that we have the method, so that "no such method" can only be an upstream's own word.
+/// The status of an error that the gateway answered: only errors about the protocol itself show in it. If
+/// the gateway has the method (`served`), "no such method" can only come from an upstream.
 fn status(error: i64, served: bool) -> StatusCode {
     match error {
         code::HEADER_MISMATCH | code::MISSING_CLIENT_CAPABILITY | code::UNSUPPORTED_PROTOCOL_VERSION => {
@@ -128,7 +128,7 @@ fn status(error: i64, served: bool) -> StatusCode {
     }
 }
 
-/// Takes a notification. None means anything here: a request is cancelled by closing its stream.
+/// Accepts a notification. None has an effect here: a request is cancelled by closing its stream.
 pub(crate) fn notification(headers: &HeaderMap, told: &Notification, reading: &Reading) -> Reply {
     let version = Version::of(headers);
     let claimed = reading.envelope().ok().and_then(|meta| meta.protocol_version.as_deref());

@@ -1,6 +1,6 @@
-//! A POST to the endpoint: one message, or an array of them from a client whose revision has that.
+//! Answers a POST to the endpoint: one message, or an array of them from a client whose revision has batches.
 //!
-//! What is checked comes in the order that clients rely on: media types, body, JSON, era; then the era's own rules
+//! The checks run in the order that clients rely on: media types, body, JSON, era; then the era's own rules
 //! ([`modern`], [`legacy`]).
 
 use std::pin::pin;
@@ -41,7 +41,7 @@ impl Posted<'_> {
     }
 }
 
-/// Answers a POST of somebody who may speak.
+/// Answers a POST of an admitted client.
 pub(super) async fn answer<B: Backend, D>(
     front: &Front<B>,
     principal: Principal,
@@ -74,7 +74,7 @@ where
         }
         Incoming::Single(Message::Notification(told)) => notified(front, &posted, &told),
         Incoming::Single(Message::Response(answer)) => answered(front, &posted, answer),
-        // Boxed, like all that is rare: a request's future is as large as its largest branch.
+        // Boxed, like every rare branch: a request's future is as large as its largest branch.
         Incoming::Batch(items) => Box::pin(batch(front, posted, items)).await,
     }
 }
@@ -127,7 +127,7 @@ fn refuse(status: StatusCode, reason: &str) -> Reply {
     reply::error(status, None, &RpcError::new(code::INVALID_REQUEST, reason))
 }
 
-/// Answers one JSON-RPC request, of whichever era it is.
+/// Answers one JSON-RPC request of either era.
 async fn requested<B: Backend>(front: &Front<B>, posted: Posted<'_>, request: Request) -> Reply {
     let Posted { principal, headers, said } = posted;
     let reading = Reading::of(request.params.as_ref());
@@ -165,7 +165,7 @@ fn notified<B: Backend>(front: &Front<B>, posted: &Posted<'_>, told: &Notificati
     }
 }
 
-/// Takes the answer to a question of ours. Only legacy clients are asked by a message of their own.
+/// Takes the answer to a question. Only legacy clients are asked in a separate message.
 fn answered<B: Backend>(front: &Front<B>, posted: &Posted<'_>, answer: Response) -> Reply {
     if posted.claims_modern() {
         let reason = "a response is not allowed here: nothing was asked of this client";

@@ -1,11 +1,13 @@
-//! Event streams of a legacy session that can be taken up again where they broke off.
+//! Event streams of a legacy session that a client can resume where they broke off.
 //!
-//! What goes out on such a stream is written into its log first, under an id that tells the stream and the place in it.
-//! A call writes for as long as it runs, whether its client is there or not; the body of a response only reads. A client
-//! that comes back with the last id it saw reads on from there. Logs are bounded, in length and in number: of a session
-//! the oldest go first, those of finished calls before others. What they hold is on the session's account: where that, or
-//! the memory of all, is used up, finished streams that were read go first, then answers that nobody has come for; an
-//! answer for which there is no room even so is replaced by an error.
+//! Every event is first written into the log of its stream, under an id that names the stream and the place in it. A call
+//! writes for as long as it runs, whether its client is connected or not; the body of a response only reads. A client
+//! that comes back with the last id it saw reads on from there.
+//!
+//! Logs are bounded in length and in number: a session drops its oldest ones first, those of finished calls before others.
+//! Their memory is on the session's account. When that account or the total budget is used up, finished streams that were
+//! read are dropped first, then answers that no client has fetched. If there is still no room, the answer is replaced by
+//! an error.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -28,13 +30,13 @@ use super::sse::COMMENT;
 const MOST_STREAMS: usize = 64;
 /// How much of one stream is kept; the last event in any case.
 const MOST_BYTES: usize = 1024 * 1024;
-/// What an event takes besides its message, about.
+/// About how much an event takes besides its message.
 const EVENT_BYTES: usize = 128;
-/// How long a client is to wait before it comes back.
+/// How long a client should wait before it comes back.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a client may be away before nothing but the answer of its call is kept for it, and questions to it fail.
+/// How long a client may be away. After that only the answer of its call is kept for it, and questions to it fail.
 const GRACE: Duration = Duration::from_secs(5);
-/// The stream on which a session is told things of its own accord.
+/// The stream that carries the feed of a session.
 const OWN_STREAM: u64 = 0;
 
 /// The streams of one session.
@@ -51,7 +53,7 @@ struct Calls {
     kept: VecDeque<Arc<Log>>,
 }
 
-/// Which finished streams are meant; none of them has a reader.
+/// Which finished streams to drop; one with a reader is never dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// Those that were read to their end.
@@ -60,7 +62,7 @@ pub(crate) enum Kept {
     Unread,
 }
 
-/// What went out on one stream.
+/// The events of one stream.
 #[derive(Debug)]
 pub(crate) struct Log {
     stream: u64,
@@ -77,14 +79,14 @@ struct Written {
     /// The number of the first event that is kept.
     first: u64,
     events: VecDeque<Event>,
-    /// What they hold together.
+    /// The memory that they hold together.
     bytes: usize,
     /// The number of the event after the last that was read.
     read: u64,
     done: bool,
 }
 
-/// One event, and what is held for it.
+/// One event, and the memory that is reserved for it.
 #[derive(Debug)]
 struct Event {
     text: Bytes,
@@ -92,7 +94,7 @@ struct Event {
 }
 
 impl Calls {
-    /// Lets go of streams, the oldest first, until so many bytes are free; says how many are.
+    /// Drops streams, the oldest first, until this many bytes are free; returns how many are.
     fn let_go(&mut self, which: Kept, bytes: usize) -> usize {
         let mut freed = 0;
         self.kept.retain(|log| {
@@ -112,18 +114,18 @@ impl Calls {
 }
 
 impl Streams {
-    /// Those of a session with this account.
+    /// The streams of a session with this account.
     pub(crate) fn new(account: Arc<Account>) -> Self {
         let calls = Arc::new(Mutex::new(Calls { next: 1, kept: VecDeque::new() }));
         Self { own: Log::new(OWN_STREAM, &account, &calls), calls, account }
     }
 
-    /// The log of what the session is told of its own accord.
+    /// The log of the session's feed.
     pub(crate) const fn own(&self) -> &Arc<Log> {
         &self.own
     }
 
-    /// Lets go of finished streams that nobody reads, the oldest first, until so many bytes are free; says how many are.
+    /// Drops finished streams without a reader, the oldest first, until this many bytes are free; returns how many are.
     pub(crate) fn let_go(&self, which: Kept, bytes: usize) -> usize {
         self.calls.lock().let_go(which, bytes)
     }
@@ -149,7 +151,7 @@ impl Streams {
             OWN_STREAM => Some(Arc::clone(&self.own)),
             _ => self.calls.lock().kept.iter().find(|log| log.stream == stream).cloned(),
         }?;
-        // An id from before is as good as any; one that is still to come was never given.
+        // The id of an event that was dropped is accepted; an id that was never given out is not.
         let given = event < log.end();
         given.then_some((log, event + 1))
     }
@@ -172,7 +174,7 @@ impl Log {
         })
     }
 
-    /// Whether it is that of what the session is told of its own accord.
+    /// Whether it is the log of the session's feed.
     pub(crate) const fn is_own(&self) -> bool {
         self.stream == OWN_STREAM
     }
@@ -182,9 +184,9 @@ impl Log {
         *self.length.borrow()
     }
 
-    /// Writes the event by which a client learns an id and when to come back, before there is anything to tell.
+    /// Writes an event without a message, from which a client learns an id and when to come back.
     pub(crate) fn prime(&self) {
-        // One that has no room is done without.
+        // If there is no room, the stream does without this event.
         let _ = self.write(0, |number, out| {
             let head = format!("id: {}-{number}\nretry: {}\ndata: \n\n", self.stream, RETRY.as_millis());
             out.put_slice(head.as_bytes());
@@ -202,14 +204,14 @@ impl Log {
         })
     }
 
-    /// Writes what may be lost.
+    /// Writes a message that may be lost.
     pub(crate) fn push_note(&self, message: &[u8]) {
         if let Err(no_room) = self.push(message) {
-            debug!(%no_room, "a client was not told something");
+            debug!(%no_room, "dropped a notification to a client");
         }
     }
 
-    /// Writes the answer of a call, or why there is none.
+    /// Writes the answer of a call, or an error that says why the answer was not kept.
     fn push_answer(&self, answer: &Answer) {
         let body = answer.body.to_raw();
         if let Err(no_room) = self.push(body.bytes()) {
@@ -228,7 +230,7 @@ impl Log {
         }
     }
 
-    /// Holds so many bytes, if need be in the place of older streams of the session.
+    /// Reserves this many bytes, if need be by dropping older streams of the session.
     fn reserve(&self, bytes: usize) -> Result<Reservation, NoRoom> {
         self.account.reserve(bytes).or_else(|_| {
             if let Some(siblings) = self.siblings.upgrade() {
@@ -242,7 +244,7 @@ impl Log {
 
     /// Writes an event with a message of this length.
     fn write(&self, length: usize, write: impl FnOnce(u64, &mut BytesMut)) -> Result<(), NoRoom> {
-        // Nothing is locked yet: others may have to let go of something.
+        // Nothing is locked yet: this may make other sessions release memory.
         let held = self.reserve(length + EVENT_BYTES)?;
         let mut written = self.written.lock();
         let number = written.first + written.events.len() as u64;
@@ -260,7 +262,7 @@ impl Log {
         Ok(())
     }
 
-    /// Resolves when nobody has read for so long that nobody will.
+    /// Resolves when the log still has no reader [`GRACE`] after it lost the last one.
     async fn abandoned(&self) {
         loop {
             self.length.closed().await;
@@ -271,14 +273,14 @@ impl Log {
         }
     }
 
-    /// Nothing comes after this.
+    /// Marks the end of the stream.
     fn finish(&self) {
         self.written.lock().done = true;
-        // Readers look again.
+        // Wakes the readers.
         self.length.send_modify(|_| ());
     }
 
-    /// The event of that number, or the first after it that is kept, and the number of the one after.
+    /// The event with that number, or the first kept one after it, and the number of the next event.
     fn get(&self, number: u64) -> Option<(Bytes, u64)> {
         let mut written = self.written.lock();
         let number = number.max(written.first);
@@ -305,14 +307,14 @@ impl Reader {
         Self { length: log.length.subscribe(), log, next }
     }
 
-    /// What is written already.
+    /// The next event, if it is written already.
     pub(crate) fn ready(&mut self) -> Option<Bytes> {
         let (event, next) = self.log.get(self.next)?;
         self.next = next;
         Some(event)
     }
 
-    /// The next event; none when the stream is over.
+    /// The next event; `None` when the stream is over.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.length.mark_unchanged();
@@ -327,24 +329,24 @@ impl Reader {
     }
 }
 
-/// How a stream is kept.
+/// How a stream is served.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manner {
     pub(crate) revision: Revision,
     pub(crate) keep_alive: Duration,
-    /// After how much silence the client is sent away to come back for the rest; never, if absent.
+    /// After how much silence the client is sent away to come back for the rest; `None` for never.
     pub(crate) poll_after: Option<Duration>,
 }
 
 impl Manner {
-    /// Whether clients of the revision know an event without a message.
+    /// Whether clients of the revision understand an event without a message.
     pub(crate) fn primes(self) -> bool {
         self.revision >= Revision::V2025_11_25
     }
 }
 
-/// Answers with what `call` gives: JSON, or events as soon as `notes` has one, or from the start if the client
-/// `prefers` them. A call that was cancelled gives no answer; its POST then ends as an event stream without one.
+/// Answers with the outcome of `call`: JSON, or events as soon as `notes` has a message, or from the start if the
+/// client `prefers` them. A cancelled call has no answer; its POST then ends as an event stream without one.
 pub(crate) async fn answer(
     mut call: Running<Option<Answer>>,
     notes: Option<mpsc::Receiver<Bytes>>,
@@ -387,7 +389,7 @@ pub(crate) async fn answer(
     if let Some(note) = first {
         log.push_note(&note);
     }
-    // On its own, so that it goes on when the client is gone or slow to read.
+    // A separate task, so that the call continues when the client is gone or slow to read.
     tokio::spawn(async move {
         let Writing(log) = &writing;
         let mut abandoned = std::pin::pin!(log.abandoned());
@@ -395,7 +397,7 @@ pub(crate) async fn answer(
             let Some(unread) = &mut notes else { break call.await };
             tokio::select! {
                 biased;
-                // Whoever asks the client something learns it from this.
+                // Closing the channel makes questions to the client fail.
                 () = &mut abandoned, if !unread.is_closed() => unread.close(),
                 note = unread.recv() => match note {
                     Some(note) => log.push_note(&note),
@@ -416,7 +418,7 @@ pub(crate) async fn answer(
     body(log, 0, manner)
 }
 
-/// Whoever reads the log of a call sees its end, also if the call panicked.
+/// Marks the end of a call's log when dropped, so that its readers see the end even if the call panicked.
 struct Writing(Arc<Log>);
 
 impl Drop for Writing {
@@ -433,7 +435,7 @@ fn opened(streams: &Streams, manner: Manner) -> Arc<Log> {
     log
 }
 
-/// The events of a log from `next` on, comments in between.
+/// The events of a log from `next` on, with comments in between.
 pub(crate) fn body(log: Arc<Log>, next: u64, manner: Manner) -> Reply {
     let poll_after = manner.poll_after.filter(|_| manner.primes());
     let quiet_since = Instant::now();

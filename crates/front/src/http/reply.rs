@@ -29,7 +29,7 @@ impl Answer {
         Self { status: StatusCode::OK, body: response_parts(id, outcome) }
     }
 
-    /// As a plain JSON reply. What is long leaves as the slices it consists of, not copied once more.
+    /// As a plain JSON reply. A long answer leaves as its slices and is not copied again.
     pub(crate) fn into_reply(self) -> Reply {
         match self.body.parts() {
             [only] => json(self.status, only.clone()),
@@ -57,7 +57,7 @@ pub(crate) fn error(status: StatusCode, id: Option<&Id>, error: &RpcError) -> Re
     json(status, out.freeze())
 }
 
-/// A few words for people.
+/// A plain text.
 pub(crate) fn text(words: &'static str) -> Reply {
     let mut reply = Response::new(Body::from(words));
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -72,7 +72,7 @@ pub(crate) fn empty(status: StatusCode) -> Reply {
     reply
 }
 
-/// An event stream, kept from being buffered on its way.
+/// An event stream, with headers that keep proxies from buffering it.
 pub(crate) fn events(body: Body) -> Reply {
     let mut reply = Response::new(body);
     let headers = reply.headers_mut();
@@ -84,7 +84,7 @@ pub(crate) fn events(body: Body) -> Reply {
 
 /// The body of an answer.
 ///
-/// Nearly every answer is there as a whole when it leaves, so that is kept apart from what comes bit by bit.
+/// Nearly every answer is complete when it leaves, so that case is kept apart from a body that comes bit by bit.
 pub struct Body(Content);
 
 enum Content {
@@ -92,7 +92,7 @@ enum Content {
     Whole(Bytes),
     /// Several.
     Ready(VecDeque<Bytes>),
-    /// Somebody tells.
+    /// A body that comes bit by bit.
     Coming(Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible> + Send>>),
 }
 
@@ -101,8 +101,8 @@ impl Body {
         Self(Content::Whole(Bytes::new()))
     }
 
-    /// The same body, which holds on to `held` until its last byte has left: a connection takes a body at once and writes
-    /// it as its client reads.
+    /// The same body, which keeps `held` until its last byte has left: a connection takes a whole body at once, but writes
+    /// it only as its client reads.
     pub(crate) fn holding(self, held: Reservation) -> Self {
         let hold = |bytes| Bytes::from_owner(Held { bytes, _held: held });
         Self(match self.0 {
@@ -117,7 +117,7 @@ impl Body {
         })
     }
 
-    /// What comes bit by bit.
+    /// A body that comes bit by bit.
     pub(crate) fn coming(
         body: impl http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
     ) -> Self {
@@ -130,7 +130,7 @@ impl Body {
     }
 }
 
-/// Bytes, and what is held for as long as they are.
+/// Bytes, and a reservation that lives as long as they do.
 struct Held {
     bytes: Bytes,
     _held: Reservation,

@@ -1,4 +1,4 @@
-//! A call in progress behind one POST, and what becomes of it when the client goes away.
+//! A call in progress behind one POST, and what happens to it when the client disconnects.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,7 +16,7 @@ pub(crate) enum OnDisconnect {
     Finish,
 }
 
-/// A call, polled in place. Dropped before its end it is cancelled, or handed to the runtime to finish.
+/// A call, polled in place. If it is dropped before its end, it is cancelled or handed to the runtime to finish.
 pub(crate) struct Running<T: Send + 'static> {
     call: Option<BoxFuture<'static, T>>,
     on_disconnect: OnDisconnect,
@@ -27,8 +27,8 @@ impl<T: Send + 'static> Running<T> {
         Self { call: Some(Box::pin(call)), on_disconnect }
     }
 
-    /// Goes on as a task of its own, so that a client that is slow to read does not hold it up. The
-    /// future gives the outcome, nothing if the call panicked; dropping it is a disconnect.
+    /// Continues as a separate task, so that a client that is slow to read does not hold it up. The
+    /// future returns the outcome, or `None` if the call panicked; dropping it is a disconnect.
     pub(crate) fn into_task(mut self) -> BoxFuture<'static, Option<T>> {
         let Some(call) = self.call.take() else { return Box::pin(async { None }) };
         let task = tokio::spawn(call);

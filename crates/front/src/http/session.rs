@@ -1,10 +1,9 @@
 //! Legacy sessions: who opened them, what they negotiated, and when they end.
 //!
-//! A session belongs to one principal; to anybody else it does not exist. It expires when nothing has
-//! used it for the idle time, and neither a call in flight nor an open stream counts as nothing. There
-//! are never more than the cap: a new one takes the place of an expired one, else of the oldest that never sent a
-//! request, else of the one that is idle for longest, if that is [`LONG_IDLE`] at least; or it is refused. One that is in
-//! use never makes way.
+//! A session belongs to one principal; for every other principal it does not exist. It expires when it was not used for
+//! the idle time; a call in flight and an open stream count as use. The number of sessions is capped. At the cap a new
+//! session replaces an expired one, else the oldest that never sent a request, else the one that has been idle the longest,
+//! if that is at least [`LONG_IDLE`]. Otherwise the new session is refused. A session in use never makes way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use uuid::Uuid;
 use super::replay::{Kept, Streams};
 use crate::inflight::InFlight;
 
-/// How long a session that was used is idle before it may have to make way for a new one. Its client opens another.
+/// How long a session that sent a request must be idle before it may make way for a new one. Its client can open another.
 const LONG_IDLE: Duration = Duration::from_secs(60);
 
 /// All sessions of an endpoint.
@@ -44,10 +43,10 @@ pub(crate) struct Session {
     pub(crate) abilities: Abilities,
     /// Where the client's answers go.
     pub(crate) desk: OpenQuestions,
-    /// What the gateway knows it as.
+    /// The gateway's own session for it.
     pub(crate) identity: Identity,
     pub(crate) in_flight: InFlight,
-    /// What its streams told, to be told again.
+    /// The events of its streams, kept for clients that come back.
     pub(crate) streams: Streams,
     /// Cancelled when the session is over.
     pub(crate) ended: CancellationToken,
@@ -58,7 +57,7 @@ pub(crate) struct Session {
 struct Usage {
     leases: usize,
     stream: bool,
-    /// Whether it was ever asked for something.
+    /// Whether it ever sent a request.
     requested: bool,
     last: Instant,
 }
@@ -114,7 +113,7 @@ impl Sessions {
         session.end();
     }
 
-    /// Ends what has been idle for too long.
+    /// Ends the sessions that have been idle for too long.
     pub(crate) fn sweep(&self) {
         expire(&mut self.table.lock(), self.idle);
     }
@@ -140,8 +139,8 @@ fn expire(table: &mut HashMap<Uuid, Arc<Session>>, idle: Duration) {
     });
 }
 
-/// What its streams told goes when memory is short: first what was read, then answers that nobody has come for, each
-/// from the session that was used least lately.
+/// When memory is short, sessions drop the logs of their streams: first those that were read, then answers that no client
+/// has fetched. Each time the least recently used session comes first.
 impl Lenient for Sessions {
     fn let_go(&self, bytes: usize) {
         let mut sessions: Vec<_> = self
@@ -163,7 +162,7 @@ impl Lenient for Sessions {
     }
 }
 
-/// Ends the session that can be missed most easily; says whether there was one.
+/// Ends the session that is least likely to be missed; returns whether there was one.
 fn make_way(table: &mut HashMap<Uuid, Arc<Session>>) -> bool {
     let now = Instant::now();
     let candidate = |session: &Arc<Session>| {
@@ -180,8 +179,8 @@ fn make_way(table: &mut HashMap<Uuid, Arc<Session>>) -> bool {
 }
 
 impl Session {
-    /// First the mark, then the calls: whoever enters after the calls were cancelled sees the mark. Servers
-    /// that were its own go with it.
+    /// Sets the mark before it cancels the calls: a call that enters after the cancellation sees the mark. Ends the
+    /// session's own server processes too.
     fn end(&self) {
         self.ended.cancel();
         self.in_flight.cancel_all();
@@ -209,7 +208,7 @@ impl Session {
 pub(crate) struct Lease(pub(crate) Arc<Session>);
 
 impl Lease {
-    /// Something is asked of the session, so that it is not taken for one that was opened in vain.
+    /// Notes that the session sent a request, so that it does not count as never used.
     pub(crate) fn requested(&self) {
         self.0.usage.lock().requested = true;
     }
@@ -311,8 +310,8 @@ mod tests {
         session
     }
 
-    /// BOUND-4: sessions that were opened in vain make way, the oldest first; then those that are idle for long; those in
-    /// use never do.
+    /// BOUND-4: sessions that never sent a request make way, the oldest first; then those that have been idle for long.
+    /// Sessions in use never do.
     #[tokio::test(start_paused = true)]
     async fn unused_sessions_lock_nobody_out() {
         let sessions = Sessions::new(4, LONG_IDLE * 10, Budget::process());
@@ -351,7 +350,7 @@ mod tests {
         assert!(!known(&sessions, &session));
     }
 
-    /// A log tells sessions apart by a piece of the id that opens none of them.
+    /// A log line identifies a session by a part of its id that gives no access to it.
     #[tokio::test(start_paused = true)]
     async fn a_label_is_not_an_id() {
         let sessions = sessions(2);
@@ -362,8 +361,8 @@ mod tests {
         assert!(sessions.lease(&label, &Principal::local()).is_none());
     }
 
-    /// BOUND-3: when memory is short, sessions let go of what is missing and of no more: first what was read, then the
-    /// rest, each from the session that was used least lately.
+    /// BOUND-3: when memory is short, sessions release as much as is missing and no more: first what was read, then the
+    /// rest, each time from the least recently used session first.
     #[tokio::test(start_paused = true)]
     async fn sessions_let_go_of_what_is_missing() {
         const ANSWER: usize = 1000;

@@ -1,7 +1,7 @@
 //! Answers as event streams: a call's notifications, then its answer, then the end.
 //!
-//! A call is answered by plain JSON unless a notification comes first. What the client does not read is
-//! bounded by the call's progress channel (whose surplus is dropped at the source) and one answer.
+//! A call is answered by plain JSON unless a notification comes first. At most the call's progress channel
+//! (whose surplus is dropped at the source) and one answer wait for a client that does not read.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::reply::{self, Answer, Body, Reply};
 use super::running::Running;
 
-/// What keeps a silent stream alive.
+/// The comment that keeps a silent stream alive.
 pub(crate) const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
 /// One message as an event.
@@ -34,8 +34,8 @@ pub(crate) fn event(message: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// Answers with what `call` gives: JSON, or events as soon as `notes` has one. A call that was cancelled
-/// gives no answer; its POST then ends as an event stream without events. No notification is taken after `until`.
+/// Answers with the outcome of `call`: JSON, or events as soon as `notes` has a message. A cancelled call has no
+/// answer; its POST then ends as an event stream without events. No notification is taken after `until`.
 pub(crate) async fn answer(
     mut call: Running<Option<Answer>>,
     notes: Option<mpsc::Receiver<Bytes>>,
@@ -85,7 +85,7 @@ struct CallEvents {
     answer: Option<BoxFuture<'static, Option<Option<Answer>>>>,
     keep_alive: Duration,
     silence: Pin<Box<Sleep>>,
-    /// When no more notifications are taken: whoever sends them ends then.
+    /// When this resolves, no more notifications are taken, and the call that sends them ends.
     until: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
@@ -105,7 +105,7 @@ impl CallEvents {
             }
             if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
                 self.answer = None;
-                // What was told before the answer stands before it.
+                // Notifications that came before the answer are sent before it.
                 while let Ok(note) = self.notes.try_recv() {
                     self.ready.push_back(event(&note));
                 }

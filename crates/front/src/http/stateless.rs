@@ -1,7 +1,6 @@
-//! What the gateway knows modern clients as: one session for each principal, so that no principal ever uses what is kept
-//! for another.
+//! The sessions of modern clients: one for each principal, so that no principal ever uses what is kept for another.
 //!
-//! A session that nobody has used for the idle time goes, and with it the servers that were its own.
+//! A session that was not used for the idle time is dropped, and with it its own server processes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,11 +8,11 @@ use std::time::Duration;
 use bridgehead_gateway::{Principal, Session};
 use parking_lot::Mutex;
 
-/// The sessions of all principals that have asked lately.
+/// The sessions of all principals that have sent a request recently.
 #[derive(Debug)]
 pub(crate) struct Stateless {
     known: Mutex<HashMap<Principal, Known>>,
-    /// After how many sweeps in a row without a request a session goes.
+    /// After how many sweeps in a row without a request a session is dropped.
     patience: u32,
 }
 
@@ -25,7 +24,7 @@ struct Known {
 }
 
 impl Stateless {
-    /// Sessions that go when they were idle for so long, where [`Self::sweep`] is called this often.
+    /// Sessions that are dropped after `idle`, if [`Self::sweep`] is called every `sweep_interval`.
     pub(crate) fn new(idle: Duration, sweep_interval: Duration) -> Self {
         let sweeps = idle.as_millis().div_ceil(sweep_interval.as_millis().max(1));
         Self { known: Mutex::default(), patience: u32::try_from(sweeps).unwrap_or(u32::MAX) }
@@ -43,7 +42,7 @@ impl Stateless {
         session
     }
 
-    /// Lets go of what has been idle for too long. A request in progress is use.
+    /// Drops the sessions that have been idle for too long. A request in progress counts as use.
     pub(crate) fn sweep(&self) {
         let patience = self.patience;
         self.known.lock().retain(|_, known| {
@@ -59,7 +58,7 @@ mod tests {
 
     const EVERY: Duration = Duration::from_secs(15);
 
-    /// GATE-3: each principal has a session of its own, and the same one from request to request.
+    /// GATE-3: each principal has its own session, and the same one from request to request.
     #[test]
     fn a_session_for_each_principal() {
         let stateless = Stateless::new(EVERY * 4, EVERY);
@@ -68,7 +67,7 @@ mod tests {
         assert_ne!(stateless.of(&ada), stateless.of(&bob));
     }
 
-    /// GATE-3: a session that nobody uses goes after the idle time, one with a request in progress stays.
+    /// GATE-3: an unused session is dropped after the idle time, one with a request in progress stays.
     #[test]
     fn an_idle_session_goes() {
         let stateless = Stateless::new(EVERY * 4, EVERY);

@@ -73,7 +73,7 @@ impl Place {
     }
 }
 
-/// AUD-5: without a token nobody is an operator, whatever the endpoint asks of clients.
+/// AUD-5: without a token nobody is an operator, whatever the endpoint requires of clients.
 #[tokio::test]
 async fn only_operators_are_answered() {
     let place = Place::new().await;
@@ -87,7 +87,7 @@ async fn only_operators_are_answered() {
     assert_eq!(told["upstreams"][0]["state"], "failed");
 }
 
-/// GATE-6: whoever is turned away, client or operator, is counted once.
+/// GATE-6: a client or operator that is refused is counted once.
 #[tokio::test]
 async fn who_is_turned_away_is_counted() {
     let place = Place::new().await;
@@ -100,7 +100,7 @@ async fn who_is_turned_away_is_counted() {
     assert_eq!(turned_away(), 2);
 }
 
-/// What the gateway itself has no method for is not found; what it has is, whatever its servers are.
+/// A method that the gateway does not have is not found; one that it has is found, whatever the state of its servers.
 #[tokio::test]
 async fn methods_that_the_gateway_does_not_serve_are_not_found() {
     let place = Place::new().await;

@@ -35,7 +35,7 @@ impl Server {
         Self::known_by(fake, settings, authenticator).await
     }
 
-    /// One whose clients somebody else finds out about.
+    /// A front with this authenticator.
     pub(crate) async fn known_by(
         fake: &Fake,
         settings: HttpSettings,
@@ -107,8 +107,8 @@ impl Server {
     }
 }
 
-/// A front without sockets. Nothing happens that the runtime does not know of, so the clock can be paused: whoever waits in
-/// vain fails at once.
+/// A front without sockets. Nothing happens that the runtime does not know of, so the clock can be paused: a wait in vain
+/// fails at once.
 pub(crate) struct Direct {
     routes: Routes<Fake>,
     pub(crate) shutdown: CancellationToken,

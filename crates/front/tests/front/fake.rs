@@ -23,17 +23,17 @@ pub(crate) struct Inner {
     pub(crate) finished: AtomicUsize,
     /// Lets one `gate` call finish.
     pub(crate) gate: Notify,
-    /// Told whenever one of the counts changes.
+    /// Notified whenever one of the counts changes.
     pub(crate) moved: Notify,
     pub(crate) feeds: Feeds,
     pub(crate) headers: Arc<[HeaderParameter]>,
     /// The callers seen, as `principal revision`.
     pub(crate) callers: std::sync::Mutex<Vec<String>>,
-    /// Where the next panic is to be.
+    /// The place of the next panic.
     pub(crate) curse: std::sync::Mutex<Option<&'static str>>,
-    /// What the front has told of panics.
+    /// The panics that the front has reported.
     pub(crate) panics: std::sync::Mutex<Vec<String>>,
-    /// The session of each of them.
+    /// The session of each caller.
     pub(crate) sessions: std::sync::Mutex<Vec<Session>>,
 }
 
@@ -81,7 +81,7 @@ impl Fake {
         tokio::time::timeout(std::time::Duration::from_secs(60), wait).await.expect("the count is reached");
     }
 
-    /// Panics, once, if this is where it is to be.
+    /// Panics, once, if this is the chosen place.
     fn panic_at(&self, place: &'static str) {
         let cursed = self.curse.lock().unwrap().take_if(|cursed| *cursed == place).is_some();
         assert!(!cursed, "a panic at `{place}`");
@@ -92,7 +92,7 @@ impl Fake {
         self.moved.notify_waiters();
     }
 
-    /// Tells once, then listens until nobody reads any more.
+    /// Sends one notification, then waits until nobody reads any more.
     async fn listen(&self, progress: Option<ProgressSink>) -> Result<Spliced, RpcError> {
         let sink = progress.ok_or_else(|| RpcError::new(code::INTERNAL_ERROR, "nobody to tell"))?;
         let text = r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}"#;
@@ -258,7 +258,7 @@ pub(crate) fn code_of(answer: &serde_json::Value) -> i64 {
     answer["error"]["code"].as_i64().unwrap_or(0)
 }
 
-/// The text of an id member as it stands in `line`.
+/// The text of the id member in `line`.
 pub(crate) fn id_of(line: &str) -> Option<String> {
     let raw = Raw::parse(line.to_owned()).ok()?;
     Object::parse(&raw).ok()?.get("id").map(|id| id.as_str().to_owned())

@@ -47,7 +47,7 @@ async fn foreign_hosts_and_origins_are_refused_first() {
     check(&[("origin", "http://localhost:3000")], 200, "").await;
     check(&[("origin", "http://evil.example")], 403, "http.allowed_origins").await;
     check(&[("host", "evil.example")], 403, "http.allowed_hosts").await;
-    // Before anything else is looked at.
+    // Refused before anything else is checked.
     check(&[("host", "evil.example"), ("accept", "text/plain")], 403, "http.allowed_hosts").await;
     check(&[("origin", "http://evil.example"), ("content-type", "text/plain")], 403, "http.allowed_origins")
         .await;
@@ -74,7 +74,7 @@ async fn a_token_is_asked_for_and_names_the_principal() {
 /// A user that is not ours.
 const OTHER: u32 = 65_534;
 
-/// Connects as another user: a socket belongs to whoever the thread is that makes it.
+/// Connects as another user: a socket belongs to the user of the thread that creates it.
 fn connect_as_another(address: SocketAddr) -> Option<std::net::TcpStream> {
     let connecting = std::thread::spawn(move || {
         let other = rustix::process::Uid::from_raw(OTHER);
@@ -107,7 +107,7 @@ async fn ask_twice(stream: std::net::TcpStream, token: &str) -> Vec<(u16, String
     answers
 }
 
-/// WALL-6: over loopback only the users that `http.local_users` names may call, by who holds the connection.
+/// WALL-6: over loopback only the users that `http.local_users` names may call; the holder of the connection counts.
 #[tokio::test]
 async fn other_users_of_the_machine_are_refused() {
     let own = rustix::process::geteuid().as_raw();
@@ -122,7 +122,7 @@ async fn other_users_of_the_machine_are_refused() {
             [mine, mine],
             "{answers:?}"
         );
-        // Only root can be somebody else.
+        // Only root can act as another user.
         let Some(stream) = connect_as_another(server.address) else { return };
         let answers = ask_twice(stream, "Bearer s3cret").await;
         assert_eq!(answers.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [theirs, theirs]);
@@ -138,7 +138,7 @@ async fn other_users_of_the_machine_are_refused() {
     check(&with(LocalUsers::Same, Some(token)).await, 200, 200).await;
 }
 
-/// WALL-6: whoever asks only for the health of the gateway need not be anybody.
+/// WALL-6: every user may ask for the health of the gateway.
 #[tokio::test]
 async fn everybody_may_ask_for_the_health() {
     let settings = HttpSettings { local_users: LocalUsers::These(Vec::new()), ..HttpSettings::default() };
@@ -150,7 +150,7 @@ async fn everybody_may_ask_for_the_health() {
 }
 
 /// HOUR-10: a page of a listed origin may use the endpoint from a browser: its preflight is answered without
-/// credentials, and every answer, a refusal and a stream too, may be read by it. Others get nothing of the kind.
+/// credentials, and it may read every answer, including refusals and streams. Other origins get none of that.
 #[tokio::test]
 async fn pages_of_listed_origins_work_in_a_browser() {
     let settings =

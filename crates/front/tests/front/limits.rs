@@ -1,4 +1,4 @@
-//! The times that the settings give, as they reach those who keep them. The clock jumps to the next of them.
+//! The time limits of the settings reach the code that enforces them. The paused clock jumps to the next limit.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -42,7 +42,7 @@ async fn a_head_has_the_time_of_the_settings() {
     serving.await.unwrap().unwrap();
 }
 
-/// BOUND-4: the body of a request may take as long as `limits.body_ms` says, and whoever is slower is told the key.
+/// BOUND-4: the body of a request may take as long as `limits.body_ms` says, and a slower client is told the key.
 #[tokio::test(start_paused = true)]
 async fn a_body_has_the_time_of_the_settings() {
     let settings = HttpSettings { body_within: OURS, ..HttpSettings::default() };

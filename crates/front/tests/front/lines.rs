@@ -1,4 +1,4 @@
-//! The line-based front from outside: what goes in, what comes out. The clock is paused: whoever waits in vain fails at once.
+//! The line-based front from outside: what goes in, what comes out. The clock is paused: a wait in vain fails at once.
 
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -314,7 +314,7 @@ async fn the_end_of_input_lets_answers_out_and_cancels_the_rest() {
     assert!(began.elapsed() >= DRAIN_AFTER_END && began.elapsed() < 2 * DRAIN_AFTER_END);
 }
 
-/// SRV-2: whoever listens gets its result when the client closes its end.
+/// SRV-2: a listen gets its result when the client closes its end.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_input_ends_who_listens() {
     let fake = Fake::new();
@@ -328,7 +328,7 @@ async fn the_end_of_input_ends_who_listens() {
     client.server.await.unwrap().unwrap();
 }
 
-/// Neither can be read nor written.
+/// A stream that can be neither read nor written.
 struct Broken(ErrorKind);
 
 impl AsyncRead for Broken {
@@ -351,7 +351,7 @@ impl AsyncWrite for Broken {
     }
 }
 
-/// SRV-2: a client that is gone is a clean end; whoever runs the front learns of any other failure.
+/// SRV-2: a client that is gone is a clean end; any other failure is returned to the caller.
 #[tokio::test(start_paused = true)]
 async fn a_failure_to_read_or_write_is_returned() {
     let options = || LineOptions {
@@ -370,7 +370,7 @@ async fn a_failure_to_read_or_write_is_returned() {
     }
 }
 
-/// SRV-3: a stop returns once what is in progress is answered and the transport is closed.
+/// SRV-3: a shutdown returns once the requests in progress are answered and the transport is closed.
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_what_is_in_progress() {
     let fake = Fake::new();

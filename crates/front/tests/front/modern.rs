@@ -241,11 +241,7 @@ async fn progress_makes_the_answer_a_stream() {
     assert_eq!(answer.json()["id"], 1, "plain JSON when nothing was notified");
     let call = modern("1", "tools/call", r#""name":"burst""#);
     let answer = server.modern("tools/call", "burst", &call).await;
-    assert_eq!(
-        answer.json()["result"]["burst"],
-        5,
-        "whoever gives no token is told nothing before the answer"
-    );
+    assert_eq!(answer.json()["result"]["burst"], 5, "without a token nothing comes before the answer");
     let answer = server.modern("tools/call", "capability", &with_token("capability")).await;
     assert_eq!(answer.error(), (400, -32021, Some("1".to_owned())));
 }
@@ -313,7 +309,7 @@ async fn bodies_are_bounded() {
     assert!(text.starts_with("HTTP/1.1 413"), "{text}");
 }
 
-/// SRV-3: a stop ends what would never end by itself, with its result; a call goes on as it was, its progress included.
+/// SRV-3: a shutdown ends a listen, with its result; a call continues, its progress included.
 #[tokio::test(start_paused = true)]
 async fn shutdown_ends_who_listens_and_nobody_else() {
     let fake = Fake::new();
@@ -330,11 +326,11 @@ async fn shutdown_ends_who_listens_and_nobody_else() {
         "notifications/subscriptions/acknowledged"
     );
     assert_eq!(events(&piece(&mut calling).await.unwrap())[0]["params"]["progress"], 1);
-    assert_eq!(piece(&mut listening).await.unwrap(), ": keep-alive\n\n", "it goes on until then");
+    assert_eq!(piece(&mut listening).await.unwrap(), ": keep-alive\n\n", "it stays open until then");
     front.shutdown.cancel();
     assert_eq!(events(&piece(&mut listening).await.unwrap())[0]["result"]["listened"], true);
     assert_eq!(piece(&mut listening).await, None);
-    // The front has seen the stop before the call goes on.
+    // The front has seen the shutdown before the call goes on.
     while piece(&mut calling).await.unwrap() != ": keep-alive\n\n" {}
     fake.gate.notify_one();
     assert_eq!(events(&piece(&mut calling).await.unwrap())[0]["params"]["progress"], 2);
@@ -342,7 +338,7 @@ async fn shutdown_ends_who_listens_and_nobody_else() {
     assert_eq!(piece(&mut calling).await, None);
 }
 
-/// SRV-3: a stop answers what is in progress, closes every connection and returns.
+/// SRV-3: a shutdown answers the requests in progress, closes every connection and returns.
 #[tokio::test]
 async fn shutdown_finishes_what_has_begun() {
     let fake = Fake::new();

@@ -1,4 +1,4 @@
-//! Panics while a client is served: the request is answered, the backend hears of it, and the next one is served.
+//! Panics while a client is served: the request is answered, the backend is told, and the next request is served.
 
 use bridgehead_front::{LineOptions, serve_lines};
 use bridgehead_gateway::{Principal, Transport};
@@ -16,14 +16,14 @@ fn named(tool: &str) -> String {
     format!(r#""name":"{tool}","arguments":{{}}"#)
 }
 
-/// What the backend heard, and heard once.
+/// Checks that the backend was told of the panic, exactly once.
 #[track_caller]
 fn check_told(fake: &Fake, place: &str) {
     let told = std::mem::take(&mut *fake.panics.lock().unwrap());
     assert_eq!(told, [format!("a panic at `{place}`")]);
 }
 
-/// An internal error for the request, which says nothing of the panic but where to look.
+/// Checks for an internal error that says nothing of the panic but where to look.
 #[track_caller]
 fn check_answer(answer: &Value, id: &Value) {
     let expected = json!({"jsonrpc": "2.0", "id": id, "error": {
@@ -37,8 +37,8 @@ fn check_answer(answer: &Value, id: &Value) {
     assert_eq!(*answer, expected);
 }
 
-/// SRV-2, ERR-1: a panic of the HTTP front answers the modern request that met it with an internal error, as an event where
-/// events have begun.
+/// SRV-2, ERR-1: when the HTTP front panics, the modern request is answered with an internal error; as an event if events
+/// have begun.
 #[tokio::test]
 async fn a_panic_answers_a_modern_request_over_http() {
     let fake = Fake::new();
@@ -104,7 +104,7 @@ async fn a_panic_answers_a_legacy_request_over_http() {
     assert_eq!(answer.json()["result"], json!({}));
 }
 
-/// SRV-2: a panic of the line front answers its request, in both eras and in a batch; the connection goes on.
+/// SRV-2: when the line front panics, the request is answered, in both eras and in a batch; the connection goes on.
 #[tokio::test]
 async fn a_panic_answers_a_request_on_lines() {
     let fake = Fake::new();
@@ -137,10 +137,10 @@ async fn a_panic_answers_a_request_on_lines() {
     client.end().await.unwrap();
 }
 
-/// A way to the client that panics.
-struct Cursed;
+/// A writer that panics.
+struct PanickingClock;
 
-impl tokio::io::AsyncWrite for Cursed {
+impl tokio::io::AsyncWrite for PanickingClock {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<std::io::Result<usize>> {
         panic!("a panic at `write`");
     }
@@ -154,7 +154,7 @@ impl tokio::io::AsyncWrite for Cursed {
     }
 }
 
-/// SRV-2: where nothing can be written any more the backend still hears of the panic, and the front ends.
+/// SRV-2: if nothing can be written any more, the backend is still told of the panic, and the front ends.
 #[tokio::test]
 async fn a_panic_of_the_writer_is_told() {
     let fake = Fake::new();
@@ -162,7 +162,7 @@ async fn a_panic_of_the_writer_is_told() {
     let options =
         LineOptions { principal: Principal::local(), transport: Transport::Memory, max_message_bytes: 1024 };
     tokio::io::AsyncWriteExt::write_all(&mut write, b"{}\n").await.unwrap();
-    let serving = serve_lines(read, Cursed, fake.clone(), options, CancellationToken::new());
+    let serving = serve_lines(read, PanickingClock, fake.clone(), options, CancellationToken::new());
     tokio::time::timeout(std::time::Duration::from_secs(60), serving).await.unwrap().unwrap();
     check_told(&fake, "write");
 }

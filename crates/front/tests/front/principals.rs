@@ -1,4 +1,4 @@
-//! What belongs to one principal is refused to every other, whoever it is that says who asks.
+//! What belongs to one principal is refused to every other, whichever authenticator names them.
 
 use bridgehead_config::HttpSettings;
 use bridgehead_front::{Authenticating, Authenticator, Peer, Refusal};
@@ -10,7 +10,7 @@ use http::{HeaderMap, StatusCode};
 use crate::client::{Server, mirrored};
 use crate::fake::{Fake, initialize, legacy, modern};
 
-/// Takes everybody's word, after a look elsewhere.
+/// Believes the `x-user` header, after a wait as for an answer from elsewhere.
 struct ByHeader;
 
 impl Authenticator for ByHeader {
@@ -34,7 +34,8 @@ async fn start(fake: &Fake) -> Server {
     Server::known_by(fake, HttpSettings::default(), Box::new(ByHeader)).await
 }
 
-/// GATE-3: the authenticator says who asks, also where it has to ask first, and a refusal of its own words is told.
+/// GATE-3: the authenticator names the principal, even if it has to wait for that, and the client sees the text of its
+/// refusal.
 #[tokio::test]
 async fn an_authenticator_names_the_principal() {
     let fake = Fake::new();
@@ -49,14 +50,14 @@ async fn an_authenticator_names_the_principal() {
     let refused = server.post(&mirrored("tools/list", ""), &body).await;
     assert_eq!(refused.error(), (401, -32600, None));
     assert!(refused.text.contains("who are you?") && refused.headers["www-authenticate"] == "Bearer");
-    // A modern client is the same from request to request, and nobody else is.
+    // A modern principal has the same session from request to request, and shares it with no other.
     let sessions = fake.sessions.lock().unwrap().clone();
     assert_eq!(sessions[0], sessions[2]);
     assert_ne!(sessions[0], sessions[1]);
 }
 
-/// GATE-3: a legacy session, its stream and what that told are there for the principal that opened it, and unknown to
-/// every other, whatever they do with its id.
+/// GATE-3: a legacy session, its stream and the events of that exist only for the principal that opened it. They are
+/// unknown to every other, whatever it does with the id.
 #[tokio::test]
 async fn a_session_is_unknown_to_others() {
     let fake = Fake::new();

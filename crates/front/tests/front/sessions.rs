@@ -56,13 +56,13 @@ async fn bad_requests_get_the_exact_status_and_code() {
     check(&with, "{", (400, -32700, None)).await;
     check(&with, &format!("[{list}]"), (400, -32600, None)).await;
     check(&with, r#"{"jsonrpc":"2.0","id":1}"#, (400, -32600, one())).await;
-    // What JSON-RPC itself refuses travels with 200.
+    // Errors of JSON-RPC itself travel with status 200.
     check(&with, &legacy("1", "no/such", ""), (200, -32601, one())).await;
     check(&with, &legacy("1", "server/discover", ""), (200, -32601, one())).await;
     check(&with, &legacy("1", "tools/call", r#""name":"nope""#), (200, -32602, one())).await;
     check(&with, &legacy("1", "tools/call", r#""_meta":7"#), (200, -32602, one())).await;
     check(&[], &legacy("1", "initialize", ""), (200, -32602, one())).await;
-    // Any known legacy revision is let pass, and the session stays usable.
+    // Any known legacy revision is accepted, and the session stays usable.
     for revision in ["2024-11-05", "2025-06-18", "2025-11-25"] {
         assert_eq!(server.post(&version(revision), &list).await.status, 200);
     }
@@ -98,7 +98,7 @@ async fn the_number_of_sessions_is_bounded() {
     let settings = HttpSettings { max_sessions: 2, ..HttpSettings::default() };
     let server = Server::with(&Fake::new(), settings, None).await;
     let mut first = String::new();
-    // BOUND-4: those that never asked for anything make way, those that did do not.
+    // BOUND-4: sessions that never sent a request make way, the others do not.
     for asks in [false, false, true, true] {
         first = server.session("2025-06-18").await;
         if asks {
@@ -160,7 +160,7 @@ async fn progress_comes_on_the_stream_of_its_post() {
         assert_eq!((found.len(), &found[5]["result"][tool]), (6, &5.into()));
         let call = legacy("1", "tools/call", &format!(r#""name":"{tool}""#));
         let plain = server.in_session(&session, &call).await.json();
-        assert_eq!(plain["result"][tool], 5, "whoever gives no token is told nothing before the answer");
+        assert_eq!(plain["result"][tool], 5, "without a token nothing comes before the answer");
     }
 }
 
@@ -300,8 +300,8 @@ async fn batches_where_the_revision_has_them() {
     assert_eq!(server.in_session(&session, &many(257)).await.error(), (400, -32600, None));
 }
 
-/// POOL-1: what the gateway knows a client as: each legacy session is one, until it ends; modern clients are
-/// what their principal is.
+/// POOL-1: the gateway has one session for each legacy session, until that ends, and one for all modern clients of a
+/// principal.
 #[tokio::test]
 async fn what_the_gateway_knows_a_client_as() {
     let fake = Fake::new();
@@ -322,8 +322,8 @@ async fn what_the_gateway_knows_a_client_as() {
     assert!(known[0].is_ended() && !known[2].is_ended() && !known[3].is_ended());
 }
 
-/// ERA-1: a call whose stream broke goes on, and its client reads on from the last event it saw; so does one that comes
-/// back to the session's own stream. What was never told is refused.
+/// ERA-1: a call whose stream broke goes on, and its client reads on from the last event it saw; so does a client that
+/// comes back to the session's own stream. An id that was never given out is refused.
 #[tokio::test]
 async fn a_broken_stream_is_taken_up_again() {
     let fake = Fake::new();
@@ -372,7 +372,7 @@ async fn a_broken_stream_is_taken_up_again() {
     assert!(again.starts_with("id: 0-1\n") && again.contains("prompts/list_changed"), "{again}");
 }
 
-/// ERA-1: whoever comes back to the stream of a call gets that of the call, to its end, while the session's own stream is
+/// ERA-1: a client that comes back to the stream of a call gets that stream to its end, while the session's own stream is
 /// open.
 #[tokio::test(start_paused = true)]
 async fn the_stream_of_a_call_is_not_that_of_its_session() {
@@ -402,7 +402,7 @@ async fn the_stream_of_a_call_is_not_that_of_its_session() {
     assert!(told.starts_with("id: 0-1\n") && told.contains("tools/list_changed"), "{told}");
 }
 
-/// A client that would rather have events gets them, and one that waits in silence is sent away if that is wanted.
+/// A client that prefers events gets them, and one on a silent stream is sent away if that is configured.
 #[tokio::test]
 async fn a_client_that_prefers_events() {
     let fake = Fake::new();

@@ -1,9 +1,10 @@
-//! Who asks, and what they may use.
+//! Who makes a request, and what that principal may use.
 //!
-//! The front finds out who a request is made for ([`Principal`]); an [`Authorizer`] says what they may use. It is asked when
-//! a view is built, not with every request: all principals of one class see the same [view](views), and whatever is not in
-//! it is unknown to them. Only what depends on arguments is asked about again, with each call. How much somebody may do is
-//! another question, and that of a [`Limiter`].
+//! The front authenticates the [`Principal`] of a request; an [`Authorizer`] decides what it may use. The
+//! authorizer is asked when a view is built, not with every request: all principals of one class share a
+//! [view](views), and anything outside the view is unknown to them. Only decisions that depend on arguments
+//! are made again for each call. How much a principal may do is a separate question, decided by a
+//! [`Limiter`].
 
 mod principal;
 pub(crate) mod views;
@@ -16,21 +17,21 @@ pub use principal::{Principal, PrincipalKind};
 
 use crate::error::CallError;
 
-/// What is done with a thing.
+/// What a principal does with a thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// A tool is called.
+    /// Calls a tool.
     Call,
-    /// A prompt is got, or completed.
+    /// Gets a prompt, or completes its arguments.
     Get,
-    /// A resource is read, followed or completed; for a template, one that it is the pattern of.
+    /// Reads, subscribes to or completes a resource. For a template: any resource that the template matches.
     Read,
 }
 
-/// What a principal may use or not.
+/// A thing that a principal may or may not be allowed to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thing<'a> {
-    /// The server that it belongs to; none for the gateway's own.
+    /// The server that it belongs to; `None` for the gateway's own.
     pub server: Option<&'a str>,
     /// The name or URI that the server knows it by.
     pub name: &'a str,
@@ -38,50 +39,52 @@ pub struct Thing<'a> {
     pub read_only: bool,
 }
 
-/// Whether something may be used.
+/// Whether a principal may use a thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It may.
+    /// The principal may use it.
     Allow,
-    /// It is not there for this principal.
+    /// The thing does not exist for this principal.
     Deny,
-    /// It is there; each call is asked about, with its arguments.
+    /// The thing exists; the authorizer decides about each call by its arguments.
     ByArguments,
 }
 
 /// Decides who may use what. Must not block: it is asked while lists are prepared.
 pub trait Authorizer: Send + Sync + 'static {
-    /// The class of a principal. All of one class get the same decisions, so that they share a view.
+    /// The class of a principal. All principals of one class get the same decisions, so they share a view.
     fn class(&self, principal: &Principal) -> Arc<str>;
 
     /// Whether a principal may do something with a thing.
     fn decide(&self, principal: &Principal, action: Action, thing: Thing<'_>) -> Decision;
 
-    /// Whether this call of a tool may be made. Asked only where the decision was [`Decision::ByArguments`].
+    /// Whether a principal may make this call of a tool. Called only where the decision was
+    /// [`Decision::ByArguments`].
     fn allows_call(&self, _principal: &Principal, _tool: Thing<'_>, _arguments: &Raw) -> bool {
         false
     }
 }
 
-/// A request that may be one too many.
+/// A request that a limiter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limited<'a> {
-    /// What is asked.
+    /// The method of the request.
     pub method: &'a Method,
-    /// The server that it goes to; none for the gateway's own.
+    /// The server that it goes to; `None` for the gateway's own.
     pub server: Option<&'a str>,
     /// The tool, prompt or resource, by the name that the client used.
     pub name: &'a str,
 }
 
-/// What a request holds for as long as it runs, and gives back by being dropped; none where nothing is counted back.
+/// Held while a request runs and given back when dropped; `None` if there is nothing to give back.
 pub type Allowance = Option<Box<dyn Send>>;
 
-/// Decides how much a principal may do. It never changes what they may use. Must not block: it is asked with each request.
+/// Decides how much a principal may do, never what it may use. Must not block: it is called with each
+/// request.
 pub trait Limiter: Send + Sync + 'static {
     /// Counts a request, or refuses it.
     ///
     /// # Errors
-    /// The failure that the client gets, which should say when the request may come again.
+    /// The failure that the client gets. It should say when the client may try again.
     fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, CallError>;
 }

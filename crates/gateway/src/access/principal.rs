@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// How somebody was found out.
+/// How a principal was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PrincipalKind {
@@ -14,8 +14,9 @@ pub enum PrincipalKind {
     Token,
 }
 
-/// Who a request is made for, as an authenticator of the front found out. Clones share it, and two are the same if their ids
-/// are: what belongs to one (sessions, parked calls, tasks) is refused to every other.
+/// The principal that a request is made for, as an authenticator of the front found it. Clones share the
+/// data. Two principals are equal if their ids are: sessions, parked calls and tasks of one are refused to
+/// every other.
 #[derive(Debug, Clone)]
 pub struct Principal(Arc<Identity>);
 
@@ -23,7 +24,7 @@ pub struct Principal(Arc<Identity>);
 struct Identity {
     id: Arc<str>,
     kind: PrincipalKind,
-    /// What people call it, where that is not the id.
+    /// The display name, if it differs from the id.
     name: Option<Arc<str>>,
     groups: Vec<Arc<str>>,
     claims: Vec<(Arc<str>, Arc<str>)>,
@@ -40,25 +41,25 @@ impl Principal {
         Self::new(name, PrincipalKind::Token)
     }
 
-    /// A principal by the id that stays the same, whatever else changes.
+    /// A principal by its stable id: everything else about it may change.
     pub fn new(id: &str, kind: PrincipalKind) -> Self {
         Self(Arc::new(Identity { id: id.into(), kind, name: None, groups: Vec::new(), claims: Vec::new() }))
     }
 
-    /// The same under a name for people.
+    /// Sets the display name.
     #[must_use]
     pub fn called(self, name: &str) -> Self {
         Self(Arc::new(Identity { name: Some(name.into()), ..Identity::clone(&self.0) }))
     }
 
-    /// The same as a member of these groups.
+    /// Sets the groups.
     #[must_use]
     pub fn in_groups<'a>(self, groups: impl IntoIterator<Item = &'a str>) -> Self {
         let groups = groups.into_iter().map(Arc::from).collect();
         Self(Arc::new(Identity { groups, ..Identity::clone(&self.0) }))
     }
 
-    /// The same with something else that was proven of it.
+    /// Adds a proven claim.
     #[must_use]
     pub fn with_claim(self, name: &str, value: &str) -> Self {
         let mut identity = Identity::clone(&self.0);
@@ -76,12 +77,12 @@ impl Principal {
         Arc::clone(&self.0.id)
     }
 
-    /// How it was found out.
+    /// How it was authenticated.
     pub fn kind(&self) -> PrincipalKind {
         self.0.kind
     }
 
-    /// What people call it.
+    /// The display name; the id if there is none.
     pub fn name(&self) -> &str {
         self.0.name.as_ref().unwrap_or(&self.0.id)
     }
@@ -91,7 +92,7 @@ impl Principal {
         self.0.groups.iter().map(|group| &**group)
     }
 
-    /// What was proven of it under a name.
+    /// The value of a proven claim.
     pub fn claim(&self, name: &str) -> Option<&str> {
         self.0.claims.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)
     }
@@ -123,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// GATE-3: a principal is its id; what else is known of it makes it no other.
+    /// GATE-3: a principal is its id; names, groups and claims do not make it another one.
     #[test]
     fn a_principal_is_its_id() {
         let ada = Principal::new("corp/ada", PrincipalKind::Token);

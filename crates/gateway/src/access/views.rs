@@ -1,7 +1,7 @@
 //! What the principals of one class see: the catalog without what they may not use.
 //!
-//! A view is built when somebody of its class first asks, from the catalog as it is then, and serves until there is another
-//! catalog. However many clients there are, there are as many lists as there are classes.
+//! A view is built when a principal of its class first asks, from the current catalog, and serves until the
+//! catalog is replaced. The number of lists depends on the number of classes, not of clients.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use parking_lot::Mutex;
 use super::{Authorizer, Principal};
 use crate::catalog::Catalog;
 
-/// How many views are kept. A principal of one more has its view built again.
-const MOST_VIEWS: usize = 256;
+/// How many views are kept. At one more class all are dropped, and each is rebuilt when it is next needed.
+const MAX_VIEWS: usize = 256;
 
 /// The views of a gateway.
 #[derive(Default)]
 pub(crate) struct Views {
-    /// None where everybody may use everything: then the whole catalog is everybody's view.
+    /// `None` if every principal may use everything: then the whole catalog is every principal's view.
     authorizer: Option<Arc<dyn Authorizer>>,
     known: Mutex<HashMap<Arc<str>, View>>,
 }
 
 struct View {
-    /// What it was built from.
+    /// The catalog that it was built from.
     whole: Arc<Catalog>,
     seen: Arc<Catalog>,
 }
@@ -50,7 +50,7 @@ impl Views {
         let before = before.map(|view| Arc::clone(&view.seen));
         let decide = |action, thing: super::Thing<'_>| authorizer.decide(principal, action, thing);
         let seen = Arc::new(whole.seen_by(&decide, before.as_deref()));
-        if known.len() >= MOST_VIEWS && !known.contains_key(&class) {
+        if known.len() >= MAX_VIEWS && !known.contains_key(&class) {
             known.clear();
         }
         known.insert(class, View { whole: Arc::clone(&whole), seen: Arc::clone(&seen) });

@@ -22,7 +22,7 @@ pub(crate) fn server_ping(gateway: Weak<Inner>) -> NativeTool {
     });
     NativeTool::new(
         "server_ping",
-        "Whether the gateway answers: its version, mode and uptime.",
+        "Check that the gateway responds; returns its version, mode and uptime.",
         schema,
         move |_, _| {
             let gateway = gateway.upgrade();
@@ -40,7 +40,7 @@ pub(crate) fn server_ping(gateway: Weak<Inner>) -> NativeTool {
     .read_only()
 }
 
-/// `server_health`: every upstream's state, what waits, what was counted, what is offered.
+/// `server_health`: the state of every upstream, queued calls, counters, and what the gateway offers.
 pub(crate) fn server_health(gateway: Weak<Inner>) -> NativeTool {
     let schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
     let data = json!({
@@ -54,7 +54,7 @@ pub(crate) fn server_health(gateway: Weak<Inner>) -> NativeTool {
         "required": ["upstreams", "counters", "capabilities"],
     });
     let description =
-        "How the gateway's servers are: the state of each, calls in flight, counters, capabilities.";
+        "The health of the gateway's servers: state of each, calls in flight, counters, capabilities.";
     NativeTool::new("server_health", description, schema, move |_, _| {
         let gateway = gateway.upgrade();
         async move { Ok::<Value, _>(json!(gateway.ok_or("the gateway is shutting down")?.status())) }

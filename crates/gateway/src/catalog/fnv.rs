@@ -1,5 +1,6 @@
-//! FNV-1a: a published function, so that names and cursors stay the same across builds and releases, which
-//! the standard library's hashers do not promise. Not for anything an attacker could gain from.
+//! FNV-1a, a published hash function. It keeps names and cursors the same across builds and releases, which
+//! the standard library's hashers do not promise. Do not use it where an attacker could gain from a
+//! collision.
 
 pub(crate) struct Fnv(u64);
 

@@ -1,9 +1,9 @@
-//! One text for the model out of what every server says about itself and its tools.
+//! Joins the instructions of every server and its tools into one text for the model.
 
 use std::fmt::Write;
 
-/// The part of one server: its own words, the names of its prompts, and the words of its tools under the names they
-/// are offered by. Nothing where nobody says anything.
+/// The section of one server: its own instructions, the names of its prompts, and the instructions of its
+/// tools under their offered names. `None` if the section would be empty.
 pub(crate) fn section<'a>(
     server: &str,
     own: Option<&str>,
@@ -37,7 +37,7 @@ mod tests {
         assert_eq!(section("files", own, &[], tools.iter().copied()).as_deref(), expected);
     }
 
-    /// CAT-5: the names of prompts stand between the server's words and the tools'.
+    /// CAT-5: the names of prompts come between the server's own text and the tools' texts.
     #[test]
     fn prompts_are_named() {
         let text = section(
@@ -54,7 +54,7 @@ mod tests {
         );
     }
 
-    /// CAT-5: headings, the server's words, then the tools'.
+    /// CAT-5: headings, then the server's own text, then the tools' texts.
     #[test]
     fn sections_by_rule() {
         check(None, &[], None);

@@ -1,9 +1,9 @@
-//! Prompts, resources and templates of all servers, merged: one shape for whatever is listed, found by a name, and
-//! asked for at the server it came from.
+//! Merges the prompts, resources and templates of all servers. Each is listed, found by name, and requested
+//! from the server it came from.
 //!
-//! Prompts are named like tools. A URI is an identity that stands in many places, so it passes unchanged; where two
-//! servers have the same, the one that comes first in the configuration has it, unless URIs are told apart by server. What did not change is taken over
-//! from the merge before.
+//! Prompts are named like tools. A URI appears in many places, so it passes unchanged. If two servers have
+//! the same URI, the first one in the configuration owns it, unless `resource_uris` is `"rewrite"`. Unchanged
+//! parts are reused from the previous merge.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -23,7 +23,7 @@ use crate::catalog::view::Decide;
 use crate::relay::queue::Queue;
 use crate::relay::uris::outward;
 
-/// What is merged.
+/// The kind of items in a merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ItemKind {
     Prompts,
@@ -50,7 +50,7 @@ impl ItemKind {
     }
 }
 
-/// A server that can be asked.
+/// A server that requests can be sent to.
 #[derive(Debug, Clone)]
 pub(crate) struct Owner {
     pub(crate) upstream: Upstream,
@@ -69,7 +69,7 @@ impl Owner {
         }
     }
 
-    /// Whether what is asked at both is asked in the same way.
+    /// Whether requests to both go to the same server, through the same queue, with the same features.
     fn is(&self, other: &Self) -> bool {
         self.upstream.is(&other.upstream)
             && self.features == other.features
@@ -80,25 +80,25 @@ impl Owner {
 /// One offered prompt, resource or template.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// What clients ask for it by.
+    /// The name or URI that clients use.
     pub(crate) name: Arc<str>,
     pub(crate) owner: Owner,
     pub(crate) item: Arc<Item>,
-    /// As it stands in lists: under the offered name, every other byte the server's.
+    /// The entry as lists show it: under the offered name, every other byte from the server.
     definition: Raw,
 }
 
-/// All of one kind.
+/// All items of one kind.
 #[derive(Debug)]
 pub(crate) struct Merged {
-    /// Those that stand in lists, in order.
+    /// The entries that lists show, in order.
     listed: Vec<Arc<Entry>>,
     by_name: HashMap<Arc<str>, Arc<Entry>>,
     lists: Lists,
     sources: Vec<Source>,
 }
 
-/// Where a part of it was read from.
+/// The share that a part of the merge was read from.
 #[derive(Debug)]
 struct Source {
     share: Arc<Share>,
@@ -158,7 +158,7 @@ impl Merged {
                     }
                     Slot::Occupied(first) => {
                         let first: &Arc<Entry> = first.get();
-                        debug!(name = %entry.name, server = %owner.server, of = %first.owner.server, "two servers offer the same; the first has it");
+                        debug!(name = %entry.name, server = %owner.server, of = %first.owner.server, "two servers offer this; the first owns it");
                     }
                 }
             }
@@ -177,7 +177,7 @@ impl Merged {
         })
     }
 
-    /// Without what is denied. `before` lends the list if it is still the same.
+    /// A copy without what `decide` denies. If the list in `before` is still the same, its pages are reused.
     pub(crate) fn seen_by(
         self: &Arc<Self>,
         action: Action,
@@ -213,12 +213,12 @@ impl Merged {
         self.by_name.get(name)
     }
 
-    /// Those that clients see, in order.
+    /// The entries that clients see, in order.
     pub(crate) fn listed(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.listed.iter()
     }
 
-    /// The page of the list that `cursor` leads to; nothing for a cursor that is not one of this list.
+    /// The page of the list that `cursor` points to; `None` if the cursor does not belong to this list.
     pub(crate) fn list(&self, revision: Revision, cursor: Option<&str>) -> Option<Spliced> {
         self.lists.page(revision, cursor, || self.listed.iter().map(|entry| &entry.definition))
     }
@@ -229,7 +229,7 @@ impl Merged {
     }
 }
 
-/// Tells one list from another.
+/// A hash that identifies a list by its definitions.
 fn fingerprint(listed: &[Arc<Entry>]) -> u64 {
     let mut generation = Fnv::new();
     for entry in listed {

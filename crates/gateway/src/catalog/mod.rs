@@ -1,8 +1,8 @@
 //! Everything the gateway offers, merged and named once per change.
 //!
-//! A catalog never changes: when an upstream does, a new one takes its place and takes over all that is the
-//! same, so a change costs what changed and a few pointers for the rest. Calls look names up in a map; lists
-//! and instructions are prepared bytes.
+//! A catalog is immutable: when an upstream changes, a new catalog replaces it and reuses every unchanged
+//! part. A change therefore costs what changed, plus a few pointers for the rest. Calls look names up in a
+//! map; lists and instructions are prepared bytes.
 
 pub(crate) mod builtin;
 pub(crate) mod fnv;
@@ -36,7 +36,7 @@ use crate::catalog::template::matches;
 use crate::relay::queue::{Queue, Queues};
 use crate::relay::uris::inward;
 
-/// The lock of a tool whose calls take turns: whoever asks first goes first.
+/// The lock of a tool whose calls take turns, first come, first served.
 pub(crate) type ToolLock = Arc<tokio::sync::Mutex<()>>;
 
 /// A Rust tool with its schema compiled.
@@ -47,7 +47,7 @@ pub(crate) struct Registered {
     pub(crate) definition: Raw,
 }
 
-/// Who runs a tool.
+/// What runs a tool.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Native(Arc<Registered>),
@@ -60,11 +60,11 @@ pub(crate) struct Route {
     pub(crate) name: Arc<str>,
     pub(crate) server: Option<Arc<str>>,
     pub(crate) target: Target,
-    /// Set where calls take turns.
+    /// Set if calls take turns.
     pub(crate) lock: Option<ToolLock>,
-    /// Set where the mode does not admit the tool: it is not listed, and a call names the mode.
+    /// Set if the mode does not admit the tool: it is not listed, and the error for a call names the mode.
     pub(crate) excluded_by: Option<Mode>,
-    /// As it stands in lists: under the offered name, every other byte the server's.
+    /// The definition as lists show it: under the offered name, every other byte from the server.
     pub(crate) definition: Raw,
 }
 
@@ -77,24 +77,24 @@ impl Route {
     }
 }
 
-/// The routes of one server, or of our own tools.
+/// The routes of one server, or of the gateway's own tools.
 #[derive(Debug)]
 struct Group {
-    /// Absent for our own.
+    /// `None` for the gateway's own tools.
     share: Option<Arc<Share>>,
     /// In the order of the share.
     routes: Vec<Arc<Route>>,
-    /// Whether a client sees them; the rest is known all the same.
+    /// Whether lists show them. Unlisted routes can still be looked up.
     listed: bool,
     summary: Arc<Summary>,
 }
 
-/// What is worked out once for routes that stay the same.
+/// Values computed once and reused while the routes stay the same.
 #[derive(Debug)]
 struct Summary {
-    /// Tells the list of these routes from any other.
+    /// A hash that identifies the list of these routes.
     fingerprint: u64,
-    /// How many the mode hides.
+    /// How many routes the mode hides.
     hidden: usize,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct Shape {
     pub(crate) uris: ResourceUris,
 }
 
-/// What is offered at one time.
+/// What the gateway offers at one time.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     routes: HashMap<Arc<str>, Arc<Route>>,
@@ -118,21 +118,22 @@ pub(crate) struct Catalog {
     pub(crate) resources: Arc<Merged>,
     pub(crate) templates: Arc<Merged>,
     uris: ResourceUris,
-    /// What the servers have, taken together.
+    /// The features of all listed servers, combined.
     pub(crate) features: Features,
-    /// What the only server tries out; where there are several nobody could tell whose it is.
+    /// The experimental capabilities of the only server. `None` with several servers: a client could not tell
+    /// whose they are.
     pub(crate) experimental: Option<Raw>,
     instructions: OnceLock<Option<Raw>>,
     /// How many servers are still starting.
     pub(crate) starting: usize,
     /// How many tools the mode hides.
     pub(crate) hidden: usize,
-    /// The tools whose calls are asked about one by one: those of a view alone.
+    /// The tools whose calls an authorizer decides one by one. Empty except in a view.
     by_arguments: HashSet<Arc<str>>,
 }
 
 impl Catalog {
-    /// The upstreams as they are now, merged with the Rust tools.
+    /// Merges the upstreams in their current state with the Rust tools.
     pub(crate) fn of(
         shape: Shape,
         natives: &[Arc<Registered>],
@@ -147,8 +148,8 @@ impl Catalog {
         Self::merge(shape, natives, &offers, server_info, Some(before))
     }
 
-    /// Merges the Rust tools and the offers, the offers first. `before` lends all that is still the same, the
-    /// locks that calls may be waiting for among it.
+    /// Merges the offers and the Rust tools, offers first. Everything unchanged is reused from `before`,
+    /// including the tool locks that calls may be waiting for.
     pub(crate) fn merge(
         shape: Shape,
         natives: &[Arc<Registered>],
@@ -205,7 +206,7 @@ impl Catalog {
         self.routes.get(name)
     }
 
-    /// Every tool that is known, in no order.
+    /// Every known tool, in no particular order.
     pub(crate) fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
         self.routes.values()
     }
@@ -215,13 +216,13 @@ impl Catalog {
         listed(&self.groups)
     }
 
-    /// The `tools/list` result for clients of a revision, from `cursor` on; nothing for a cursor that is not one
-    /// of this list.
+    /// The `tools/list` result for clients of a revision, from `cursor` on; `None` if the cursor does not
+    /// belong to this list.
     pub(crate) fn list(&self, revision: Revision, cursor: Option<&str>) -> Option<Spliced> {
         self.lists.page(revision, cursor, || self.listed().map(|route| &route.definition))
     }
 
-    /// Which lists a client sees otherwise than in `other`.
+    /// The lists in which a client sees a difference from `other`.
     pub(crate) fn changed(&self, other: &Self) -> Changed {
         let mut changed = Changed::NONE;
         if !Arc::ptr_eq(&self.lists.pages, &other.lists.pages) {
@@ -238,7 +239,7 @@ impl Catalog {
         changed
     }
 
-    /// A URI of a client as its server knows it.
+    /// The URI that the server knows, for a URI from a client.
     pub(crate) fn own_uri<'u>(&self, uri: &'u str) -> &'u str {
         match self.uris {
             ResourceUris::Keep => uri,
@@ -246,8 +247,8 @@ impl Catalog {
         }
     }
 
-    /// Whom to ask for a resource, in this order: the one that lists it, alone; else the first whose template it
-    /// fits, alone; else all who have resources, those first that list others under the same scheme.
+    /// The servers to ask for a resource. The one that lists it, alone; else the first with a matching
+    /// template, alone; else every server with resources, those that list others under the same scheme first.
     pub(crate) fn owners(&self, uri: &str) -> Vec<Owner> {
         let exact = self.resources.get(uri);
         let owner = exact.or_else(|| self.templates.listed().find(|entry| matches(&entry.name, uri)));
@@ -273,7 +274,7 @@ impl Catalog {
         self.by_server().get(server).and_then(|group| group.share.as_ref()).map(|share| Owner::of(share))
     }
 
-    /// What servers and tools tell the model, as one JSON string; nothing if none of them says anything.
+    /// The instructions of servers and tools for the model, as one JSON string; `None` if there are none.
     pub(crate) fn instructions(&self) -> Option<&Raw> {
         let said = self.instructions.get_or_init(|| {
             let mut prompts: HashMap<&str, Vec<&str>> = HashMap::new();
@@ -293,7 +294,7 @@ impl Catalog {
         said.as_ref()
     }
 
-    /// Names that are not the plain ones: server, tool, name.
+    /// Tools whose offered name is not the plain one: server, tool, name.
     pub(crate) fn renamed(&self) -> Vec<(String, String, String)> {
         let shares = self.groups.iter().filter_map(|group| Some((group.share.as_ref()?, &group.routes)));
         shares
@@ -309,7 +310,7 @@ impl Catalog {
 }
 
 impl Group {
-    /// The routes of a share under `names`. `known` is the group that the same share had before.
+    /// The routes of a share under `names`. `known` is the previous group of the same share.
     fn of_share(
         share: &Arc<Share>,
         names: Vec<Arc<str>>,
@@ -358,7 +359,7 @@ impl Group {
         Self { share: None, routes, listed: true, summary }
     }
 
-    /// What its tools tell the model, by the names they are offered under.
+    /// The instructions of its tools, with their offered names.
     fn said(&self) -> impl Iterator<Item = (&str, &str)> {
         let shown = self.routes.iter().filter(|route| route.excluded_by.is_none());
         shown.filter_map(|route| match &route.target {
@@ -415,7 +416,7 @@ fn listed(groups: &[Group]) -> impl Iterator<Item = &Arc<Route>> {
     routes.filter(|route| route.excluded_by.is_none())
 }
 
-/// Address first: almost all of it is what it was.
+/// Compares addresses first: almost all routes are unchanged.
 fn same_list(before: &[Group], after: &[Group]) -> bool {
     let same = |(one, other): (&Arc<Route>, &Arc<Route>)| {
         Arc::ptr_eq(one, other) || one.definition == other.definition
@@ -431,7 +432,7 @@ fn generation(groups: &[Group]) -> u64 {
     generation.whole()
 }
 
-/// A definition under the offered name, marked where it is an old one; every other byte is the server's.
+/// A definition under the offered name, marked if it comes from the cache; every other byte is the server's.
 fn definition(name: &str, tool: &Tool, cached: bool) -> Raw {
     if tool.name == name && !cached {
         return tool.definition.clone();

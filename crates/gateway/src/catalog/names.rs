@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::catalog::fnv::Fnv;
 
-/// Between the server's name and the tool's.
+/// Separates the server's name from the tool's.
 const SEPARATOR: &str = "__";
-/// What is taken from a name that had to be shortened: `_` and eight hexadecimal digits.
+/// The length of the suffix of a shortened name: `_` and eight hexadecimal digits.
 const SUFFIX: usize = 9;
 
 /// A tool that wants a name.
@@ -15,19 +15,19 @@ const SUFFIX: usize = 9;
 pub(crate) struct Wanted<'a> {
     pub(crate) server: &'a str,
     pub(crate) tool: &'a str,
-    /// The name it has if nobody else wants it and it is not too long.
+    /// The name it gets if no other tool wants it and it is not too long.
     pub(crate) plain: &'a Arc<str>,
 }
 
-/// The plain name of a tool. `taken` are names that are spoken for (the built-ins): an upstream tool called
-/// like one is prefixed.
+/// The plain name of a tool. `taken` holds reserved names (the built-ins): an upstream tool with such a name
+/// is prefixed.
 pub(crate) fn plain(server: &str, tool: &str, prefixed: bool, taken: &HashSet<&str>) -> Arc<str> {
     if prefixed || taken.contains(tool) { format!("{server}{SEPARATOR}{tool}").into() } else { tool.into() }
 }
 
-/// Names for all of `wanted`, in their order. Whoever collides, also with a name that is `taken`, or is
-/// longer than `limit`, gets a short form whose hash depends on server and tool alone; no one keeps the name
-/// by coming first.
+/// Names for all of `wanted`, in the same order. A tool whose plain name collides with another or with one in
+/// `taken`, or is longer than `limit`, gets a short form. Its hash depends on server and tool alone: coming
+/// first does not keep a name.
 pub(crate) fn expose(wanted: &[Wanted<'_>], taken: &HashSet<&str>, limit: usize) -> Vec<Arc<str>> {
     let mut uses: HashMap<&str, usize> = HashMap::with_capacity(wanted.len());
     for want in wanted {
@@ -35,7 +35,7 @@ pub(crate) fn expose(wanted: &[Wanted<'_>], taken: &HashSet<&str>, limit: usize)
     }
     let fits =
         |name: &str| uses.get(name) == Some(&1) && !taken.contains(name) && name.chars().count() <= limit;
-    // A short form could still be equal to another, or to a name that somebody keeps: hash on until none is.
+    // A short form may equal another short form or a name that is kept: add a salt until it is unique.
     let mut shortened: HashSet<Arc<str>> = HashSet::new();
     wanted
         .iter()
@@ -55,7 +55,7 @@ pub(crate) fn expose(wanted: &[Wanted<'_>], taken: &HashSet<&str>, limit: usize)
         .collect()
 }
 
-/// Whether a name looks like one of `server`'s. Good enough to explain an unknown name, never to route one.
+/// Whether a name looks like one of `server`'s. Use it to explain an unknown name, never to route.
 pub(crate) fn is_under(name: &str, server: &str) -> bool {
     name.strip_prefix(server).is_some_and(|rest| rest.starts_with(SEPARATOR))
 }
@@ -83,7 +83,7 @@ fn short(want: &Wanted<'_>, limit: usize, salt: u32) -> String {
 mod tests {
     use super::*;
 
-    /// The names, which are looked for until there are some: whoever never finds any has failed.
+    /// Runs the search on another thread, so that a search that never ends fails the test.
     #[track_caller]
     fn exposed(wanted: &[(&str, &str, bool)], taken: &[&str], limit: usize) -> Vec<Arc<str>> {
         let owned = |text: &&str| (*text).to_owned();
@@ -92,7 +92,7 @@ mod tests {
             wanted.iter().map(|(server, tool, prefixed)| (owned(server), owned(tool), *prefixed)).collect();
         let (sender, found) = std::sync::mpsc::channel();
         std::thread::spawn(move || sender.send(exposed_here(&wanted, &taken, limit)));
-        found.recv_timeout(std::time::Duration::from_secs(15)).expect("names that are free")
+        found.recv_timeout(std::time::Duration::from_secs(15)).expect("unique names within 15 seconds")
     }
 
     fn exposed_here(wanted: &[(String, String, bool)], taken: &[String], limit: usize) -> Vec<Arc<str>> {
@@ -131,7 +131,7 @@ mod tests {
         check(&[("server", "a_name_that_is_long", true)], &["server__a_n_ccb2f4e8"]);
     }
 
-    /// CAT-3: a tool that is called like somebody's short form keeps its name; the short form gives way.
+    /// CAT-3: a tool whose own name equals another tool's short form keeps it; the short form changes.
     #[test]
     fn a_short_form_gives_way() {
         check(
@@ -140,7 +140,7 @@ mod tests {
         );
     }
 
-    /// CAT-3: a server that joins changes no name but those it collides with.
+    /// CAT-3: a server that joins changes only the names it collides with.
     #[test]
     fn names_are_stable() {
         let (one, other, third) = (("a", "x", false), ("b", "x", false), ("c", "x", false));
@@ -149,8 +149,8 @@ mod tests {
         assert_eq!((&few[0], &few[1]), (&many[2], &many[1]));
     }
 
-    /// CAT-3: whatever the tools and their order, names are unique, free and no longer than the limit, and
-    /// whoever wants a name that nobody else wants has it.
+    /// CAT-3: for any tools in any order, names are unique, not reserved and within the limit, and a tool
+    /// keeps a name that no other tool wants.
     #[test]
     fn names_hold_for_every_mixture() {
         const ALL: [(&str, &str, bool); 11] = [
@@ -177,11 +177,11 @@ mod tests {
             wanted.reverse();
             let mut reversed = exposed(&wanted, &["server_ping"], 20);
             reversed.reverse();
-            assert_eq!(names, reversed, "the order decides nothing");
+            assert_eq!(names, reversed, "names do not depend on the order");
         }
     }
 
-    /// CAT-6: the work grows with the number of tools, also where all of them collide.
+    /// CAT-6: the work grows with the number of tools, even if all of them collide.
     #[test]
     fn twenty_thousand_names() {
         let servers: Vec<String> = (0..200).map(|number| format!("s{number}")).collect();

@@ -1,4 +1,4 @@
-//! Tools written in Rust and registered through the library, the built-in ones among them.
+//! Tools written in Rust and registered through the library, including the built-in ones.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -64,12 +64,12 @@ pub struct ToolFailure {
 }
 
 impl ToolFailure {
-    /// A failure in words.
+    /// A failure with a message for people.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), details: None }
     }
 
-    /// The same with details for programs.
+    /// Adds details for programs.
     #[must_use]
     pub fn with_details(self, details: Value) -> Self {
         Self { details: Some(details), ..self }
@@ -150,7 +150,7 @@ impl NativeTool {
         }
     }
 
-    /// Gives it a name for people to read.
+    /// Sets a display name.
     #[must_use]
     pub fn title(self, title: impl Into<String>) -> Self {
         Self { title: Some(title.into()), ..self }
@@ -203,7 +203,7 @@ impl NativeTool {
         }
         let bad_schema = |reason: String| RegisterError::BadSchema { tool: self.name.clone(), reason };
         if !bridgehead_schema::is_object_schema(&self.input_schema) {
-            return Err(bad_schema("its root is something else".to_owned()));
+            return Err(bad_schema("its root is not of type `object`".to_owned()));
         }
         let validator = Validator::compile(&self.input_schema.to_string())
             .map_err(|error| bad_schema(error.to_string()))?;
@@ -243,14 +243,14 @@ impl NativeTool {
         definition
     }
 
-    /// Runs the handler. Its failure and its panic are both `HANDLER_ERROR`.
+    /// Runs the handler. A failure and a panic of the handler both become `HANDLER_ERROR`.
     pub(crate) async fn run(
         &self,
         arguments: Value,
         context: ToolContext,
         debug: bool,
     ) -> Result<Value, CallError> {
-        // The call itself may panic before it yields a future, so it happens inside the guarded block.
+        // The handler may panic before it returns a future, so it is called inside the guarded block.
         let running = AssertUnwindSafe(async { (self.handler)(arguments, context).await }).catch_unwind();
         match running.await {
             Ok(Ok(data)) => Ok(data),
@@ -277,7 +277,7 @@ impl NativeTool {
 }
 
 impl Registered {
-    /// Adds a tool to those that are registered, if it may be.
+    /// Adds a tool to the registered ones, if it passes the checks.
     pub(crate) fn add(all: &mut Vec<Arc<Self>>, tool: NativeTool, mode: Mode) -> Result<(), RegisterError> {
         let validator = tool.check(mode, all)?;
         let definition = Raw::encode(&tool.definition());
@@ -287,7 +287,8 @@ impl Registered {
 }
 
 impl Gateway {
-    /// Offers another Rust tool from now on, whether the gateway runs or not; clients are told that the list has changed.
+    /// Offers another Rust tool from now on, before or after the gateway starts. Clients are notified that
+    /// the list changed.
     ///
     /// # Errors
     /// When the tool cannot be registered. Nothing has changed then.

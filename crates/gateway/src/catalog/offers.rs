@@ -1,8 +1,8 @@
-//! What the upstreams bring to a merge: the tools that their filters admit, with the plain name of each, and their
-//! prompts, resources and templates.
+//! What the upstreams bring to a merge: the tools that their filters admit, each with its plain name, and
+//! their prompts, resources and templates.
 //!
-//! A share is made once for each list that a server gave and is passed on from catalog to catalog, so that
-//! whoever did not change is recognised by its address.
+//! A share is built once per listing of a server and passed from catalog to catalog. A server that did not
+//! change is therefore recognised by the address of its share.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -16,13 +16,13 @@ use crate::catalog::names::{Wanted, is_under, may_be_short, plain};
 use crate::catalog::similar::similar;
 use crate::relay::queue::{Queue, Queues};
 
-/// The tools of one server as it last listed them.
+/// The tools, prompts, resources and templates of one server, as it last listed them.
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) upstream: Upstream,
     pub(crate) server: Arc<str>,
     pub(crate) tools: Vec<Arc<Tool>>,
-    /// The name of each tool, if nobody else wants it.
+    /// The name of each tool, unless another tool wants the same.
     pub(crate) plain: Vec<Arc<str>>,
     pub(crate) prompts: Items,
     pub(crate) resources: Items,
@@ -30,20 +30,20 @@ pub(crate) struct Share {
     pub(crate) features: Features,
     pub(crate) experimental: Option<Raw>,
     queue: Arc<Queue>,
-    /// Those of tools that have another.
+    /// The queues of tools that have their own.
     tool_queues: HashMap<String, Arc<Queue>>,
-    /// What the server tells the model about itself.
+    /// The server's own instructions for the model.
     pub(crate) instructions: Option<String>,
-    /// Whether the server has not been asked yet: this is what it said the last time it ran.
+    /// Whether this is from the cache: what the server listed the last time it ran, not in this run.
     pub(crate) cached: bool,
     pub(crate) prefixed: bool,
-    /// What the configuration says about its tools without effect, in words.
+    /// Warnings about settings for its tools that have no effect.
     idle: Vec<String>,
-    /// Where it was read from; weak, for only its address matters.
+    /// The listing that it was read from; weak, because only its address matters.
     source: Weak<Listing>,
 }
 
-/// A share, and whether it stands in the lists; the tools of a server that is gone do not, but are known.
+/// A share, and whether lists show it. The tools of a server that is gone are known but not listed.
 #[derive(Debug, Clone)]
 pub(crate) struct Offer {
     pub(crate) share: Arc<Share>,
@@ -56,7 +56,7 @@ pub(crate) struct Offers {
     pub(crate) all: Vec<Offer>,
     /// How many servers are still starting.
     pub(crate) starting: usize,
-    /// How many there are.
+    /// How many servers there are.
     pub(crate) servers: usize,
 }
 
@@ -101,7 +101,7 @@ impl Share {
         before: Option<&Arc<Self>>,
     ) -> Self {
         let idle = without_effect(upstream.config(), listing);
-        // Told again only when it has become another one: a server may list its tools often.
+        // Warn again only if the warnings changed: a server may list its tools often.
         if before.is_none_or(|before| before.idle != idle) {
             for words in &idle {
                 warn!(server = %format_args!("mcp:{}", upstream.name()), "{words}");
@@ -129,12 +129,12 @@ impl Share {
         }
     }
 
-    /// What bounds the calls of a tool.
+    /// The queue that limits the calls of a tool.
     pub(crate) fn queue(&self, tool: &str) -> &Arc<Queue> {
         self.tool_queues.get(tool).unwrap_or(&self.queue)
     }
 
-    /// Whether what both list is asked for at the same place, under the same names.
+    /// Whether items of both are requested at the same server, under the same names.
     pub(crate) fn places_like(&self, other: &Self) -> bool {
         self.upstream.is(&other.upstream)
             && self.prefixed == other.prefixed
@@ -142,7 +142,8 @@ impl Share {
             && Arc::ptr_eq(&self.queue, &other.queue)
     }
 
-    /// Handles to one server share its configuration, and no two servers do.
+    /// Whether the share belongs to `upstream`. All handles to one server share its configuration; no two
+    /// servers do.
     fn is_of(&self, upstream: &Upstream) -> bool {
         std::ptr::eq(self.upstream.config(), upstream.config())
     }
@@ -154,8 +155,8 @@ impl Share {
 }
 
 impl Offers {
-    /// Reads the upstreams as they are now. `before` finds the share that a server had until now; `taken`
-    /// are the names of our own tools.
+    /// Reads the upstreams in their current state. `before` finds the previous share of a server; `taken`
+    /// holds the names of the gateway's own tools.
     pub(crate) fn gather<'a>(
         upstreams: &[Upstream],
         prefix: Prefix,
@@ -182,7 +183,7 @@ impl Offers {
                     (Some(read(&listing)), true)
                 }
                 UpstreamState::Restarting(outage) => (outage.last.as_ref().map(read), outage.listed),
-                // So that a call to one of its tools can say that the server is gone.
+                // Kept, so that a call to one of its tools can say that the server has failed.
                 UpstreamState::Failed(_) => (known.cloned(), false),
                 UpstreamState::Starting { known: None, .. } => {
                     offers.starting += 1;
@@ -196,12 +197,12 @@ impl Offers {
     }
 }
 
-/// What the configuration of a server says about tools that it does not have, in words: a filter, a lock or a limit that
-/// somebody relies on and that does nothing.
+/// Warnings about settings for tools that a server does not have: a filter, a lock or a limit that its author
+/// relies on and that has no effect.
 pub(crate) fn without_effect(server: &Server, listing: &Listing) -> Vec<String> {
     let names: Vec<&str> = listing.iter().map(|tool| tool.name.as_str()).collect();
     let meant = |written: &str| {
-        // Patterns go by the name at the server; the name that clients see is the usual mistake.
+        // Patterns match the server's own name of a tool; writing the offered name is the usual mistake.
         let own = written.strip_prefix(server.name.as_str()).and_then(|rest| rest.strip_prefix("__"));
         let plain = own.unwrap_or(written).replace(['*', '?'], "");
         let found = names.iter().copied().find(|name| own.is_some() && name.eq_ignore_ascii_case(&plain));
@@ -212,29 +213,33 @@ pub(crate) fn without_effect(server: &Server, listing: &Listing) -> Vec<String> 
     };
     let patterns = server.filter.without_match(&names);
     let patterns = patterns.into_iter().map(|(key, pattern)| {
-        format!("`{key}`: `{}` fits none of its tools, so it does nothing{}", shown(pattern), meant(pattern))
+        format!(
+            "`{key}`: `{}` matches none of its tools, so it has no effect{}",
+            shown(pattern),
+            meant(pattern)
+        )
     });
     let settings = server.tools.keys().filter(|name| !names.contains(&name.as_str()));
     let settings = settings.map(|name| {
-        format!("`tools.{}` is about none of its tools, so it does nothing{}", shown(name), meant(name))
+        format!("`tools.{}` names none of its tools, so it has no effect{}", shown(name), meant(name))
     });
     patterns.chain(settings).collect()
 }
 
-/// A name of a server's choice, as it may stand in a line.
+/// A name that a server chose, made safe for a log line.
 fn shown(name: &str) -> String {
     name.chars().filter(|character| !character.is_control()).take(128).collect()
 }
 
-/// The servers among `servers` that may offer a tool called `tool`, for whoever wants to start no others. They name
-/// their tools as all of them together would.
+/// The servers among `servers` that may offer a tool called `tool`, for a caller that wants to start only
+/// those. They keep the names that their tools have when all servers run.
 pub fn may_offer(settings: &GatewaySettings, servers: &[Server], tool: &str) -> Vec<Server> {
     let named = servers.iter().map(|server| {
         let prefixed = is_prefixed(settings.prefix, server.prefix, servers.len());
         Server { prefix: Some(prefixed), ..server.clone() }
     });
     let may = |server: &Server| {
-        // A short form tells only the beginning of the server's name, and not even that where it is long.
+        // A short form may be cut inside the server's name, so it does not identify the server.
         may_be_short(tool) || server.prefix == Some(false) || is_under(tool, server.name.as_ref())
     };
     named.filter(may).collect()
@@ -255,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// HOUR-3: only servers whose tools can have that name are needed for a call, and they keep their names.
+    /// HOUR-3: a call needs only servers whose tools can have that name, and their tools keep their names.
     #[test]
     fn who_may_offer_a_tool() {
         #[track_caller]
@@ -284,7 +289,7 @@ mod tests {
         check(&[("a", None), ("a__b", None)], "a__b__c", &[("a", true), ("a__b", true)]);
     }
 
-    /// CAT-3: `auto`, `true`, `false`, and the server's own word over them.
+    /// CAT-3: `auto`, `true`, `false`, and the server's own setting, which overrides them.
     #[test]
     fn the_prefix_by_setting() {
         assert!(!is_prefixed(Prefix::Auto, None, 1));

@@ -1,8 +1,8 @@
-//! The answers to a list of any kind: one page for most gateways, several for the largest.
+//! The results of a list of any kind: one page for most gateways, several for the largest.
 //!
-//! A page is written when somebody first asks for it and is served as it is from then on; catalogs that list
-//! the same share their pages. A cursor names the list it belongs to by what stands in it, not by a
-//! count, so it holds after a restart and on a replica exactly if the list is still the same.
+//! A page is encoded when a client first asks for it and reused from then on; catalogs with equal lists share
+//! their pages. A cursor identifies its list by a hash of the content, not by a counter. It therefore stays
+//! valid after a restart and on a replica, exactly as long as the list is the same.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +11,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::relay::revise::definition;
 
-/// How many entries stand on a page. Many clients never ask for a second one.
+/// How many entries a page holds. Many clients never ask for a second page.
 pub(crate) const PAGE: usize = 1_000;
 /// How long a modern client may keep a complete list.
 const LIST_TTL_MS: u32 = 10_000;
@@ -19,31 +19,31 @@ const LIST_TTL_MS: u32 = 10_000;
 /// The definitions of all pages, as JSON arrays.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    /// Tells one list from another.
+    /// A hash that identifies the list.
     generation: u64,
     bodies: Box<[OnceLock<Raw>]>,
 }
 
 impl Pages {
-    /// The pages of a list of so many entries.
+    /// The pages of a list of `entries` entries.
     pub(crate) fn new(generation: u64, entries: usize) -> Self {
         Self { generation, bodies: (0..entries.div_ceil(PAGE).max(1)).map(|_| OnceLock::new()).collect() }
     }
 
-    /// Whether both are of the same list.
+    /// Whether both belong to the same list.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.generation == other.generation && self.bodies.len() == other.bodies.len()
     }
 
-    /// What leads to the page of that number.
+    /// The cursor that points to a page.
     fn cursor(&self, number: usize) -> String {
         format!("{:016x}{number:x}", self.generation)
     }
 
-    /// The number of the page that a cursor of ours leads to.
+    /// The number of the page that a cursor of this list points to.
     fn find(&self, cursor: &str) -> Option<usize> {
         let number = usize::from_str_radix(cursor.get(16..)?, 16).ok()?;
-        // Compared as text: whatever else reads as the same number was not written here.
+        // Compared as text, to reject other spellings of the same number.
         (number > 0 && number < self.bodies.len() && self.cursor(number) == cursor).then_some(number)
     }
 }
@@ -61,7 +61,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// Lists around `pages`; those that are not `complete` are not to be kept by anybody.
+    /// Lists around `pages`; clients may not cache them unless they are `complete`.
     pub(crate) fn new(member: &'static str, pages: Arc<Pages>, complete: bool, server_info: Raw) -> Self {
         let results = Revision::ALL.map(|_| pages.bodies.iter().map(|_| OnceLock::new()).collect());
         Self { member, pages, results, ttl_ms: if complete { LIST_TTL_MS } else { 0 }, server_info }
@@ -75,13 +75,13 @@ impl Lists {
         &self.server_info
     }
 
-    /// Whether nobody was still starting.
+    /// Whether no server was still starting.
     pub(crate) const fn is_complete(&self) -> bool {
         self.ttl_ms != 0
     }
 
-    /// The page that `cursor` leads to, the first without one; nothing if the cursor is none of this list.
-    /// `listed` are the definitions of the whole list.
+    /// The page that `cursor` points to, or the first page; `None` if the cursor does not belong to this
+    /// list. `listed` yields the definitions of the whole list.
     pub(crate) fn page<'a, I: Iterator<Item = &'a Raw>>(
         &self,
         revision: Revision,
@@ -97,7 +97,7 @@ impl Lists {
             let body = if revised.iter().any(Option::is_some) {
                 joined(revised.iter().zip(listed).map(|(revised, whole)| revised.as_ref().unwrap_or(whole)))
             } else {
-                // The same bytes for all revisions that have all of it.
+                // The same bytes for every revision that needs no change.
                 self.pages.bodies[number].get_or_init(|| joined(listed.into_iter())).clone()
             };
             self.around(revision.era(), number, &body)
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(Pages::new(0xab, tools).find(cursor), expected, "{cursor}");
     }
 
-    /// CAT-6: only what was handed out for this very list is taken.
+    /// CAT-6: only cursors that were handed out for this exact list are accepted.
     #[test]
     fn cursors_are_checked() {
         check(2_001, "00000000000000ab1", Some(1));

@@ -1,19 +1,19 @@
-//! Names that a name may be a misspelling of, for words to people; nothing is ever routed by it.
+//! Suggests names that a name may be a misspelling of. Only messages for people use it, never routing.
 //!
-//! Whoever asks for names that nobody has, again and again, must not keep a thread busy: long names are not compared,
-//! and of many only the first.
+//! A client that keeps asking for unknown names must not keep a thread busy: long names are not compared, and
+//! only the first 1 000 candidates are.
 
 use crate::access::Principal;
 use crate::gateway::Inner;
 
-/// How many are told.
+/// How many names are suggested.
 const TOLD: usize = 3;
-/// How many are compared.
+/// How many names are compared.
 const COMPARED: usize = 1_000;
 /// Longer names are not compared.
 const LONGEST: usize = 128;
 
-/// Names among `known` that `name` may be a misspelling of, the nearest first, three at the most.
+/// The names in `known` that `name` may be a misspelling of, nearest first, at most three.
 pub fn similar<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Vec<&'k str> {
     if name.is_empty() || name.len() > LONGEST {
         return Vec::new();
@@ -28,14 +28,14 @@ pub fn similar<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Vec<&'k 
         .collect();
     near.sort_unstable();
     near.dedup();
-    // With a prefix in common all are near; what is much farther than the nearest was not meant.
+    // With a common prefix all names are near; drop those much farther away than the nearest.
     let nearest = near.first().map_or(0, |(distance, _)| *distance);
     near.retain(|(distance, _)| *distance <= nearest + 1);
     near.into_iter().take(TOLD).map(|(_, known)| known).collect()
 }
 
 impl Inner {
-    /// What a client may have meant, of what it is shown. A name without the prefix of its server is near, too.
+    /// The listed names that a client may have meant. A name without its server's prefix counts as near.
     pub(crate) fn similar_names(&self, principal: &Principal, kind: &str, name: &str) -> Vec<String> {
         let catalog = self.view(principal);
         let names: Vec<&str> = match kind {
@@ -69,7 +69,8 @@ mod tests {
         check(&"files__read".repeat(20), &[]);
     }
 
-    /// HOUR-11: two slips in a short name, one in three letters of a longer one, and a beginning whatever follows it.
+    /// HOUR-11: two typos in a short name, one in three letters of a longer one, and any name that begins
+    /// with it.
     #[test]
     fn how_far_a_name_may_be() {
         #[track_caller]

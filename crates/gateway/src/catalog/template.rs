@@ -1,12 +1,12 @@
-//! Whether a URI may have been made from a URI template (RFC 6570).
+//! Tells whether a URI may have been made from a URI template (RFC 6570).
 //!
-//! Good enough to find the server to ask, which has the last word. `{name}` stands for anything but `/`, `?` and `#`;
-//! an expression with an operator may stand for anything, or for nothing.
+//! The match is approximate: it only picks the server to ask, and the server decides. `{name}` matches
+//! anything but `/`, `?` and `#`; an expression with an operator matches anything, including nothing.
 
-/// Whether `uri` fits `template`. The work is bounded by the product of their lengths.
+/// Whether `uri` matches `template`. The work is bounded by the product of their lengths.
 pub(crate) fn matches(template: &str, uri: &str) -> bool {
     let Some(parts) = parse(template) else { return false };
-    // Which prefixes of the URI the parts so far can stand for.
+    // The prefixes of the URI that the parts so far can match.
     let mut reached = vec![false; uri.len() + 1];
     reached[0] = true;
     for part in parts {

@@ -1,4 +1,4 @@
-//! Merging without servers: handles to servers that cannot start, and lists made up here.
+//! Tests of merging, without servers: handles to servers that cannot start, and made-up lists.
 
 use bridgehead_config::{GatewaySettings, Launch, Server};
 use bridgehead_upstream::{RestartPolicy, Surroundings};
@@ -118,7 +118,7 @@ async fn lists_are_paged_beyond_a_thousand() {
     check_pages(5, 500, &[PAGE, PAGE, 500]);
 }
 
-/// CAT-6: a cursor holds for its list and no other, also across catalogs that list the same.
+/// CAT-6: a cursor is valid for its list only, including other catalogs with the same list.
 #[tokio::test]
 async fn cursors_belong_to_a_list() {
     let (one, other) = (upstream("one"), upstream("other"));
@@ -140,7 +140,7 @@ async fn cursors_belong_to_a_list() {
     assert!(restored.list(Revision::MODERN, Some(cursor)).is_some());
 }
 
-/// CAT-6: 20 000 tools over 200 upstreams; a refresh of one leaves every route of the others what it was.
+/// CAT-6: 20 000 tools on 200 upstreams; refreshing one upstream keeps every route of the others.
 #[tokio::test]
 async fn a_refresh_touches_one_upstream() {
     let upstreams: Vec<Upstream> = (0..200).map(|number| upstream(&format!("s{number}"))).collect();
@@ -161,8 +161,8 @@ async fn a_refresh_touches_one_upstream() {
     assert!(same.changed(&after).is_empty());
 }
 
-/// CAT-3, CAT-6: who collides is renamed and rendered anew, the neighbours in the same server are not; when
-/// the other one goes, the plain name is back.
+/// CAT-3, CAT-6: tools that collide are renamed and rendered again; other tools of the same server are not.
+/// When the other server leaves, the plain name returns.
 #[tokio::test]
 async fn a_collision_renames_only_those_it_meets() {
     let (left, right) = (upstream("a"), upstream("a__b"));
@@ -182,7 +182,7 @@ async fn a_collision_renames_only_those_it_meets() {
     assert_eq!(names(&again), names(&alone));
 }
 
-/// SRV-5, CAT-6: what the mode hides and what is not listed stands on no page, but is known.
+/// SRV-5, CAT-6: hidden and unlisted tools are on no page but can be looked up.
 #[tokio::test]
 async fn hidden_and_unlisted_tools_are_known() {
     let reader = upstream("r");
@@ -230,7 +230,7 @@ async fn instructions_of_all_servers() {
     assert!(std::ptr::eq(text, catalog.instructions().unwrap()));
 }
 
-/// A turn outlives the catalog: whoever waits for it would otherwise run beside whoever came later.
+/// A tool lock outlives its catalog: otherwise a waiting call would run beside a later one.
 #[tokio::test]
 async fn turns_are_kept() {
     let mut server = Server::new(
@@ -271,8 +271,8 @@ fn share_of_items(
     share
 }
 
-/// ERA-1, CAT-6: what did not change is taken over from the merge before; what did is told, for the list that it
-/// concerns, and is merged anew.
+/// ERA-1, CAT-6: unchanged items are reused from the previous merge; a change is reported for the list that
+/// it concerns, and only that list is merged again.
 #[tokio::test]
 async fn lists_of_items_follow_their_servers() {
     let (upstreams, queues) = ([upstream("a"), upstream("b")], Queues::default());
@@ -336,15 +336,18 @@ async fn lists_of_items_follow_their_servers() {
         Changed::RESOURCES,
     );
     let told = check(
-        "it tells of changes now",
+        "it supports subscriptions now",
         &new(|share| share.features.subscribe = true),
         [false; 3],
         Changed::NONE,
     );
     let entry = |catalog: &Catalog, name: &str| Arc::clone(catalog.prompts.get(name).unwrap());
-    assert!(entry(&told, "b__p").owner.features.subscribe, "asked for at what the server is now");
-    assert!(Arc::ptr_eq(&entry(&told, "a__p"), &entry(&before, "a__p")), "who did not change is as before");
+    assert!(entry(&told, "b__p").owner.features.subscribe, "requests use the current features of the server");
+    assert!(
+        Arc::ptr_eq(&entry(&told, "a__p"), &entry(&before, "a__p")),
+        "an unchanged server keeps its entries"
+    );
     let elsewhere = share_of_items(&upstream("b"), &Queues::default(), three);
     let elsewhere = merge(SHAPE, &offers(&[Arc::clone(&one), Arc::new(elsewhere)]), Some(&before));
-    assert!(!entry(&elsewhere, "b__p").owner.upstream.is(&upstreams[1]), "another server of that name");
+    assert!(!entry(&elsewhere, "b__p").owner.upstream.is(&upstreams[1]), "another server with the same name");
 }

@@ -13,7 +13,7 @@ use crate::access::{Action, Decision, Thing};
 pub(crate) type Decide<'a> = dyn Fn(Action, Thing<'_>) -> Decision + 'a;
 
 impl Catalog {
-    /// This catalog without what is denied. `before` lends the lists that are still the same.
+    /// This catalog without what `decide` denies. Lists that are still the same are reused from `before`.
     pub(crate) fn seen_by(&self, decide: &Decide<'_>, before: Option<&Self>) -> Self {
         let mut by_arguments = HashSet::new();
         let mut admits = |route: &&Arc<Route>| match decide(Action::Call, route.thing()) {
@@ -67,7 +67,7 @@ impl Catalog {
         }
     }
 
-    /// Whether each call of a tool is to be asked about.
+    /// Whether the authorizer decides about each call of a tool.
     pub(crate) fn asks_about(&self, tool: &str) -> bool {
         !self.by_arguments.is_empty() && self.by_arguments.contains(tool)
     }

@@ -1,8 +1,9 @@
-//! How a client is asked something during its call, for a server.
+//! Asks a client something during its call, on behalf of a server.
 //!
-//! A legacy client is asked while it waits (`questioner`, `questions`); what a modern server asks by its result a legacy client
-//! is asked in rounds (`rounds`). A modern client gets the question as its result and comes back with the answer, to a call
-//! that stayed open meanwhile (`park`) and that it finds by a sealed state (`seal`).
+//! A legacy client is asked while it waits (`questioner`, `questions`). If the server is modern, it asks
+//! through its result, and a legacy client answers in rounds (`rounds`). A modern client gets the question as
+//! its result and comes back with the answer. Its call stays open meanwhile (`park`), and a sealed state
+//! identifies it (`seal`).
 
 pub(crate) mod park;
 pub(crate) mod questioner;

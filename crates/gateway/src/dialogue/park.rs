@@ -1,12 +1,14 @@
 //! Calls that stay open while their clients are away.
 //!
-//! A legacy server asks in the middle of a call and waits; a modern client is asked by the result of its request and
-//! comes back with another one. In between the call is parked here: it goes on as a task, with everything it holds,
-//! and is never sent a second time. The client carries a sealed state that names the call and the round; it opens
-//! for the same principal and the same request only, and each round is taken up once.
+//! A legacy server asks in the middle of a call and waits; a modern client is asked through the result of its
+//! request and comes back with another request. In between the call is parked here: it continues as a task,
+//! with everything it holds, and is never sent a second time. The client carries a sealed state that names
+//! the call and the round. The state opens only for the same principal and the same request, and each round
+//! is resumed once.
 //!
-//! What the server does meanwhile is not lost: what it takes back is not asked, and how the call ends is kept for
-//! the client. A client that does not come back in time has its questions answered with "cancelled", and then its call.
+//! What the server does meanwhile is not lost: withdrawn questions are not asked, and the outcome of the call
+//! is kept for the client. If the client does not come back in time, its questions are answered with
+//! "cancelled", and then its call is cancelled.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,9 +28,9 @@ use crate::caller::ProgressSink;
 use crate::dialogue::questioner::{Answer, unreachable_client};
 use crate::dialogue::seal::{Seal, SealedFor};
 
-/// How long further questions of a server are waited for, so that they are asked together.
+/// How long to wait for further questions of a server, so that the client is asked all of them together.
 const TOGETHER: Duration = Duration::from_millis(25);
-/// What a server has to end its call once its client has not come back and it has been told so.
+/// The time a server has to end its call after it was told that the client did not come back.
 const GRACE: Duration = Duration::from_secs(2);
 /// How many calls may be parked at once.
 const MOST: usize = 16_384;
@@ -57,9 +59,9 @@ pub(crate) struct Park {
     abilities: Abilities,
     correlation: CorrelationId,
     state: Mutex<ParkState>,
-    /// Wakes the request that waits for what comes.
+    /// Wakes the request that waits for a question or the outcome.
     news: Notify,
-    /// Wakes the call's task when its deadline is another.
+    /// Wakes the call's task when its deadline has changed.
     moved: Notify,
 }
 
@@ -67,24 +69,24 @@ pub(crate) struct Park {
 struct ParkState {
     round: u32,
     last_key: u64,
-    /// How long the client has to come back: as long as the server that asks gives it.
+    /// How long the client has to come back: the limit of the server that asks.
     patience: Duration,
     open: Vec<Question>,
     outcome: Option<Outcome>,
-    /// Where progress and log lines go; nowhere while the client is away.
+    /// Where progress and log lines go; `None` while the client is away.
     way: Option<ParkWay>,
-    /// Until when the client may come back; none while a request of it is here.
+    /// The time by which the client must come back; `None` while one of its requests waits here.
     deadline: Option<Instant>,
-    /// Whether it is too late to come back.
+    /// Whether it is too late for the client to come back.
     over: bool,
     task: Option<AbortHandle>,
 }
 
-/// The way to the request of a parked call that is there.
+/// The way to the request that currently waits for a parked call.
 #[derive(Debug, Clone)]
 pub(crate) struct ParkWay {
     pub(crate) sink: ProgressSink,
-    /// The token that the request knows progress by, if it wants any.
+    /// The progress token of the request, if it wants progress.
     pub(crate) token: Option<Raw>,
 }
 
@@ -93,14 +95,14 @@ struct Question {
     key: String,
     method: Method,
     params: Raw,
-    /// Whether the client has been asked in the round at hand.
+    /// Whether the client has been asked in the current round.
     shown: bool,
     answer: oneshot::Sender<Answer>,
 }
 
 impl Parks {
-    /// Answers the first request of a call. `work` is the whole call, whose client is asked by `park`; as long as
-    /// nothing is asked it runs here and ends with the request.
+    /// Answers the first request of a call. `work` is the whole call, which asks its client through `park`.
+    /// Until it asks something it runs here and is cancelled with the request.
     pub(crate) async fn begin(
         self: &Arc<Self>,
         park: Arc<Park>,
@@ -119,7 +121,7 @@ impl Parks {
                 outcome = &mut work => return outcome,
                 () = sleep(TOGETHER) => {}
             }
-            // It may have been taken back meanwhile.
+            // The server may have withdrawn the question meanwhile.
             if park.is_asking() {
                 break;
             }
@@ -140,7 +142,7 @@ impl Parks {
         self.ask(&park, &subject(), server_info)
     }
 
-    /// The parked call, for as long as somebody may want its end.
+    /// Runs a parked call, and keeps its outcome as long as the client may come back.
     async fn keep(self: Arc<Self>, park: Arc<Park>, mut work: BoxFuture<'static, Outcome>) {
         let _end = End { parks: &self, park: &park };
         let outcome = tokio::select! {
@@ -148,11 +150,11 @@ impl Parks {
             outcome = &mut work => Some(outcome),
             () = park.abandoned() => None,
         };
-        // Nobody holds what the call held any longer.
+        // Release everything the call held before the outcome waits for the client.
         drop(work);
         match outcome {
             Some(outcome) => {
-                debug!(correlationId = %park.correlation, "a parked call has ended; its end is kept");
+                debug!(correlationId = %park.correlation, "a parked call has ended; its outcome is kept");
                 park.state.lock().outcome = Some(outcome);
                 park.news.notify_one();
                 park.abandoned().await;
@@ -163,8 +165,8 @@ impl Parks {
         }
     }
 
-    /// Answers a request that brings a state: takes up the call that it names. None for a state that is not one of
-    /// ours, or not about this request.
+    /// Answers a request that carries a state, by resuming the call that the state names. `None` if the
+    /// gateway did not issue the state, or issued it for another request.
     pub(crate) async fn resume(
         self: &Arc<Self>,
         sealed: &str,
@@ -201,7 +203,8 @@ impl Parks {
         })
     }
 
-    /// The result that asks the client all that is open, under a state for the round that it answers in.
+    /// The result that asks the client all open questions, with a state for the round that the client answers
+    /// in.
     fn ask(&self, park: &Park, subject: &SealedFor, server_info: &Raw) -> Outcome {
         let mut state = park.state.lock();
         state.round += 1;
@@ -227,7 +230,7 @@ impl Parks {
             self.end(park);
             return Err(RpcError::new(
                 code::INTERNAL_ERROR,
-                "the system has no randomness to seal a state with",
+                "the system provides no random numbers to seal a state",
             ));
         };
         let text = format!(
@@ -242,7 +245,7 @@ impl Parks {
             .map_err(|_| RpcError::new(code::INTERNAL_ERROR, "the server's question is not usable"))
     }
 
-    /// Lets go of a call, whatever it is doing.
+    /// Ends a call, whatever it is doing.
     fn end(&self, park: &Park) {
         self.forget(park);
         if let Some(task) = park.state.lock().task.take() {
@@ -254,7 +257,7 @@ impl Parks {
         self.table.lock().parked.remove(&park.id);
     }
 
-    /// Ends every parked call, parks no other, and returns when nothing is left of them: each has left its record.
+    /// Ends every parked call, refuses new ones, and returns when every task has ended and left its record.
     pub(crate) async fn close(&self) {
         let parked = {
             let mut table = self.table.lock();
@@ -269,13 +272,13 @@ impl Parks {
         self.tasks.wait().await;
     }
 
-    /// Parks again.
+    /// Accepts parked calls again.
     pub(crate) fn reopen(&self) {
         self.tasks.reopen();
         self.table.lock().closed = false;
     }
 
-    /// What seals all that clients carry for us.
+    /// The key that seals everything that clients carry for the gateway.
     pub(crate) const fn seal(&self) -> &Seal {
         &self.seal
     }
@@ -286,7 +289,7 @@ impl Parks {
     }
 }
 
-/// The end of a parked call's task, however it comes: whoever waits there hears of it.
+/// Notifies a waiting request of the end of a parked call's task, however the task ends.
 struct End<'a> {
     parks: &'a Parks,
     park: &'a Park,
@@ -304,7 +307,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// A request that waits at a parked call. Dropped before it has its answer it is cancelled, and the call with it.
+/// A request that waits at a parked call. If it is dropped before its answer, the call is cancelled with it.
 struct Here<'a> {
     parks: &'a Parks,
     park: Option<&'a Park>,
@@ -326,7 +329,7 @@ impl Drop for Here<'_> {
 }
 
 impl ParkState {
-    /// The client has its time to come back from now on.
+    /// Starts the time that the client has to come back.
     fn expect_client(&mut self) {
         self.deadline = Some(Instant::now() + self.patience + GRACE);
     }
@@ -359,8 +362,8 @@ impl Park {
         self.abilities
     }
 
-    /// Puts a question to the client, who has `patience` to come back; it is asked with the next answer. Dropping the
-    /// future takes it back.
+    /// Puts a question to the client, which has `patience` to come back; it is asked with the next answer.
+    /// Dropping the future withdraws the question.
     pub(crate) fn put(
         self: &Arc<Self>,
         method: &Method,
@@ -403,7 +406,7 @@ impl Park {
             None => Object::empty(),
         };
         let mut state = self.state.lock();
-        // A request that is here has taken the round up already.
+        // If a request waits here, it has resumed this round already.
         if state.round != round || state.deadline.is_none() || state.over {
             return Err(not_valid());
         }
@@ -419,7 +422,7 @@ impl Park {
         state.way = way;
         for mut question in std::mem::take(&mut state.open) {
             match responses.get(&question.key) {
-                // Whoever asked may have gone; then nobody needs the answer.
+                // The receiver may be gone; then the answer is not needed.
                 Some(answer) => drop(question.answer.send(Ok(bare(&answer)))),
                 None => {
                     question.shown = false;
@@ -432,7 +435,7 @@ impl Park {
         Ok(())
     }
 
-    /// Whether something is to be asked that the client was not asked in this round.
+    /// Whether there is a question that the client was not asked in this round.
     fn is_asking(&self) -> bool {
         self.state.lock().open.iter().any(|question| !question.shown)
     }
@@ -447,7 +450,7 @@ impl Park {
         }
     }
 
-    /// The end of the call; none if the client is to be asked first.
+    /// The outcome of the call; `None` if the client has to be asked first.
     async fn next(&self) -> Option<Outcome> {
         loop {
             {
@@ -478,7 +481,7 @@ impl Park {
                 () = self.moved.notified() => {}
                 () = over => {
                     let mut state = self.state.lock();
-                    // Unless it came back at the last moment.
+                    // The client may have come back at the last moment.
                     if state.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                         state.over = true;
                         return;
@@ -489,7 +492,7 @@ impl Park {
     }
 }
 
-/// A question that waits for its answer; dropped, it is not asked any more.
+/// A question that waits for its answer. Dropping it withdraws the question.
 struct Open {
     park: Arc<Park>,
     key: String,
@@ -501,7 +504,7 @@ impl Drop for Open {
     }
 }
 
-/// Whether a result has what makes it an answer to a question of that kind.
+/// Whether a result has the members that an answer to this kind of question needs.
 pub(crate) fn answers(method: &Method, result: &Raw) -> bool {
     let Ok(result) = Object::parse(result) else { return false };
     match method.of_server() {
@@ -514,7 +517,7 @@ pub(crate) fn answers(method: &Method, result: &Raw) -> bool {
     }
 }
 
-/// An answer without what a legacy server does not know.
+/// An answer without the members that a legacy server does not know.
 fn bare(answer: &Raw) -> Raw {
     match Object::parse(answer) {
         Ok(object) if object.get("resultType").is_some() => {
@@ -522,12 +525,12 @@ fn bare(answer: &Raw) -> Raw {
             edit.remove("resultType");
             edit.finish().to_raw()
         }
-        // Detached from the request that brought it, which is large and soon over.
+        // Detached from the request that brought it: that request is large and ends soon.
         _ => answer.detached(),
     }
 }
 
-/// The one thing that is said of a state that cannot be used, whatever is wrong with it.
+/// The one error for every unusable state, whatever is wrong with it.
 pub(crate) fn not_valid() -> RpcError {
     RpcError::new(code::INVALID_PARAMS, "invalid or expired requestState")
 }

@@ -1,10 +1,12 @@
-//! Asks a client something during its call, for a server.
+//! Asks a client something during its call, on behalf of a server.
 //!
-//! The front gives a [`Questioner`] with the calls of clients that declared what they can answer, and hands every
-//! response of such a client to its [`OpenQuestions`]. Ids towards a client are of our making, one space per desk. A
-//! question that is dropped before its answer is taken back at the client; one whose client is gone has failed.
+//! The front attaches a [`Questioner`] to the calls of clients that declared what they can answer, and hands
+//! every response of such a client to its [`OpenQuestions`]. The gateway chooses the request ids towards a
+//! client, one id space per `OpenQuestions`. A question that is dropped before its answer is cancelled at the
+//! client; a question whose client is gone fails.
 //!
-//! A modern client cannot be asked while it waits: what is put to it stands at its parked call ([`crate::dialogue::park`]).
+//! A modern client cannot be asked while it waits: its questions go to its parked call
+//! ([`crate::dialogue::park`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,17 +24,17 @@ use crate::dialogue::park::Park;
 
 /// Where messages to a client go.
 pub trait Outlet: Send + Sync + 'static {
-    /// Sends one message, whole and encoded; says whether it was taken.
+    /// Sends one whole, encoded message; returns whether it was accepted.
     fn put(&self, message: Bytes) -> bool;
 
     /// Resolves when nothing can be sent any more.
     fn gone(&self) -> BoxFuture<'_, ()>;
 }
 
-/// What a client answers.
+/// A client's answer.
 pub(crate) type Answer = Result<Raw, RpcError>;
 
-/// The questions to one client that wait for an answer. Clones share it.
+/// The questions to one client that wait for an answer. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct OpenQuestions(Arc<Mutex<Open>>);
 
@@ -43,7 +45,7 @@ struct Open {
 }
 
 impl OpenQuestions {
-    /// Takes a response of the client; says whether anybody waited for it.
+    /// Takes a response of the client; returns whether a question waited for it.
     pub fn answered(&self, response: Response) -> bool {
         let id = response.id.as_ref().and_then(|id| id.as_u64());
         let waiting = id.and_then(|id| self.0.lock().waiting.remove(&id));
@@ -64,7 +66,7 @@ impl OpenQuestions {
     }
 }
 
-/// The way to a client that can be asked. Clones are the same.
+/// The way to a client that can be asked. Clones share it.
 #[derive(Clone)]
 pub struct Questioner(QuestionPath);
 
@@ -72,7 +74,7 @@ pub struct Questioner(QuestionPath);
 enum QuestionPath {
     /// The client answers while its call is open.
     Open(Arc<Inner>),
-    /// The client is asked by the result of its request, and answers with the next.
+    /// The client is asked through the result of its request, and answers with the next request.
     Parked(Arc<Park>),
 }
 
@@ -89,7 +91,7 @@ impl fmt::Debug for Questioner {
 }
 
 impl Questioner {
-    /// Asks by `outlet`; the answers come to `desk`.
+    /// Asks through `outlet`; the answers arrive in `questions`.
     pub fn new(abilities: Abilities, questions: OpenQuestions, outlet: impl Outlet) -> Self {
         Self(QuestionPath::Open(Arc::new(Inner { abilities, questions, outlet: Box::new(outlet) })))
     }
@@ -107,7 +109,7 @@ impl Questioner {
         }
     }
 
-    /// Tells the client something during its call; it may have gone.
+    /// Sends the client a notification during its call; the client may be gone.
     pub(crate) fn tell(&self, method: &Method, params: &Spliced) {
         if let QuestionPath::Open(inner) = &self.0 {
             let mut message = BytesMut::new();
@@ -116,8 +118,8 @@ impl Questioner {
         }
     }
 
-    /// Asks, and gives the client's answer, which is waited for as long as `patience`, but not here. Dropping the future
-    /// takes the question back.
+    /// Asks, and resolves to the client's answer. The caller enforces `patience`; a parked call also uses it
+    /// for its own deadline. Dropping the future withdraws the question.
     pub(crate) fn ask(
         &self,
         method: &Method,
@@ -162,7 +164,7 @@ pub(crate) fn unreachable_client() -> RpcError {
     RpcError::new(code::INTERNAL_ERROR, "the client can no longer be asked: it does not read")
 }
 
-/// One question that was put.
+/// One question that was sent.
 struct Question {
     way: Arc<Inner>,
     id: u64,
@@ -171,7 +173,7 @@ struct Question {
 }
 
 impl Question {
-    /// It was answered.
+    /// Marks it as answered.
     fn close(mut self) {
         self.open = false;
     }
@@ -199,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that reads, or does not, and is there for ever.
+    /// A client that accepts messages, or refuses them, and never disconnects.
     struct Reader {
         read: Arc<Mutex<Vec<serde_json::Value>>>,
         reads: bool,
@@ -234,7 +236,7 @@ mod tests {
         }
     }
 
-    /// ERA-1: a question that is dropped is taken back at the client, by its id, and a late answer is dropped.
+    /// ERA-1: a dropped question is cancelled at the client, by its id, and a late answer is ignored.
     #[test]
     fn a_dropped_question_is_taken_back() {
         let (questioner, questions, read) = questioner(true);
@@ -246,10 +248,11 @@ mod tests {
         assert_eq!(question["method"], "roots/list");
         assert_eq!(back["method"], "notifications/cancelled");
         assert_eq!(back["params"]["requestId"], question["id"]);
-        assert!(!answer(&questions, &question["id"]), "nobody waits any more");
+        assert!(!answer(&questions, &question["id"]), "no question waits any more");
     }
 
-    /// ERA-1: one that was answered, or that nobody read, is not taken back, and no two have the same id.
+    /// ERA-1: a question that was answered, or that the client did not accept, is not cancelled, and no two
+    /// have the same id.
     #[test]
     fn an_answered_question_is_not_taken_back() {
         let (questioner, questions, read) = questioner(true);
@@ -260,7 +263,7 @@ mod tests {
         for asked in [first, second] {
             assert_eq!(asked.now_or_never().unwrap().unwrap().as_str(), r#"{"roots":[]}"#);
         }
-        assert_eq!(read.lock().len(), 2, "nothing but the questions");
+        assert_eq!(read.lock().len(), 2, "only the questions were sent");
 
         let (questioner, questions, read) = self::questioner(false);
         assert!(ask(&questioner).now_or_never().unwrap().is_err());

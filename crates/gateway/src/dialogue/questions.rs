@@ -1,8 +1,8 @@
 //! The questions of a server that are open at the client of one call.
 //!
-//! A call that is asked nothing carries an empty list and pays nothing for it. While a question is open, the
-//! exchange with the server is looked at too: it may take the question back, ask another, answer the call or end.
-//! A person has only so long to answer; then it counts as "cancelled".
+//! A call without questions carries an empty list and pays nothing for it. While a question is open, the
+//! exchange with the server is polled too: the server may withdraw the question, ask another, answer the call
+//! or end. A person has limited time to answer; after that the answer is "cancelled".
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -20,7 +20,7 @@ use crate::dialogue::questioner::Answer;
 /// How many may be open at once for one call.
 pub(crate) const MOST: usize = 16;
 
-/// Those of one call.
+/// The open questions of one call.
 #[derive(Default)]
 pub(crate) struct Questions {
     open: Vec<(Id, BoxFuture<'static, Answer>)>,
@@ -32,7 +32,7 @@ impl Questions {
         !self.open.is_empty()
     }
 
-    /// Puts a question of the server to the client, who has `patience` to answer.
+    /// Puts a question of the server to the client, which has `patience` to answer.
     pub(crate) fn put(
         &mut self,
         asked: &Request,
@@ -57,12 +57,12 @@ impl Questions {
         exchange.reply(&asked.id, Err(&refusal));
     }
 
-    /// The server no longer wants to know.
+    /// The server has withdrawn the question.
     pub(crate) fn withdraw(&mut self, id: &Id) {
         self.open.retain(|(open, _)| open != id);
     }
 
-    /// What comes next from the server; none when the client has answered everything first.
+    /// The next event from the server; `None` if the client has answered everything before one came.
     pub(crate) async fn next(&mut self, exchange: &mut Exchange) -> Option<Event> {
         poll_fn(|context| {
             let mut at = 0;
@@ -85,7 +85,8 @@ impl Questions {
     }
 }
 
-/// An answer, if it comes within `patience`: what a user does not answer is cancelled, the rest has failed.
+/// An answer within `patience`. On a timeout a question to the user counts as cancelled; any other question
+/// fails.
 pub(crate) fn in_time(
     method: &Method,
     answer: BoxFuture<'static, Answer>,
@@ -104,8 +105,9 @@ pub(crate) fn in_time(
     })
 }
 
-/// The params of a question as a client of `revision` knows them. A token for progress is the server's own affair:
-/// none is relayed from clients. `visit` is the id that a client who is sent to a page knows it by.
+/// The params of a question as a client of `revision` knows them. The server's progress token is removed,
+/// because clients' progress is not relayed. `visit` is the id under which a client knows a page that it is
+/// sent to.
 pub(crate) fn params_for(
     method: &Method,
     params: Option<&Raw>,
@@ -140,8 +142,8 @@ pub(crate) fn params_for(
     edit.finish()
 }
 
-/// A form as it was before 2025-11-25: choices with titles are an `enum` with `enumNames`, and what takes several
-/// choices, or a default where there was none, is not asked. None if it is such a form already.
+/// A form as it was before 2025-11-25: choices with titles become an `enum` with `enumNames`, and fields with
+/// several choices are removed. `None` if the form needs no change.
 fn plain_form(schema: &Raw) -> Option<Raw> {
     let mut form: Value = schema.decode().ok()?;
     let fields = form.get_mut("properties")?.as_object_mut()?;
@@ -212,7 +214,7 @@ mod tests {
         assert!(visit.to_raw().as_str().contains(r#""elicitationId":"7""#));
     }
 
-    /// ERA-4: what came with 2025-11-25 is put as before, or not asked.
+    /// ERA-4: what 2025-11-25 added is converted to the older form, or not asked.
     #[test]
     fn what_an_older_client_is_asked() {
         let old = Revision::V2025_06_18;
@@ -232,9 +234,9 @@ mod tests {
         );
     }
 
-    /// PIPE-9: a user who does not answer has cancelled; a model that does not has failed.
+    /// PIPE-9: if a user does not answer, the question is cancelled; any other question fails.
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_waited_for_without_end() {
+    async fn questions_time_out() {
         let silent = || -> BoxFuture<'static, Answer> { Box::pin(std::future::pending()) };
         let patience = Duration::from_secs(600);
         let answer = in_time(&Method::Elicit, silent(), patience).await.unwrap();

@@ -1,11 +1,11 @@
-//! Asks a legacy client what a modern server wants to know before it answers, inside the client's open call.
+//! Asks a legacy client the questions of a modern server, inside the client's open call.
 //!
-//! Such a server keeps nothing: it answers with its questions and a state, and is called again with the answers and
-//! that state, byte for byte. The client sees requests on the stream of its call and then one result. Bounded: only so
-//! many rounds, only so many questions in each, and a person has only so long.
+//! A modern server keeps no state: it answers with its questions and a state, and is called again with the
+//! answers and that state, byte for byte. The client sees requests on the stream of its call and then one
+//! result. Everything is bounded: the number of rounds, the questions in each round, and the time to answer.
 //!
-//! Where the configuration has roots for a server, no client of either era is asked for them: what else is asked in the
-//! same round goes to the client as ever.
+//! If the configuration has roots for a server, no client of either era is asked for roots. Other questions
+//! of the same round still go to the client.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use crate::dialogue::park::answers;
 use crate::dialogue::questioner::Questioner;
 use crate::dialogue::questions::{self, MOST, in_time};
 
-/// How often a client is asked for one call.
+/// The maximum number of rounds for one call.
 const MOST_ROUNDS: u32 = 10;
-/// How long to wait at first before a server is called again that asked nothing new; doubled each time.
+/// The first pause before calling a server again that asked nothing new; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// How long at the most.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How often such a server is called again: for about ten minutes.
 const MOST_PAUSES: u32 = 120;
@@ -34,11 +34,11 @@ pub(crate) struct Rounds {
     asked: u32,
     pauses: u32,
     visits: Vec<Visit>,
-    /// The keys under which the server was told the roots of the configuration.
+    /// The keys of questions that were answered with the configured roots.
     told: Vec<String>,
 }
 
-/// A page that the user agreed to go to.
+/// A page that the user agreed to open.
 #[derive(Debug)]
 struct Visit {
     key: String,
@@ -51,27 +51,27 @@ struct Visit {
 pub(crate) struct Next {
     responses: Option<Raw>,
     state: Option<Raw>,
-    /// How long to wait before.
+    /// How long to wait before the call.
     pub(crate) pause: Option<Duration>,
 }
 
-/// What becomes of a round that a modern client would be asked.
+/// What happens with a round that a modern client would be asked.
 #[derive(Debug)]
 pub(crate) enum Configured {
-    /// Nothing of it is in the configuration.
+    /// The configuration answers none of its questions.
     Nothing,
-    /// The server is called again; nobody has to be asked.
+    /// The server is called again; the client is not asked.
     Next(Next),
-    /// The result without what the configuration answers.
+    /// The result without the questions that the configuration answers.
     Rest(Raw),
 }
 
 /// Why there is no next round.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The server asked for what it may not have.
+    /// The server's questions cannot be used.
     Unusable(String),
-    /// The client gave no answer to what cannot go without one.
+    /// The client did not answer a question that needs an answer.
     Unanswered(Method, RpcError),
 }
 
@@ -80,12 +80,12 @@ struct Question {
     key: String,
     method: Method,
     params: Option<Raw>,
-    /// Where the user is to go, for those who are sent somewhere.
+    /// The page that the user is to open, for a question of that kind.
     url: Option<String>,
 }
 
 impl Rounds {
-    /// Asks what `result` wants to know, but for roots where the configuration has them.
+    /// Asks the questions of `result`, except for roots that the configuration has.
     pub(crate) async fn answer(
         &mut self,
         result: &Object,
@@ -98,7 +98,7 @@ impl Rounds {
         if questions.is_empty() {
             if state.is_none() {
                 return Err(Stop::Unusable(
-                    "it asks for input and says neither what nor for which state".into(),
+                    "it asks for input but sends neither questions nor a state".into(),
                 ));
             }
             return Ok(Next { responses: None, state, pause: Some(self.pause()?) });
@@ -133,16 +133,17 @@ impl Rounds {
         Ok(Next { responses: Some(object_of(&responses)?), state, pause })
     }
 
-    /// Answers `result` for a modern client as far as the configuration has an answer. `given` are the answers that the
-    /// client's request brought: a server that was told them, but not the roots that it had asked for beside, asks again,
-    /// and gets both.
+    /// Answers `result` for a modern client as far as the configuration can. `given` holds the answers in the
+    /// client's request: a server that got them without the roots it also asked for asks again, and then gets
+    /// both.
     pub(crate) fn configured(
         &mut self,
         result: &Object,
         roots: &Roots,
         given: Option<&Raw>,
     ) -> Result<Configured, Stop> {
-        // What cannot be read is the client's to judge, as everything that passes between modern sides.
+        // The gateway does not judge what passes between modern sides: the client gets a result that cannot
+        // be parsed.
         let Ok(questions) = read(result) else { return Ok(Configured::Nothing) };
         let (ours, rest): (Vec<_>, Vec<_>) =
             questions.into_iter().partition(|one| one.method == Method::RootsList);
@@ -166,7 +167,7 @@ impl Rounds {
         Ok(Configured::Next(Next { responses: Some(responses), state: state(result), pause: None }))
     }
 
-    /// One round more.
+    /// Counts one more round.
     fn count(&mut self) -> Result<(), Stop> {
         self.asked += 1;
         if self.asked > MOST_ROUNDS {
@@ -195,12 +196,12 @@ impl Rounds {
         for (question, visit, answer) in join_all(asked).await {
             let answer = match answer {
                 Ok(answer) if answers(&question.method, &answer) => answer,
-                // Nobody said yes; a server takes that for an answer.
+                // A missing answer counts as "cancel", which a server accepts as an answer.
                 _ if question.method == Method::Elicit => Raw::literal(r#"{"action":"cancel"}"#),
                 Ok(_) => {
                     let reason = RpcError::new(
                         bridgehead_wire::code::INTERNAL_ERROR,
-                        "what the client answered is no answer",
+                        "the client's answer is malformed",
                     );
                     return Err(Stop::Unanswered(question.method, reason));
                 }
@@ -216,7 +217,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// A page that was agreed to is not agreed to again: the server waits for what the user does there.
+    /// The user is not asked twice to open a page: the server waits for what the user does there.
     fn was_visited(&self, question: &Question) -> bool {
         self.visits.iter().any(|visit| visit.key == question.key && Some(&visit.url) == question.url.as_ref())
     }
@@ -224,12 +225,12 @@ impl Rounds {
     fn pause(&mut self) -> Result<Duration, Stop> {
         self.pauses += 1;
         if self.pauses > MOST_PAUSES {
-            return Err(Stop::Unusable("it puts the call off again and again".into()));
+            return Err(Stop::Unusable("it keeps postponing the call".into()));
         }
         Ok((FIRST_PAUSE * 2_u32.saturating_pow(self.pauses.min(16) - 1)).min(LONGEST_PAUSE))
     }
 
-    /// Tells the client that what it was sent to pages for is done.
+    /// Tells the client that the pages it was sent to are done.
     pub(crate) fn done(&mut self, caller: &Caller) {
         let Some(questioner) = caller.questioner.as_ref().filter(|_| !self.visits.is_empty()) else { return };
         for visit in std::mem::take(&mut self.visits) {
@@ -239,8 +240,9 @@ impl Rounds {
     }
 }
 
-/// Sends the user to the pages that a server of 2025-11-25 named in its refusal. Says whether the user agreed to all, so
-/// that the call may be made; fails with what the client is told where it cannot be asked.
+/// Asks the user to open the pages that a 2025-11-25 server named in its refusal. Returns whether the user
+/// agreed to all of them, so that the call may be repeated. The error is for the client, if it cannot be
+/// asked.
 pub(crate) async fn visit(refusal: &RpcError, caller: &Caller, patience: Duration) -> Result<bool, RpcError> {
     #[derive(serde::Deserialize)]
     struct Pages {
@@ -288,12 +290,12 @@ struct Action {
     action: String,
 }
 
-/// The state that goes back with the next call. Detached: the result that it came in is over.
+/// The state that goes back with the next call. Detached, to free the result that it came in.
 fn state(result: &Object) -> Option<Raw> {
     result.get("requestState").filter(|state| !state.is_null()).map(|state| state.detached())
 }
 
-/// What the configuration answers.
+/// The configured roots, as an answer.
 fn told(roots: &Roots) -> Raw {
     Raw::parse(roots.as_str().to_owned()).unwrap_or(Raw::literal(r#"{"roots":[]}"#))
 }
@@ -307,7 +309,7 @@ fn object_of(responses: &[(String, Raw)]) -> Result<Raw, Stop> {
         .map_err(|_| Stop::Unusable("its questions have no usable keys".into()))
 }
 
-/// A result that does not ask these.
+/// A result without these questions.
 fn without(result: &Object, questions: &[Question]) -> Raw {
     let requests = result.get("inputRequests").and_then(|requests| Object::parse(&requests).ok());
     let requests = requests.unwrap_or_else(Object::empty);
@@ -324,14 +326,15 @@ fn read(result: &Object) -> Result<Vec<Question>, Stop> {
     let Some(requests) = result.get("inputRequests").filter(|requests| !requests.is_null()) else {
         return Ok(Vec::new());
     };
-    let requests = Object::parse(&requests).map_err(|_| unusable("`inputRequests` is no object"))?;
+    let requests = Object::parse(&requests).map_err(|_| unusable("`inputRequests` is not an object"))?;
     let mut questions = Vec::new();
     for (key, request) in requests.members() {
-        let request = Object::parse(&request).map_err(|_| unusable("one of `inputRequests` is no object"))?;
+        let request =
+            Object::parse(&request).map_err(|_| unusable("one of `inputRequests` is not an object"))?;
         let method = request.get("method").and_then(|method| method.to_text()).unwrap_or_default();
         let method = Method::from(method.as_str());
         if !matches!(method, Method::Elicit | Method::CreateMessage | Method::RootsList) {
-            return Err(unusable("one of `inputRequests` is no question to a client"));
+            return Err(unusable("one of `inputRequests` is not a question for a client"));
         }
         let params = request.get("params");
         let url = params
@@ -352,7 +355,7 @@ fn read(result: &Object) -> Result<Vec<Question>, Stop> {
 mod tests {
     use super::*;
 
-    /// ERA-1: a client is asked ten times for one call, and not once more.
+    /// ERA-1: a client is asked at most ten times for one call.
     #[test]
     fn rounds_are_counted() {
         let mut rounds = Rounds::default();
@@ -362,19 +365,19 @@ mod tests {
         assert!(matches!(rounds.count(), Err(Stop::Unusable(reason)) if reason.contains("10 times")));
     }
 
-    /// ERA-1: a server that puts its call off is waited for twice as long each time, five seconds at the most, and not
-    /// for ever.
+    /// ERA-1: the pause before a server that postpones its call is called again doubles each time, up to five
+    /// seconds, and not for ever.
     #[test]
     fn pauses_grow_and_end() {
         let mut rounds = Rounds::default();
         let pauses: Vec<u128> = (0..MOST_PAUSES).map(|_| rounds.pause().unwrap().as_millis()).collect();
         assert_eq!(pauses[..8], [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
         assert!(pauses[8..].iter().all(|pause| *pause == 5_000), "{pauses:?}");
-        assert!(matches!(rounds.pause(), Err(Stop::Unusable(reason)) if reason.contains("again and again")));
+        assert!(matches!(rounds.pause(), Err(Stop::Unusable(reason)) if reason.contains("keeps postponing")));
     }
 
-    /// ERA-1: a server is called again with the params of the call, the answers of this round and its state, byte for
-    /// byte, and with nothing of the round before.
+    /// ERA-1: a server is called again with the params of the call, the answers of this round and its state,
+    /// byte for byte, without anything from the previous round.
     #[test]
     fn the_params_of_the_next_call() {
         #[track_caller]

@@ -1,8 +1,8 @@
-//! Seals what a client carries for us and brings back.
+//! Seals the state that a client carries for the gateway and brings back.
 //!
-//! What is sealed can be neither read nor changed, and opens only together with what it was sealed about: another
-//! principal, another request or another process finds that it does not open. The key is made by the first who seals
-//! and never leaves the process. That something is used once only is not seen here.
+//! Sealed content can be neither read nor changed. It opens only for the subject it was sealed for: not for
+//! another principal, another request or another process. The key is made at the first use and never leaves
+//! the process. This module does not enforce that a state is used only once.
 
 use std::sync::OnceLock;
 
@@ -13,7 +13,7 @@ use bridgehead_wire::{Object, Raw};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// Tells what is ours from what a server has its clients carry.
+/// Tells the gateway's states from those that a server has its clients carry.
 const MARK: &str = "bh1.";
 
 /// The key of one gateway.
@@ -36,7 +36,7 @@ impl Seal {
         self.0.get_or_init(fresh).as_ref()
     }
 
-    /// Seals `content` about `subject`. Nothing, if the system has no randomness to give.
+    /// Seals `content` for `subject`. `None` if the system provides no random numbers.
     pub(crate) fn close(&self, content: &[u8], subject: &SealedFor) -> Option<String> {
         let mut text = content.to_vec();
         let nonce = self.key()?.seal_in_place_append_tag(Aad::from(subject.0), &mut text).ok()?;
@@ -45,7 +45,7 @@ impl Seal {
         Some(format!("{MARK}{}", URL_SAFE_NO_PAD.encode(sealed)))
     }
 
-    /// What was sealed about `subject`; nothing for whatever was not.
+    /// The content that was sealed for `subject`; `None` for anything else.
     pub(crate) fn open(&self, sealed: &str, subject: &SealedFor) -> Option<Vec<u8>> {
         let mut sealed = URL_SAFE_NO_PAD.decode(sealed.strip_prefix(MARK)?).ok()?;
         let (nonce, text) = sealed.split_at_mut_checked(NONCE_LEN)?;
@@ -53,14 +53,14 @@ impl Seal {
         Some(self.key()?.open_in_place(nonce, Aad::from(subject.0), text).ok()?.to_vec())
     }
 
-    /// Whether a state may be ours.
+    /// Whether the gateway may have issued a state.
     pub(crate) fn is_marked(state: &str) -> bool {
         state.starts_with(MARK)
     }
 }
 
-/// Whose request something is sealed about, and what it asks: the same request reads the same in whatever order its
-/// members stand, and with whatever an earlier answer made the client add.
+/// The principal and the request that a state is sealed for. The order of the request's members does not
+/// matter, and neither do the members that a client adds when it repeats the request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SealedFor([u8; 32]);
 
@@ -91,7 +91,7 @@ impl SealedFor {
     }
 }
 
-/// Writes a value with the members of every object in the order of their names.
+/// Writes a value with the members of every object sorted by name.
 fn sorted(value: &Value, out: &mut String) {
     match value {
         Value::Object(members) => {
@@ -126,7 +126,8 @@ mod tests {
         SealedFor::of(principal, method, &Object::parse(&Raw::literal(params)).unwrap())
     }
 
-    /// ERA-2: a state is bound to principal and request, whatever order the request is written in.
+    /// ERA-2: a state is bound to its principal and request; the order of the request's members does not
+    /// matter.
     #[test]
     fn what_a_state_is_about() {
         let first =
@@ -145,7 +146,7 @@ mod tests {
         }
     }
 
-    /// ERA-2: what was changed, cut, sealed by another or about something else does not open.
+    /// ERA-2: a state that was changed, cut, or sealed with another key or for another request does not open.
     #[test]
     fn only_what_was_sealed_opens() {
         let seal = Seal::default();
@@ -153,9 +154,9 @@ mod tests {
         let sealed = seal.close(b"content", &about).unwrap();
         assert_eq!(seal.open(&sealed, &about).as_deref(), Some(&b"content"[..]));
         assert!(Seal::is_marked(&sealed) && !Seal::is_marked("a-state-of-a-server"));
-        assert_ne!(seal.close(b"content", &about).unwrap(), sealed, "no two are the same");
+        assert_ne!(seal.close(b"content", &about).unwrap(), sealed, "no two sealed texts are the same");
         assert!(seal.open(&sealed, &subject("b", "tools/call", "{}")).is_none());
-        assert!(Seal::default().open(&sealed, &about).is_none(), "another process");
+        assert!(Seal::default().open(&sealed, &about).is_none(), "a key of another process");
         for position in MARK.len()..sealed.len() {
             let mut changed = sealed.clone().into_bytes();
             changed[position] = if changed[position] == b'A' { b'B' } else { b'A' };

@@ -1,8 +1,9 @@
-//! What clients are told of their own accord: lists, resources and tasks that changed, log lines.
+//! What clients are told unprompted: changes of lists, resources and tasks, and log lines.
 //!
-//! A client that does not read costs no more than what it asked for: a list is told once however often it changed, so
-//! is a resource, of a task only how it is doing now, and of log lines the oldest go. A feed belongs to a legacy session, which asks for things as it goes
-//! along, or to one `subscriptions/listen`, whose wishes are fixed and whose messages carry its id.
+//! A client that does not read costs no more memory than what it asked for. A changed list or resource is
+//! reported once, however often it changes; of a task only the current state is kept; the oldest log lines
+//! are dropped. A feed belongs to a legacy session, which subscribes as it goes along, or to one
+//! `subscriptions/listen`, whose filter is fixed and whose messages carry its id.
 
 pub(crate) mod subscriptions;
 
@@ -19,7 +20,7 @@ use tokio::sync::Notify;
 use crate::gate::CallRecord;
 use crate::relay::request::Outcome;
 
-/// How many log lines may wait for one client.
+/// How many unread log lines are kept for one client.
 const MOST_LINES: usize = 256;
 /// How many resources one client may follow, and how many tasks.
 pub(crate) const MOST_RESOURCES: usize = 4_096;
@@ -28,18 +29,18 @@ pub(crate) const MOST_RESOURCES: usize = 4_096;
 #[derive(Debug, Clone, Default)]
 pub struct Feeds(Arc<Mutex<Vec<Weak<Inner>>>>);
 
-/// What one client is told. Clones are the same feed; what is taken from one is gone from all.
+/// What one client is told. Clones share one feed; a message taken from one is gone from all.
 #[derive(Debug, Clone)]
 pub struct Feed(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// The id of the listen that it belongs to.
+    /// The id of the `subscriptions/listen` that it belongs to.
     listen: Option<Raw>,
     /// The number of the session that it belongs to.
     session: Option<u64>,
     lists: Lists,
-    /// The level of log lines that are wanted, one above its number; 0 for none. Looked at with every call.
+    /// The wanted log level plus one; 0 for no log lines. Read with every call.
     level: AtomicU8,
     state: Mutex<FeedState>,
     bell: Notify,
@@ -54,7 +55,7 @@ struct FeedState {
     lines: VecDeque<Raw>,
 }
 
-/// A resource whose changes are wanted. The record of who asked for it ends with it.
+/// A resource that a client follows. The record of the request that subscribed ends with it.
 #[derive(Debug, Default)]
 struct FollowedResource {
     watch: Option<Watch>,
@@ -73,13 +74,13 @@ fn end(record: CallRecord) {
     record.exit(Outcome::Prepared(Raw::literal("{}").into()));
 }
 
-/// Where a task is.
+/// Identifies a task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct TaskOrigin {
     pub(crate) server: String,
-    /// The session whose own process it is in.
+    /// The session, if the task is in a process of that session's own.
     pub(crate) session: Option<u64>,
-    /// The server's id of it.
+    /// The server's id of the task.
     pub(crate) own: String,
 }
 
@@ -88,17 +89,17 @@ struct FollowedTask {
     /// The id that the client knows it by.
     offered: String,
     watch: Option<Watch>,
-    /// How it is doing, if that has not been told.
+    /// Its current state, if the client has not been told yet.
     state: Option<Raw>,
 }
 
 impl Feeds {
-    /// The feed of a legacy session: all lists, and what it asks for later.
+    /// Opens the feed of a legacy session: all lists, and what it subscribes to later.
     pub fn open_session(&self, session: u64) -> Feed {
         self.open(None, Some(session), Lists::ALL)
     }
 
-    /// The feed of a listen.
+    /// Opens the feed of a `subscriptions/listen`.
     pub(crate) fn open_listen(&self, id: Raw, lists: Lists) -> Feed {
         self.open(Some(id), None, lists)
     }
@@ -124,7 +125,7 @@ impl Feeds {
         feeds.iter().for_each(|feed| visit(feed));
     }
 
-    /// These lists are others now.
+    /// Reports that these lists have changed.
     pub fn changed(&self, lists: Lists) {
         if lists.is_empty() {
             return;
@@ -140,7 +141,8 @@ impl Feeds {
         });
     }
 
-    /// A resource reads otherwise now; `session` is the only one whose server said so, if it is one.
+    /// Reports that a resource has changed. If `session` is set, only that session is told: its own server
+    /// said so.
     pub(crate) fn updated(&self, session: Option<u64>, params: &Raw) {
         let uri = Object::parse(params).ok().and_then(|params| params.get("uri")?.to_text());
         let Some(uri) = uri else { return };
@@ -154,7 +156,7 @@ impl Feeds {
             if !wanted || state.updated.iter().any(|(known, _)| *known == uri) {
                 return;
             }
-            // What is within a resource may have any number of names.
+            // A followed resource may have any number of sub-resources.
             if state.updated.len() < MOST_RESOURCES {
                 state.updated.push_back((uri.clone(), params.detached()));
             }
@@ -163,7 +165,7 @@ impl Feeds {
         });
     }
 
-    /// A task is in another state now: `tell` gives what of it is told under the id that a client knows it by.
+    /// Reports that a task has changed. `tell` makes the params for the id that a client knows the task by.
     pub(crate) fn task_changed(&self, place: &TaskOrigin, tell: impl Fn(&str) -> Raw) {
         self.each(|feed| {
             let mut state = feed.state.lock();
@@ -174,7 +176,7 @@ impl Feeds {
         });
     }
 
-    /// A log line that belongs to no single request: for sessions that asked for such lines.
+    /// Passes on a log line that belongs to no single request, to sessions that asked for its level.
     pub(crate) fn logged(&self, session: Option<u64>, level: Level, params: &Raw) {
         self.each(|feed| {
             if session.is_some() && feed.session != session {
@@ -193,7 +195,7 @@ impl Feeds {
         });
     }
 
-    /// Ends the records of all that is followed: no server tells anything any more.
+    /// Ends the records of all subscriptions, when no server reports changes any more.
     pub(crate) fn end_records(&self) {
         self.each(|feed| {
             let records: Vec<CallRecord> = {
@@ -204,7 +206,7 @@ impl Feeds {
         });
     }
 
-    /// Looks for servers to tell of the resources and the tasks that nobody tells of any more.
+    /// Finds servers again for followed resources and tasks whose watch is over.
     pub(crate) fn watch_again(
         &self,
         watch: impl Fn(&str) -> Option<Watch>,
@@ -251,7 +253,7 @@ impl Feed {
         }
     }
 
-    /// The least grave log lines that are wanted; none before they were asked for.
+    /// The lowest wanted log level; `None` before the client asked for log lines.
     pub(crate) fn level(&self) -> Option<Level> {
         self.0.level()
     }
@@ -260,12 +262,13 @@ impl Feed {
         self.0.level.store(level as u8 + 1, Ordering::Release);
     }
 
-    /// Changes of this resource are wanted. Says whether there was room for it.
+    /// Follows a resource. Returns whether there was room.
     pub(crate) fn follow(&self, uri: &str, watch: Option<Watch>) -> bool {
         self.follow_with(uri, || FollowedResource { watch, record: None })
     }
 
-    /// The same for who asked for it by a request of its own, whose record is kept until this is over.
+    /// Follows a resource for a `resources/subscribe` request, whose record stays open until the subscription
+    /// ends.
     pub(crate) fn subscribe(&self, uri: &str, watch: Watch, record: &mut CallRecord) -> bool {
         self.follow_with(uri, || FollowedResource { watch: Some(watch), record: Some(record.keep()) })
     }
@@ -281,7 +284,7 @@ impl Feed {
         true
     }
 
-    /// How this task is doing is wanted, under the id that the client knows it by. Says whether there was room for it.
+    /// Follows a task under the id that the client knows it by. Returns whether there was room.
     pub(crate) fn follow_task(&self, place: TaskOrigin, offered: &str, watch: Watch) -> bool {
         let mut state = self.0.state.lock();
         let room = state.tasks.len() < MOST_RESOURCES || state.tasks.contains_key(&place);
@@ -292,7 +295,7 @@ impl Feed {
         room
     }
 
-    /// They no longer are.
+    /// Stops following a resource.
     pub(crate) fn leave(&self, uri: &str) {
         let mut state = self.0.state.lock();
         let left = state.resources.remove(uri);
@@ -301,7 +304,7 @@ impl Feed {
         drop(left);
     }
 
-    /// Nothing is wanted any more.
+    /// Drops everything: the client wants nothing any more.
     pub(crate) fn close(&self) {
         self.0.level.store(0, Ordering::Release);
         let state = std::mem::take(&mut *self.0.state.lock());
@@ -352,7 +355,7 @@ impl Inner {
     }
 }
 
-/// Params that name the listen they belong to.
+/// Params with the id of the `subscriptions/listen` they belong to.
 pub(crate) fn tagged(params: Option<&Raw>, id: &Raw) -> Spliced {
     let params = params.and_then(|params| Object::parse(params).ok()).unwrap_or_else(Object::empty);
     let meta = params.get(key::META).and_then(|meta| Object::parse(&meta).ok()).unwrap_or_else(Object::empty);
@@ -364,7 +367,7 @@ pub(crate) fn tagged(params: Option<&Raw>, id: &Raw) -> Spliced {
     edit.finish()
 }
 
-/// Params without what belongs to the hop before.
+/// Params without the members that belong to the previous hop.
 fn untagged(params: &Raw) -> Spliced {
     let Ok(object) = Object::parse(params) else { return params.clone().into() };
     let Some(meta) = object.get(key::META).and_then(|meta| Object::parse(&meta).ok()) else {
@@ -397,7 +400,7 @@ mod tests {
         Some(String::from_utf8(message.to_vec()).unwrap())
     }
 
-    /// ERA-1: a list that changed is told once, on the feeds that asked for it, under the id of their listen.
+    /// ERA-1: a changed list is reported once, on the feeds that asked for it, with the id of their listen.
     #[test]
     fn lists_are_told_once() {
         let feeds = Feeds::default();
@@ -418,7 +421,8 @@ mod tests {
         assert_eq!(now(&listen), None);
     }
 
-    /// ERA-1: a resource, or a part of it, is told to those who follow it, with all that its server said.
+    /// ERA-1: a change of a resource, or of a part of it, is reported to its followers with everything the
+    /// server said.
     #[test]
     fn resources_are_told_to_their_followers() {
         let feeds = Feeds::default();
@@ -438,25 +442,25 @@ mod tests {
         assert_eq!(now(&one), None);
         assert!(now(&other).unwrap().contains(r#""io.modelcontextprotocol/subscriptionId":7"#));
         feeds.updated(Some(2), &params);
-        assert_eq!(now(&one), None, "that was another session's own server");
+        assert_eq!(now(&one), None, "it was another session's own server");
         feeds.updated(Some(1), &params);
         one.leave("a://b");
         assert_eq!(now(&one), None);
     }
 
-    /// Log lines go to sessions that asked for such; of too many the oldest go.
+    /// Log lines go to sessions that asked for their level; if there are too many, the oldest are dropped.
     #[test]
     fn log_lines_by_level() {
         let feeds = Feeds::default();
         let feed = feeds.open_session(1);
         let line = |number: usize| Raw::encode(&serde_json::json!({"level": "error", "data": number}));
         feeds.logged(None, Level::Error, &line(0));
-        assert_eq!(now(&feed), None, "nobody asked");
+        assert_eq!(now(&feed), None, "the client asked for no log lines");
         feed.set_level(Level::Warning);
         feeds.logged(None, Level::Notice, &line(1));
-        assert_eq!(now(&feed), None, "less grave than was asked for");
+        assert_eq!(now(&feed), None, "below the wanted level");
         feeds.logged(Some(2), Level::Error, &line(1));
-        assert_eq!(now(&feed), None, "that was another session's own server");
+        assert_eq!(now(&feed), None, "it was another session's own server");
         for (session, level) in [(None, Level::Warning), (Some(1), Level::Emergency)] {
             feeds.logged(session, level, &line(7));
             assert!(now(&feed).unwrap().contains(r#""data":7"#), "{level:?}");

@@ -1,4 +1,4 @@
-//! What a client asks to be told later: log lines, changes of resources, a `subscriptions/listen`.
+//! What a client subscribes to: log lines, changes of resources, a `subscriptions/listen`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,18 +20,18 @@ use crate::relay::uris::with_uri;
 use crate::surface::named;
 use crate::surface::resources::resource_not_found;
 
-/// How long servers may take to be told of a level before the client has its answer.
+/// How long the answer waits for servers to be told of a new log level.
 const LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long they may take to be asked for changes of resources.
+/// How long the answer waits for servers to accept a watch on resources.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Gateway {
-    /// What a legacy session is told of its own accord. The same feed whenever it is asked for.
+    /// The feed of a legacy session; always the same one for a session.
     pub fn feed(&self, session: &Session) -> Feed {
         session.feed_or(|number| self.inner().feeds.open_session(number))
     }
 
-    /// Legacy: log lines of this level and above from now on.
+    /// Legacy: sends log lines of this level and above from now on.
     pub(crate) async fn set_level(
         &self,
         caller: &Caller,
@@ -43,7 +43,7 @@ impl Gateway {
             return Err(RpcError::new(code::INVALID_PARAMS, &format!("`level` must be one of {names}")));
         };
         self.feed(&caller.session).set_level(level);
-        // Those that come up later, and modern ones, are told with the next request.
+        // Modern servers, and those that start later, are told with the next request.
         let telling = self.upstreams().into_iter().map(|upstream| async move {
             if let UpstreamState::Ready(ready) = upstream.state()
                 && takes_levels(ready.peer.revision.era(), ready.tools.features)
@@ -55,7 +55,7 @@ impl Gateway {
         Ok(Raw::literal("{}").into())
     }
 
-    /// Legacy: changes of a resource are to be told.
+    /// Legacy: subscribes to a resource.
     pub(crate) async fn subscribe(
         &self,
         caller: &Caller,
@@ -72,7 +72,7 @@ impl Gateway {
             return Err(resource_not_found(Era::Legacy, "no server has this resource", None, &uri));
         }
         let Some(owner) = owners.into_iter().find(|owner| owner.features.subscribe) else {
-            let message = "the server that has this resource does not tell of changes";
+            let message = "the server of this resource does not support subscriptions";
             return Err(RpcError::with_data(code::INVALID_PARAMS, message, &json!({"uri": uri})));
         };
         let own = caller.session.uses(&owner.upstream, Era::Legacy).ok().flatten();
@@ -81,24 +81,25 @@ impl Gateway {
         let settled = watch.settled();
         match self.feed(&caller.session).subscribe(&uri, watch, record) {
             true => {
-                // What happens after the answer is told. A server that takes longer tells of what comes later.
+                // Every change after the answer is reported. If the server takes longer, only changes after
+                // it has accepted the watch are.
                 let _ = tokio::time::timeout(WATCH_TIMEOUT, settled).await;
                 Ok(Raw::literal("{}").into())
             }
             false => {
-                Err(RpcError::new(code::INVALID_PARAMS, "this session follows too many resources already"))
+                Err(RpcError::new(code::INVALID_PARAMS, "this session has too many subscriptions already"))
             }
         }
     }
 
-    /// Legacy: and no longer. What was not asked for is not missed.
+    /// Legacy: ends a subscription. An unknown one is not an error.
     pub(crate) fn unsubscribe(&self, caller: &Caller, request: &ClientRequest) -> Result<Spliced, RpcError> {
         let uri = named(&request.params, "uri", "resource")?;
         self.feed(&caller.session).leave(&uri);
         Ok(Raw::literal("{}").into())
     }
 
-    /// Modern: tells of changes until nobody reads any more, and gives the result then.
+    /// Modern: reports changes until the client stops reading, and then returns the result.
     pub(crate) async fn listen(
         &self,
         caller: &Caller,
@@ -115,12 +116,12 @@ impl Gateway {
             task_ids: Vec<String>,
         }
         let (Some(id), Some(sink)) = (&request.id, sink) else {
-            return Err(RpcError::new(code::INVALID_REQUEST, "there is no stream to tell of changes on"));
+            return Err(RpcError::new(code::INVALID_REQUEST, "this request has no stream for notifications"));
         };
         let filter: Option<Filter> =
             request.params.get("notifications").and_then(|filter| filter.decode().ok());
         let Some(filter) = filter else {
-            let message = "`notifications` must be an object that says what is to be told";
+            let message = "`notifications` must be an object that names the notifications that you want";
             return Err(RpcError::new(code::INVALID_PARAMS, message));
         };
         self.wait_for_servers().await;
@@ -148,7 +149,7 @@ impl Gateway {
             }
         }
         let mut tasks = Vec::new();
-        // Who did not declare that it can follow tasks is told of none.
+        // A client that did not declare tasks is told of none.
         if request.meta.client_capabilities.as_ref().is_some_and(declares_tasks) {
             for offered in filter.task_ids {
                 let Some((owner, watch)) = self.watch_task(caller, &offered) else { continue };
@@ -192,19 +193,19 @@ impl Gateway {
 }
 
 impl Inner {
-    /// Has the server that owns a resource tell of its changes; none if there is none that does.
+    /// Has the server that owns a resource report its changes; `None` if no such server can.
     pub(crate) fn watch(&self, principal: Option<&Principal>, uri: &str) -> Option<Watch> {
         let catalog = self.catalog.load();
         let owners = match principal {
             Some(principal) => self.owners(principal, uri),
-            // It was followed before: who follows it may.
+            // An existing subscription: its principal was checked when it began.
             None => catalog.owners(uri),
         };
         let owner = owners.into_iter().find(|owner| owner.features.subscribe)?;
         Some(owner.upstream.watch_resource(catalog.own_uri(uri)))
     }
 
-    /// Takes what servers say outside of any request.
+    /// Receives what servers say outside of any request.
     pub(crate) fn notices(self: &Arc<Self>) -> NoticeSink {
         let gateway = Arc::downgrade(self);
         NoticeSink::new(move |origin, notice| {
@@ -230,7 +231,7 @@ impl Inner {
 mod tests {
     use super::*;
 
-    /// A line says which server wrote it, where there are several.
+    /// With several servers, a log line names its server.
     #[test]
     fn lines_name_their_server() {
         #[track_caller]

@@ -1,4 +1,5 @@
-//! Work that would hold up a thread which serves others: it runs on a thread of its own, and little of it at once.
+//! Runs long checks on threads of their own, a few at once, so that they do not hold up threads that serve
+//! calls.
 
 use std::sync::Arc;
 
@@ -8,23 +9,23 @@ use tokio::sync::Semaphore;
 use super::{Call, Gate, Limits};
 use crate::error::CallError;
 
-/// How much of it runs at once, whatever the machine has.
+/// How many run at once at most, on any machine.
 const MOST: usize = 4;
 
-/// The places for such work.
+/// The permits for such work.
 pub(crate) fn places() -> Arc<Semaphore> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     Arc::new(Semaphore::new(share(threads)))
 }
 
-/// How many of a machine's threads such work may have; half of them are left to those who serve.
+/// How many permits a machine with this many threads gets: half of them, at least one and at most [`MOST`].
 fn share(threads: usize) -> usize {
     (threads / 2).clamp(1, MOST)
 }
 
 impl Gate {
-    /// Runs `work` apart. Whoever waits for a place does so on the clocks of the call. A call that is dropped leaves
-    /// its work to its end, which still counts.
+    /// Runs `work` on another thread. Waiting for a permit counts against the limits of the call. If the call
+    /// is dropped, its work still runs to its end and keeps its permit until then.
     pub(crate) async fn apart<T: Send + 'static>(
         &self,
         call: &Call<'_>,
@@ -32,10 +33,10 @@ impl Gate {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CallError> {
         let waiting = tokio::time::timeout_at(limits.patience(call), Arc::clone(&self.apart).acquire_owned());
-        // A semaphore that is never closed gives a permit.
+        // The semaphore is never closed, so only the timeout can fail here.
         let Ok(Ok(place)) = waiting.await else {
             let message = format!(
-                "tool `{tool}`: a large check against its schema had to wait for others for too long; try again later"
+                "tool `{tool}`: a large check against its schema had to wait for others too long; try again later"
             );
             return Err(CallError::new(Code::ProviderUnavailable, message));
         };
@@ -44,7 +45,7 @@ impl Gate {
             work()
         });
         done.await
-            .map_err(|error| CallError::new(Code::HandlerError, format!("a check did not end: {error}")))
+            .map_err(|error| CallError::new(Code::HandlerError, format!("a check failed to finish: {error}")))
     }
 }
 
@@ -52,7 +53,7 @@ impl Gate {
 mod tests {
     use super::*;
 
-    /// Half of the machine, but one place at the least and four at the most.
+    /// Half of the threads, but at least one and at most four.
     #[test]
     fn half_of_the_machine_is_left() {
         #[track_caller]

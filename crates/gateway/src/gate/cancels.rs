@@ -1,10 +1,10 @@
-//! Calls that run, and how somebody other than their client ends them: by the session and the tool.
+//! Lets others than the client cancel running calls, by session and tool.
 //!
-//! Whoever runs a call, a shared server, a lease or a process of the call's own, is reached by dropping its request. A call
-//! takes a place when it is dispatched; places are used again, so that an ordinary call allocates nothing.
+//! Dropping its request ends a call, whether it runs on a shared server, on a lease or in a process of its
+//! own. A call takes a place when it is dispatched. Places are reused, so an ordinary call allocates nothing.
 //!
-//! Nearly no call is cancelled, so what all of them pay is kept small: a place, one load whenever the call is polled, and a
-//! waker when it has to wait.
+//! Almost no call is cancelled, so the cost for all others is kept small: a place, one atomic load per poll,
+//! and a waker when the call has to wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,8 @@ pub(crate) struct Cancels([Shard; SHARDS]);
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// How many calls were cancelled here. A call looks for itself only when this has changed; changed under the lock.
+    /// How many calls were cancelled here, changed under the lock. A call looks for itself only when this has
+    /// changed.
     cancelled: AtomicUsize,
     places: Mutex<Places>,
 }
@@ -43,23 +44,23 @@ struct Running {
     cancelled: Option<CancelReason>,
 }
 
-/// The note of one call that runs. The call is forgotten when this is dropped.
+/// The place of one running call. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Watched<'a> {
     shard: &'a Shard,
     at: usize,
-    /// How many were cancelled when it last looked.
+    /// The value of `Shard::cancelled` when the call last looked.
     seen: usize,
 }
 
 impl Cancels {
-    // Any spread serves: no call is looked for by its shard.
+    // Any spread works: no call is looked up by its shard.
     #[cfg_attr(false, mutants::skip)]
     fn shard(&self, id: CorrelationId) -> &Shard {
         &self.0[usize::from(id.as_bytes()[15]) % SHARDS]
     }
 
-    /// Notes a call of a session.
+    /// Registers a call of a session.
     pub(crate) fn watch(&self, session: u64, tool: &Arc<str>, id: CorrelationId) -> Watched<'_> {
         let shard = self.shard(id);
         let running = Some(Running { session, tool: Arc::clone(tool), waker: None, cancelled: None });
@@ -79,7 +80,7 @@ impl Cancels {
         Watched { shard, at, seen }
     }
 
-    /// Cancels all calls of this tool that the session has under way, and says whether there were any.
+    /// Cancels all running calls of this tool in the session, and returns whether there were any.
     pub(crate) fn cancel(&self, session: u64, tool: &str, reason: CancelReason) -> bool {
         let mut wakers = Vec::new();
         let mut found = false;
@@ -100,7 +101,7 @@ impl Cancels {
 }
 
 impl Watched<'_> {
-    /// Why the call was cancelled, if it was. Costs a load where no other was either.
+    /// Why the call was cancelled, if it was. Costs one load while no call of the shard was cancelled.
     pub(crate) fn cancelled(&mut self) -> Option<CancelReason> {
         let cancelled = self.shard.cancelled.load(Ordering::Acquire);
         if cancelled == self.seen {
@@ -110,7 +111,7 @@ impl Watched<'_> {
         self.shard.places.lock().all.get(self.at)?.as_ref()?.cancelled
     }
 
-    /// Has the task of a call that waits woken when the call is cancelled; says why, if it just was.
+    /// Registers the waker of a waiting call; returns the reason if the call was just cancelled.
     pub(crate) fn wait(&self, context: &Context<'_>) -> Option<CancelReason> {
         let mut places = self.shard.places.lock();
         let call = places.all.get_mut(self.at)?.as_mut()?;
@@ -127,7 +128,7 @@ impl Drop for Watched<'_> {
         let gone = places.all.get_mut(self.at).and_then(Option::take);
         places.free.push(self.at);
         drop(places);
-        // The waker may be the last of its task.
+        // Dropped outside the lock: it may be the last waker of its task.
         drop(gone);
     }
 }
@@ -147,8 +148,8 @@ mod tests {
         }
     }
 
-    /// POOL-10: a call hears that it was cancelled whether it waits or not, the same tool of another session does not, and
-    /// a place that is used again knows nothing of who had it before.
+    /// POOL-10: a call learns that it was cancelled whether it waits or not; the same tool of another session
+    /// is not affected, and a reused place knows nothing of its previous call.
     #[test]
     fn a_call_hears_of_its_end_and_of_no_other() {
         let (cancels, tool, woken) = (Cancels::default(), Arc::from("tool"), Arc::<Woken>::default());
@@ -162,10 +163,10 @@ mod tests {
             assert!(!cancels.cancel(1, "other", reason));
             let before = woken.0.load(Ordering::SeqCst);
             assert!(cancels.cancel(1, "tool", reason));
-            assert_eq!(woken.0.load(Ordering::SeqCst), before + 1, "only who waits is woken");
+            assert_eq!(woken.0.load(Ordering::SeqCst), before + 1, "only the waiting call is woken");
             assert_eq!((running.wait(&context), waiting.cancelled()), (Some(reason), Some(reason)));
             assert_eq!((running.cancelled(), others.cancelled()), (Some(reason), None));
         }
-        assert!(!cancels.cancel(1, "tool", CancelReason::Client), "they have ended");
+        assert!(!cancels.cancel(1, "tool", CancelReason::Client), "the calls have ended");
     }
 }

@@ -1,7 +1,7 @@
 //! The lock of a subject whose requests take turns.
 //!
-//! Whoever comes first goes first. A waiter waits on the clocks of its own call and no longer: whoever holds the lock may
-//! hold it for long, a call that is parked for its client among them.
+//! First come, first served. A call waits no longer than its own limits allow: another call may hold the lock
+//! for long, for example while it is parked for its client.
 
 use bridgehead_events::{Line, Stage, WaitEnd};
 use bridgehead_wire::Code;
@@ -12,8 +12,8 @@ use super::{Call, CallRecord, Gate, Limits, Subject};
 use crate::error::CallError;
 use crate::relay::queue::Wait;
 
-/// The lock, for as long as it is kept. None for what runs side by side. A wait is noted in the record, also one that ends
-/// because the client has gone.
+/// Takes the lock; `None` for a subject whose requests run side by side. The record notes the wait, even if
+/// it ends because the client has gone.
 pub(super) async fn enter<'s, S: Subject>(
     gate: &Gate,
     call: &Call<'_>,
@@ -21,12 +21,12 @@ pub(super) async fn enter<'s, S: Subject>(
     record: &mut CallRecord,
 ) -> Result<Option<MutexGuard<'s, ()>>, CallError> {
     let Some((lock, limits)) = subject.lock(gate) else { return Ok(None) };
-    // Free only if nobody waits: it goes from hand to hand.
+    // Succeeds only if no call waits: the mutex is fair.
     if let Ok(held) = lock.try_lock() {
         return Ok(Some(held));
     }
     let mut wait = Wait::new(&gate.signals, Line::Lock, Instant::now(), |queued| record.waited(queued));
-    // In a box: the timer would make the future of every call larger.
+    // Boxed: inline, the timer would make the future of every call larger.
     match Box::pin(tokio::time::timeout_at(limits.patience(call), lock.lock())).await {
         Ok(held) => {
             wait.end = WaitEnd::Turn;
@@ -37,7 +37,7 @@ pub(super) async fn enter<'s, S: Subject>(
             drop(wait);
             record.refused(Stage::Lock);
             let message = format!(
-                "tool `{}` was not called: its calls take turns, and none came within {} ms; try again later",
+                "tool `{}` was not called: its calls take turns, and no turn came within {} ms; try again later",
                 subject.name(),
                 call.began.elapsed().as_millis()
             );
@@ -47,8 +47,8 @@ pub(super) async fn enter<'s, S: Subject>(
 }
 
 impl Limits {
-    /// Until when a call waits for whatever comes before it is sent: silent for as long as it may be, and never past
-    /// its end.
+    /// The deadline of any wait before the call is sent: the silence limit from now, but never past the
+    /// call's total limit.
     pub(super) fn patience(self, call: &Call<'_>) -> Instant {
         (Instant::now() + self.silent).min(call.began + self.total)
     }

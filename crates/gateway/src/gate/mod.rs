@@ -1,7 +1,7 @@
-//! The stages that every request passes, whatever it is about, in one function.
+//! The stages that every request passes, in one function.
 //!
-//! What a stage means for a tool, a prompt or a subscription is a property of that [`Subject`] (`surface/`); here is only
-//! their order, and what is the same for all.
+//! What a stage means for a tool, a prompt or a subscription is defined by that [`Subject`] (`surface/`).
+//! This module defines the order of the stages, and what is the same for all subjects.
 
 mod apart;
 mod cancels;
@@ -39,7 +39,7 @@ pub(crate) struct Call<'a> {
     /// When its clocks began to run.
     pub(crate) began: Instant,
     pub(crate) correlation: CorrelationId,
-    /// Its place in a trace, where somebody records spans.
+    /// Its place in a trace, if spans are recorded.
     pub(crate) trace: Option<Trace>,
     pub(crate) progress: Option<ProgressSink>,
 }
@@ -58,7 +58,7 @@ impl<'a> Call<'a> {
 
 /// What the gate needs besides the request.
 pub(crate) struct Gate {
-    /// Is asked about calls whose arguments matter; what nobody may use at all is in no view.
+    /// Decides about calls whose arguments matter; what a principal may not use at all is not in its view.
     pub(crate) authorizer: Option<Arc<dyn Authorizer>>,
     pub(crate) limiter: Option<Arc<dyn Limiter>>,
     pub(crate) audit: Arc<dyn AuditSink>,
@@ -68,15 +68,15 @@ pub(crate) struct Gate {
     pub(crate) server_info: Raw,
     /// How resources are addressed in results.
     pub(crate) uris: ResourceUris,
-    /// The limits of a call without a server.
+    /// The limits of a call that goes to no server.
     pub(crate) limits: Limits,
-    /// The places for work that would hold up a thread that serves.
+    /// The permits for work that would hold up a thread that serves calls.
     pub(crate) apart: Arc<Semaphore>,
-    /// Whether errors may show what happened inside.
+    /// Whether errors may show internal details.
     pub(crate) debug_errors: bool,
-    /// How others than its client end a call.
+    /// Lets others than the client cancel a call.
     pub(crate) cancels: Cancels,
-    /// Where what happens is logged, counted and told.
+    /// Where signals are emitted.
     pub(crate) signals: Signals,
 }
 
@@ -88,11 +88,11 @@ pub(crate) struct Limits {
 }
 
 impl Gate {
-    /// Read top to bottom: this is the order a request meets. Dropping the future at any point releases the lock, cancels
-    /// the request upstream and still leaves its pair of audit events.
+    /// Read top to bottom: this is the order of the stages. Dropping the future at any point releases the
+    /// lock, cancels the request upstream and still leaves the pair of audit events.
     pub(crate) async fn pass<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Outcome {
         let mut record = CallRecord::open(self, call, subject);
-        // Who asks was found out before; what they may not use at all is not in their view.
+        // The principal is already authenticated, and what it may not use at all is not in its view.
         let allowance = match subject.authorize(self, call) {
             Ok(()) => self.limit(call, subject).inspect_err(|_| record.refused(Stage::Limit)),
             Err(denied) => {
@@ -134,7 +134,7 @@ impl Gate {
         debug_span!("audit_exit").in_scope(|| record.exit(outcome))
     }
 
-    /// What a request takes of what its principal may do.
+    /// Asks the limiter, if there is one, whether the request may run.
     fn limit<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Result<Allowance, CallError> {
         let Some(limiter) = &self.limiter else { return Ok(None) };
         let server = subject.server().map(|server| &**server);

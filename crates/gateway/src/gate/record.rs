@@ -19,10 +19,10 @@ use super::{Call, Gate, Outcome, Subject};
 use crate::caller::ClientRequest;
 use crate::panics;
 
-/// The record of one call, from before its first stage. Dropping it early is the call being cancelled or
-/// panicking, and is recorded as that.
+/// The record of one call, opened before its first stage. If it is dropped early, the call was cancelled or
+/// panicked, and the record says so.
 pub(crate) struct CallRecord {
-    /// Gone once the end is written; never there for what is not recorded.
+    /// `None` once the exit is written, and for a request that is not recorded.
     open: Option<Open>,
 }
 
@@ -39,19 +39,19 @@ struct Open {
     signals: Signals,
     call: AuditCall,
     arguments: Bytes,
-    /// When its enter event was made, from where its duration runs.
+    /// When the enter event was made; the duration counts from here.
     entered: Option<Moment>,
     stage: Stage,
     /// How long it waited: for the tool's lock and in the server's queue.
     queued: Duration,
 }
 
-/// How far the enter event is.
+/// The progress of the enter event.
 enum Stage {
     New,
-    /// It is being recorded, and is to be seen to its end also where the call is not: its exit needs the ticket.
+    /// Being recorded. It runs to its end even if the call is dropped: the exit needs the ticket.
     Entering(EnterFuture),
-    /// It was tried. Without a ticket nothing was recorded.
+    /// The sink was asked. Without a ticket nothing was recorded.
     Entered(Option<Ticket>),
 }
 
@@ -90,22 +90,23 @@ impl CallRecord {
         record
     }
 
-    /// The request is turned away at a stage of the gate; its pair follows all the same.
+    /// Signals that a stage of the gate refused the request. The pair of audit events is written anyway.
     pub(super) fn refused(&self, stage: RefusedAt) {
         if let Some(open) = &self.open {
             open.signals.emit(&Signal::CallRefused(&open.call, stage));
         }
     }
 
-    /// The record in the hands of what goes on after the request is answered: a subscription. It is written when that ends.
+    /// Hands the record to something that outlives the request: a subscription. The exit is written when that
+    /// ends.
     pub(crate) fn keep(&mut self) -> Self {
         Self { open: self.open.take() }
     }
 
-    /// Writes the enter event. The call goes on only when it has been taken.
+    /// Writes the enter event. The call continues only after the sink has accepted it.
     pub(super) async fn enter(&mut self, validated: bool) -> Result<(), AuditError> {
         let Some(open) = &mut self.open else { return Ok(()) };
-        // Marked first: an enter that fails is not tried a second time on drop.
+        // Marked first, so that the drop does not try a failed enter a second time.
         let entering = open.begin_enter(validated);
         open.stage = Stage::Entered(None);
         let entered = match entering {
@@ -124,14 +125,15 @@ impl CallRecord {
         entered.map(drop)
     }
 
-    /// Adds to how long the call waited for the tool's lock or in the server's queue.
+    /// Adds the time that the call waited for the tool's lock or in the server's queue.
     pub(crate) fn waited(&mut self, queued: Duration) {
         if let Some(open) = &mut self.open {
             open.queued += queued;
         }
     }
 
-    /// Writes the exit event and hands the outcome on unchanged: a failing exit is ours to note.
+    /// Writes the exit event and returns the outcome unchanged: a failing exit is signalled, but does not
+    /// fail the call.
     pub(crate) fn exit(mut self, outcome: Outcome) -> Outcome {
         let Some(open) = self.open.take() else { return outcome };
         let retryable = matches!(&outcome, Outcome::Failed(error) if error.code.retryable());
@@ -141,7 +143,7 @@ impl CallRecord {
     }
 }
 
-/// How rows name what a request is about: a tool by its name, all else by its method and what that is about.
+/// How rows name a request: a tool call by the tool's name, any other request by its method and its subject.
 fn named(request: &ClientRequest, name: &Arc<str>) -> (Arc<str>, About) {
     if request.method == Method::ToolsCall {
         return (Arc::clone(name), About::default());
@@ -150,7 +152,7 @@ fn named(request: &ClientRequest, name: &Arc<str>) -> (Arc<str>, About) {
 }
 
 impl Open {
-    /// Hands the enter event to the sink. A sink that panics has failed.
+    /// Hands the enter event to the sink. A panic of the sink counts as a failure.
     fn begin_enter(&mut self, validated: bool) -> Result<EnterFuture, AuditError> {
         let now = self.clock.now();
         self.entered = Some(now);
@@ -182,7 +184,7 @@ impl Open {
         exit
     }
 
-    /// Notes that the enter event was not recorded.
+    /// Signals that the enter event was not recorded.
     fn enter_failed(&self, error: &AuditError, cancelled: bool) {
         self.signals.emit(&Signal::EnterFailed { call: &self.call, error, cancelled });
     }
@@ -206,11 +208,11 @@ impl Drop for CallRecord {
             Stage::New => None,
         };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            // Nobody is left to record it; it ends all the same.
+            // Without a runtime nothing can be recorded; the call's end is still signalled.
             open.end(ending, false);
             return;
         };
-        // Cancelled while it waited for its turn, or for its enter: it still leaves its pair.
+        // Cancelled while it waited for its turn or for its enter event: it still leaves its pair.
         runtime.spawn(async move {
             let entered = match entering.map_or_else(|| open.begin_enter(false), Ok) {
                 Ok(mut entering) => recorded(&open.signals, &mut entering).await,
@@ -224,7 +226,7 @@ impl Drop for CallRecord {
     }
 }
 
-/// Waits until the sink has taken the enter. A sink that panics has failed.
+/// Waits until the sink has accepted the enter event. A panic of the sink counts as a failure.
 async fn recorded(signals: &Signals, entering: &mut EnterFuture) -> Result<Option<Ticket>, AuditError> {
     AssertUnwindSafe(entering)
         .catch_unwind()
@@ -232,7 +234,7 @@ async fn recorded(signals: &Signals, entering: &mut EnterFuture) -> Result<Optio
         .unwrap_or_else(|panic| Err(sink_panicked(signals, &*panic)))
 }
 
-/// What the panic said is for the log alone: it may quote the event.
+/// The panic message goes to the log only: it may quote the event.
 fn sink_panicked(signals: &Signals, panic: &(dyn Any + Send)) -> AuditError {
     signals.emit(&Signal::SinkPanicked(panics::words(panic)));
     AuditError::Failed("the sink panicked".to_owned())
@@ -264,14 +266,14 @@ mod tests {
     use crate::error::CallError;
     use crate::relay::rewrite::Input;
 
-    /// What is not recorded shows nothing of a call.
+    /// A record that is not written shows nothing of its call.
     #[test]
     fn an_empty_record_shows_no_call() {
         let shown = format!("{:?}", CallRecord { open: None });
         assert_eq!(shown, "CallRecord { correlation: None, .. }");
     }
 
-    /// PIPE-6: how the end of each call is written down.
+    /// PIPE-6: how the end of each call is recorded.
     #[test]
     fn how_calls_end() {
         #[track_caller]

@@ -11,7 +11,7 @@ use crate::relay::request::Outcome;
 
 /// A tool, a prompt, a resource, a list, a subscription: each says what the stages do with it.
 pub(crate) trait Subject: Sync {
-    /// What the checks leave for dispatch.
+    /// What `check` hands to `dispatch`.
     type Checked: Send;
 
     /// The name that the client used.
@@ -23,18 +23,18 @@ pub(crate) trait Subject: Sync {
     /// What the client said besides the name, as the record keeps it: a JSON text.
     fn arguments(&self) -> Bytes;
 
-    /// Whether this request may be made, where that depends on what it says: whatever its principal may not use at all is
-    /// not in its view, and so not found.
+    /// Whether this request may be made, if that depends on its arguments. What a principal may not use at
+    /// all is not in its view, and so is not found.
     fn authorize(&self, _gate: &Gate, _call: &Call<'_>) -> Result<(), CallError> {
         Ok(())
     }
 
-    /// Set where requests take turns: the lock, and how long they wait for it at the most.
+    /// The lock and the limits of waiting for it, if requests take turns.
     fn lock(&self, _gate: &Gate) -> Option<(&ToolLock, Limits)> {
         None
     }
 
-    /// Whether the request may go on, or how it ends without.
+    /// Whether the request may continue; the error is its outcome if it may not.
     fn check(
         &self,
         gate: &Gate,

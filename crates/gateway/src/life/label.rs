@@ -1,31 +1,31 @@
-//! What a client calls itself: its name and version as one text, for the record.
+//! The label of a client in the record: its name and version as one text.
 //!
-//! A legacy client says it once, a modern one with every request, nearly always the same. So the last is remembered with
-//! what it was made from, and a request costs a comparison.
+//! A legacy client states them once, a modern client with every request, almost always the same. The last
+//! label is kept with the text it was made from, so a request costs one comparison.
 
 use std::sync::Arc;
 
 use bridgehead_wire::{Object, Raw};
 use parking_lot::Mutex;
 
-/// A label is cut after so many characters: clients choose it, and every row of theirs carries it.
+/// The maximum length of a label in characters: clients choose it, and each of their rows carries it.
 const LONGEST: usize = 100;
-/// A longer `clientInfo` (it may have pictures in it) is not kept, and read again with each request.
+/// A longer `clientInfo` (it may contain images) is not kept, but parsed again with each request.
 const MOST_KEPT: usize = 1024;
 
 /// The label of the client that was heard last.
 #[derive(Debug, Default)]
-pub(crate) struct ClientLabel(Mutex<Option<Heard>>);
+pub(crate) struct ClientLabel(Mutex<Option<CachedLabel>>);
 
 #[derive(Debug)]
-struct Heard {
+struct CachedLabel {
     /// The `clientInfo` that the label was made from.
     info: Box<str>,
     label: Option<Arc<str>>,
 }
 
 impl ClientLabel {
-    /// The label that a `clientInfo` makes; none where it names nothing.
+    /// The label for a `clientInfo`; `None` if it has no name.
     pub(crate) fn of(&self, info: &Raw) -> Option<Arc<str>> {
         let mut heard = self.0.lock();
         if let Some(known) = heard.as_ref().filter(|known| *known.info == *info.as_str()) {
@@ -33,11 +33,11 @@ impl ClientLabel {
         }
         let label = label(info);
         let info = Some(info.as_str()).filter(|info| info.len() <= MOST_KEPT).unwrap_or_default();
-        *heard = Some(Heard { info: info.into(), label: label.clone() });
+        *heard = Some(CachedLabel { info: info.into(), label: label.clone() });
         label
     }
 
-    /// The label of the last.
+    /// The last label.
     pub(crate) fn last(&self) -> Option<Arc<str>> {
         self.0.lock().as_ref().and_then(|heard| heard.label.clone())
     }
@@ -58,7 +58,8 @@ fn label(info: &Raw) -> Option<Arc<str>> {
 mod tests {
     use super::*;
 
-    /// GATE-3: a client is labelled by its name and version, whatever else it says, and never at any length.
+    /// GATE-3: the label of a client is its name and version, whatever else it states, and is cut to a
+    /// maximum length.
     #[test]
     fn how_a_client_is_labelled() {
         #[track_caller]
@@ -80,7 +81,7 @@ mod tests {
         assert_eq!(ClientLabel::default().last(), None);
     }
 
-    /// GATE-3: the label is that of the client which was heard last, and made once.
+    /// GATE-3: the label is that of the client heard last, and is made once.
     #[test]
     fn a_label_is_made_once() {
         let label = ClientLabel::default();

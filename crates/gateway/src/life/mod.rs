@@ -1,7 +1,7 @@
-//! How a gateway's servers come and go: start, stop, a new configuration.
+//! Starts, stops and reconfigures a gateway's servers.
 //!
-//! A gateway that was stopped can be started again. What changes the set of servers does so in one step, so
-//! that a client hears of one change; a server whose configuration is the same is not touched by it.
+//! A gateway that was stopped can be started again. A change of the set of servers takes effect in one step,
+//! so a client is notified of one change. A server whose configuration is the same is not touched.
 
 mod label;
 pub(crate) mod session;
@@ -27,9 +27,9 @@ use crate::gateway::{Gateway, Inner};
 use crate::life::session::Session;
 use crate::relay::request::restart_own;
 
-/// How long calls to a server that a new configuration replaces or removes may still take.
+/// How long running calls to a replaced or removed server may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How often it is looked whether they are done.
+/// How often the gateway checks whether they have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
 /// A gateway between its start and its stop.
@@ -47,23 +47,23 @@ pub struct ReloadReport {
     pub added: Vec<ServerName>,
     /// Servers that are no longer there.
     pub removed: Vec<ServerName>,
-    /// Servers that run anew, because what is run has changed.
+    /// Servers that were restarted, because their process or connection settings have changed.
     pub restarted: Vec<ServerName>,
-    /// Servers that go on running under other settings.
+    /// Servers that keep running under changed settings.
     pub changed: Vec<ServerName>,
     /// Servers that were not touched.
     pub unchanged: Vec<ServerName>,
 }
 
 impl ReloadReport {
-    /// Whether anything is different now.
+    /// Whether nothing has changed.
     pub fn is_empty(&self) -> bool {
         let Self { added, removed, restarted, changed, unchanged: _ } = self;
         [added, removed, restarted, changed].into_iter().all(Vec::is_empty)
     }
 }
 
-/// Why somebody gave up on a call.
+/// Why a call was cancelled from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelReason {
     /// The client no longer wants it.
@@ -73,10 +73,11 @@ pub enum CancelReason {
 }
 
 impl Gateway {
-    /// Starts the servers in the background, unless the mode is `minimal`. Does nothing while it runs already.
+    /// Starts the servers in the background, unless the mode is `minimal`. Does nothing if the gateway runs
+    /// already.
     pub fn start(&self) {
         let inner = self.inner();
-        // Memory is shared by all that runs in the process; whoever starts last says how much of it.
+        // The memory budget belongs to the process; the gateway that starts last sets it.
         Budget::process().limit(inner.settings.held_bytes, inner.settings.held_per_peer_bytes);
         let mut running = inner.run.lock();
         if running.is_some() || inner.settings.mode == Mode::Minimal {
@@ -116,15 +117,15 @@ impl Gateway {
         *running = Some(run);
     }
 
-    /// Leaves every server and returns when nothing is left of those that nobody else uses. May be followed by
-    /// another start.
+    /// Leaves every server, and returns when those that no other gateway uses have ended. The gateway can be
+    /// started again.
     pub async fn stop(&self) {
         let inner = self.inner();
         let run = inner.run.lock().take();
         if let Some(run) = &run {
             run.stop.cancel();
         }
-        // A reload under way sees the mark, and is over soon.
+        // A reload under way sees the cancellation and ends soon.
         let _alone = inner.changing.lock().await;
         inner.parks.close().await;
         let upstreams = std::mem::take(&mut *inner.upstreams.write());
@@ -135,12 +136,12 @@ impl Gateway {
         }
     }
 
-    /// Takes another set of servers, in the order their tools are listed. New ones are started and waited for a
-    /// while, then all changes take place in one step; calls in progress on replaced and removed servers have a
-    /// few seconds to end.
+    /// Takes another set of servers, in the order their tools are listed. New servers are started and get
+    /// some time to become ready; then all changes take effect in one step. Running calls on replaced and
+    /// removed servers have a few seconds to end.
     ///
-    /// A server that was there under the same name with the same configuration is not touched. One that is
-    /// started anew runs beside the old one until it is ready.
+    /// A server with the same name and the same configuration is not touched. A server that is restarted runs
+    /// beside the old one until it is ready.
     pub async fn reload(&self, servers: Vec<Server>) -> ReloadReport {
         let inner = self.inner();
         let _alone = inner.changing.lock().await;
@@ -195,14 +196,15 @@ impl Gateway {
             removed = report.removed.len(),
             restarted = report.restarted.len(),
             changed = report.changed.len(),
-            "servers configured anew"
+            "servers reconfigured"
         );
         report
     }
 
-    /// Gives up a session's calls of this tool, whoever runs them: a shared server is told, a process of the call's own is
-    /// killed, and their clients are answered. Where they took too long, a process that is the session's own is started
-    /// anew, and any other server is probed. Says whether there was anything to give up or to start anew.
+    /// Cancels a session's calls of this tool, wherever they run: a shared server is notified, a process of
+    /// the call's own is killed, and the clients get an answer. If the reason is a timeout, a process of the
+    /// session's own is restarted, and any other server is probed. Returns whether there was anything to
+    /// cancel or restart.
     pub fn cancel_tool(&self, session: &Session, tool: &str, reason: CancelReason) -> bool {
         let catalog = self.inner().catalog.load();
         let Some(Target::Upstream { upstream, .. }) = catalog.route(tool).map(|route| &route.target) else {
@@ -219,14 +221,14 @@ impl Gateway {
 }
 
 impl Inner {
-    /// Puts others in the place of the servers that were there, in one step.
+    /// Replaces all servers in one step.
     fn replace(&self, upstreams: Vec<Upstream>) {
         let merging = self.merging.lock();
         *self.upstreams.write() = upstreams;
         self.merge_now(&merging);
     }
 
-    /// Remembers the names of tools that go with their servers, so that a call can be told.
+    /// Remembers the tools of removed servers, so that a call of one gets a precise error.
     fn remember_removed(&self, removed: &[&Upstream], kept: &HashSet<&ServerName>) {
         let mut gone = self.gone.lock();
         gone.retain(|_, server| !kept.iter().any(|kept| kept.as_str() == &**server));
@@ -241,7 +243,7 @@ impl Inner {
     }
 }
 
-/// Resolves when none of them has a call in progress, or their time is over.
+/// Resolves when none of them has a running call, or after [`DRAIN`].
 async fn drained<'a>(upstreams: impl Iterator<Item = &'a &'a Upstream> + Clone) {
     let until = Instant::now() + DRAIN;
     while upstreams.clone().any(|upstream| upstream.in_flight() > 0) && Instant::now() < until {
@@ -249,7 +251,8 @@ async fn drained<'a>(upstreams: impl Iterator<Item = &'a &'a Upstream> + Clone) 
     }
 }
 
-/// Where the lists of lazy servers are kept; nowhere in mode `test`, or if nobody says where.
+/// Where the lists of lazy servers are kept on disk; `None` in mode `test`, or if the environment names no
+/// directory.
 fn shelf(inner: &Inner) -> Option<PathBuf> {
     if inner.settings.mode == Mode::Test {
         return None;

@@ -1,14 +1,14 @@
-//! Who a client is from one request to the next, as far as servers are kept for it.
+//! A client's identity from one request to the next, as far as servers are kept for it.
 //!
-//! The front makes one session for each connection on lines, each session of a legacy client over HTTP, and
-//! each principal of the modern ones there. Ending it, or dropping the last clone, ends the servers that were
-//! its own; a request costs a clone of a pointer.
+//! The front makes one session for each line-based connection, for each session of a legacy client over HTTP,
+//! and for each principal of modern clients over HTTP. Ending a session, or dropping its last clone, ends the
+//! servers of its own. A request costs one clone of a pointer.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bridgehead_config::{Interactive, Isolation};
-use bridgehead_upstream::{Hold, Keeper, Reason, Unavailable, Upstream};
+use bridgehead_upstream::{Hold, LeaseOwner, Reason, Unavailable, Upstream};
 use bridgehead_wire::{Abilities, Era, Level, Method, Raw, RequestMeta};
 use parking_lot::Mutex;
 use tracing::info;
@@ -16,18 +16,18 @@ use tracing::info;
 use super::label::ClientLabel;
 use crate::feeds::Feed;
 
-/// One client, from its first request to its last. Clones are the same session.
+/// One client, from its first request to its last. Clones share one session.
 #[derive(Debug, Clone)]
 pub struct Session(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     number: u64,
-    /// The bits of what a legacy client declared that it can be asked.
+    /// The abilities that a legacy client declared, as bits.
     abilities: AtomicU8,
     kept: Mutex<Kept>,
     label: ClientLabel,
-    /// What a legacy client is told of its own accord.
+    /// What a legacy client is told unprompted.
     feed: OnceLock<Feed>,
 }
 
@@ -37,15 +37,15 @@ struct Kept {
     uses: Vec<Use>,
 }
 
-/// What a session has of one server.
+/// A session's use of one server.
 #[derive(Debug)]
 struct Use {
     server: Upstream,
-    /// Its own process, where the server is not shared.
+    /// The session's own process, if the server is not shared.
     own: Option<Upstream>,
-    /// Set once a legacy client used it: it then stays awake.
+    /// Set once a legacy client has used the server: the server then stays awake.
     hold: Option<Hold>,
-    /// Whether its own process was not yet told that the client's roots are others now.
+    /// Whether the session's own process still has to be told that the client's roots have changed.
     roots_changed: bool,
 }
 
@@ -56,7 +56,7 @@ impl Use {
 }
 
 impl Session {
-    /// A new one, of which nobody else knows.
+    /// A new session.
     pub fn new() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -64,18 +64,18 @@ impl Session {
         Self(Arc::new(Inner { number, abilities, kept, label, feed: OnceLock::new() }))
     }
 
-    /// Notes what its client said at its handshake that it can be asked.
+    /// Stores what the client declared at its handshake that it can be asked.
     pub fn declare(&self, abilities: Abilities) {
         self.0.abilities.store(abilities.bits(), Ordering::Release);
     }
 
-    /// Notes what its client said at its handshake that it is.
+    /// Stores the `clientInfo` of the client's handshake.
     pub fn introduce(&self, client_info: &Raw) {
         self.0.label.of(client_info);
     }
 
-    /// The name and version of its client: of a modern one by what its request says, of a legacy one by what it said at
-    /// its handshake.
+    /// The name and version of the client program: of a modern client from its request, of a legacy client
+    /// from its handshake.
     pub(crate) fn client(&self, era: Era, meta: &RequestMeta) -> Option<Arc<str>> {
         match era {
             Era::Modern => self.0.label.of(&meta.client_info()?),
@@ -83,7 +83,7 @@ impl Session {
         }
     }
 
-    /// Whether anybody holds it besides the one who asks.
+    /// Whether there is another clone besides this one.
     pub fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -92,7 +92,7 @@ impl Session {
         Abilities::from_bits(self.0.abilities.load(Ordering::Acquire))
     }
 
-    /// Ends it: the servers that were its own stop at once, and it gets no others.
+    /// Ends the session: servers of its own stop at once, and it gets no new ones.
     pub fn end(&self) {
         if let Some(feed) = self.0.feed.get() {
             feed.close();
@@ -109,12 +109,12 @@ impl Session {
         }
     }
 
-    /// The least grave log lines that its client asked for.
+    /// The lowest log level that the client asked for.
     pub fn log_level(&self) -> Option<Level> {
         self.0.feed.get().and_then(Feed::level)
     }
 
-    /// Its feed; opened, by the session's number, the first time it is asked for.
+    /// The session's feed; opened with the session's number when it is first needed.
     pub fn feed_or(&self, open: impl FnOnce(u64) -> Feed) -> Feed {
         self.0.feed.get_or_init(|| open(self.0.number)).clone()
     }
@@ -124,16 +124,16 @@ impl Session {
         self.0.kept.lock().ended
     }
 
-    /// Its number, which no other has.
+    /// Its unique number.
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// The upstream that serves this session: `server` itself, or a process of the session's own. None means
-    /// the former, which is the ordinary case and costs nothing.
+    /// The upstream that serves this session: `server` itself, or a process of the session's own. `None`
+    /// means `server` itself, which is the usual case and costs nothing.
     ///
-    /// A server that asks for roots may keep them, so that a client that has some has it for itself; where too many
-    /// have, calls take turns.
+    /// A server that asks for roots may keep them, so a client with roots gets its own process. If there are
+    /// already `max_leases` of these, calls take turns instead.
     pub(crate) fn uses(&self, server: &Upstream, era: Era) -> Result<Option<Upstream>, Unavailable> {
         let config = server.config();
         let rooted = era == Era::Legacy
@@ -142,7 +142,8 @@ impl Session {
             && config.interactive == Interactive::Auto
             && server.keeps_roots();
         let owns = config.isolation == Isolation::Session || rooted;
-        // A legacy session holds what it uses, so that what a server knows of it outlives its pauses.
+        // A legacy session holds the servers it uses, so that a server's memory of the session survives
+        // pauses.
         let holds = era == Era::Legacy && (config.lazy || config.idle_timeout.is_some());
         if !owns && !holds {
             return Ok(None);
@@ -156,11 +157,11 @@ impl Session {
             Some(at) => at,
             None if rooted && server.beside_count() >= config.max_leases => return Ok(None),
             None => {
-                // What was stopped or replaced since then is of no use.
+                // Forget what has been stopped or replaced since then.
                 kept.uses.retain(Use::lives);
                 let own = if owns { Some(server.own(self.0.number)?) } else { None };
                 if rooted {
-                    info!(server = %server.name(), why = Reason::Roots.as_str(), "a session has one of its own beside the shared one");
+                    info!(server = %server.name(), why = Reason::Roots.as_str(), "a session gets its own instance beside the shared one");
                 }
                 kept.uses.push(Use { server: server.clone(), own, hold: None, roots_changed: false });
                 kept.uses.len() - 1
@@ -173,27 +174,28 @@ impl Session {
         Ok(used.own.clone())
     }
 
-    /// Its client says that its roots are others now. The servers that are its own are told with its next request to
-    /// them: what they ask then, its client is there to answer.
+    /// Handles the client's notice that its roots have changed. The session's own servers are told with the
+    /// next request to them, because then the client is there to answer their questions.
     pub fn roots_changed(&self) {
         for used in &mut self.0.kept.lock().uses {
             used.roots_changed = used.own.is_some();
         }
     }
 
-    /// Whether `own`, a process of this session's own, is to be told so now.
+    /// Whether `own`, a process of this session's own, has to be told now that the roots have changed.
     pub(crate) fn take_roots_changed(&self, own: &Upstream) -> bool {
         let mut kept = self.0.kept.lock();
         let used = kept.uses.iter_mut().find(|known| known.own.as_ref().is_some_and(|it| it.is(own)));
         used.is_some_and(|used| std::mem::take(&mut used.roots_changed))
     }
 
-    /// The number under which servers may remember it: only a legacy client is the same from call to call.
-    pub(crate) fn remembered_by(&self, era: Era) -> Option<Keeper> {
-        (era == Era::Legacy).then_some(Keeper::Session(self.0.number))
+    /// The key under which servers may remember the session: only a legacy client is the same from call to
+    /// call.
+    pub(crate) fn remembered_by(&self, era: Era) -> Option<LeaseOwner> {
+        (era == Era::Legacy).then_some(LeaseOwner::Session(self.0.number))
     }
 
-    /// The process of this server that is the session's own, if there is one.
+    /// The session's own process of this server, if there is one.
     pub(crate) fn own(&self, server: &Upstream) -> Option<Upstream> {
         let kept = self.0.kept.lock();
         kept.uses.iter().filter(|known| known.server.is(server)).find_map(|known| known.own.clone())
@@ -249,8 +251,8 @@ mod tests {
         session
     }
 
-    /// POOL-1, ERA-3: whoever asked for a process of its own has it; a server that never asked for roots is shared,
-    /// whatever its clients declared.
+    /// POOL-1, ERA-3: a session has its own process if the configuration asks for it; a server that never
+    /// asked for roots is shared, whatever its clients declared.
     #[tokio::test]
     async fn who_has_a_process_of_its_own() {
         #[track_caller]
@@ -273,7 +275,8 @@ mod tests {
         check(|server| server.lazy = true, false);
     }
 
-    /// POOL-1: a session finds its process again until that has ended; then it has another. What has ended is not kept.
+    /// POOL-1: a session reuses its process until that has ended, and then gets another. Ended processes are
+    /// not kept.
     #[tokio::test]
     async fn what_has_ended_is_not_used_again() {
         let (first, second) = (server(isolated), server(isolated));
@@ -291,7 +294,7 @@ mod tests {
         assert!(kept.uses.len() == 1 && kept.uses[0].server.is(&second), "{kept:?}");
     }
 
-    /// POOL-1: a session that ends stops what was its own, and gets nothing any more.
+    /// POOL-1: a session that ends stops its own servers and gets no new ones.
     #[tokio::test]
     async fn an_ended_session_has_nothing() {
         let server = server(isolated);

@@ -1,7 +1,7 @@
-//! How the gateway and its servers are, in one value that tools, the API and the command line all show.
+//! The status of the gateway and its servers, as one value that tools, the API and the command line show.
 //!
-//! Built from memory, and from what the system tells about the servers' processes; no server is asked. Holds no
-//! secrets: reasons and lines were cleaned where they came in.
+//! Built from memory and from the system's data about the servers' processes, without asking a server. Holds
+//! no secrets: reasons and lines were redacted when they were stored.
 
 use std::time::Duration;
 
@@ -21,49 +21,49 @@ use crate::catalog::similar::similar;
 use crate::gateway::{Gateway, Inner};
 use crate::relay::queue::Queues;
 
-/// After so many failed attempts in a row a server is said to loop.
+/// The number of failed attempts in a row from which a server counts as crash-looping.
 const LOOPS_FROM: u32 = 3;
 
-/// A start that takes longer is told with what may be wrong.
+/// A start that takes longer gets a reason and a next step in the status.
 const SLOW_START: Duration = Duration::from_secs(3);
 
-/// How the gateway is.
+/// The status of the gateway.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// The version it shows.
+    /// The reported version.
     pub version: String,
-    /// What it offers.
+    /// The mode, which decides what is offered.
     pub mode: String,
-    /// The id of this run of it.
+    /// The id of this run.
     pub instance: String,
-    /// Its process.
+    /// The id of its process.
     pub pid: u32,
     /// For how long it has been running, in milliseconds.
     pub uptime_ms: u64,
-    /// Where clients reach it; none if only over stdio.
+    /// The addresses where clients reach it; empty if only over stdio.
     pub addresses: Vec<String>,
-    /// How the last change of its configuration went, if there was one.
+    /// The result of the last configuration reload, if there was one.
     pub reload: Option<Reload>,
     /// Its servers, in the order of the configuration.
     pub upstreams: Vec<ServerStatus>,
-    /// The queues that have a name: how many calls run and wait in each.
+    /// The named queues, with their numbers of running and waiting calls.
     pub queues: Vec<Value>,
-    /// What was counted since the start.
+    /// The counters since the start.
     pub counters: Value,
-    /// What clients are offered.
+    /// The capabilities that are offered to clients.
     pub capabilities: Value,
 }
 
-/// How a change of the configuration went.
+/// The result of a configuration reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reload {
-    /// When, in UTC.
+    /// The time, in UTC.
     pub time: String,
     /// Whether the new configuration is in effect.
     pub ok: bool,
-    /// What changed, or why the old one stays.
+    /// What changed, or why the old configuration stays in effect.
     pub message: String,
     /// Settings that changed and take a restart of the gateway to become effective.
     pub needs_restart: Vec<String>,
@@ -78,20 +78,20 @@ pub enum ServerState {
     Starting,
     /// Serving.
     Ready,
-    /// Down, and being brought back.
+    /// Down, and being restarted.
     Restarting,
-    /// Down, and every attempt to bring it back has failed so far.
+    /// Down, and several restarts in a row have failed.
     CrashLooping,
-    /// Not running because nobody needs it; it starts with the next call.
+    /// Not running because no call needs it; the next call starts it.
     Asleep,
     /// Down for good.
     Failed,
-    /// Ended by us.
+    /// Stopped by the gateway.
     Stopped,
 }
 
 impl ServerState {
-    /// As people and programs read it.
+    /// The name for people and programs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -105,7 +105,7 @@ impl ServerState {
     }
 }
 
-/// How one server is. What does not apply to its state is left out.
+/// The status of one server. Members that do not apply to its state are left out.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServerStatus {
@@ -121,7 +121,7 @@ pub struct ServerStatus {
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_step: Option<String>,
-    /// How many attempts have failed since it went down.
+    /// How many restarts have failed since it went down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
     /// For how long it has been down, in milliseconds.
@@ -139,58 +139,59 @@ pub struct ServerStatus {
     /// How many tools it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<usize>,
-    /// Where they are from: `live`, or `cached` if it was not asked since the gateway's start.
+    /// Where the tools are from: `live`, or `cached` if the server has not been asked since the gateway's
+    /// start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub catalog: Option<&'static str>,
-    /// Its process; the one that all share, where sessions have others.
+    /// The id of its process; of the shared one, if sessions have their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// All its processes, those of sessions and descendants included.
+    /// The ids of all its processes, including those of sessions and all descendants.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pids: Vec<u32>,
     /// The memory of all of them, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// What of its processes ends with it: the whole `tree`, or its process `group` (best effort).
+    /// Which of its processes end with it: the whole `tree`, or its process `group` (best effort).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub containment: Option<&'static str>,
-    /// Its limits: what is allowed, and how it is kept (`hard` or `sampled`) once it runs.
+    /// Its limits: the values, and once it runs how each is enforced (`hard` or `sampled`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Value>,
-    /// Who shares a process of it: `shared`, `session` or `call`.
+    /// What a process of it is shared by: `shared`, `session` or `call`.
     pub isolation: &'static str,
     /// Processes or sessions that clients have beside the shared one: how many, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Value>,
-    /// What its processes may reach, where that is not everything, and whether it is kept once it runs.
+    /// What its processes may reach, if that is restricted, and once it runs whether that is enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Value>,
-    /// Whether it was not started because it cannot be limited or confined as asked.
+    /// Whether it was not started because the requested limits or confinement are unavailable.
     #[serde(skip)]
     pub sandbox_unavailable: bool,
-    /// Where every call has a process of its own: how many wait for one, and how many calls found none waiting.
+    /// For a process per call: how many processes are idle, and how many calls found none idle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<Value>,
-    /// Its queue: how many calls run and wait.
+    /// Its queue, with the numbers of running and waiting calls.
     pub queue: Value,
-    /// How many requests wait for its answer.
+    /// How many requests it has not answered yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<usize>,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u32,
-    /// How the last start went.
+    /// The result of the last start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_init: Option<Value>,
     /// How its process ended last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_exit: Option<Value>,
-    /// What went wrong last.
+    /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<Value>,
     /// The end of its standard error, where it does not serve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stderr: Vec<String>,
-    /// What is wrong with its tools without keeping it from serving.
+    /// Problems with its tools that do not keep it from serving.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<String>,
 }
@@ -205,7 +206,7 @@ impl ServerStatus {
     }
 }
 
-/// What others tell the gateway about itself.
+/// What other parts of the program report about the gateway.
 pub(crate) struct About {
     instance: String,
     told: Mutex<Told>,
@@ -219,8 +220,8 @@ struct Told {
 }
 
 impl About {
-    /// A gateway is called like the end of `recorded`, the id that its record has, if there is one. Either is
-    /// random from its first character on, so that a few of them name it.
+    /// The instance id is the end of `recorded`, the id of the audit record, or random without a record. Both
+    /// are random from the first character on, so a few characters identify the gateway.
     pub(crate) fn new(recorded: Option<&str>) -> Self {
         let end = |id: &str| id.get(id.len().checked_sub(12)?..).map(str::to_owned);
         let instance = recorded
@@ -231,12 +232,12 @@ impl About {
 }
 
 impl Gateway {
-    /// How it and its servers are.
+    /// The status of the gateway and its servers.
     pub fn status(&self) -> Status {
         self.inner().status()
     }
 
-    /// What `server_health` answers.
+    /// The answer of `server_health`.
     pub fn health(&self) -> Value {
         json!(self.status())
     }
@@ -246,33 +247,34 @@ impl Gateway {
         &self.inner().about.instance
     }
 
-    /// Says where clients reach it.
+    /// Sets the addresses where clients reach it.
     pub fn set_addresses(&self, addresses: Vec<String>) {
         self.inner().about.told.lock().addresses = addresses;
     }
 
-    /// Says how a change of the configuration went.
+    /// Sets the result of a configuration reload.
     pub fn set_reload(&self, reload: Reload) {
         self.inner().about.told.lock().reload = Some(reload);
     }
 
-    /// Says which configuration is in effect, by an id that is the same for the same configuration; none if what
-    /// is in effect is no longer what was read.
+    /// Sets the id of the configuration in effect; equal configurations have equal ids. `None` if the
+    /// configuration in effect is no longer the one that was read.
     pub fn set_configuration_id(&self, id: Option<String>) {
         self.inner().about.told.lock().configuration = id;
     }
 
-    /// The id of the configuration in effect, if somebody said it. It covers secrets, so it is for operators only.
+    /// The id of the configuration in effect, if set. It is derived from secrets too, so it is for operators
+    /// only.
     pub fn configuration_id(&self) -> Option<String> {
         self.inner().about.told.lock().configuration.clone()
     }
 
-    /// The lines and facts that are kept of a server; none for a name that is not configured.
+    /// The lines and facts that are kept about a server; `None` for a name that is not configured.
     pub fn record(&self, server: &str) -> Option<ServerRecord> {
         self.named(server).map(|upstream| upstream.record().clone())
     }
 
-    /// Ends a server and starts it anew. Says whether there is one of that name.
+    /// Restarts a server. Returns whether there is one of that name.
     pub fn restart(&self, server: &str) -> bool {
         let found = self.named(server);
         if let Some(upstream) = &found {
@@ -331,7 +333,7 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
     let pids: Vec<u32> = processes.iter().flat_map(|process| process.tree()).collect();
     let transport = match &upstream.config().launch {
         Launch::Stdio(_) => "stdio",
-        // What is spoken there is known once it serves.
+        // The transport that is actually spoken is known once the server is ready.
         Launch::Remote(remote) => match remote.transport {
             Transport::Probe | Transport::Http => "http",
             Transport::Sse => "sse",
@@ -460,7 +462,7 @@ fn next_step(status: &ServerStatus, record: &ServerRecord, patience: Duration) -
     }
     if status.state == ServerState::Starting && record.noise().is_none() {
         return format!(
-            "wait: a start may take {} s (`start_timeout_ms`), as the first one does of a program that is downloaded; \
+            "wait: a start may take {} s (`start_timeout_ms`), for example the first one of a program that is downloaded; \
              `bridgehead logs {name}` shows what it says meanwhile",
             patience.as_secs()
         );
@@ -480,11 +482,11 @@ fn next_step(status: &ServerStatus, record: &ServerRecord, patience: Duration) -
              MCP server that speaks over stdio, and that it logs to standard error"
         );
     }
-    // It speaks MCP, and says something that nobody can use.
+    // It speaks MCP, but what it says cannot be used.
     let protocol = ["`tools/list`", "`initialize`", "protocol revision"];
     if status.reason.as_ref().is_some_and(|reason| protocol.iter().any(|words| reason.contains(words))) {
         return format!(
-            "this is a fault of the server: tell its author, or take `{name}` out of the configuration"
+            "this is a bug in the server: report it to its author, or remove `{name}` from the configuration"
         );
     }
     if status.stderr.is_empty() {
@@ -492,10 +494,10 @@ fn next_step(status: &ServerStatus, record: &ServerRecord, patience: Duration) -
             "run the command of `{name}` by hand: it must wait for MCP messages on standard input"
         );
     }
-    format!("read its own words with `bridgehead logs {name}`")
+    format!("read what it wrote with `bridgehead logs {name}`")
 }
 
-/// The limits of a server that has any, and how each is kept by the process that runs.
+/// The limits of a server, if it has any, and how each is enforced for the running process.
 fn limits(limits: &Limits, process: Option<&ProcessView>) -> Option<Value> {
     let effective = process.map(ProcessView::effective).unwrap_or_default();
     let kept = |name: &str, most: Option<u64>, enforced: Option<Enforced>| {
@@ -516,7 +518,7 @@ fn limits(limits: &Limits, process: Option<&ProcessView>) -> Option<Value> {
     (!set.is_empty()).then_some(Value::Object(set))
 }
 
-/// What a server may reach, and whether the process that runs is kept from the rest; null while none runs.
+/// What a server may reach, and whether that is enforced for the running process; `null` while none runs.
 fn confinement(asked: &Confinement, require: &[Requirement], process: Option<&ProcessView>) -> Value {
     let kept = process.map(|process| process.effective().confined.unwrap_or_default());
     let (mut missing, mut gaps) = (Vec::new(), Vec::new());

@@ -1,7 +1,7 @@
-//! How long lists and calls wait for servers that are starting.
+//! How long lists and calls wait for starting servers.
 //!
-//! Lists wait together, once, for `list_wait_ms`. A call that names what a starting server may bring waits for that server
-//! on its own clock, because its client would have to call again otherwise.
+//! All lists wait together, once, for `list_wait_ms`. A call of something that a starting server may offer
+//! waits for that server within its own limits, because otherwise its client would have to call again.
 
 use bridgehead_upstream::{INIT_TIMEOUT, Upstream, UpstreamState};
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ use crate::catalog::offers::is_prefixed;
 use crate::gateway::{Gateway, Inner};
 
 impl Gateway {
-    /// SRV-3: the first list waits for servers that are starting, for a while.
+    /// SRV-3: the first list waits a limited time for servers that are starting.
     pub(crate) async fn wait_for_servers(&self) {
         let mut starting = self.inner().starting.subscribe();
         if *starting.borrow() == 0 {
@@ -24,9 +24,10 @@ impl Gateway {
         let _ = tokio::time::timeout_at(deadline, starting.wait_for(|starting| *starting == 0)).await;
     }
 
-    /// Waits until `find` finds in the catalog what a server that is starting may bring: the one whose name stands in
-    /// `name`, or any where that cannot tell them apart. A call waits no longer than for its own silence, and for a
-    /// server's first minute (POOL-2). Where no such server is starting, it waits as lists do.
+    /// Waits until `find` succeeds on the catalog, as long as a starting server may still offer the wanted
+    /// thing. That is the server whose name is in `name`, or any server if names have no prefix. A call waits
+    /// at most for its silence limit, and for the first minute of the server's start (POOL-2). If no such
+    /// server is starting, it waits as lists do.
     pub(crate) async fn wait_for<T>(
         &self,
         principal: &Principal,
@@ -51,7 +52,8 @@ impl Gateway {
 }
 
 impl Inner {
-    /// Until when a call that began then waits for the servers that are starting, be it again, and may have what it names.
+    /// The time until which a call that began at `began` waits for servers that are starting or restarting
+    /// and may have what it names.
     fn starts_until(&self, name: Option<&str>, began: Instant) -> Option<Instant> {
         let upstreams = self.upstreams.read();
         let may_have = |upstream: &&Upstream| {
@@ -65,9 +67,9 @@ impl Inner {
         let until = upstreams.iter().filter(may_have).filter_map(|upstream| {
             let patience = match upstream.state() {
                 UpstreamState::Starting { since, known: None } => since + INIT_TIMEOUT,
-                // Its tools are not listed, or not any more, and the next attempt may bring them.
+                // Its tools are not listed at the moment, and the next attempt may bring them.
                 UpstreamState::Restarting(outage) if outage.may_bring() => outage.since + INIT_TIMEOUT,
-                // It serves, and its list is being merged.
+                // It is ready, and its list is about to be merged.
                 UpstreamState::Ready(_) if catalog.owner(upstream.name().as_ref()).is_none() => {
                     Instant::now() + self.settings.list_wait
                 }

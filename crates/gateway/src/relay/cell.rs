@@ -1,4 +1,5 @@
-//! What a conversation with a server is like for each pair of eras, client and server: one small type for each.
+//! How a conversation with a server works for each cell, a pair of eras (client, server): one small type
+//! each.
 
 use std::time::Duration;
 
@@ -12,11 +13,11 @@ use crate::caller::{Caller, ClientRequest};
 use crate::dialogue::park::not_valid;
 use crate::dialogue::rounds::{Configured, Next, Rounds, Stop};
 
-/// What becomes of a result that asks its client something.
+/// What happens with a result that asks its client something.
 pub(super) enum Answered {
-    /// It is the client's result.
+    /// The client gets it as its result.
     PassOn,
-    /// This is: what the configuration answers is taken out.
+    /// The client gets this instead: questions that the configuration answers are removed.
     Rest(Raw),
     /// The server is called again.
     Again(Next),
@@ -27,17 +28,17 @@ pub(super) trait Cell: Send {
     /// What the server may ask during the exchange.
     fn abilities(&self, caller: &Caller) -> Abilities;
 
-    /// Why a request is not sent at all.
+    /// The error for a request that is not sent at all.
     fn refuses(&self, _request: &ClientRequest) -> Option<RpcError> {
         None
     }
 
-    /// The params as such a server gets them.
+    /// The params in the form that such a server expects.
     fn params(&self, _request: &ClientRequest, params: Spliced) -> Spliced {
         params
     }
 
-    /// The request was sent.
+    /// Called after the request was sent.
     fn sent(
         &self,
         _caller: &Caller,
@@ -47,7 +48,7 @@ pub(super) trait Cell: Send {
         std::future::ready(())
     }
 
-    /// What a result may be besides complete.
+    /// Which kinds of results are accepted besides complete ones.
     fn input(&self) -> Input;
 
     /// Answers a result that asks something. A legacy server has no such results.
@@ -61,11 +62,11 @@ pub(super) trait Cell: Send {
         std::future::ready(Ok(Answered::PassOn))
     }
 
-    /// The request has its result.
+    /// Called when the request has its result.
     fn done(&mut self, _caller: &Caller) {}
 }
 
-/// Both stateless: questions, states and tasks pass as they came, but for roots that the configuration has.
+/// Both modern: questions, states and tasks pass unchanged, except for roots that the configuration has.
 pub(super) struct Modern<'a> {
     tasks: bool,
     roots: Option<&'a Roots>,
@@ -108,7 +109,7 @@ impl Cell for Modern<'_> {
     }
 }
 
-/// Both with sessions: the server asks during the call, and so is the client asked.
+/// Both legacy: the server asks during the call, and so the client is asked during its call.
 pub(super) struct Legacy;
 
 impl Cell for Legacy {
@@ -116,7 +117,8 @@ impl Cell for Legacy {
         caller.abilities()
     }
 
-    /// Changed roots are told with the next call, because what the server asks then there is somebody to answer.
+    /// A change of roots is reported with the next call, because then the client is there to answer
+    /// questions.
     async fn sent(&self, caller: &Caller, upstream: &Upstream, ready: &Ready) {
         if upstream.is_session() && caller.session.take_roots_changed(upstream) {
             Box::pin(ready.link.notify(&Method::RootsListChanged, None)).await;
@@ -128,7 +130,7 @@ impl Cell for Legacy {
     }
 }
 
-/// A legacy client of a modern server: the server asks by its result, and the client is asked during its call.
+/// Legacy client, modern server: the server asks through its result, and the client is asked during its call.
 pub(super) struct InRounds<'a> {
     pub(super) roots: Option<&'a Roots>,
     /// How long the client has for an answer.
@@ -152,9 +154,9 @@ impl Cell for InRounds<'_> {
         _request: &ClientRequest,
         clocks: &mut Clocks<'_, '_>,
     ) -> Result<Answered, Stop> {
-        // The server waits for nothing meanwhile.
+        // The server waits for nothing meanwhile, so the clocks of the call stop.
         let round = Box::pin(self.rounds.answer(asks, caller, self.roots, self.patience));
-        clocks.stand_still(round).await.map(Answered::Again)
+        clocks.pause_clocks(round).await.map(Answered::Again)
     }
 
     fn done(&mut self, caller: &Caller) {
@@ -162,21 +164,21 @@ impl Cell for InRounds<'_> {
     }
 }
 
-/// A modern client of a legacy server: the server asks during the call, and the client by its result.
+/// Modern client, legacy server: the server asks during the call, and the client is asked through its result.
 pub(super) struct Parking;
 
 impl Cell for Parking {
-    /// What its client did not declare ends the call, so it must be heard.
+    /// The gateway must hear every question, because one that the client did not declare ends the call.
     fn abilities(&self, caller: &Caller) -> Abilities {
         caller.abilities().hearing_all()
     }
 
-    /// No server of this era gave a state away, and whatever we gave was taken up before.
+    /// Legacy servers issue no states, and the gateway's own states were handled earlier.
     fn refuses(&self, request: &ClientRequest) -> Option<RpcError> {
         request.params.get("requestState").map(|_| not_valid())
     }
 
-    /// Without answers: the server never asked.
+    /// Removes answers: this server never asked.
     fn params(&self, request: &ClientRequest, params: Spliced) -> Spliced {
         if request.params.get("inputResponses").is_none() {
             return params;

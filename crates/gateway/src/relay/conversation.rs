@@ -1,4 +1,5 @@
-//! One conversation with a server about a request: it is sent, events come, and the answer is the last of them.
+//! One conversation with a server about a request: the request is sent, events arrive, and the answer is the
+//! last one.
 
 use std::time::Duration;
 
@@ -11,25 +12,25 @@ use tracing::debug;
 
 use super::cell::{Answered, Cell, InRounds, Legacy, Modern, Parking};
 use super::queue::QueueSlot;
-use super::request::{MOST_SENDS, Outcome, RelayedRequest, read, restart_own};
+use super::request::{MAX_SENDS, Outcome, RelayedRequest, read, restart_own};
 use super::rewrite::{Hop, log_for, params_for, progress_for, takes_levels};
 use crate::dialogue::questions::{Questions, undeclared};
 use crate::dialogue::rounds::{Next, Rounds, visit};
 use crate::error::CallError;
 
-/// How long a server may take to be told which log lines are wanted.
+/// How long the call waits for a server to accept the wanted log level.
 const LEVEL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a call may still take, and its place in the queue.
+/// The deadline of a call and its slot in the queue.
 pub(super) struct Clocks<'c, 'q> {
-    /// When it must have ended.
+    /// The deadline of the whole call.
     pub(super) last: &'c mut Instant,
     pub(super) slot: &'c mut QueueSlot<'q>,
 }
 
 impl Clocks<'_, '_> {
-    /// PIPE-9: no clock of the call runs while its client is asked, and others may have its place.
-    pub(super) async fn stand_still<T>(&mut self, asking: impl Future<Output = T>) -> T {
+    /// PIPE-9: no clock of the call runs while its client is asked, and its slot is free for other calls.
+    pub(super) async fn pause_clocks<T>(&mut self, asking: impl Future<Output = T>) -> T {
         let began = Instant::now();
         self.slot.pause();
         let answer = asking.await;
@@ -39,7 +40,7 @@ impl Clocks<'_, '_> {
     }
 }
 
-/// Who talks about what.
+/// The request, the server and the state of one conversation.
 pub(super) struct Conversation<'c, 'q> {
     pub(super) relayed: &'c RelayedRequest<'c>,
     pub(super) upstream: &'c Upstream,
@@ -49,7 +50,7 @@ pub(super) struct Conversation<'c, 'q> {
 }
 
 impl Conversation<'_, '_> {
-    /// Sends the request and waits for its answer, as the eras of the two sides have it.
+    /// Sends the request and waits for its answer, in the way of the two sides' eras.
     pub(super) async fn hold(&mut self) -> Result<Outcome, CallError> {
         let (call, config) = (self.relayed.call, self.upstream.config());
         let roots = config.roots.as_ref();
@@ -72,7 +73,7 @@ impl Conversation<'_, '_> {
         }
         let level = relayed.call.progress.as_ref().and_then(|_| caller.log_level(request));
         if let Some(level) = level.filter(|_| takes_levels(ready.peer.revision.era(), ready.tools.features)) {
-            // Answered late or not at all it only costs lines.
+            // A late or missing answer only costs log lines.
             let _ = tokio::time::timeout(LEVEL_TIMEOUT, Box::pin(ready.link.want_level(level))).await;
         }
         let patience = upstream.config().question_timeout;
@@ -82,7 +83,7 @@ impl Conversation<'_, '_> {
         cell.sent(caller, upstream, ready).await;
         loop {
             let event = if questions.is_open() {
-                let Some(event) = self.clocks.stand_still(questions.next(&mut exchange)).await else {
+                let Some(event) = self.clocks.pause_clocks(questions.next(&mut exchange)).await else {
                     continue;
                 };
                 event
@@ -145,7 +146,7 @@ impl Conversation<'_, '_> {
         exchange
     }
 
-    /// What becomes of a result.
+    /// Handles a result.
     async fn answered(&mut self, cell: &mut impl Cell, result: Raw) -> Result<Step, CallError> {
         let relayed = self.relayed;
         let server = self.upstream.name();
@@ -174,7 +175,7 @@ impl Conversation<'_, '_> {
         }
     }
 
-    /// What becomes of an error of the server.
+    /// Handles an error of the server.
     async fn refused(
         &mut self,
         error: RpcError,
@@ -183,28 +184,29 @@ impl Conversation<'_, '_> {
     ) -> Result<Step, CallError> {
         let caller = self.relayed.call.caller;
         match error.code() {
-            // These two are about our own request to the server; a client would take them for its own.
+            // These two are about the gateway's own request to the server; a client would take them for its
+            // own.
             code::HEADER_MISMATCH | code::UNSUPPORTED_PROTOCOL_VERSION => {
                 let server = self.upstream.name();
                 let message = format!("server `{server}` refused the gateway's request: {}", error.message());
                 Err(CallError::new(Code::ProviderUnavailable, message))
             }
-            // The server has not run it: the user has to go somewhere first.
+            // The server has not run the call: the user has to open a page first.
             code::URL_ELICITATION_REQUIRED if caller.revision != Revision::V2025_11_25 => {
                 *visits += 1;
                 let agreed = match caller.era() {
-                    Era::Modern if *visits <= MOST_SENDS => {
-                        self.clocks.stand_still(Box::pin(visit(&error, caller, patience))).await
+                    Era::Modern if *visits <= MAX_SENDS => {
+                        self.clocks.pause_clocks(Box::pin(visit(&error, caller, patience))).await
                     }
                     _ => Ok(false),
                 };
                 match agreed {
                     Ok(true) => Ok(Step::Again(None)),
-                    Ok(false) => self.relayed.in_words(&error.message(), error.data()).map(Step::Done),
+                    Ok(false) => self.relayed.as_text(&error.message(), error.data()).map(Step::Done),
                     Err(error) => Ok(Step::Done(Outcome::Relayed(error))),
                 }
             }
-            // A code that earlier revisions do not have; the words and the data still tell what was missing.
+            // Earlier revisions do not have this code; the message and the data still say what was missing.
             code::MISSING_CLIENT_CAPABILITY if caller.era() == Era::Legacy => {
                 let data = error.data().and_then(|data| data.decode().ok()).unwrap_or(Value::Null);
                 let told = RpcError::with_data(code::INVALID_PARAMS, &error.message(), &data);
@@ -214,8 +216,8 @@ impl Conversation<'_, '_> {
         }
     }
 
-    /// Leaving drops the exchange, which tells the server; whether it is well is looked into, unless only this client
-    /// would miss what it does now.
+    /// Returning drops the exchange, which notifies the server. The server is then probed, or restarted if it
+    /// is this session's own.
     fn timed_out(&self) -> CallError {
         if !restart_own(self.upstream) {
             self.upstream.suspect();
@@ -229,7 +231,7 @@ impl Conversation<'_, '_> {
         CallError::new(Code::ProviderTimeout, message).after_sending()
     }
 
-    /// How a request ends whose exchange has no answer any more.
+    /// The error for a request whose exchange was lost.
     fn lost(&self, lost: &LinkError, was_sent: bool) -> CallError {
         let server = self.upstream.name();
         let error = |message| CallError::new(lost.code(), message);
@@ -238,7 +240,7 @@ impl Conversation<'_, '_> {
                 return error(format!("server `{server}`: {lost}")).after_sending();
             }
             LinkError::Refused { reason, .. } => {
-                // Whether it turns everybody away is looked into.
+                // Probe the server: it may refuse every client.
                 self.upstream.suspect();
                 error(format!("server `{server}` did not take the call: {reason}"))
             }
@@ -256,9 +258,9 @@ impl Conversation<'_, '_> {
         if was_sent { error.after_sending() } else { error }
     }
 
-    /// Tells the client a log line of its request.
+    /// Sends the client a log line of its request.
     fn log(&self, wanted: Option<Level>, params: &Raw) {
-        // Where names are the server's own there is only one.
+        // If names are not rewritten, there is only one server.
         let several = self.relayed.target.rewrite.is_some();
         let (Some(sink), Some(wanted)) = (&self.relayed.call.progress, wanted) else { return };
         let server = self.upstream.name();
@@ -278,8 +280,8 @@ enum Step {
     Again(Option<Next>),
 }
 
-/// What the client has been told of a call's progress. A call that is sent again begins anew; its client must not see it
-/// go backwards.
+/// The progress that the client has seen. A call that is sent again starts over; its client must not see
+/// progress go backwards.
 #[derive(Default)]
 pub(super) struct Progress {
     last: Option<f64>,
@@ -301,7 +303,7 @@ impl Progress {
         self.last = Some(progress);
         let told = progress_for(params, &token, call.caller.revision).is_some_and(|told| sink.send(told));
         if !told {
-            debug!(correlationId = %call.correlation, "the client does not read its progress; one was dropped");
+            debug!(correlationId = %call.correlation, "the client does not read its progress; a notification was dropped");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! One request carried to a server and its answer back: its turn in a queue, what is rewritten on the way, what an
-//! older client gets of it.
+//! Carries one request to a server and its answer back: the turn in a queue, the rewriting on the way, and
+//! the adaptation for older clients.
 
 mod cell;
 mod conversation;

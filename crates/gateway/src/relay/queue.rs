@@ -1,7 +1,7 @@
-//! How many calls run at once: fair queues, one for each server or shared by name.
+//! Limits how many calls run at once: fair queues, one for each server or shared by name.
 //!
-//! Whoever comes first goes first. Leaving while waiting (a cancelled call) frees the place, and nothing of
-//! the wait is left. A queue outlives catalogs: calls in it are counted through every merge.
+//! First come, first served. A call that is cancelled while it waits leaves the queue without a trace. A
+//! queue outlives catalogs: its calls are counted through every merge.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// A bound on calls that run at once, and a line of those who wait.
+/// A limit on calls that run at once, with a waiting line.
 #[derive(Debug)]
 pub(crate) struct Queue {
     settings: Settings,
@@ -23,19 +23,19 @@ pub(crate) struct Queue {
     waiting: AtomicUsize,
 }
 
-/// How a queue is filled at one moment.
+/// How many calls are in a queue at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Depth {
     pub(crate) running: usize,
     pub(crate) waiting: usize,
 }
 
-/// A wait, whose length is told when it ends, also when it is given up halfway.
+/// A wait. Its length is reported when it ends, even if it is abandoned.
 pub(crate) struct Wait<'s, F: FnOnce(Duration)> {
     signals: &'s Signals,
     line: Line,
     began: Instant,
-    /// How it ended, for as long as nobody says so: whoever waited has gone.
+    /// How the wait ended. Until this is set, dropping means that the call has gone.
     pub(crate) end: WaitEnd,
     tell: Option<F>,
 }
@@ -56,13 +56,14 @@ impl<F: FnOnce(Duration)> Drop for Wait<'_, F> {
     }
 }
 
-/// A turn. Dropping it lets the next one in.
+/// The right to run. Dropping it lets the next call in.
 #[derive(Debug)]
 pub(crate) struct Permit<'q> {
     _permit: SemaphorePermit<'q>,
 }
 
-/// The place of one call. While its client is asked it belongs to others: the server works on nothing then.
+/// The slot of one call. While its client is asked the slot is free for others, because the server does not
+/// work on the call.
 #[derive(Debug)]
 pub(crate) struct QueueSlot<'q> {
     queue: &'q Queue,
@@ -78,13 +79,13 @@ impl<'q> QueueSlot<'q> {
         self.permit = None;
     }
 
-    /// Takes a place again, if there is one; a call that has begun waits for nobody.
+    /// Takes a permit again if one is free; a call that has begun does not wait again.
     pub(crate) fn go_on(&mut self) {
         self.permit = self.queue.try_enter();
     }
 }
 
-/// Why a call got no turn.
+/// Why a call got no permit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoPermit {
     #[error("its queue is full ({running} running, {waiting} waiting); try again later, or {cure}")]
@@ -98,7 +99,7 @@ pub(crate) enum NoPermit {
 }
 
 impl NoPermit {
-    /// How the wait ended that brought it.
+    /// How the wait ended.
     pub(crate) fn end(&self) -> WaitEnd {
         match self {
             Self::Full { .. } => WaitEnd::Full,
@@ -114,12 +115,12 @@ impl Queue {
         Self { settings, permits, waiting: AtomicUsize::new(0) }
     }
 
-    /// A turn at once, if one is free.
+    /// A permit, if one is free now.
     pub(crate) fn try_enter(&self) -> Option<Permit<'_>> {
         self.permits.try_acquire().ok().map(|permit| Permit { _permit: permit })
     }
 
-    /// Waits for a turn until `deadline`.
+    /// Waits for a permit until `deadline`.
     pub(crate) async fn enter(&self, deadline: Instant) -> Result<Permit<'_>, NoPermit> {
         let began = Instant::now();
         let full = |waiting| NoPermit::Full {
@@ -131,7 +132,7 @@ impl Queue {
         let turn = tokio::time::timeout_at(deadline, self.permits.acquire()).await;
         drop(line);
         match turn {
-            // A semaphore that is never closed gives a permit.
+            // The semaphore is never closed, so only the timeout can fail here.
             Ok(Ok(permit)) => Ok(Permit { _permit: permit }),
             _ => Err(NoPermit::TimedOut {
                 waited: began.elapsed(),
@@ -166,11 +167,11 @@ impl Queue {
     }
 }
 
-/// Stands in line until dropped, however the wait ends.
+/// Counts as waiting until dropped, however the wait ends.
 struct Waiter<'q>(&'q Queue);
 
 impl<'q> Waiter<'q> {
-    /// Or how many wait already.
+    /// Fails with the number of waiting calls if the queue is full.
     fn join(queue: &'q Queue) -> Result<Self, usize> {
         let most = queue.settings.max_waiting;
         let joined = queue.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
@@ -186,24 +187,24 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// All queues of a gateway: each lives for as long as somebody's calls go through it.
+/// All queues of a gateway. Each lives as long as a share or a call uses it.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    known: Mutex<HashMap<Whose, Weak<Queue>>>,
+    known: Mutex<HashMap<QueueKey, Weak<Queue>>>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-enum Whose {
+enum QueueKey {
     Named(Arc<str>),
     Own(ServerName),
 }
 
 impl Queues {
-    /// The queue that `settings` mean for a server: the one there is, unless it is another by now.
+    /// The queue that `settings` define for a server: the existing one, unless its settings have changed.
     pub(crate) fn of(&self, server: &ServerName, settings: &Settings) -> Arc<Queue> {
         let whose = match &settings.name {
-            Some(name) => Whose::Named(Arc::clone(name)),
-            None => Whose::Own(server.clone()),
+            Some(name) => QueueKey::Named(Arc::clone(name)),
+            None => QueueKey::Own(server.clone()),
         };
         let mut known = self.known.lock();
         if let Some(queue) =
@@ -217,7 +218,7 @@ impl Queues {
         queue
     }
 
-    /// Those that have a name, in its order.
+    /// The named queues, sorted by name.
     pub(crate) fn named(&self) -> Vec<Arc<Queue>> {
         let mut named: Vec<_> = self.known.lock().values().filter_map(Weak::upgrade).collect();
         named.retain(|queue| queue.name().is_some());
@@ -243,7 +244,8 @@ mod tests {
         (running, waiting)
     }
 
-    /// POOL-7, PIPE-9: a call whose client is asked leaves its place to others, and goes on without one where it is taken.
+    /// POOL-7, PIPE-9: a call whose client is asked frees its permit, and continues without one if it is
+    /// taken.
     #[tokio::test(start_paused = true)]
     async fn a_paused_call_leaves_its_place() {
         let queue = queue(1, 8);
@@ -257,12 +259,12 @@ mod tests {
         let other = queue.try_enter().unwrap();
         turn.go_on();
         drop(turn);
-        assert_eq!(depth(&queue), (1, 0), "the place is the other's");
+        assert_eq!(depth(&queue), (1, 0), "the permit belongs to the other call");
         drop(other);
         assert_eq!(depth(&queue), (0, 0));
     }
 
-    /// POOL-7: as many as may run do, the others wait in line, in the order in which they came.
+    /// POOL-7: as many calls as allowed run; the others wait in the order in which they came.
     #[tokio::test(start_paused = true)]
     async fn first_come_first_served() {
         let queue = queue(1, 8);
@@ -286,7 +288,7 @@ mod tests {
         assert_eq!(depth(&queue), (0, 0));
     }
 
-    /// POOL-7: a full queue refuses, and says which key to raise.
+    /// POOL-7: a full queue refuses, and the error names the key to raise.
     #[tokio::test(start_paused = true)]
     async fn a_full_queue() {
         let queue = queue(1, 1);
@@ -305,7 +307,7 @@ mod tests {
         assert!(late.contains("within 5000 ms") && late.contains("`queues.slow.concurrency`"), "{late}");
     }
 
-    /// POOL-7: whoever stops waiting leaves the line, and takes no turn with it.
+    /// POOL-7: a call that stops waiting leaves the queue and takes no permit with it.
     #[tokio::test(start_paused = true)]
     async fn leaving_the_line() {
         let queue = queue(1, 1);
@@ -323,7 +325,7 @@ mod tests {
         assert!(queue.try_enter().is_some());
     }
 
-    /// POOL-7: one name is one queue, no name is one for each server; other settings make another.
+    /// POOL-7: one queue per name, and without a name one per server; changed settings make a new queue.
     #[test]
     fn whose_queue_it_is() {
         let queues = Queues::default();

@@ -1,8 +1,8 @@
-//! One request carried to a server and its answer back, whatever it is about: a tool, a prompt, a resource.
+//! Carries one request of any surface to a server, and its answer back: a tool, a prompt, a resource.
 //!
-//! What all surfaces share is here: the queue, the server that may have to come up first, the clocks, progress,
-//! questions back to the client, and what each way to fail is called. What a surface does before and after is its
-//! own; dropping the future cancels the request.
+//! This is what all surfaces share: the queue, starting the server if necessary, the clocks, progress,
+//! questions to the client, and the code for each failure. What happens before and after is up to the
+//! surface. Dropping the future cancels the request.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use bridgehead_config::{Isolation, ResourceUris, Roots, Server};
 use bridgehead_events::{Line, Signals, WaitEnd};
 use bridgehead_schema::HeaderParameter;
-use bridgehead_upstream::{CrashReason, FailureStage, Keeper, Lease, Unavailable, Upstream};
+use bridgehead_upstream::{CrashReason, FailureStage, Lease, LeaseOwner, Unavailable, Upstream};
 use bridgehead_wire::{Code, Era, Method, Raw, RpcError, Spliced, code};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -29,11 +29,11 @@ use crate::relay::uris::result_outward;
 pub(crate) enum Outcome {
     /// A result, of an upstream or of a Rust tool.
     Result(Raw, Reply),
-    /// A result of our own, as the client gets it.
+    /// A result that the gateway made, as the client gets it.
     Prepared(Spliced),
     /// The upstream's own JSON-RPC error, passed on.
     Relayed(RpcError),
-    /// Our own failure.
+    /// A failure of the gateway.
     Failed(CallError),
 }
 
@@ -45,26 +45,26 @@ pub(crate) struct RelayedRequest<'a> {
 
 /// What a request is about, on both sides.
 pub(crate) struct RelayTarget<'a> {
-    /// What it is called in messages.
+    /// The word for it in messages: `tool`, `prompt`, ….
     pub(crate) kind: &'static str,
     /// The name that the client used.
     pub(crate) offered: &'a str,
     /// The name that the server knows it by.
     pub(crate) own: &'a str,
-    /// What in the params must become another for the server.
+    /// The member of the params that must change for the server.
     pub(crate) rewrite: Option<Rewrite>,
-    /// Arguments that travel as headers too.
+    /// Arguments that are also sent as headers.
     pub(crate) headers: &'a [HeaderParameter],
-    /// Whether asking twice does no more than asking once.
+    /// Whether repeating the request does no more than sending it once.
     pub(crate) repeatable: bool,
 }
 
-/// How often a call is sent at the most when its server is lost under it.
-pub(super) const MOST_SENDS: usize = 3;
+/// How often a call is sent at most if its server is lost.
+pub(super) const MAX_SENDS: usize = 3;
 
 impl RelayedRequest<'_> {
-    /// Sends the request, and sends it again where its server was lost and doing it twice is no question. `waited` is
-    /// told how long the wait in the queue was, if there was one, also when it is given up halfway.
+    /// Sends the request, and sends it again if its server was lost and the retry policy allows it. `waited`
+    /// gets the time spent in the queue, if any, even if the wait is abandoned.
     pub(crate) async fn run(
         &self,
         upstream: &Upstream,
@@ -96,7 +96,7 @@ impl RelayedRequest<'_> {
         let own = self.call.caller.session.uses(upstream, self.call.caller.era());
         let own = own.map_err(|error| unavailable(upstream, &error))?;
         let upstream = own.as_ref().unwrap_or(upstream);
-        // A tool may have a process for each call; whatever else there is to ask is asked of the one that all share.
+        // A tool call may have a process of its own; every other request goes to the shared one.
         let alone = limits.isolation == Isolation::Call && self.call.request.method == Method::ToolsCall;
         let abilities = self.call.caller.abilities();
         let lease = if own.is_none() && !alone && abilities.answers_any() {
@@ -104,12 +104,13 @@ impl RelayedRequest<'_> {
             let asked = Instant::now();
             if self.call.caller.era() == Era::Modern && upstream.wants_roots(abilities) {
                 let asking = Box::pin(self.ask_roots(limits.question_timeout));
-                match (Clocks { last: &mut last, slot: &mut slot }).stand_still(asking).await {
+                match (Clocks { last: &mut last, slot: &mut slot }).pause_clocks(asking).await {
                     Ok(keeper) => whose = Some(keeper),
                     Err(stop) => return self.stopped(upstream.name().as_ref(), stop),
                 }
             }
-            // Boxed, like all that is rare: the future of every call would be as large as the largest of them.
+            // Boxed, like everything rare: otherwise the future of every call would be as large as the
+            // largest of them.
             let deadline = last.min(began + asked.elapsed() + limits.request_timeout);
             let lease = upstream.lease(abilities, whose, deadline);
             Box::pin(lease).await.map_err(|error| unavailable(upstream, &error))?
@@ -121,13 +122,13 @@ impl RelayedRequest<'_> {
         let mut progress = Progress::default();
         loop {
             let deadline = last.min(Instant::now() + limits.request_timeout);
-            // Killed when it is dropped, answer or not.
+            // The process is killed when this is dropped, with or without an answer.
             let one_shot = alone.then(|| upstream.one_shot(self.target.own)).transpose();
             let one_shot = one_shot.map_err(|error| unavailable(upstream, &error))?;
             let upstream = one_shot.as_deref().unwrap_or(upstream);
             let ready = pin!(upstream.acquire(deadline)).instrument(debug_span!("acquire")).await;
             let again = sends.count();
-            // One that ended before it served has run nothing; the next may do better.
+            // A process that ended before it was ready has run nothing; the next one may succeed.
             if alone && again && matches!(&ready, Err(Unavailable::Failed(_))) {
                 continue;
             }
@@ -151,8 +152,8 @@ impl RelayedRequest<'_> {
         }
     }
 
-    /// Asks the client for its roots, before its call is sent to whoever is kept for these.
-    async fn ask_roots(&self, patience: Duration) -> Result<Keeper, Stop> {
+    /// Asks the client for its roots, before the call goes to the lease that is kept for these roots.
+    async fn ask_roots(&self, patience: Duration) -> Result<LeaseOwner, Stop> {
         let method = Method::RootsList;
         let Some(questioner) = &self.call.caller.questioner else {
             return Err(Stop::Unusable("it asks for roots, which this client did not declare".into()));
@@ -163,14 +164,13 @@ impl RelayedRequest<'_> {
             Ok(answer) => answer,
             Err(error) => return Err(Stop::Unanswered(method, error)),
         };
-        let roots = Roots::answered(answer.as_str()).ok_or_else(|| {
-            Stop::Unusable("its client answered with something that is no list of roots".into())
-        })?;
-        Ok(Keeper::Roots { principal: self.call.caller.principal.shared(), roots })
+        let roots = Roots::answered(answer.as_str())
+            .ok_or_else(|| Stop::Unusable("the client's answer to it is not a list of roots".into()))?;
+        Ok(LeaseOwner::Roots { principal: self.call.caller.principal.shared(), roots })
     }
 
-    /// An outcome that the client's revision has no code for, said to the model that called.
-    pub(super) fn in_words(&self, message: &str, data: Option<Raw>) -> Result<Outcome, CallError> {
+    /// An outcome that has no code in the client's revision, as text for the model that called.
+    pub(super) fn as_text(&self, message: &str, data: Option<Raw>) -> Result<Outcome, CallError> {
         if self.call.request.method != Method::ToolsCall {
             return Ok(Outcome::Relayed(RpcError::new(code::INTERNAL_ERROR, message)));
         }
@@ -182,7 +182,7 @@ impl RelayedRequest<'_> {
         )
     }
 
-    /// How a request ends whose server asked and got no answer.
+    /// The outcome of a request whose server asked and got no answer.
     pub(super) fn stopped(&self, server: &str, stop: Stop) -> Result<Outcome, CallError> {
         match stop {
             Stop::Unusable(reason) => {
@@ -194,14 +194,14 @@ impl RelayedRequest<'_> {
                     "server `{server}` asked the client for `{method}`, which failed: {}",
                     error.message()
                 );
-                self.in_words(&message, None)
+                self.as_text(&message, None)
             }
         }
     }
 
     /// Whether a call whose server was lost may be sent again.
     fn may_repeat(&self, upstream: &Upstream, lost: &CallError) -> bool {
-        // Whoever met a limit meets it again.
+        // A call that met a limit would meet it again.
         let limit =
             |details: &Value| details["reason"].as_str().is_some_and(|reason| reason.ends_with("_limit"));
         if lost.details.as_ref().is_some_and(limit) {
@@ -216,19 +216,19 @@ impl RelayedRequest<'_> {
 struct Sends(usize);
 
 impl Sends {
-    /// Counts one more; says whether there may be another after it.
+    /// Counts one more; returns whether another may follow.
     fn count(&mut self) -> bool {
         self.0 += 1;
-        self.0 < MOST_SENDS
+        self.0 < MAX_SENDS
     }
 }
 
-/// POOL-10: a process that one session has for itself is started anew when it kept a call waiting for too long.
+/// POOL-10: a session's own process is restarted if it kept a call waiting too long.
 pub(crate) fn restart_own(upstream: &Upstream) -> bool {
     upstream.config().isolation == Isolation::Session && upstream.is_process() && upstream.restart()
 }
 
-/// An outcome whose resources are addressed as clients know them.
+/// An outcome with resource URIs in the form that clients know.
 pub(crate) fn addressed(uris: ResourceUris, server: &str, outcome: Outcome) -> Result<Outcome, CallError> {
     match outcome {
         Outcome::Result(result, _) if uris == ResourceUris::Rewrite => {
@@ -238,7 +238,7 @@ pub(crate) fn addressed(uris: ResourceUris, server: &str, outcome: Outcome) -> R
     }
 }
 
-/// Reads a result as far as we must.
+/// Parses a result as far as the gateway needs it.
 pub(crate) fn read(result: Raw, input: Input) -> Result<Outcome, CallError> {
     match Reply::read(&result, input) {
         Ok(read) => Ok(Outcome::Result(result, read)),
@@ -254,7 +254,7 @@ fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
         | Unavailable::Stopped
         | Unavailable::AllLeased(_) => Code::ProviderUnavailable,
         Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
-        // It was to serve this call only; another may come up.
+        // The process was for this call only; the next one may start.
         Unavailable::Failed(_) if upstream.config().isolation == Isolation::Call => Code::ProviderUnavailable,
         Unavailable::Failed(_) | Unavailable::Removed => Code::RestartFailed,
     };
@@ -265,12 +265,12 @@ fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
     }
 }
 
-/// What a program is told of a server that could not be confined.
+/// The details of an error about a server that could not be confined.
 pub(crate) fn sandbox_setup() -> Value {
     json!({"reason": CrashReason::SandboxSetup.as_str()})
 }
 
-/// How long a call may run: as its tool says, or else its server.
+/// How long a call may run: the tool's limit, or else its server's.
 fn execution(server: &Server, relayed: &RelayedRequest<'_>) -> Option<Duration> {
     match relayed.call.request.method == Method::ToolsCall {
         true => server.limits_of(relayed.target.own).execution,
@@ -282,7 +282,7 @@ fn execution(server: &Server, relayed: &RelayedRequest<'_>) -> Option<Duration> 
 mod tests {
     use super::*;
 
-    /// BRG-6: a request is sent three times at the most.
+    /// BRG-6: a request is sent at most three times.
     #[test]
     fn sends_are_counted() {
         let mut sends = Sends::default();

@@ -1,17 +1,18 @@
-//! What an older client gets of what a newer server says: field by field, by the table of the protocol's revisions.
+//! Adapts what a newer server says for an older client, member by member, according to the protocol's
+//! revisions.
 //!
-//! What a revision has no place for is left out, and what can be said in words is. Nothing is touched for a client whose
-//! revision has it all, and where nothing is to be changed the bytes are those of the server. Definitions are revised
-//! once for each list; results when they pass.
+//! Members that a revision does not have are removed, or replaced by text where possible. For a client whose
+//! revision has everything, and wherever nothing changes, the bytes are the server's. Definitions are adapted
+//! once per list; results as they pass.
 
 use bridgehead_wire::{Object, Raw, Revision, Spliced};
 use serde_json::{Value, json};
 
-/// A tool, prompt, resource or template as it stands in the list of a client of `revision`; none if it needs no change.
+/// A tool, prompt, resource or template for the list of a client of `revision`; `None` if it needs no change.
 pub(crate) fn definition(definition: &Raw, revision: Revision) -> Option<Spliced> {
     let object = Object::parse(definition).ok()?;
     let is_unknown = |name: &str| match name {
-        // Tasks of 2025-11-25 are not relayed, so nobody is told of them.
+        // Tasks of 2025-11-25 are not relayed, so no client is told of them.
         "execution" => true,
         "icons" => revision < Revision::V2025_11_25,
         "title" | "_meta" => revision < Revision::V2025_06_18,
@@ -36,13 +37,13 @@ pub(crate) fn definition(definition: &Raw, revision: Revision) -> Option<Spliced
     Some(edit.finish())
 }
 
-/// Whether a schema is for objects, which is all that structured content could be before 2026-07-28.
+/// Whether a schema is for objects: before 2026-07-28 structured content had to be an object.
 fn is_of_objects(schema: &Raw) -> bool {
     let kind = Object::parse(schema).ok().and_then(|schema| schema.get("type")?.to_text());
     kind.as_deref() == Some("object")
 }
 
-/// The arguments of a prompt without titles; none if they have none.
+/// The arguments of a prompt without titles; `None` if there are none to remove.
 fn untitled(arguments: &Raw) -> Option<Raw> {
     let mut arguments: Value = arguments.as_str().contains("title").then(|| arguments.decode().ok())??;
     for argument in arguments.as_array_mut()? {
@@ -51,8 +52,8 @@ fn untitled(arguments: &Raw) -> Option<Raw> {
     Some(Raw::encode(&arguments))
 }
 
-/// What of a result is to be another for a client of `revision`: the member and what it becomes, nothing if it is left
-/// out. The ordinary result of an ordinary client costs a look at one member.
+/// The changes to a result for a client of `revision`: the member and its new value, `None` to remove it. The
+/// usual result for a current client costs a look at one member.
 pub(crate) fn result(result: &Object, revision: Revision) -> Vec<(&'static str, Option<Raw>)> {
     let mut changes = Vec::new();
     if revision == Revision::MODERN {
@@ -85,7 +86,7 @@ pub(crate) fn result(result: &Object, revision: Revision) -> Vec<(&'static str, 
     changes
 }
 
-/// Whether something in it may be newer than `revision`; most content is not, and is not decoded.
+/// Whether a value may contain something newer than `revision`. Most content does not, and is not decoded.
 fn may_need_change(value: &Raw, revision: Revision) -> bool {
     let text = value.as_str();
     let has = |word: &str| text.contains(word);
@@ -94,7 +95,7 @@ fn may_need_change(value: &Raw, revision: Revision) -> bool {
         || (revision < Revision::V2025_03_26 && has("audio"))
 }
 
-/// Makes a content block one of `revision`; says whether it was none.
+/// Converts a content block to `revision`; returns whether it changed.
 fn block(block: &mut Value, revision: Revision) -> bool {
     let Some(object) = block.as_object_mut() else { return false };
     let kind = object.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -109,7 +110,7 @@ fn block(block: &mut Value, revision: Revision) -> bool {
     }
     if kind == "audio" && revision < Revision::V2025_03_26 {
         let words =
-            format!("[audio, {}, left out: this client's protocol has none]", text(object, "mimeType"));
+            format!("[audio, {}, omitted: this client's protocol has no audio]", text(object, "mimeType"));
         *block = json!({"type": "text", "text": words});
         return true;
     }
@@ -165,7 +166,7 @@ mod tests {
         }
         let any = r#"{"name":"t","outputSchema":{"type":["integer"]}}"#;
         assert_eq!(listed(any, MODERN), any);
-        assert_eq!(listed(any, V2025_11_25), r#"{"name":"t"}"#, "its result may be no object");
+        assert_eq!(listed(any, V2025_11_25), r#"{"name":"t"}"#, "its result is not always an object");
         let prompt = r#"{"name":"p","arguments":[{"name":"a","title":"A"}]}"#;
         assert_eq!(listed(prompt, V2025_03_26), r#"{"name":"p","arguments":[{"name":"a"}]}"#);
         assert_eq!(listed(prompt, V2025_06_18), prompt);
@@ -184,7 +185,7 @@ mod tests {
         value
     }
 
-    /// ERA-4: what a result may hold in each revision; what has no place is said in words or left out.
+    /// ERA-4: what a result may contain in each revision; the rest is replaced by text or removed.
     #[test]
     fn results_by_revision() {
         const RESULT: &str = r#"{"content":[{"type":"text","text":"t","_meta":{}},{"type":"audio","data":"","mimeType":"audio/wav"},{"type":"resource_link","uri":"file:///a","name":"n","icons":[]}],"structuredContent":{"a":1}}"#;

@@ -1,5 +1,5 @@
-//! What changes in a call on its way to a server and in its answer on the way back. Everything else
-//! passes as the bytes that came.
+//! What changes in a call on its way to a server, and in its answer on the way back. All other bytes pass
+//! unchanged.
 
 use bridgehead_call::CorrelationId;
 use bridgehead_upstream::{Features, stamp_modern};
@@ -12,7 +12,7 @@ use crate::caller::Caller;
 use crate::relay::revise;
 use crate::relay::trace::Trace;
 
-/// One member of the params that the server knows under another value.
+/// One member of the params that has another value for the server.
 #[derive(Debug)]
 pub(crate) struct Rewrite {
     pub(crate) member: &'static str,
@@ -26,7 +26,7 @@ impl Rewrite {
     }
 }
 
-/// One step of a request on its way: who it is between, and what it carries for us.
+/// One hop of a request: its two sides, and what the gateway adds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hop<'a> {
     pub(crate) caller: &'a Caller,
@@ -34,17 +34,17 @@ pub(crate) struct Hop<'a> {
     pub(crate) server: Era,
     pub(crate) progress_token: Option<u64>,
     pub(crate) correlation: CorrelationId,
-    /// Our place in the trace, if we have one.
+    /// The gateway's place in the trace, if spans are recorded.
     pub(crate) trace: Option<Trace>,
-    /// The log lines that the client wants.
+    /// The log level that the client wants.
     pub(crate) log_level: Option<Level>,
-    /// Whether the server's tasks can be asked for.
+    /// Whether the server supports tasks.
     pub(crate) tasks: bool,
-    /// Whether we answer it when it asks for roots, whatever the client declared.
+    /// Whether the gateway answers the server's requests for roots, whatever the client declared.
     pub(crate) roots: bool,
 }
 
-/// The params for the next hop: the server's own name of what is asked for, and a `_meta` of our making around what the
+/// The params for the next hop: the server's own name of the subject, and a new `_meta` that keeps what the
 /// client put there for others. A modern server is told what the client can be asked.
 pub(crate) fn params_for(
     params: &Object,
@@ -61,12 +61,11 @@ pub(crate) fn params_for(
     if caller.era() == Era::Legacy && params.get("task").is_some() {
         edit.remove("task");
     }
-    // What a client declares for this request holds for this request: who is asked by the result of it is
-    // the same client.
+    // A client's declaration holds for this request: the client that is asked through its result is the same.
     let declared = meta.client_capabilities.as_ref().filter(|_| caller.era() == Era::Modern);
     let meta = meta.for_next_hop(|meta| {
         if server == Era::Modern {
-            // What a legacy client declared at its handshake it can answer during its call.
+            // A legacy client can answer during its call what it declared at its handshake.
             let in_session = || match (caller.abilities(), roots) {
                 (abilities, true) => abilities.with_roots().capabilities().into(),
                 (abilities, false) => abilities.capabilities().into(),
@@ -95,15 +94,15 @@ pub(crate) fn params_for(
     edit.finish()
 }
 
-/// Whether a client can follow tasks.
+/// Whether a client declares support for tasks.
 pub(crate) fn declares_tasks(capabilities: &Raw) -> bool {
     let extensions = |capabilities| Object::parse(&Object::parse(capabilities).ok()?.get("extensions")?).ok();
     capabilities.as_str().contains("extensions")
         && extensions(capabilities).is_some_and(|all: Object| all.get(key::TASKS).is_some())
 }
 
-/// A client's capabilities as far as we relay what they promise: a task of a server that does not say that it has any
-/// could not be followed.
+/// A client's capabilities, without tasks if the server does not support them: such a task could not be
+/// followed.
 fn relayed_capabilities(capabilities: &Raw, tasks: bool) -> Spliced {
     let without_tasks = |capabilities: &Raw| {
         let object = Object::parse(capabilities).ok()?;
@@ -118,7 +117,7 @@ fn relayed_capabilities(capabilities: &Raw, tasks: bool) -> Spliced {
     extended.then(|| without_tasks(capabilities)).flatten().unwrap_or_else(|| capabilities.clone().into())
 }
 
-/// The same capabilities, and roots.
+/// The same capabilities plus roots.
 fn with_roots(capabilities: Spliced) -> Spliced {
     let object = Object::parse(&capabilities.to_raw()).ok();
     let Some(object) = object.filter(|object| object.get("roots").is_none()) else { return capabilities };
@@ -140,12 +139,13 @@ pub(crate) fn progress_for(params: &Raw, token: &Raw, revision: Revision) -> Opt
     Some(out.freeze())
 }
 
-/// Whether a server is told which log lines are wanted by a request of its own; a modern one reads it in every call.
+/// Whether a server is told of the wanted log level by a request of its own; a modern server reads it in
+/// every call.
 pub(crate) const fn takes_levels(server: Era, features: Features) -> bool {
     matches!(server, Era::Legacy) && features.logging
 }
 
-/// The level of a log line, and the line for clients; it names the server where there are several.
+/// The level of a log line, and the line for clients; with several servers it names its server.
 pub(crate) fn log_for(params: &Raw, server: Option<&str>) -> Option<(Level, Raw)> {
     let object = Object::parse(params).ok()?;
     let level = object.get("level")?.to_text().and_then(|level| Level::named(&level))?;
@@ -159,36 +159,36 @@ pub(crate) fn log_for(params: &Raw, server: Option<&str>) -> Option<(Level, Raw)
     Some((level, edit.finish().to_raw()))
 }
 
-/// A result, read as far as we must.
+/// A result, parsed as far as the gateway needs it.
 pub(crate) struct Reply {
     object: Object,
     pub(crate) is_error: bool,
     kind: ReplyKind,
 }
 
-/// What a result is.
+/// The kind of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReplyKind {
     Complete,
-    /// No result yet: the server wants to know something first, and the client calls again.
+    /// No result yet: the server asks something first, and the client calls again.
     Question,
-    /// No result yet: the call goes on as a task, which the client asks for.
+    /// No result yet: the call continues as a task, which the client polls.
     Task,
 }
 
-/// Whether a server may answer a call by asking its client for input.
+/// Which results a server may give besides complete ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// Both sides speak of it.
+    /// Questions: both sides support them.
     Relayed,
-    /// So they do, and of tasks too.
+    /// Questions and tasks: both sides support them.
     Task,
-    /// The client could not be asked this way, or the server has no business to.
+    /// Neither: the client cannot be asked this way, or the server must not ask.
     Refused,
 }
 
 impl Reply {
-    /// Fails with words where the result cannot be passed on.
+    /// Fails with a reason if the result cannot be passed on.
     pub(crate) fn read(result: &Raw, input: Input) -> Result<Self, &'static str> {
         let object = Object::parse(result).map_err(|_| "the result is not an object")?;
         let kind = match object.get("resultType").map(|raw| raw.to_text()) {
@@ -196,7 +196,7 @@ impl Reply {
             Some(Some(kind)) if kind == "complete" => ReplyKind::Complete,
             Some(Some(kind)) if kind == "input_required" && input != Input::Refused => ReplyKind::Question,
             Some(Some(kind)) if kind == "task" && input == Input::Task => ReplyKind::Task,
-            Some(_) => return Err("the result is of a type that was not asked for"),
+            Some(_) => return Err("the result has an unexpected `resultType`"),
         };
         let is_error = object.get("isError").is_some_and(|raw| raw.as_str() == "true");
         Ok(Self { object, is_error, kind })
@@ -212,12 +212,12 @@ impl Reply {
         self.kind == ReplyKind::Task
     }
 
-    /// What it says, if it is a result already.
+    /// The result, if it is complete.
     pub(crate) fn complete(&self) -> Option<&Object> {
         (self.kind == ReplyKind::Complete).then_some(&self.object)
     }
 
-    /// The result for a client of `revision`, with our marks in its `_meta`.
+    /// The result for a client of `revision`, with the gateway's marks in its `_meta`.
     pub(crate) fn finish(
         &self,
         revision: Revision,
@@ -227,8 +227,8 @@ impl Reply {
         self.edited(revision, server_info, correlation, |_| ())
     }
 
-    /// The same for a result that modern clients may keep for as long as it says. One that says nothing is not to
-    /// be kept, and older clients are not told.
+    /// The same for a result with a `ttlMs`, which says how long modern clients may cache it. Without one it
+    /// must not be cached; older clients do not get the member.
     pub(crate) fn finish_kept(
         &self,
         revision: Revision,
@@ -297,7 +297,7 @@ mod tests {
     use crate::caller::Transport;
     use crate::life::session::Session;
 
-    /// ERA-1: a legacy server that has log lines is told which are wanted, and no other is.
+    /// ERA-1: only a legacy server that supports logging is told the wanted level.
     #[test]
     fn who_is_told_of_levels() {
         for (server, logging, expected) in [
@@ -390,7 +390,7 @@ mod tests {
         relayed(modern, None, Era::Modern, Era::Modern, None, &declared);
     }
 
-    /// A client's capabilities pass as they came, but for the tasks that nobody here could follow.
+    /// A client's capabilities pass unchanged, except for tasks that the server does not support.
     #[test]
     fn capabilities_that_are_relayed() {
         #[track_caller]
@@ -413,7 +413,8 @@ mod tests {
         check(r#"{"x":"extensions"}"#, r#"{"x":"extensions"}"#);
     }
 
-    /// Between two modern sides a question passes as it came, every byte of the state included, with our marks.
+    /// Between two modern sides a question passes unchanged, including every byte of the state, with the
+    /// gateway's marks added.
     #[test]
     fn a_question_stays_one() {
         let text = r#"{ "resultType" : "input_required","requestState":"\u0041=/\/","inputRequests":{"k":{"method":"roots/list","params":{}}}}"#;
@@ -432,7 +433,7 @@ mod tests {
         assert!(told.as_str().contains(r#""resultType":"task""#));
     }
 
-    /// PIPE-8: the correlation id is in the result's `_meta`, whatever the era.
+    /// PIPE-8: the correlation id is in the result's `_meta` in both eras.
     #[test]
     fn what_a_client_gets() {
         let id = CorrelationId::mint();

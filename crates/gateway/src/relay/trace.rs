@@ -1,7 +1,7 @@
-//! The place of a call in a trace, where somebody records spans.
+//! The place of a call in a trace, if spans are recorded.
 //!
-//! Who records continues the trace: the server is told of a span of ours, which is a child of the client's. Who does
-//! not passes on what came, byte for byte, and none of this runs.
+//! If they are, the gateway continues the trace: the server gets the gateway's span, a child of the client's.
+//! If they are not, the client's trace context passes byte for byte, and none of this runs.
 
 use bridgehead_call::CorrelationId;
 use bridgehead_wire::{RequestMeta, Traceparent};
@@ -11,13 +11,13 @@ use tracing::Span;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trace {
     pub(crate) own: Traceparent,
-    /// Whether it began here: then what the client says of its own state does not belong to it.
+    /// Whether the trace began here: then the client's `tracestate` does not belong to it.
     pub(crate) began_here: bool,
 }
 
 impl Trace {
-    /// Continues the trace that the request names, or begins one whose id is that of the call. Nothing for a span that
-    /// nobody records.
+    /// Continues the trace that the request names, or begins one whose id is the call's correlation id.
+    /// `None` if the span is not recorded.
     pub(crate) fn of(span: &Span, meta: &RequestMeta, correlation: CorrelationId) -> Option<Self> {
         if span.is_disabled() {
             return None;

@@ -1,8 +1,8 @@
-//! Resource URIs where the operator wants them told apart by server: `bridgehead+SERVER:URI`.
+//! Resource URIs that carry their server: `bridgehead+SERVER:URI`, if `resource_uris` is `"rewrite"`.
 //!
-//! A URI is an identity, so the form is put on in every place where a result names a resource, and taken off again
-//! where a client does. Addresses of apps (`ui:`) stay: a client knows them by their scheme. By default none of this
-//! happens, and URIs pass unchanged.
+//! A URI is an identity: the prefix is added wherever a result names a resource, and removed wherever a
+//! client does. URIs of apps (`ui:`) stay, because clients recognise them by their scheme. By default none of
+//! this happens, and URIs pass unchanged.
 
 use bridgehead_wire::{Object, Raw};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -15,13 +15,13 @@ pub(crate) fn outward(server: &str, uri: &str) -> String {
     if uri.starts_with("ui:") { uri.to_owned() } else { format!("{SCHEME}{server}:{uri}") }
 }
 
-/// The server that a URI of a client names, and the server's own URI.
+/// The server that a client's URI names, and the server's own URI.
 pub(crate) fn inward(uri: &str) -> Option<(&str, &str)> {
     uri.strip_prefix(SCHEME)?.split_once(':')
 }
 
-/// A result with every URI of a resource as clients see it: what was read, embedded resources and links in the content
-/// of tools and the messages of prompts. All else is as it came.
+/// A result with every resource URI as clients see it: in read contents, and in embedded resources and links
+/// of tool results and prompt messages. Everything else is unchanged.
 pub(crate) fn result_outward(server: &str, result: &Raw) -> Raw {
     edited(result, |result, edit| {
         if let Some(contents) = result.get("contents") {
@@ -43,7 +43,7 @@ pub(crate) fn result_outward(server: &str, result: &Raw) -> Raw {
     })
 }
 
-/// The params of a notification, or an entry of a list, with its `uri`.
+/// The params of a notification, or an entry of a list, with its `uri` as clients see it.
 pub(crate) fn with_uri(server: &str, object: &Raw) -> Raw {
     edited(object, |object, edit| {
         if let Some(uri) = object.get("uri").and_then(|uri| uri.to_text()) {

@@ -1,4 +1,4 @@
-//! `completion/complete`: the server of a prompt or a resource is asked what an argument might be.
+//! `completion/complete`: asks the server of a prompt or a resource to complete an argument.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::gateway::{Gateway, Inner};
 use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, read};
 use crate::relay::rewrite::{Input, Rewrite};
 
-/// What is completed, and by whom.
+/// What is completed, and the server that does it.
 #[derive(Clone)]
 struct Completed {
     kind: &'static str,
     own: String,
     owner: Owner,
-    /// The reference as the server knows it, where that is another.
+    /// The reference as the server knows it, if it differs.
     rewrite: Option<Spliced>,
 }
 
@@ -143,7 +143,7 @@ impl Subject for WantedCompletion<'_> {
         record: &mut CallRecord,
     ) -> Outcome {
         if !found.owner.features.completions {
-            // Another server has suggestions; that this one has none is no error.
+            // Another server supports completion; that this one does not is no error.
             let none = Raw::literal(r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#);
             return read(none, Input::Refused).unwrap_or_else(Outcome::Failed);
         }

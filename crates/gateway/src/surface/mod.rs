@@ -1,5 +1,5 @@
-//! What clients can ask for, one file each: what it is about, which checks it needs, who answers it, and how the answer is
-//! told. The gate (`gate/`) has the order in which this happens.
+//! The surfaces, one file each: what a request is about, which checks it needs, what answers it, and how the
+//! answer is presented. The gate (`gate/`) defines the order of these steps.
 
 pub(crate) mod completion;
 pub(crate) mod own;
@@ -21,7 +21,7 @@ use crate::error::CallError;
 use crate::gate::{Call, CallRecord, Gate};
 use crate::relay::request::{Outcome, RelayedRequest, addressed};
 
-/// Whether a method is there if servers have these features.
+/// Whether a method is served, given the features of the servers.
 pub(crate) const fn is_served(method: &Method, features: Features) -> bool {
     match method.of_client() {
         Some(
@@ -42,8 +42,9 @@ pub(crate) const fn is_served(method: &Method, features: Features) -> bool {
     }
 }
 
-/// The capabilities that we declare to clients of an era where servers have these features. Our lists change with the
-/// servers, whatever they say of theirs. Of extensions there are those that we can relay.
+/// The capabilities that the gateway declares to clients of an era, given the features of the servers. The
+/// gateway's lists change with the servers, so `listChanged` is always declared. Extensions are declared if
+/// the gateway can relay them.
 pub(crate) fn capabilities(features: Features, experimental: Option<&Raw>, era: Era) -> Value {
     let mut capabilities = json!({"tools": {"listChanged": true}});
     if features.prompts {
@@ -74,10 +75,10 @@ pub(crate) fn capabilities(features: Features, experimental: Option<&Raw>, era: 
     capabilities
 }
 
-/// The text of a member of the params, which must be there once.
+/// The text of a member of the params, which must occur exactly once.
 pub(crate) fn named(params: &Object, member: &'static str, what: &str) -> Result<String, RpcError> {
     if params.repeats(member) {
-        let message = format!("`{member}` stands more than once");
+        let message = format!("`{member}` appears more than once");
         return Err(RpcError::new(code::INVALID_PARAMS, &message));
     }
     params.get(member).and_then(|name| name.to_text()).ok_or_else(|| {
@@ -85,24 +86,24 @@ pub(crate) fn named(params: &Object, member: &'static str, what: &str) -> Result
     })
 }
 
-/// What a request says besides its `_meta`, as the record keeps it.
+/// The params without `_meta`, as the record keeps them.
 fn said(request: &ClientRequest) -> Bytes {
     let mut edit = request.params.edit();
     edit.remove(key::META);
     edit.finish().to_raw().bytes().clone()
 }
 
-/// Whether the client is told how long it may keep a result.
+/// Whether the client is told how long it may cache a result.
 #[derive(Clone, Copy)]
 enum Keep {
-    /// There is no such word for it.
+    /// The result has no such member.
     Never,
-    /// It is: as the server says, or not at all.
+    /// The client is told: what the server says, or else not to cache it.
     Moment,
 }
 
 impl Gate {
-    /// Carries a request to its server, and says of a failure whose it is.
+    /// Carries a request to its server; a failure names the server.
     async fn relay(&self, relayed: &RelayedRequest<'_>, owner: &Owner, record: &mut CallRecord) -> Outcome {
         let outcome =
             relayed.run(&owner.upstream, &owner.queue, &self.signals, |queued| record.waited(queued)).await;
@@ -113,7 +114,7 @@ impl Gate {
         })
     }
 
-    /// What the client gets for anything but a tool: a failure is always a JSON-RPC error.
+    /// The client's answer for anything but a tool: a failure is always a JSON-RPC error.
     fn tell(
         &self,
         call: &Call<'_>,
@@ -134,7 +135,7 @@ impl Gate {
     }
 }
 
-/// A failure as a JSON-RPC error, whatever a failed call of a tool would be.
+/// A failure as a JSON-RPC error, even if a tool call would get it as a tool result.
 fn told(error: &CallError, kind: &'static str, name: &str, call: &Call<'_>) -> RpcError {
     let code = match error.code.shape() {
         Shape::Rpc(code) => code,
@@ -145,10 +146,10 @@ fn told(error: &CallError, kind: &'static str, name: &str, call: &Call<'_>) -> R
 
 /// The error for a cursor of another list.
 pub(crate) fn foreign_cursor() -> RpcError {
-    RpcError::new(code::INVALID_PARAMS, "the cursor is not one of this list; start without one")
+    RpcError::new(code::INVALID_PARAMS, "the cursor does not belong to this list; start without one")
 }
 
-/// The error for a method that is not there for this client.
+/// The error for a method that is not served to this client.
 pub(crate) fn not_offered(method: &Method) -> RpcError {
     RpcError::new(code::METHOD_NOT_FOUND, &format!("method `{method}` is not offered"))
 }

@@ -1,4 +1,4 @@
-//! What the gateway answers itself, from what it has prepared: lists, log levels, subscriptions.
+//! What the gateway answers by itself, from prepared data: lists, log levels, subscriptions.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::gateway::Gateway;
 use crate::relay::request::Outcome;
 
-/// A request that no server is asked about.
+/// A request that the gateway answers without asking a server.
 struct OwnAnswer<'a> {
     gateway: &'a Gateway,
     request: &'a ClientRequest,
@@ -44,7 +44,7 @@ impl Gateway {
         page(&self.inner().view(&call.caller.principal), cursor.as_deref()).ok_or_else(foreign_cursor)
     }
 
-    /// Where a list is to go on. One that begins waits for servers that are starting.
+    /// The cursor of a list request. A request without one waits for starting servers.
     async fn cursor(&self, request: &ClientRequest) -> Result<Option<String>, RpcError> {
         match request.params.get("cursor").filter(|cursor| !cursor.is_null()) {
             Some(cursor) => cursor.to_text().map(Some).ok_or_else(foreign_cursor),
@@ -74,7 +74,7 @@ impl OwnAnswer<'_> {
             Some(ClientMethod::Subscribe) => gateway.subscribe(call.caller, request, record).await,
             Some(ClientMethod::Unsubscribe) => gateway.unsubscribe(call.caller, request),
             Some(ClientMethod::Listen) => gateway.listen(call.caller, request, call.progress.clone()).await,
-            // Somebody else answers these.
+            // These are answered elsewhere.
             Some(
                 ClientMethod::Initialize
                 | ClientMethod::Ping

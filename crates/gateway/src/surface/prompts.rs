@@ -19,7 +19,7 @@ use crate::relay::rewrite::Rewrite;
 /// One prompt, by the name that the client used.
 struct WantedPrompt {
     name: Arc<str>,
-    /// Where it is, or why it is nowhere.
+    /// The entry, or why there is none.
     entry: Result<Arc<Entry>, CallError>,
     arguments: Option<Raw>,
 }
@@ -69,7 +69,8 @@ impl Subject for WantedPrompt {
         self.arguments.as_ref().map_or(Bytes::from_static(b"{}"), |arguments| arguments.bytes().clone())
     }
 
-    /// Arguments are the server's to judge, but for two of one name, of which nobody knows which it takes.
+    /// Arguments are checked by the server, except for duplicate names: it is unclear which one the server
+    /// takes.
     async fn check(&self, _gate: &Gate, _call: &Call<'_>) -> Result<Arc<Entry>, Outcome> {
         if let Some(arguments) = &self.arguments
             && let Err(Unfit::Issues(issues)) = without_schema(arguments.as_str(), Effort::Full)

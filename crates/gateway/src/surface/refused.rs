@@ -1,4 +1,4 @@
-//! A request that is refused before anybody looks for what it names; recorded all the same.
+//! A request that is refused before its subject is looked up, but still recorded.
 
 use std::sync::Arc;
 

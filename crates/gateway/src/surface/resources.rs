@@ -1,4 +1,5 @@
-//! `resources/read`: of the server that lists the resource, else of all that may have it, one after the other.
+//! `resources/read`: from the server that lists the resource, or else from each that may have it, one after
+//! the other.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ struct WantedResource<'a> {
     uri: Arc<str>,
     /// The URI that its server knows it by.
     own: String,
-    /// Who is asked for it, in this order.
+    /// The servers to ask, in this order.
     owners: Vec<Owner>,
     request: &'a ClientRequest,
 }
@@ -95,7 +96,8 @@ impl Subject for WantedResource<'_> {
         let mut failed = None;
         for owner in &self.owners {
             match gate.relay(&relayed, owner, record).await {
-                // Nobody said that it has this one, so a refusal only means that it is not there.
+                // No server has listed this resource, so a refusal only means that this server does not have
+                // it.
                 Outcome::Relayed(_) if several => {}
                 outcome @ Outcome::Failed(_) if several => failed = Some(outcome),
                 outcome => return outcome,
@@ -109,7 +111,7 @@ fn no_such_resource(call: &Call<'_>, uri: &str) -> Outcome {
     Outcome::Relayed(resource_not_found(call.caller.era(), "no server has this resource", None, uri))
 }
 
-/// A server's error about a resource, as the client's era has it.
+/// A server's error about a resource, converted to the client's era.
 fn resource_error(error: RpcError, era: Era, uri: &str) -> RpcError {
     let data = error.data();
     let names_uri = data
@@ -144,7 +146,7 @@ pub(crate) fn resource_not_found(era: Era, message: &str, data: Option<&Raw>, ur
 mod tests {
     use super::*;
 
-    /// ERA-4: "not found" has a code of each era, and the URI is always told; other errors pass.
+    /// ERA-4: "not found" has its own code in each era and always names the URI; other errors pass unchanged.
     #[test]
     fn errors_about_resources() {
         #[track_caller]

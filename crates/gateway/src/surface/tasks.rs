@@ -1,9 +1,9 @@
-//! Tasks, an extension of the modern era: a call may be answered by a task that goes on, which its client asks for by an
-//! id.
+//! Tasks, an extension of the modern era: a call may be answered with a task, which its client polls by id.
 //!
-//! The id that a client gets is the server's own, sealed together with the server's name for the client's principal. It
-//! says where a later request goes, and is of no use to anybody else; nothing is kept here. What the server says of the
-//! task passes as it came, but for the id; also what it says of its own accord, to the listens of whom it was given to.
+//! The client's id is the server's own id, sealed together with the server's name for the client's principal.
+//! The id tells where a later request goes and is useless to other principals; the gateway stores nothing.
+//! What the server says about the task passes unchanged except for the id. That includes unprompted
+//! notifications, which go to the listens that follow the task.
 
 use std::sync::Arc;
 
@@ -31,13 +31,13 @@ const ID: &str = "taskId";
 /// One task, by the id that the client knows it by.
 struct WantedTask<'a> {
     offered: Arc<str>,
-    /// Whose it is, and the server's id of it.
+    /// The owner of the task, and the server's id of it.
     found: Option<(Owner, String)>,
     request: &'a ClientRequest,
 }
 
 impl Gateway {
-    /// Asks a task's server for it, answers it, or cancels it.
+    /// Relays a request about a task to its server: get, update or cancel.
     pub(crate) async fn ask_task(
         &self,
         caller: &Caller,
@@ -104,7 +104,8 @@ impl Subject for WantedTask<'_> {
 }
 
 impl Gateway {
-    /// Has the server of a task tell how it is doing; none if it is no task of this client's, or nobody tells.
+    /// Has the server of a task report its changes; `None` if the task is not this client's, or the server
+    /// does not support tasks.
     pub(crate) fn watch_task(&self, caller: &Caller, offered: &str) -> Option<(TaskOrigin, Watch)> {
         let (server, own) = self.inner().parks.open_task(caller.principal.as_str(), offered)?;
         let owner = self.inner().catalog.load().owner(&server).filter(|owner| owner.features.tasks)?;
@@ -116,17 +117,17 @@ impl Gateway {
 }
 
 impl Inner {
-    /// The same for one that was told of before its server was replaced.
+    /// The same for a task that was followed before its server was replaced.
     pub(crate) fn watch_task_again(&self, owner: &TaskOrigin) -> Option<Watch> {
         if owner.session.is_some() {
-            // Its process went with the server that was replaced.
+            // Its process ended with the server that was replaced.
             return None;
         }
         let found = self.catalog.load().owner(&owner.server).filter(|owner| owner.features.tasks)?;
         Some(found.upstream.watch_task(&owner.own))
     }
 
-    /// Tells whoever follows a task how it is doing.
+    /// Reports a task's change to its followers.
     pub(crate) fn task_changed(&self, origin: Origin<'_>, params: &Raw) {
         let own = Object::parse(params).ok().and_then(|task| task.get(ID)?.to_text());
         let Some(own) = own else { return };
@@ -135,7 +136,7 @@ impl Inner {
         self.feeds.task_changed(&owner, |offered| outward(params, offered, uris, origin.server).detached());
     }
 
-    /// The outcome of a call that became a task, under an id that leads back to it.
+    /// The outcome of a call that became a task, under a sealed id that identifies the task later.
     pub(crate) fn offer_task(&self, caller: &Caller, server: Option<&Arc<str>>, result: &Raw) -> Outcome {
         let own = Object::parse(result).ok().and_then(|task| task.get(ID)?.to_text());
         let sealed = own
@@ -166,7 +167,8 @@ fn about(principal: &str) -> seal::SealedFor {
     seal::SealedFor::of(principal, "tasks", &Object::empty())
 }
 
-/// What a server says of a task, under the id that its client knows; the result of its call as clients address it.
+/// What a server says about a task, with the id that its client knows; resource URIs in the result as clients
+/// see them.
 fn outward(task: &Raw, offered: &str, uris: ResourceUris, server: &str) -> Raw {
     let Ok(object) = Object::parse(task) else { return task.clone() };
     let mut edit = object.edit();

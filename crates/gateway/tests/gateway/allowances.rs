@@ -1,4 +1,4 @@
-//! How much a principal may do: asked with each request, before anything else happens to it.
+//! How much a principal may do: the gate asks the limiter about each request before anything else happens to it.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ impl Limiter for OneAtOnce {
     }
 }
 
-/// GATE-1, GATE-3: the limiter is asked about every request that passes the gate, with who asks for what; one too many is
-/// refused before it runs, recorded like any other refusal, and what a request took comes back when it ends.
+/// GATE-1, GATE-3: the gate asks the limiter about every request, with who asks for what. A request over the limit is
+/// refused before it runs and recorded like any other refusal. A request gives back what it took when it ends.
 #[tokio::test]
 async fn a_request_takes_from_what_its_principal_may_do() {
     let limiter = Arc::new(OneAtOnce { places: Arc::new(Semaphore::new(1)), seen: Mutex::default() });

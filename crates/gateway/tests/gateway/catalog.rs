@@ -1,4 +1,4 @@
-//! What is offered, under which names, and when.
+//! What the gateway offers, under which names, and when.
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ async fn short_forms_work() {
     fixture.end().await;
 }
 
-/// SRV-5: `readonly` hides and counts what is not annotated read-only; a call names tool and mode;
-/// `minimal` starts no server.
+/// SRV-5: `readonly` hides and counts every tool that is not annotated read-only; an error for a call to one names the
+/// tool and the mode. `minimal` starts no server.
 #[tokio::test]
 async fn modes_hide_tools() {
     let reader = Tool::new("read", Behaviour::Echo).annotations(json!({"readOnlyHint": true}));
@@ -75,8 +75,8 @@ async fn modes_hide_tools() {
     minimal.end().await;
 }
 
-/// SRV-3: the first list waits for servers that are starting, then answers with what is there and `ttlMs`
-/// 0; what comes later is announced.
+/// SRV-3: the first list waits for starting servers, then lists the tools known so far with `ttlMs` 0. Later tools are
+/// announced.
 #[tokio::test]
 async fn lists_wait_a_while_and_changes_are_announced() {
     let servers = [("quick", mock(&["a"])), ("slow", mock(&["b"]).list_delay_ms(1_000))];
@@ -105,8 +105,9 @@ async fn a_call_waits_for_its_server() {
     fixture.end().await;
 }
 
-/// HOUR-2: a call that meets a starting server waits for it on its own clock, whatever lists waited before: here no time
-/// at all. Where its own clock ends first it says what it waited for; an unknown tool of another server waits for nobody.
+/// HOUR-2: a call to a starting server waits within its own deadline, even where lists do not wait at all, as here. If
+/// the deadline passes first, the error names the server it waited for. A call to an unknown tool of another server
+/// does not wait.
 #[tokio::test]
 async fn a_call_waits_for_a_starting_server_within_its_own_clock() {
     let servers = [("slow", mock(&["b"]).list_delay_ms(1_000)), ("quick", mock(&["a"]))];
@@ -115,7 +116,7 @@ async fn a_call_waits_for_a_starting_server_within_its_own_clock() {
     let error = fixture.call("quick__none", json!({})).await.unwrap_err();
     assert_eq!(error["data"]["code"], "PROVIDER_TOOL_UNKNOWN", "{error}");
     let health = fixture.gateway.health();
-    assert_eq!(health["upstreams"][0]["state"], "starting", "nobody waited for it: {health}");
+    assert_eq!(health["upstreams"][0]["state"], "starting", "no call waited for it: {health}");
     fixture.call("slow__b", json!({})).await.unwrap();
     fixture.end().await;
 
@@ -133,7 +134,7 @@ async fn a_call_waits_for_a_starting_server_within_its_own_clock() {
     fixture.end().await;
 }
 
-/// One broken server never stops the others, and says why in the health report.
+/// One broken server never stops the others, and the health report says why it broke.
 #[tokio::test]
 async fn a_broken_server_does_not_hurt_the_others() {
     let broken = Mock::legacy()
@@ -153,7 +154,8 @@ async fn a_broken_server_does_not_hurt_the_others() {
     fixture.end().await;
 }
 
-/// Has the first server fail at its first `failures` starts. Each attempt starts it twice: with the probe, and without.
+/// Makes the first server fail at its first `failures` starts. Each attempt starts it twice: with the probe, and
+/// without.
 fn failing_first(options: &mut Options, folder: &std::path::Path, failures: usize) {
     let Launch::Stdio(stdio) = &mut options.servers[0].launch else { unreachable!() };
     let script = format!(
@@ -165,9 +167,9 @@ fn failing_first(options: &mut Options, folder: &std::path::Path, failures: usiz
     stdio.args = ["-c".to_owned(), script, "sh".to_owned(), program].into_iter().chain(args).collect();
 }
 
-/// POOL-2: a first call of a server that does not come up at once waits for the next attempts, not longer than its own
-/// time. POOL-11: it is then told that the server is being restarted, and may be made again; after a minute it is told so
-/// at once, with the age of the outage.
+/// POOL-2: the first call to a server that fails to start waits for the next attempts, but not past its own deadline.
+/// POOL-11: its error then says that the server is being restarted and that the call may be retried. After a minute of
+/// outage the error comes at once, with the age of the outage.
 #[tokio::test]
 async fn a_first_call_waits_for_the_attempts_to_start_its_server() {
     let folder = tempfile::tempdir().unwrap();
@@ -199,7 +201,7 @@ async fn a_first_call_waits_for_the_attempts_to_start_its_server() {
     assert!(down.is_some_and(|ms| (60_000..600_000).contains(&ms)), "{down:?}");
     let began = tokio::time::Instant::now();
     let error = fixture.call("a", json!({})).await.unwrap_err();
-    assert_eq!(began.elapsed().as_millis(), 0, "no waiting any more");
+    assert_eq!(began.elapsed().as_millis(), 0, "the call no longer waits");
     tokio::time::resume();
     assert_eq!(told(&error), (json!("PROVIDER_UNAVAILABLE"), json!(true)), "{error}");
     let message = error["message"].as_str().unwrap();
@@ -211,8 +213,8 @@ fn dying() -> Mock {
     mock(&["a"]).tool("die", Behaviour::Crash(bridgehead_testkit::Crash::Exit { status: 3 }))
 }
 
-/// A server that is lost comes back; the call that lost it says that it may have run and is not repeated,
-/// later ones wait for the restart, and the list stays as it was.
+/// A lost server is restarted. The call that lost it says that it may have run and is not repeated; later calls wait
+/// for the restart, and the list stays the same.
 #[tokio::test]
 async fn a_lost_server_comes_back() {
     let fixture = Fixture::start(&[("m", dying())], |_| ());
@@ -255,8 +257,8 @@ async fn safe_calls_are_sent_again() {
     let _ = std::fs::remove_file(&once);
 }
 
-/// POOL-11: a call whose own time ends while its server is being restarted says so. The second restart in a
-/// row comes after a second, which is longer than this call has.
+/// POOL-11: a call whose deadline passes while its server is being restarted says so. The second restart in a row comes
+/// after one second, which is longer than this call's timeout.
 #[tokio::test]
 async fn a_call_may_not_outlast_the_restart() {
     let fixture = Fixture::start(&[("m", dying())], |options| {
@@ -280,7 +282,7 @@ async fn a_call_may_not_outlast_the_restart() {
     panic!("the second restart was not waited for");
 }
 
-/// POOL-11: with restart off, a tool of a server that was lost is no longer listed, and a call says so.
+/// POOL-11: with restart off, the tools of a lost server are no longer listed, and a call to one says so.
 #[tokio::test]
 async fn a_server_that_is_not_restarted_is_named() {
     let fixture = Fixture::start(&[("m", dying())], |options| options.servers[0].restart = false);
@@ -298,7 +300,7 @@ async fn a_server_that_is_not_restarted_is_named() {
     fixture.end().await;
 }
 
-/// CAT-4: what a filter does not admit is neither listed nor callable.
+/// CAT-4: a tool that the filter does not admit is neither listed nor callable.
 #[tokio::test]
 async fn filters_hide_tools() {
     let fixture = Fixture::start(&[("m", mock(&["read", "write"]))], |options| {
@@ -309,8 +311,8 @@ async fn filters_hide_tools() {
     fixture.end().await;
 }
 
-/// CAT-1: the revision is negotiated, all pages are read, and everything a tool says about itself is
-/// registered and listed as it came.
+/// CAT-1: the revision is negotiated, all pages are read, and every member of a tool's definition is registered and
+/// listed unchanged.
 #[tokio::test]
 async fn all_of_a_server_is_registered() {
     let full = Tool::new("full", Behaviour::Echo)
@@ -345,8 +347,8 @@ async fn all_of_a_server_is_registered() {
     fixture.end().await;
 }
 
-/// CAT-1: a server that shares no revision with us is `PROVIDER_INIT_FAILED`, and the message has the
-/// versions of both sides.
+/// CAT-1: a server that shares no revision with the gateway is `PROVIDER_INIT_FAILED`; the message has the versions of
+/// both sides.
 #[tokio::test]
 async fn an_incompatible_revision_names_both_sides() {
     let servers = [("old", Mock::legacy().revision("1999-09-09")), ("good", mock(&["a"]))];
@@ -382,7 +384,7 @@ async fn tools_and_schemas_from_memory() {
     fixture.end().await;
 }
 
-/// CAT-5: the text stands in `initialize` and in `server/discover`, and in neither if nobody says anything.
+/// CAT-5: the instructions are in `initialize` and in `server/discover`, or in neither if no server has any.
 #[tokio::test]
 async fn instructions_of_the_servers() {
     let careful = Tool::new("cut", Behaviour::Echo).extra("instructions", json!("Measure twice."));
@@ -422,7 +424,7 @@ async fn instructions_of_the_servers() {
     silent.end().await;
 }
 
-/// CAT-6: more than 1 000 tools come in pages, for both eras; a cursor of before a change is refused.
+/// CAT-6: more than 1 000 tools come in pages, in both eras; a cursor from before a change is refused.
 #[tokio::test]
 async fn large_lists_are_paged() {
     let grow = Behaviour::AddTool(Box::new(Tool::new("later", Behaviour::Echo)));
@@ -474,7 +476,7 @@ async fn the_lists_of_both_eras_and_bad_cursors() {
     fixture.end().await;
 }
 
-/// An upstream's own errors pass with their code and data; two that are about our own hop do not.
+/// An upstream's own errors pass with their code and data, except for two that concern the gateway's own hop.
 #[tokio::test]
 async fn errors_of_a_server_pass() {
     let raw = |code: i64| {

@@ -1,4 +1,4 @@
-//! Every code of the table of errors, as a client of the gateway gets it.
+//! Every code of the error table, as a client of the gateway gets it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::{Fixture, until};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 
-/// Calls a tool under an id of the client's.
+/// Calls a tool with a correlation id that the client chose.
 async fn call(fixture: &Fixture, tool: &str, id: &str) -> Result<Value, Value> {
     let params = json!({"name": tool, "arguments": {}, "_meta": {"bridgehead/correlationId": id}});
     match fixture.ask(LEGACY, "tools/call", params).await {
@@ -32,7 +32,8 @@ struct Row {
     may_have_run: bool,
 }
 
-/// Calls the row's tool and compares the whole error: nothing may be missing, and nothing but details be added. Gives those.
+/// Calls the row's tool and compares the whole error: no member may be missing, and only `details` may be added.
+/// Returns `details`.
 async fn check(fixture: &Fixture, row: Row) -> Option<Value> {
     let id = CorrelationId::mint().to_string();
     let error = call(fixture, row.tool, &id).await.unwrap_err();
@@ -50,7 +51,7 @@ async fn check(fixture: &Fixture, row: Row) -> Option<Value> {
     });
     assert_eq!((error["code"].as_i64(), data), (Some(row.rpc), expected), "{error}");
     assert!(error["message"].as_str().is_some_and(|words| !words.is_empty()), "{error}");
-    // The record tells the same code.
+    // The record has the same code.
     let exits = fixture.recorder.exits();
     let exit = exits.iter().find(|exit| exit.correlation().to_string() == id).unwrap();
     let told = matches!(exit.outcome(), bridgehead_call::Outcome::Error { code, .. } if code == row.code);
@@ -58,7 +59,7 @@ async fn check(fixture: &Fixture, row: Row) -> Option<Value> {
     details
 }
 
-/// ERR-1: what each code becomes for a client, with everything that its `data` carries; servers that run.
+/// ERR-1: what a client gets for each code of a running server, with the complete `data`.
 #[tokio::test]
 async fn codes_of_servers_that_run() {
     let busy = Mock::legacy().tool("hang", Behaviour::HangUntilCancelled);
@@ -108,7 +109,7 @@ async fn codes_of_servers_that_run() {
     fixture.end().await;
 }
 
-/// ERR-1: the same for servers that never came up, each of which is named.
+/// ERR-1: the same for servers that never started; each error names its server.
 #[tokio::test]
 async fn codes_of_servers_that_never_came_up() {
     let broken =
@@ -117,7 +118,7 @@ async fn codes_of_servers_that_never_came_up() {
         [("old", Mock::legacy().revision("1999-09-09")), ("broken", broken), ("boxed", Mock::legacy())];
     let fixture = Fixture::start(&servers, |options| {
         options.servers[1].request_timeout = Duration::from_millis(300);
-        // There is no such limit that could be kept.
+        // The server has no memory limit, so this requirement cannot be met.
         options.servers[2].require = vec![Requirement::MemoryHard];
     });
     fixture.gateway.settled().await;
@@ -134,7 +135,7 @@ async fn codes_of_servers_that_never_came_up() {
     fixture.end().await;
 }
 
-/// ERR-1: a call that cannot be recorded, with everything that its `data` carries.
+/// ERR-1: the error of a call that cannot be recorded, with the complete `data`.
 #[tokio::test]
 async fn the_code_of_a_call_that_cannot_be_recorded() {
     let fixture = Fixture::start(&[("m", Mock::legacy().tool("echo", Behaviour::Echo))], |_| ());
@@ -152,8 +153,8 @@ async fn the_code_of_a_call_that_cannot_be_recorded() {
     fixture.end_unpaired().await;
 }
 
-/// ERR-1: what a model gets to see is a result with `isError` whose text is `{ok: false, error}`. Our own tools have it as
-/// structured content too, those of servers have not.
+/// ERR-1: an error for the model is a result with `isError` whose text is `{ok: false, error}`. The gateway's own tools
+/// also return it as structured content; tools of servers do not.
 #[tokio::test]
 async fn codes_that_a_model_sees() {
     let strict = json!({"type": "object", "required": ["n"]});

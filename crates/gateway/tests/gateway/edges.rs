@@ -1,5 +1,4 @@
-//! The rare ways through the chain: servers that answer nonsense or go away, clients that do not read, sinks
-//! that break.
+//! Rare paths through the chain: servers that answer nonsense or go away, clients that do not read, sinks that fail.
 
 use std::future::Future;
 use std::pin::pin;
@@ -24,9 +23,9 @@ fn told(error: &Value) -> (Option<&str>, Option<bool>) {
     (error["data"]["code"].as_str(), error["data"]["mayHaveRun"].as_bool())
 }
 
-/// ERR-1: what cannot be passed on as a result is the server's fault, and the tool may have run.
+/// ERR-1: an unusable result is the server's fault, and the tool may have run.
 #[tokio::test]
-async fn results_that_are_none_are_refused() {
+async fn malformed_results_are_refused() {
     let mock = Mock::legacy()
         .tool("list", Behaviour::raw_result("[]"))
         .tool("ask", Behaviour::raw_result(r#"{"resultType":"input_required"}"#))
@@ -34,7 +33,7 @@ async fn results_that_are_none_are_refused() {
         .tool("well", Behaviour::Text("fine".to_owned()));
     let fixture = Fixture::start(&[("m", mock)], |options| options.settings.max_message_bytes = 1 << 20);
     for (tool, reason) in
-        [("list", "not an object"), ("ask", "of a type that was not asked for"), ("flood", "server `m`: ")]
+        [("list", "not an object"), ("ask", "unexpected `resultType`"), ("flood", "server `m`: ")]
     {
         let error = fixture.call(tool, json!({})).await.unwrap_err();
         assert_eq!(told(&error), (Some("PROVIDER_INVALID_OUTPUT"), Some(true)), "{error}");
@@ -45,7 +44,8 @@ async fn results_that_are_none_are_refused() {
     fixture.end().await;
 }
 
-/// PIPE-3: an object that is JSON but that nothing can compute with is refused before the tool.
+/// PIPE-3: arguments that are valid JSON but cannot be decoded, such as a number out of range, are refused before the
+/// tool runs.
 #[tokio::test]
 async fn arguments_that_cannot_be_decoded_are_refused() {
     let fixture = Fixture::start(&[], |options| options.tools.push(hanging()));
@@ -71,7 +71,7 @@ async fn unread_progress_is_dropped() {
     fixture.end().await;
 }
 
-/// A call that waited for its turn while the gateway stopped its server is told so, and was not made.
+/// A call whose server is stopped while it waits for its turn gets an error that says so, and is never sent.
 #[tokio::test]
 async fn a_call_that_finds_its_server_stopped_is_not_made() {
     let mock = Mock::legacy().tool("slow", Behaviour::HangUntilCancelled);
@@ -107,7 +107,7 @@ async fn a_call_that_finds_its_server_stopped_is_not_made() {
     fixture.end().await;
 }
 
-/// Has every enter wait until it is told to go on.
+/// Holds every enter until the test releases it.
 struct Slow(Recorder, Arc<tokio::sync::Notify>);
 
 impl AuditSink for Slow {
@@ -124,7 +124,7 @@ impl AuditSink for Slow {
     }
 }
 
-/// WIRE-2, PIPE-7: a call that is cancelled while its enter is being written brings its exit the ticket all the same.
+/// WIRE-2, PIPE-7: a call cancelled while its enter is being written still gives its exit the ticket.
 #[tokio::test]
 async fn a_call_cancelled_while_it_enters_leaves_its_pair() {
     let (recorder, gate) = (Recorder::new(), Arc::new(tokio::sync::Notify::new()));
@@ -145,7 +145,7 @@ async fn a_call_cancelled_while_it_enters_leaves_its_pair() {
     fixture.end().await;
 }
 
-/// PIPE-7: a call cancelled before its turn leaves its pair even where the sink refuses the first half.
+/// PIPE-7: a call cancelled before its turn leaves its pair even if the sink refuses the enter.
 #[tokio::test]
 async fn a_cancelled_call_leaves_its_pair_at_a_failing_sink() {
     let fixture = Fixture::start(&[], |options| options.tools.push(hanging()));
@@ -174,7 +174,7 @@ async fn a_cancelled_call_leaves_its_pair_at_a_failing_sink() {
     fixture.end().await;
 }
 
-/// A call that is dropped when its runtime has gone can no longer be recorded; it is counted all the same.
+/// A call dropped after its runtime is gone can no longer be recorded, but is still counted.
 #[test]
 fn a_call_dropped_after_its_runtime_is_counted() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -200,7 +200,7 @@ fn a_call_dropped_after_its_runtime_is_counted() {
     assert_eq!(recorder.exits().len(), 1);
 }
 
-/// PIPE-3: a server's schema that cannot be used checks nothing; the server gets the arguments and judges itself.
+/// PIPE-3: an unusable schema of a server checks nothing; the server gets the arguments and validates them itself.
 #[tokio::test]
 async fn a_schema_that_cannot_be_used_stops_no_call() {
     let schema = json!({"type": "object", "$ref": "http://elsewhere.example/schema"});

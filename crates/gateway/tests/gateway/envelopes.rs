@@ -1,12 +1,12 @@
-//! The envelope in which tools of the gateway's own answer.
+//! The envelope in which the gateway's own tools answer.
 
 use bridgehead_gateway::NativeTool;
 use serde_json::{Value, json};
 
 use crate::support::Fixture;
 
-/// ENV-1: a tool of the gateway's own answers `{ok: true, data}`, or `{ok: false, error}` as an error, each time as
-/// structured content and as the same JSON in text; its output schema describes both.
+/// ENV-1: a tool of the gateway's own answers `{ok: true, data}`, or `{ok: false, error}` as an error. The answer is
+/// both structured content and the same JSON in text; the output schema describes both forms.
 #[tokio::test]
 async fn answers_and_errors_come_in_the_envelope() {
     let schema = json!({"type": "object", "properties": {"fail": {"type": "boolean"}}});

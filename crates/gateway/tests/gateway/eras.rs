@@ -1,4 +1,4 @@
-//! What a server asks of its client while it is called: between two modern sides the question is a result.
+//! Questions that a server asks its client during a call: between two modern sides the question is a result.
 
 use bridgehead_config::{GatewaySettings, Launch, Remote, Server};
 use bridgehead_testkit::client::modern_params;
@@ -46,8 +46,8 @@ fn text(result: &Raw) -> String {
     result.decode::<Value>().unwrap()["content"][0]["text"].as_str().unwrap().to_owned()
 }
 
-/// ERA-1, modern on modern: a question passes as it came, the client is asked with its own capabilities, and its
-/// next call brings the state and the answers to the server untouched, past the check of its arguments.
+/// ERA-1, modern on modern: a question passes unchanged, and the server sees the client's own capabilities. The
+/// client's next call brings the state and the answers to the server untouched, and its arguments are still checked.
 #[tokio::test]
 async fn a_modern_client_answers_a_modern_server() {
     let (fixture, _served) = fixture(Era::Modern);
@@ -83,7 +83,7 @@ async fn a_modern_client_answers_a_modern_server() {
     fixture.end().await;
 }
 
-/// ERA-1, modern on modern: a server that misses a capability says so to whom it is about.
+/// ERA-1, modern on modern: the client gets the server's error about a capability that the client lacks.
 #[tokio::test]
 async fn a_missing_capability_keeps_its_meaning() {
     let (fixture, _served) = fixture(Era::Modern);
@@ -94,7 +94,7 @@ async fn a_missing_capability_keeps_its_meaning() {
         assert_eq!(error["code"], -32021, "{error}");
         assert_eq!(error["data"]["requiredCapabilities"], json!({"elicitation": {}}));
         let error = fixture.call(&tool, json!({"x": 1})).await.unwrap_err();
-        assert_eq!(error["code"], -32602, "a code that its revision does not have: {error}");
+        assert_eq!(error["code"], -32602, "its revision does not have -32021: {error}");
         assert_eq!(error["data"]["requiredCapabilities"], json!({"elicitation": {}}));
     }
     fixture.end().await;
@@ -104,12 +104,12 @@ async fn a_missing_capability_keeps_its_meaning() {
 fn is_refused(error: &Value) {
     assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "{error}");
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("of a type that was not asked for"), "{message}");
+    assert!(message.contains("unexpected `resultType`"), "{message}");
 }
 
-/// ERA-1: a question goes to nobody who would not know it for one, and no other kind of result passes.
+/// ERA-1: a client that would not recognise a question never gets one, and no other kind of result passes.
 #[tokio::test]
-async fn questions_to_nobody_are_refused() {
+async fn questions_without_a_capable_client_are_refused() {
     let (fixture, _served) = fixture(Era::Modern);
     fixture.gateway.settled().await;
     for server in ["near", "far"] {
@@ -118,14 +118,17 @@ async fn questions_to_nobody_are_refused() {
         assert!(error["message"].as_str().unwrap().contains("did not declare"), "{error}");
         let params = fixture.call(&format!("{server}__received"), json!({})).await.unwrap();
         let params = params["content"][0]["text"].as_str().unwrap();
-        assert!(params.contains(r#"clientCapabilities":{}"#), "nothing is promised for it: {params}");
+        assert!(
+            params.contains(r#"clientCapabilities":{}"#),
+            "no capability is declared for the client: {params}"
+        );
         let task = format!("{server}__task");
         is_refused(&call(&fixture, &task, json!({}), json!({"elicitation": {}})).await.unwrap_err());
     }
     fixture.end().await;
 }
 
-/// ERA-1: a question comes from nobody who could not take the answer.
+/// ERA-1: a server that could not take the answer may not ask.
 #[tokio::test]
 async fn questions_of_the_wrong_era_are_refused() {
     let (fixture, _served) = fixture(Era::Legacy);

@@ -1,4 +1,4 @@
-//! What the bus is told.
+//! The events that the gateway publishes on the bus.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ fn drain(subscription: &mut Subscription) -> Vec<Arc<Event>> {
         .collect()
 }
 
-/// BUS-2: every call outcome, refused, unknown and cancelled ones too, publishes exactly one completed or
-/// failed event with the call's own id. BUS-1: what they carry.
+/// BUS-2: every call outcome publishes exactly one completed or failed event with the call's own id. That includes
+/// refused, unknown and cancelled calls. BUS-1: the members of these events.
 #[tokio::test]
 async fn every_outcome_is_told_once() {
     let hang = NativeTool::new("hang", "", json!({"type": "object", "maxProperties": 0}), |_, _| {
@@ -74,7 +74,7 @@ async fn every_outcome_is_told_once() {
     Arc::into_inner(fixture).unwrap().end().await;
 }
 
-/// BUS-1, BUS-2: the life of a server, each event with the id of the attempt it belongs to.
+/// BUS-1, BUS-2: the events of a server's life, each with the id of the attempt it belongs to.
 #[tokio::test]
 async fn the_life_of_a_server_is_told() {
     let mock =
@@ -111,7 +111,7 @@ async fn the_life_of_a_server_is_told() {
     fixture.end().await;
 }
 
-/// A Rust tool that takes so long by the gateway's clock, and then does as told.
+/// A Rust tool that takes `ms` by the gateway's clock and then ends with `ends`.
 fn working(name: &str, clock: &FakeClock, ms: u64, ends: fn() -> Result<Value, &'static str>) -> NativeTool {
     let clock = clock.clone();
     NativeTool::new(name, "", json!({"type": "object"}), move |_, _| {
@@ -120,9 +120,9 @@ fn working(name: &str, clock: &FakeClock, ms: u64, ends: fn() -> Result<Value, &
     })
 }
 
-/// BUS-1, BUS-2: every outcome is one event, and says what the client was told: a result by its beginning, at most 1 KiB of
-/// it, and its duration to the millisecond; a failure by its code, whether it is retryable, and its message. All of them
-/// carry the call's id, the time by the gateway's clock, and the server where there is one.
+/// BUS-1, BUS-2: every outcome is one event with what the client got. A result has its beginning, at most 1 KiB, and
+/// its duration to the millisecond; a failure has its code, whether it is retryable, and its message. Every event has
+/// the call's id, the time by the gateway's clock, and the server if there is one.
 #[tokio::test]
 async fn an_outcome_tells_what_the_client_is_told() {
     let clock = FakeClock::new();
@@ -194,7 +194,7 @@ async fn an_outcome_tells_what_the_client_is_told() {
         assert_eq!((&event["code"], &event["retryable"]), (&json!(code), &json!(retryable)), "{event}");
         let message = event["message"].as_str().unwrap();
         match answer {
-            // What the model is told is a result.
+            // The model gets the error as a result.
             Ok(result) => {
                 let text = result["content"][0]["text"].as_str().unwrap();
                 let error = serde_json::from_str::<Value>(text).unwrap()["error"].clone();

@@ -1,4 +1,4 @@
-//! The five stages, seen from the front's side.
+//! The gate's five stages, seen from the front.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ fn with_tool(tool: NativeTool) -> impl FnOnce(&mut Options) {
     move |options| options.tools.push(tool)
 }
 
-/// What a refused or failed call's envelope says.
+/// The error in the envelope of a refused or failed call.
 fn error_of(result: &Value) -> Value {
     assert_eq!(result["isError"], true, "{result}");
     let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
@@ -31,8 +31,8 @@ fn error_of(result: &Value) -> Value {
     text["error"].clone()
 }
 
-/// The future of a call is moved several times before it runs, so whatever is rare in it is boxed. What is awaited in
-/// passing has been ten times as large as all the rest before.
+/// The future of a call is moved several times before it runs, so its rare parts are boxed. Before that, one awaited
+/// part was ten times as large as all the rest.
 #[test]
 fn the_future_of_a_call_is_small() {
     let gateway = Gateway::new(Options::default()).unwrap();
@@ -79,7 +79,7 @@ async fn the_stages_come_in_order() {
     first.await.unwrap().unwrap();
     let refused = tokio::select! {
         refused = second => refused.unwrap().unwrap(),
-        () = until(|| runs.load(Ordering::SeqCst) > 1) => panic!("it was dispatched, and waits for the gate"),
+        () = until(|| runs.load(Ordering::SeqCst) > 1) => panic!("the refused call was dispatched"),
     };
     assert_eq!(error_of(&refused)["code"], "INVALID_PARAMS");
     assert_eq!(runs.load(Ordering::SeqCst), 1, "a refused call is not dispatched");
@@ -96,7 +96,7 @@ async fn the_stages_come_in_order() {
     Arc::into_inner(fixture).unwrap().end().await;
 }
 
-/// PIPE-2: turns are first come first served, and a panic or a dropped request gives the turn back.
+/// PIPE-2: turns are first come, first served, and a panic or a dropped request gives the turn back.
 #[tokio::test]
 async fn turns_are_fair_and_always_given_back() {
     let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
@@ -178,7 +178,7 @@ async fn an_upstream_tool_can_be_locked() {
     Arc::into_inner(fixture).unwrap().end().await;
 }
 
-/// The machine's day, and the time of the test's runtime.
+/// The machine's wall clock, and the monotonic time of the test's runtime.
 struct RuntimeClock(tokio::time::Instant);
 
 impl Clock for RuntimeClock {
@@ -191,8 +191,8 @@ impl Clock for RuntimeClock {
     }
 }
 
-/// AUD-1: the duration runs from the enter to the exit. The wait for the tool's lock is before it, and told apart; so is
-/// that of a call that is dropped while it waits.
+/// AUD-1: the duration runs from the enter to the exit. The wait for the tool lock comes before it and is recorded
+/// separately, also for a call that is dropped while it waits.
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_a_turn_is_not_part_of_the_duration() {
     let slow = NativeTool::new("slow", "", object(), |_, _| async {
@@ -213,8 +213,8 @@ async fn the_wait_for_a_turn_is_not_part_of_the_duration() {
     fixture.end().await;
 }
 
-/// PIPE-3: a failure is INVALID_PARAMS with the instance path, the schema path and a message; an upstream
-/// tool's has no structured content.
+/// PIPE-3: a failure is INVALID_PARAMS with the instance path, the schema path and a message; the error of an upstream
+/// tool has no structured content.
 #[tokio::test]
 async fn arguments_are_checked_against_the_schema() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
@@ -237,7 +237,7 @@ async fn arguments_are_checked_against_the_schema() {
     fixture.end().await;
 }
 
-/// PIPE-4: a call whose beginning cannot be recorded is not made; its end is still recorded.
+/// PIPE-4: a call whose enter cannot be recorded is not made; its exit is still recorded.
 #[tokio::test]
 async fn no_record_no_call() {
     let runs = Arc::new(AtomicUsize::new(0));
@@ -262,7 +262,8 @@ async fn no_record_no_call() {
     fixture.end_unpaired().await;
 }
 
-/// PIPE-5: a handler's failure and its panic are HANDLER_ERROR; what is inside shows only where asked for.
+/// PIPE-5: a handler's failure and its panic are HANDLER_ERROR; the panic's text shows only if the configuration asks
+/// for it.
 #[tokio::test]
 async fn handlers_fail_safely() {
     const HINT: &str = "`bridgehead explain HANDLER_ERROR` tells cause and cure";
@@ -301,7 +302,7 @@ async fn handlers_fail_safely() {
     }
 }
 
-/// AUD-1: the end of a failed call is recorded with the details that its client got: ours, a handler's, or a server's.
+/// AUD-1: the exit of a failed call is recorded with the details that its client got: ours, a handler's, or a server's.
 #[tokio::test]
 async fn the_record_has_the_details_of_errors() {
     let failing = NativeTool::new("bad", "", json!({"type": "object", "required": ["n"]}), |_, _| async {
@@ -377,13 +378,13 @@ async fn every_call_leaves_one_pair() {
     assert_eq!(
         validated,
         [true, false, false, true, false],
-        "what was left in the queue was never looked at"
+        "the call left in the queue was never validated"
     );
     Arc::into_inner(fixture).unwrap().end().await;
 }
 
-/// PIPE-8: the correlation id is the caller's where it is a UUID, else ours; it is in the result, in the
-/// error and in both audit events, and the server gets it; where nobody records spans, trace context goes on as it came.
+/// PIPE-8: the correlation id is the caller's if that is a UUID, else ours. The result, the error, both audit events
+/// and the server get it. Without recorded spans, trace context is forwarded unchanged.
 #[tokio::test]
 async fn one_id_through_everything() {
     let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("received", Behaviour::Received);
@@ -412,7 +413,7 @@ async fn one_id_through_everything() {
     fixture.end().await;
 }
 
-/// WIRE-2: two calls at once with one correlation id, which their client chose, keep their own ends in the record.
+/// WIRE-2: two concurrent calls with the same client-chosen correlation id keep their own exits in the record.
 #[tokio::test]
 async fn calls_with_one_id_keep_their_own_ends() {
     let folder = tempfile::tempdir().unwrap();
@@ -469,7 +470,7 @@ async fn calls_with_one_id_keep_their_own_ends() {
     assert_eq!(verifier.finish().1, []);
 }
 
-/// PIPE-9: the time of a call is restarted by progress, and capped; leaving tells the server.
+/// PIPE-9: progress restarts the time of a call, up to a cap; a timeout cancels the call at the server.
 #[tokio::test]
 async fn time_is_restarted_by_progress_and_capped() {
     let mock = Mock::legacy()
@@ -495,7 +496,7 @@ async fn time_is_restarted_by_progress_and_capped() {
     );
     assert!(error["message"].as_str().unwrap().contains("(tool failed: timeout)"));
     let report = fixture.call("report", json!({})).await.unwrap();
-    assert_ne!(report["content"][0]["text"], "[]", "the server was told: {report}");
+    assert_ne!(report["content"][0]["text"], "[]", "the server got the cancellation: {report}");
     let (sink, mut progress) = ProgressSink::channel(64);
     let params = json!({"name": "steps", "arguments": {}, "_meta": {"progressToken": "p"}});
     let result = fixture.ask_with(LEGACY, "tools/call", params, Some(sink)).await.unwrap();
@@ -504,7 +505,7 @@ async fn time_is_restarted_by_progress_and_capped() {
     fixture.end().await;
 }
 
-/// PIPE-9: the cap holds however much progress there is.
+/// PIPE-9: no amount of progress extends a call past the cap.
 #[tokio::test]
 async fn progress_does_not_extend_a_call_for_ever() {
     let mock = Mock::legacy().tool(
@@ -570,7 +571,7 @@ async fn the_gateway_answers_about_itself() {
     }
 }
 
-/// ENV-7: the relay is byte-faithful: unknown members, unknown blocks, number text and key order survive.
+/// ENV-7: results pass byte for byte: unknown members, unknown blocks, number text and key order survive.
 #[tokio::test]
 async fn results_pass_byte_for_byte() {
     let text = r#"{"z":1.0e0, "content":[{"type":"future_block","b":0.10,"a":"\u00e4"}],"structuredContent":{"big":123456789012345678901234567890}}"#;
@@ -580,11 +581,11 @@ async fn results_pass_byte_for_byte() {
     let params = json!({"name": "raw", "arguments": {}});
     let result: Raw = fixture.ask(LEGACY, "tools/call", params).await.unwrap();
     let rest = &result.as_str()[result.as_str().find("},").unwrap() + 2..];
-    assert_eq!(rest, &text[1..], "all that follows our `_meta` is the server's own text");
+    assert_eq!(rest, &text[1..], "everything after our `_meta` is the server's own text");
     fixture.end().await;
 }
 
-/// A request that came over several lines reaches a line-based server as one.
+/// A request of several lines reaches a line-based server as one line.
 #[tokio::test]
 async fn line_breaks_in_a_request_do_no_harm() {
     let mock = Mock::legacy().tool("echo", Behaviour::Echo);
@@ -597,8 +598,8 @@ async fn line_breaks_in_a_request_do_no_harm() {
     fixture.end().await;
 }
 
-/// ENV-9: what the gateway does with results that break their tool's promise: nothing, tell and count, or fail the
-/// call. What a tool calls an error has promised nothing, and a question is no result yet.
+/// ENV-9: a result that violates its tool's output schema is passed, reported and counted, or fails the call, as
+/// configured. A tool's own error is exempt, and so is a question, which is not a result yet.
 #[tokio::test]
 async fn results_against_their_schema() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
@@ -645,7 +646,10 @@ async fn results_against_their_schema() {
                         (&data["code"], &data["mayHaveRun"]),
                         (&json!("PROVIDER_INVALID_OUTPUT"), &json!(true))
                     );
-                    assert!(!error.body().as_str().contains("hunter2"), "the result itself is not quoted");
+                    assert!(
+                        !error.body().as_str().contains("hunter2"),
+                        "the error does not quote the result"
+                    );
                     told.push((name, tool));
                 }
             }

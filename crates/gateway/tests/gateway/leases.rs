@@ -1,4 +1,4 @@
-//! Servers that ask while several calls are in progress: each such call then has one for itself.
+//! Servers that ask while several calls run: each such call gets a process of its own.
 
 use std::time::Duration;
 
@@ -35,17 +35,18 @@ fn pid(result: &Value) -> u64 {
     result["structuredContent"]["pid"].as_u64().unwrap()
 }
 
-/// ERA-3: a question that could be for two calls is refused and switches the server to exclusive leases: from then on
-/// both are answered at the same time, each on a process of its own, and who declared nothing needs none.
+/// ERA-3: a question that could belong to either of two calls is refused and switches the server to exclusive leases.
+/// From then on both calls are answered at the same time, each on its own process. A client that declared nothing needs
+/// no lease.
 #[tokio::test]
-async fn a_question_for_nobody_leads_to_leases() {
+async fn an_ambiguous_question_leads_to_leases() {
     let fixture = fixture(|_| ()).await;
     let (mut first, mut second) = (Client::new(EVERYTHING), Client::new(EVERYTHING));
     let idle = second.call(&fixture.gateway, "hang");
     until(|| fixture.recorder.enters().len() == 1).await;
     let result = first.call(&fixture.gateway, "form").await.unwrap().unwrap();
     assert_eq!(result["structuredContent"]["error"]["code"], -32603, "{result}");
-    assert!(first.told.try_recv().is_err() && second.told.try_recv().is_err(), "nobody is asked");
+    assert!(first.told.try_recv().is_err() && second.told.try_recv().is_err(), "no client is asked");
     assert_eq!(leased(&fixture), 0);
     idle.abort();
 
@@ -59,12 +60,12 @@ async fn a_question_for_nobody_leads_to_leases() {
     assert_eq!(leased(&fixture), 2);
     let shared = pid(&fixture.call("pid", json!({})).await.unwrap());
     let own = pid(&first.call(&fixture.gateway, "pid").await.unwrap().unwrap());
-    assert_ne!(shared, own, "a client that can be asked nothing uses the shared one");
-    assert_eq!(leased(&fixture), 2, "leases are used again");
+    assert_ne!(shared, own, "a client without capabilities uses the shared process");
+    assert_eq!(leased(&fixture), 2, "leases are reused");
     fixture.end().await;
 }
 
-/// ERA-3: there are at most `max_leases`; whoever comes then waits for one.
+/// ERA-3: there are at most `max_leases`; the next call waits for one.
 #[tokio::test]
 async fn leases_are_bounded_and_waited_for() {
     let fixture = fixture(|server| {
@@ -90,7 +91,7 @@ async fn leases_are_bounded_and_waited_for() {
     fixture.end().await;
 }
 
-/// ERA-3: a call that no lease comes free for in time says so.
+/// ERA-3: a call that gets no lease before its deadline says so.
 #[tokio::test]
 async fn no_lease_in_time() {
     let fixture = fixture(|server| {
@@ -107,15 +108,15 @@ async fn no_lease_in_time() {
     assert!(error["message"].as_str().unwrap().contains("max_leases"), "{error}");
     first.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}}));
     call.await.unwrap().unwrap();
-    // One of another class takes its place.
+    // A process for another class takes its place.
     second.call(&fixture.gateway, "pid").await.unwrap().unwrap();
     assert_eq!(leased(&fixture), 1);
     fixture.end().await;
 }
 
-/// ERA-3: a session finds the process again that it used before, and where sharing is wanted nobody has one for itself.
+/// ERA-3: a session gets the process that it used before. With `Interactive::Shared` no client gets its own process.
 #[tokio::test]
-async fn who_shares_what() {
+async fn sessions_and_shared_processes() {
     let fixture = fixture(|server| server.interactive = Interactive::Exclusive).await;
     let session = bridgehead_gateway::Session::new();
     let mut client = Client::new(EVERYTHING).in_session(&session);
@@ -134,7 +135,7 @@ async fn who_shares_what() {
     fixture.end().await;
 }
 
-/// ERA-3: a call that has a process for itself takes no lease, whatever its client can be asked.
+/// ERA-3: a call with a process of its own takes no lease, whatever its client declared.
 #[tokio::test]
 async fn a_process_for_one_call_is_no_lease() {
     let fixture = fixture(|server| {
@@ -150,8 +151,8 @@ async fn a_process_for_one_call_is_no_lease() {
     fixture.end().await;
 }
 
-/// ERA-3: a server that is known to ask is told exactly what its client declared, once; who declared all uses the
-/// shared one.
+/// ERA-3: a server that is known to ask gets exactly its client's capabilities, once. A client that declared everything
+/// uses the shared process.
 #[tokio::test]
 async fn a_server_that_asks_is_told_what_its_clients_declared() {
     let folder = tempfile::tempdir().unwrap();
@@ -164,7 +165,7 @@ async fn a_server_that_asks_is_told_what_its_clients_declared() {
     assert_eq!(
         pid(&some.call(&fixture.gateway, "pid").await.unwrap().unwrap()),
         shared,
-        "nothing was asked yet"
+        "the server has not asked yet"
     );
     let call = client.call(&fixture.gateway, "form");
     let asked = client.next().await;
@@ -175,7 +176,7 @@ async fn a_server_that_asks_is_told_what_its_clients_declared() {
     assert_eq!(
         pid(&some.call(&fixture.gateway, "pid").await.unwrap().unwrap()),
         class,
-        "all of a class share one"
+        "all clients of a class share one process"
     );
     assert_eq!(pid(&client.call(&fixture.gateway, "pid").await.unwrap().unwrap()), shared);
     assert_eq!(leased(&fixture), 1);
@@ -184,7 +185,8 @@ async fn a_server_that_asks_is_told_what_its_clients_declared() {
     fixture.end().await;
 }
 
-/// ERA-3: where a server is known to ask, a call does not go where another one waits for an answer: neither is refused.
+/// ERA-3: if a server is known to ask, a call avoids a process where another call waits for an answer, so neither is
+/// refused.
 #[tokio::test]
 async fn a_call_keeps_clear_of_one_that_is_asked() {
     let fixture = fixture(|_| ()).await;
@@ -201,11 +203,11 @@ async fn a_call_keeps_clear_of_one_that_is_asked() {
             assert_eq!(call.await.unwrap().unwrap()["structuredContent"]["result"]["action"], "decline");
         }
     }
-    assert_eq!(leased(&fixture), 3, "one beside the shared one, one of the class, one beside that");
+    assert_eq!(leased(&fixture), 3, "one beside the shared process, one for the class, one beside that");
     fixture.end().await;
 }
 
-/// ERA-1: what a server asks when its call has been cancelled, or outside any call, is refused at once.
+/// ERA-1: a question after its call was cancelled, or outside any call, is refused at once.
 #[tokio::test]
 async fn questions_without_a_call_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -225,13 +227,17 @@ async fn questions_without_a_call_are_refused() {
     until(|| std::fs::read_to_string(&said).unwrap().contains("tools/call")).await;
     call.abort();
     until(|| answered("0")).await;
-    assert!(client.told.try_recv().is_err(), "nobody is asked");
+    assert!(client.told.try_recv().is_err(), "no client is asked");
     let exits = fixture.recorder.exits().len();
-    assert_eq!((exits, leased(&fixture), fixture.gateway.parked()), (1, 0, 0), "nothing is left of the call");
+    assert_eq!(
+        (exits, leased(&fixture), fixture.gateway.parked()),
+        (1, 0, 0),
+        "the call left nothing behind"
+    );
     fixture.end().await;
 }
 
-/// Calls the tool that asks for roots, and answers it.
+/// Calls the tool that asks for roots, and answers its question.
 async fn tell_roots(fixture: &Fixture, client: &mut Client, roots: &str) -> Value {
     let call = client.call(&fixture.gateway, "roots");
     let asked = client.next().await;
@@ -240,8 +246,8 @@ async fn tell_roots(fixture: &Fixture, client: &mut Client, roots: &str) -> Valu
     call.await.unwrap().unwrap()
 }
 
-/// ERA-3: a server may keep the roots that it was told. Once it has asked for some, a session that has roots has it for
-/// itself, and a modern call has one that nobody had before; who has none shares it as ever.
+/// ERA-3: a server may keep the roots it got. Once it has asked for roots, a session that has roots gets its own
+/// process, and a modern call gets a fresh one. A client without roots still uses the shared process.
 #[tokio::test]
 async fn roots_of_one_client_are_not_shown_to_another() {
     let fixture = fixture(|_| ()).await;
@@ -250,7 +256,7 @@ async fn roots_of_one_client_are_not_shown_to_another() {
     assert_eq!(
         pid(&first.call(&fixture.gateway, "pid").await.unwrap().unwrap()),
         shared,
-        "nothing was asked"
+        "the server has not asked yet"
     );
     tell_roots(&fixture, &mut first, "file:///first").await;
     let mut own = Vec::new();
@@ -272,20 +278,20 @@ async fn roots_of_one_client_are_not_shown_to_another() {
     different.sort_unstable();
     different.dedup();
     assert_eq!(different.len(), 5, "{own:?}");
-    assert_eq!(leased(&fixture), 0, "those of modern calls end with them");
+    assert_eq!(leased(&fixture), 0, "the processes of modern calls end with the calls");
     let rootless = Client::new(r#"{"sampling":{}}"#);
     rootless.call(&fixture.gateway, "pid").await.unwrap().unwrap();
     assert_eq!(pid(&fixture.call("pid", json!({})).await.unwrap()), shared);
     fixture.end().await;
 }
 
-/// A server that asks for roots as soon as it has started, as those do that keep them.
+/// A server that asks for roots as soon as it has started, as servers that keep roots do.
 fn keeping(said: &std::path::Path) -> Mock {
     let unbidden = r#"{"jsonrpc":"2.0","id":"first","method":"roots/list"}"#;
     asking().after_initialized(unbidden).transcript(said)
 }
 
-/// The `pid` of a modern client's call, which is asked for its roots first.
+/// The `pid` of a modern client's call; the gateway asks the client for its roots first.
 async fn pid_with_roots(fixture: &Fixture, principal: &str, roots: &Value) -> u64 {
     let meta = json!({"io.modelcontextprotocol/clientCapabilities": {"roots": {}}});
     let params = json!({"name": "pid", "arguments": {}, "_meta": meta});
@@ -300,9 +306,10 @@ async fn pid_with_roots(fixture: &Fixture, principal: &str, roots: &Value) -> u6
     pid(&fixture.ask_as(principal, "tools/call", modern_params(again)).await)
 }
 
-/// HOUR-1, GATE-3: a modern client that has roots keeps its process from call to call: it is asked for them first and finds the
-/// one that is kept for its principal and these roots. Whoever has others, or is somebody else, has another; the server is
-/// told the roots that belong to it, whenever it asks. `status` says why there are several.
+/// HOUR-1, GATE-3: a modern client that has roots keeps its process from call to call. The gateway first asks it for
+/// its roots, then finds the process kept for its principal and these roots. Other roots or another principal get
+/// another process. The server gets the roots of its process whenever it asks. `status` says why there are several
+/// processes.
 #[tokio::test]
 async fn modern_clients_with_roots_keep_their_process() {
     let folder = tempfile::tempdir().unwrap();
@@ -316,7 +323,7 @@ async fn modern_clients_with_roots_keep_their_process() {
     assert_eq!(pid_with_roots(&fixture, "one", &json!([{"name": "a", "uri": "file:///a"}])).await, first);
     let others = [pid_with_roots(&fixture, "one", &b).await, pid_with_roots(&fixture, "two", &a).await];
     assert!(others[0] != others[1] && !others.contains(&first) && !others.contains(&shared), "{others:?}");
-    assert_eq!(pid_with_roots(&fixture, "one", &a).await, first, "it is still there");
+    assert_eq!(pid_with_roots(&fixture, "one", &a).await, first, "the process is still there");
     assert_eq!(leased(&fixture), 3);
     until(|| {
         let said = std::fs::read_to_string(&said).unwrap();
@@ -332,7 +339,7 @@ async fn modern_clients_with_roots_keep_their_process() {
     fixture.end().await;
 }
 
-/// HOUR-1: there are `max_leases` of them at the most: the one that was not used for longest makes way.
+/// HOUR-1: there are at most `max_leases` kept processes; the least recently used one makes way.
 #[tokio::test]
 async fn kept_processes_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
@@ -348,8 +355,8 @@ async fn kept_processes_are_bounded() {
     fixture.end().await;
 }
 
-/// HOUR-1: `roots` of a server answers from the configuration, at its start and during calls: nobody is asked, and
-/// everybody shares the server.
+/// HOUR-1: a server's configured `roots` answer its questions, at its start and during calls. No client is asked, and
+/// all clients share the server.
 #[tokio::test]
 async fn configured_roots_ask_nobody() {
     let folder = tempfile::tempdir().unwrap();
@@ -364,7 +371,7 @@ async fn configured_roots_ask_nobody() {
     let mut client = Client::new(EVERYTHING);
     let result = client.call(&fixture.gateway, "roots").await.unwrap().unwrap();
     assert_eq!(result["structuredContent"]["result"]["roots"][0]["uri"], "file:///fixed", "{result}");
-    assert!(client.told.try_recv().is_err(), "nobody was asked");
+    assert!(client.told.try_recv().is_err(), "the client was not asked");
     let meta = json!({"io.modelcontextprotocol/clientCapabilities": {"roots": {}}});
     for tool in ["roots", "pid", "pid"] {
         let params = json!({"name": tool, "arguments": {}, "_meta": meta});
@@ -378,8 +385,8 @@ async fn configured_roots_ask_nobody() {
     fixture.end().await;
 }
 
-/// ERA-1: a legacy client's roots changed: the server that is its own is told with its next call, and only once; what
-/// it asks then reaches the client.
+/// ERA-1: when a legacy client's roots change, its own server process is notified with its next call, and only once.
+/// The server's question then reaches the client.
 #[tokio::test]
 async fn changed_roots_are_told_to_the_servers_of_the_session() {
     let folder = tempfile::tempdir().unwrap();
@@ -408,7 +415,8 @@ async fn changed_roots_are_told_to_the_servers_of_the_session() {
     fixture.end().await;
 }
 
-/// ERA-3: as long as no question was in doubt, calls do not wait for a lease: where all are taken they share the server.
+/// ERA-3: until a question was ambiguous, calls do not wait for a lease: when all leases are taken they share the
+/// server.
 #[tokio::test]
 async fn calls_run_concurrently_until_a_question_is_in_doubt() {
     let fixture = fixture(|server| server.max_leases = 1).await;

@@ -1,4 +1,4 @@
-//! What servers may use, as a client and an operator see it.
+//! The resource limits of servers, as a client and an operator see them.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::support::Fixture;
 
-/// BOX-3: a server whose tree grows too large is killed as a whole; calls that were under way say why, are not sent
-/// again although they might be, and the server comes back.
+/// BOX-3: a server whose process tree grows too large is killed as a whole. Its running calls say why and are not
+/// retried, although `retry` would allow it. The server is restarted.
 #[tokio::test]
 async fn a_server_that_exceeds_its_limits_is_ended_and_comes_back() {
     let mock = Mock::legacy()
@@ -31,11 +31,11 @@ async fn a_server_that_exceeds_its_limits_is_ended_and_comes_back() {
     assert_eq!(details["reason"], "process_limit", "{error}");
     assert!(details["killed"].as_u64().unwrap() >= 2, "{error}");
     assert!(details["status"].as_str().unwrap().contains("process limit"), "{error}");
-    assert!(fixture.call("echo", json!({})).await.is_ok(), "it is back");
+    assert!(fixture.call("echo", json!({})).await.is_ok(), "the server is restarted");
     fixture.end().await;
 }
 
-/// BOX-1, BOX-3: a call may run only so long, progress or not.
+/// BOX-1, BOX-3: a call may run no longer than its limit, with or without progress.
 #[tokio::test]
 async fn a_call_may_run_only_so_long() {
     let steps = Behaviour::Progress {
@@ -55,7 +55,7 @@ async fn a_call_may_run_only_so_long() {
         let params = json!({"name": tool, "arguments": {}, "_meta": {"progressToken": 7}});
         let began = Instant::now();
         let asked = fixture.ask_with(Revision::V2025_11_25, "tools/call", params, Some(sink));
-        let outcome = tokio::time::timeout(Duration::from_secs(30), asked).await.expect("it is ended");
+        let outcome = tokio::time::timeout(Duration::from_secs(30), asked).await.expect("the call is ended");
         let error: serde_json::Value = outcome.unwrap_err().body().decode().unwrap();
         assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
         assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
@@ -64,7 +64,8 @@ async fn a_call_may_run_only_so_long() {
     fixture.end().await;
 }
 
-/// BOX-1, BOX-3: a call in a process of its own has 30 000 ms, and a tool may have less or more, whoever has the process.
+/// BOX-1, BOX-3: a call in its own process has 30 000 ms; a tool may have less or more, in its own process or a shared
+/// one.
 #[tokio::test]
 async fn a_call_has_its_time_to_the_millisecond() {
     for isolation in [Isolation::Call, Isolation::Shared] {
@@ -76,7 +77,7 @@ async fn a_call_has_its_time_to_the_millisecond() {
         let fixture = Fixture::start(&[("m", mock)], |options| {
             let server = &mut options.servers[0];
             (server.isolation, server.limits) = (isolation, Limits::OF_A_CALL);
-            // Nothing else is due on the clock that jumps.
+            // No other timer is due on the clock that jumps.
             server.probe_interval = Duration::from_secs(36_000);
             if isolation != Isolation::Call {
                 server.limits = Limits { execution: Limits::OF_A_CALL.execution, ..Limits::default() };
@@ -90,7 +91,8 @@ async fn a_call_has_its_time_to_the_millisecond() {
         for (tool, most) in [("usual", 30_000), ("brief", 700), ("patient", 45_000)] {
             tokio::time::pause();
             let began = Instant::now();
-            // The clock stands while it is waited for the process by the wall clock, and jumps to its end then.
+            // The paused clock stands still while the test waits for the process by the wall clock, then jumps to the
+            // call's deadline.
             let is_called = async {
                 for _ in 0..30_000 {
                     if std::fs::remove_file(&called).is_ok() {
@@ -99,7 +101,7 @@ async fn a_call_has_its_time_to_the_millisecond() {
                     let tick = || std::thread::sleep(Duration::from_millis(2));
                     tokio::task::spawn_blocking(tick).await.unwrap();
                 }
-                panic!("it was never called");
+                panic!("the tool was never called");
             };
             let (outcome, ()) = tokio::join!(fixture.call(tool, json!({})), is_called);
             let took = began.elapsed().as_millis();
@@ -116,8 +118,8 @@ async fn a_call_has_its_time_to_the_millisecond() {
     }
 }
 
-/// BOX-1: the limits of a call and of a tool reach the process that serves it; a process that calls share has those that
-/// are set, and no other. BOX-2: so does how much is kept of its error output.
+/// BOX-1: the limits of a call and of a tool reach the process that serves it; a shared process has only the limits
+/// that are set. BOX-2: the same holds for how much of its error output is kept.
 #[tokio::test]
 async fn limits_reach_the_process() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,7 +170,7 @@ async fn limits_reach_the_process() {
             let expected = most.map_or_else(|| soft(&own, name), |most: u64| most.to_string());
             assert_eq!(soft(&found, name), expected, "{isolation:?} {tool}: {name}");
         }
-        // A control group keeps memory where there is one, and the process is not told then.
+        // Where there is a control group it limits memory, and the process has no rlimit for it.
         let memory = soft(&found, "Max data size");
         let unlimited = soft(&own, "Max data size");
         let told = limits.memory.is_some_and(|most| memory == most.to_string());
@@ -185,7 +187,7 @@ async fn limits_reach_the_process() {
     }
 }
 
-/// BOX-1: what is set and how it is kept is told; who sets nothing is not limited.
+/// BOX-1: the status has each limit that is set and how it is enforced; a server without limits is not limited.
 #[tokio::test]
 async fn limits_are_told_as_they_are_kept() {
     let servers = [("limited", Mock::modern()), ("free", Mock::modern())];
@@ -200,7 +202,7 @@ async fn limits_are_told_as_they_are_kept() {
     });
     fixture.names().await;
     let status = fixture.gateway.status();
-    // The system itself keeps it only in a control group that was handed to this program.
+    // The kernel enforces it only in a control group delegated to this program.
     let memory = status.upstreams[0].limits.as_ref().unwrap()["memoryBytes"]["enforced"].clone();
     assert!(memory == "sampled" || memory == "hard", "{memory}");
     assert_eq!(
@@ -216,8 +218,8 @@ async fn limits_are_told_as_they_are_kept() {
     fixture.end().await;
 }
 
-/// A server that must be limited harder than is possible is not started, and calls say so and name the cure. Where it is
-/// possible it is limited like that.
+/// A server that requires stronger limits than the system offers is not started; its calls say so and name the cure.
+/// Where the system offers them, the server gets them.
 #[tokio::test]
 async fn box_54_what_is_required_and_impossible_is_refused() {
     let mock = Mock::legacy().tool("echo", Behaviour::Echo);
@@ -246,9 +248,9 @@ async fn box_54_what_is_required_and_impossible_is_refused() {
     fixture.end().await;
 }
 
-/// To require that a limit is kept well which is not set, or which is of processes elsewhere, is a mistake that is told.
+/// It is an error to require enforcement of a limit that is not set, or that is set for another resource.
 #[tokio::test]
-async fn what_is_required_of_nothing_is_refused() {
+async fn requiring_an_unset_limit_is_refused() {
     let mock = || Mock::legacy().tool("echo", Behaviour::Echo);
     let fixture = Fixture::start(&[("m", mock()), ("n", mock())], |options| {
         options.servers[0].require = vec![Requirement::MemoryHard];

@@ -34,12 +34,12 @@ mod tasks;
 mod telemetry;
 mod views;
 
-/// Everything about isolation holds for a user without privileges, as which root runs it once more.
+/// All isolation holds for an unprivileged user: root runs these tests once more as one.
 #[test]
 fn isolation_holds_for_an_unprivileged_user() {
     let programs = [bridgehead_testkit::mock_path(), bridgehead_testkit::shim_path()];
     let cases = ["limits::", "one_shot::", "outcomes::"];
-    // Those that are measured, or are many calls of what others show, are the same for everybody.
+    // Measurements, and repetitions of what other tests show, are the same for every user.
     let skipped = ["box_45", "box_46", "box_59", "box_30"];
     bridgehead_testkit::as_unprivileged("isolation_as_an_unprivileged_user", &programs, |name| {
         cases.iter().any(|case| name.starts_with(case))

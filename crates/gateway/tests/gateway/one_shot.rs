@@ -1,4 +1,4 @@
-//! Servers that have a process for every call.
+//! Servers that use a fresh process for every call.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -44,11 +44,11 @@ async fn until(what: &str, wanted: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("it never came about: {what}");
+    panic!("this never happened: {what}");
 }
 
-/// BOX-1, BOX-4: no two calls have the same process, none is left after its call, and the one that tells the tools is
-/// another.
+/// BOX-1, BOX-4: no two calls share a process, no process outlives its call, and the one that lists the tools serves no
+/// call.
 #[tokio::test]
 async fn box_49_no_two_calls_share_a_process() {
     let fixture = Fixture::start(&[("m", mock())], alone);
@@ -63,7 +63,7 @@ async fn box_49_no_two_calls_share_a_process() {
         let pid = number(&answer.unwrap());
         assert!(seen.insert(pid), "{pid} served twice");
     }
-    until("all that served are gone", || seen.iter().all(|&pid| !lives(pid))).await;
+    until("all processes that served are gone", || seen.iter().all(|&pid| !lives(pid))).await;
     let control = match fixture.gateway.upstreams()[0].state() {
         bridgehead_upstream::UpstreamState::Ready(ready) => ready.pid.unwrap(),
         other => panic!("{other:?}"),
@@ -72,7 +72,7 @@ async fn box_49_no_two_calls_share_a_process() {
     fixture.end().await;
 }
 
-/// BOX-4: what a call starts ends with the call.
+/// BOX-4: processes that a call starts end with the call.
 #[tokio::test]
 async fn box_26_what_a_call_starts_ends_with_it() {
     let fixture = Fixture::start(&[("m", mock())], alone);
@@ -82,7 +82,7 @@ async fn box_26_what_a_call_starts_ends_with_it() {
     fixture.end().await;
 }
 
-/// BOX-3, BOX-4: a crash says how it went and touches no other call; neither does a call that takes too long.
+/// BOX-3, BOX-4: a crash reports its exit status and affects no other call; neither does a call that takes too long.
 #[tokio::test]
 async fn box_05_a_crash_touches_no_other_call() {
     let fixture = Fixture::start(&[("m", mock())], |options| {
@@ -106,8 +106,8 @@ async fn box_05_a_crash_touches_no_other_call() {
     fixture.end().await;
 }
 
-/// POOL-11, BOX-4: a call whose process ends before it serves has another, three at the most; then it is told that it
-/// may be made again. The processes that the gateway would have waiting are none of these.
+/// POOL-11, BOX-4: a call whose process ends before it serves gets another, three at most. Then its error says that it
+/// may be retried. The processes that the gateway keeps ready do not count here.
 #[tokio::test]
 async fn a_call_whose_processes_do_not_start() {
     let folder = tempfile::tempdir().unwrap();
@@ -115,7 +115,7 @@ async fn a_call_whose_processes_do_not_start() {
     let fixture = Fixture::start(&[("m", mock())], |options| {
         alone(options);
         let server = &mut options.servers[0];
-        // No others wait for a call of a lazy server before its first.
+        // A lazy server has no processes ready before its first call.
         (server.lazy, server.era) = (true, bridgehead_config::EraChoice::Legacy);
         let bridgehead_config::Launch::Stdio(stdio) = &mut server.launch else { unreachable!() };
         let script = format!(
@@ -139,18 +139,18 @@ async fn a_call_whose_processes_do_not_start() {
     let told = ["code", "retryable", "mayHaveRun"].map(|key| error["data"][key].clone());
     assert_eq!(json!(told), json!(["PROVIDER_UNAVAILABLE", true, false]), "{error}");
     assert!(error["message"].as_str().unwrap().contains("exit status 7"), "{error}");
-    assert_eq!(lines.closed("acquire").len(), 3, "one for each process that was waited for");
+    assert_eq!(lines.closed("acquire").len(), 3, "one for each process the call waited for");
     std::fs::remove_file(&broken).unwrap();
     assert!(fixture.call("pid", json!({})).await.is_ok());
     fixture.end().await;
 }
 
-/// One that waits for a call may be killed; it is reaped and replaced, and a call hears nothing of it.
+/// A process that waits for a call may be killed: it is reaped and replaced, and no call notices.
 #[tokio::test]
-async fn box_50_a_killed_one_is_not_missed() {
+async fn box_50_a_killed_idle_process_is_replaced() {
     let fixture = Fixture::start(&[("m", mock())], alone);
     fixture.names().await;
-    // The one that all share, and two that wait.
+    // The shared one, and two that wait.
     until("two are waiting", || fixture.gateway.status().upstreams[0].pids.len() == 3).await;
     let pids = fixture.gateway.status().upstreams[0].pids.clone();
     let control = match fixture.gateway.upstreams()[0].state() {
@@ -183,7 +183,7 @@ fn field(pid: &str, name: &str) -> Option<String> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.split_whitespace().next()?.to_owned()))
 }
 
-/// How many below this process have ended and were not waited for.
+/// How many descendants of this process have ended and were not waited for.
 fn zombies() -> usize {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let all: Vec<String> = all.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -200,7 +200,7 @@ fn zombies() -> usize {
     all.iter().filter(|pid| field(pid, "State:").as_deref() == Some("Z") && below(pid)).count()
 }
 
-/// How many control groups there are beside that of this process; none where trees have none.
+/// How many control groups there are beside that of this process; none if process trees have no groups.
 fn groups() -> usize {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let own = own.lines().find_map(|line| line.strip_prefix("0::/")?.strip_suffix("/bridgehead-gateway"));
@@ -213,10 +213,10 @@ fn groups() -> usize {
     })
 }
 
-/// BOX-4: after many calls there are as many processes, descriptors and control groups as before, no zombies, and no more
-/// memory. There are 500 of them here; `cargo xtask soak --full` makes ten thousand.
+/// BOX-4: many calls leave no extra process, descriptor, control group or memory, and no zombies. There are 500 calls
+/// here; `cargo xtask soak --full` makes ten thousand.
 ///
-/// Nothing is recorded here: a recorder in memory keeps each result, and with it the block that it was read into.
+/// Nothing is recorded here: a recorder in memory would keep each result, and with it the block it was read into.
 #[tokio::test]
 async fn box_46_many_calls_leave_nothing() {
     let fixture = Fixture::start(&[("m", mock())], |options| {
@@ -244,12 +244,12 @@ async fn box_46_many_calls_leave_nothing() {
     fixture.end().await;
 }
 
-/// BOX-5: a call that finds a process waiting does not pay for its start: the process that serves it ran before the call
-/// came, each serves one call, and no call missed one.
+/// BOX-5: a call that finds a process waiting does not pay for its start. The process that serves it ran before the
+/// call came, each process serves one call, and no call had to start its own.
 ///
-/// That is what can be counted. How long it takes is no matter of a test, which runs beside others: `cargo xtask bench
-/// --full` makes two thousand such calls, in turns with those of a shared process, and fails if isolation adds more than
-/// 2 ms at the 95th percentile (`--enforce`); the promise is 10 ms.
+/// This test only counts: a test runs beside others, so it cannot measure time. `cargo xtask bench --full` makes two
+/// thousand such calls, alternating with calls of a shared process. With `--enforce` it fails if isolation adds more
+/// than 2 ms at the 95th percentile; the promise is 10 ms.
 #[tokio::test]
 async fn box_59_a_waiting_process_costs_little() {
     let fixture = Fixture::start(&[("m", mock())], alone);

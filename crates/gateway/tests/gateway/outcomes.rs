@@ -1,6 +1,6 @@
-//! How calls in processes of their own end, whatever the server does. Each test carries the number of the case it shows.
+//! How calls in their own processes end, whatever the server does. Each test carries the number of the case it shows.
 //!
-//! Whoever is greedy here is bounded by more than the limit under test.
+//! Every greedy script here is bounded by more than the limit under test.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::support::Fixture;
 
-/// A tool that runs a script, with the mock's own output, and then answers.
+/// A tool that runs a script, which shares the mock's output, and then answers.
 fn shell(script: &str) -> Behaviour {
     Behaviour::Shell { script: script.to_owned(), then: Box::new(Behaviour::Echo) }
 }
@@ -24,7 +24,7 @@ fn alone(options: &mut Options) {
     server.limits = Limits::OF_A_CALL;
 }
 
-/// A gateway whose one server has a process for each call, which may take so long.
+/// A gateway whose one server has a process for each call, which may take `execution` at most.
 fn start(mock: Mock, execution: Duration) -> Fixture {
     Fixture::start(&[("m", mock.tool("echo", Behaviour::Echo))], |options| {
         alone(options);
@@ -32,11 +32,11 @@ fn start(mock: Mock, execution: Duration) -> Fixture {
     })
 }
 
-/// Three processes that have 150 MB together for a moment: `tail` holds a line that does not end, all of it.
+/// Three processes that together hold 150 MB for a moment: `tail` keeps all of a line that does not end.
 const HOG: &str = "for i in 1 2 3; do (head -c 50000000 /dev/zero; sleep 2) | tail | wc -c >&2 & done; wait";
-/// Long enough for anything that is to end by itself, on any machine.
+/// Long enough for anything that ends by itself, on any machine.
 const LONG: Duration = Duration::from_secs(60);
-/// How long calls may take that never end by themselves.
+/// The time limit of calls that never end by themselves.
 const SHORT: Duration = Duration::from_millis(700);
 
 async fn until(what: &str, wanted: impl Fn() -> bool) {
@@ -46,15 +46,15 @@ async fn until(what: &str, wanted: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("it never came about: {what}");
+    panic!("this never happened: {what}");
 }
 
-/// Calls `tool`, which must fail with this code, and then another, which must not.
+/// Calls `tool`, which must fail with this code, and then `echo`, which must succeed.
 async fn fails(fixture: Fixture, tool: &str, code: &str) -> Value {
     fixture.names().await;
     let error = fixture.call(tool, json!({})).await.unwrap_err();
     assert_eq!(error["data"]["code"], code, "{error}");
-    // It was sent; what it did before its end is not known.
+    // The call was sent; what it did before its end is unknown.
     assert_eq!(
         (&error["data"]["retryable"], &error["data"]["mayHaveRun"]),
         (&json!(true), &json!(true)),
@@ -69,13 +69,13 @@ async fn fails(fixture: Fixture, tool: &str, code: &str) -> Value {
 fn ended(details: &Value, reason: &str, status: &str) {
     assert_eq!(details["reason"], reason, "{details}");
     assert!(details["status"].as_str().unwrap().contains(status), "{details}");
-    // What ended by itself may have left nobody; whom the gateway ends, it has killed.
+    // A server that ended by itself may leave no process to kill; one that the gateway ended was killed.
     let killed = details["killed"].as_u64().unwrap();
     assert!(killed > 0 || matches!(reason, "exit" | "signal"), "{details}");
     assert!(details["stderr"].is_string(), "{details}");
 }
 
-/// BOX-1, BOX-2, BOX-4: a call is answered, and nothing is left of the process that served it.
+/// BOX-1, BOX-2, BOX-4: a call is answered, and its process leaves nothing behind.
 #[tokio::test]
 async fn box_01_a_call_is_answered_and_nothing_is_left() {
     let fixture = start(Mock::legacy().tool("pid", Behaviour::ProcessId), LONG);
@@ -86,14 +86,14 @@ async fn box_01_a_call_is_answered_and_nothing_is_left() {
     fixture.end().await;
 }
 
-/// BOX-3: a server that faults tells the signal, and the next call is served.
+/// BOX-3: the error of a server that faults names the signal, and the next call is served.
 #[tokio::test]
 async fn box_02_a_fault_is_told() {
     let mock = Mock::legacy().tool("fault", shell("while kill -SEGV $PPID; do sleep 0.1; done"));
     ended(&fails(start(mock, LONG), "fault", "PROVIDER_CRASHED").await, "signal", "signal 11");
 }
 
-/// BOX-3: the end of what a server said before it died is in the error.
+/// BOX-3: the error has the last lines that the server wrote before it died.
 #[tokio::test]
 async fn box_03_last_words_are_told() {
     let mock =
@@ -103,21 +103,21 @@ async fn box_03_last_words_are_told() {
     assert!(details["stderr"].as_str().unwrap().contains("the disk is on fire"), "{details}");
 }
 
-/// BOX-3: ending well without an answer is a crash too.
+/// BOX-3: a clean exit without an answer is a crash too.
 #[tokio::test]
 async fn box_04_an_end_without_an_answer_is_a_crash() {
     let mock = Mock::legacy().tool("leave", Behaviour::Crash(Crash::Exit { status: 0 }));
     ended(&fails(start(mock, LONG), "leave", "PROVIDER_CRASHED").await, "exit", "exit status 0");
 }
 
-/// BOX-3: one that computes for ever is ended with all that it started.
+/// BOX-3: a server in an endless loop is ended, with everything it started.
 #[tokio::test]
 async fn box_06_a_busy_loop_is_ended() {
     let mock = Mock::legacy().tool("spin", shell("while :; do :; done"));
     fails(start(mock, SHORT), "spin", "PROVIDER_TIMEOUT").await;
 }
 
-/// BOX-3: whoever does not listen to SIGTERM is ended all the same.
+/// BOX-3: a server that ignores SIGTERM is ended all the same.
 #[tokio::test]
 async fn box_07_one_that_ignores_signals_is_ended() {
     let mock = Mock::legacy().tool("deaf", shell("trap '' TERM INT HUP; while :; do sleep 1; done"));
@@ -131,21 +131,21 @@ async fn box_08_a_stopped_one_is_ended() {
     fails(start(mock, SHORT), "stop", "PROVIDER_TIMEOUT").await;
 }
 
-/// BOX-3: half a message is no answer.
+/// BOX-3: half a message is not an answer.
 #[tokio::test]
 async fn box_09_half_a_message_is_no_answer() {
     let mock = Mock::legacy().tool("half", shell(r#"printf '{"jsonrpc":"2.0",'; sleep 60"#));
     fails(start(mock, SHORT), "half", "PROVIDER_TIMEOUT").await;
 }
 
-/// BOX-3: one that closes its output and goes on is ended at once.
+/// BOX-3: a server that closes its output and keeps running is ended at once.
 #[tokio::test]
 async fn box_10_closing_the_output_is_a_crash() {
     let mock = Mock::legacy().tool("close", Behaviour::CloseOutput);
     ended(&fails(start(mock, LONG), "close", "PROVIDER_CRASHED").await, "protocol", "closed its output");
 }
 
-/// BOX-2, BOX-3: an answer that is too large ends the call, as what it is.
+/// BOX-2, BOX-3: an answer that is too large ends the call with that reason.
 #[tokio::test]
 async fn box_12_too_large_an_answer_is_refused() {
     let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("flood", Behaviour::Flood { megabytes: 3 });
@@ -156,7 +156,7 @@ async fn box_12_too_large_an_answer_is_refused() {
     ended(&fails(fixture, "flood", "PROVIDER_CRASHED").await, "output_limit", "more than the limit");
 }
 
-/// BOX-2: one that is just small enough comes whole.
+/// BOX-2: an answer just below the limit arrives whole.
 #[tokio::test]
 async fn box_13_the_largest_answer_comes_whole() {
     let mock = Mock::legacy().tool("flood", Behaviour::Flood { megabytes: 3 });
@@ -170,12 +170,12 @@ async fn box_13_the_largest_answer_comes_whole() {
     fixture.end().await;
 }
 
-/// BOX-3, BOX-4: an answer that cannot be read, or is to what nobody asked, ends the call at once and its process with it,
-/// and nobody else: the next call is served.
+/// BOX-3, BOX-4: an unreadable answer, or an answer to a request never sent, ends the call and its process at once and
+/// affects no other call: the next call is served.
 ///
-/// What does not look like an answer is no error of the protocol: servers print to their output what is meant for a log,
-/// and always have. It is skipped and kept for `logs`, and as much of it as an answer may be large is what ends a process
-/// (case 16). Of two answers the first counts, as nobody waits for the second.
+/// Output that does not look like an answer is no protocol error, because servers print log lines to their output. The
+/// gateway skips it and keeps it for `logs`. It ends a process only once there is as much of it as an answer may have
+/// (case 16). Of two answers the first counts, since no call waits for the second.
 #[tokio::test]
 async fn box_14_nonsense_ends_its_call_alone() {
     let depth = 10_000;
@@ -206,7 +206,7 @@ async fn box_14_nonsense_ends_its_call_alone() {
     for (tool, words) in [
         ("deep", "cannot be read: the message nests deeper"),
         ("cut", "cannot be read: not valid JSON"),
-        ("both", "cannot be read: neither"),
+        ("both", "cannot be read: it must have one of"),
         ("no_text", "cannot be read: not valid JSON"),
         ("astray", "never sent"),
         ("early", "never sent"),
@@ -220,7 +220,7 @@ async fn box_14_nonsense_ends_its_call_alone() {
     fixture.end().await;
 }
 
-/// Where calls share a process, one bad line ends neither the process nor a call that it may not belong to.
+/// Where calls share a process, one bad line ends neither the process nor a call that may be unrelated.
 #[tokio::test]
 async fn nonsense_does_not_end_a_shared_process() {
     let raw = |line: &str| Behaviour::RawLine(line.to_owned());
@@ -247,22 +247,22 @@ async fn nonsense_does_not_end_a_shared_process() {
     fixture.end().await;
 }
 
-/// BOX-2: chatter on the output does not keep the answer from coming.
+/// BOX-2: chatter on the output does not keep the answer from arriving.
 #[tokio::test]
 async fn box_15_chatter_is_skipped() {
     let mock = Mock::legacy().tool("chat", shell("yes chatter | head -c 8000000"));
     let fixture = start(mock, LONG);
     fixture.names().await;
     assert!(fixture.call("chat", json!({})).await.is_ok());
-    // What is kept of it is bounded.
+    // Only a bounded part of the chatter is kept.
     let kept: usize =
         fixture.gateway.upstreams()[0].record().tail(usize::MAX).iter().map(|line| line.text.len()).sum();
     assert!(kept <= 256 << 10, "{kept}");
     fixture.end().await;
 }
 
-/// BOX-2, BOX-3: endless output is ended with the call, the process that wrote it is gone, and what is kept of it is
-/// bounded.
+/// BOX-2, BOX-3: endless output ends the call. The process that wrote it is gone, and only a bounded part of the output
+/// is kept.
 #[tokio::test]
 async fn box_16_endless_output_is_ended() {
     let mock = Mock::legacy().tool("lines", shell("yes; sleep 60")).tool("one", shell("yes | tr -d '\\n'"));
@@ -277,12 +277,12 @@ async fn box_16_endless_output_is_ended() {
     until("two are waiting", || pids().len() == 3).await;
     let before = pids();
     let error = fixture.call("lines", json!({})).await.unwrap_err();
-    ended(&error["data"]["details"], "output_limit", "no messages");
+    ended(&error["data"]["details"], "output_limit", "not messages");
     assert!(
         error["data"]["details"]["killed"].as_u64().unwrap() >= 2,
-        "the server and what it started: {error}"
+        "the server and its child processes: {error}"
     );
-    until("the one that wrote is gone", || {
+    until("the process that wrote is gone", || {
         before.iter().filter(|pid| Path::new(&format!("/proc/{pid}")).exists()).count() == 2
     })
     .await;
@@ -295,8 +295,8 @@ async fn box_16_endless_output_is_ended() {
     fixture.end().await;
 }
 
-/// BOX-3: one that does not read what it is sent runs out of time, and meanwhile holds up nobody: the one task of this
-/// test serves others.
+/// BOX-3: a call to a server that does not read its input times out, and meanwhile delays no other call: the one task
+/// of this test keeps serving others.
 #[tokio::test]
 async fn box_18_one_that_does_not_read_holds_up_nobody() {
     let servers = ["deaf", "well"].map(|name| (name, Mock::legacy().tool("echo", Behaviour::Echo)));
@@ -323,21 +323,21 @@ async fn box_18_one_that_does_not_read_holds_up_nobody() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    // Far more than fits into a pipe.
+    // Far more than fits into a pipe buffer.
     let error = tokio::select! {
         outcome = fixture.call("deaf__echo", json!({"text": "x".repeat(15 << 20)})) => outcome.unwrap_err(),
         () = well => unreachable!(),
     };
     assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
     assert!(answered.get() >= 20, "{}", answered.get());
-    // Those that nobody has killed go on; the test ends with all of them.
+    // Those not yet killed continue; the end of the test ends them all.
     for pid in &deaf {
         let _ = signal(pid, rustix::process::Signal::CONT);
     }
     fixture.end().await;
 }
 
-/// BOX-1: limits of a tool are its own.
+/// BOX-1: a tool's limits apply to that tool only.
 #[tokio::test]
 async fn box_44_limits_of_a_tool_are_its_own() {
     let take = || shell(HOG);
@@ -366,7 +366,7 @@ async fn box_44_limits_of_a_tool_are_its_own() {
     fixture.end().await;
 }
 
-/// BOX-4: of a hundred calls at once, those that crash or hang touch none of the others.
+/// BOX-4: of a hundred concurrent calls, those that crash or hang affect none of the others.
 #[tokio::test]
 async fn box_45_many_calls_at_once_are_apart() {
     let mock = Mock::legacy()
@@ -407,7 +407,7 @@ async fn box_45_many_calls_at_once_are_apart() {
     fixture.end().await;
 }
 
-/// A call that finds nobody waiting starts one for itself, and is counted.
+/// A call that finds no process waiting starts one for itself, and is counted as a miss.
 #[tokio::test]
 async fn box_51_a_call_that_finds_nobody_starts_one() {
     let fixture = start(Mock::legacy().tool("slow", Behaviour::Echo.after(300)), LONG);
@@ -419,7 +419,7 @@ async fn box_51_a_call_that_finds_nobody_starts_one() {
     fixture.end().await;
 }
 
-/// Servers that differ in what they are given never share a process, though they are the same program.
+/// Servers with different settings never share a process, although they run the same program.
 #[tokio::test]
 async fn box_52_what_was_given_to_one_is_not_given_to_another() {
     let mock = || Mock::legacy().tool("env", Behaviour::Environment { values: vec!["WHO".to_owned()] });
@@ -439,8 +439,8 @@ async fn box_52_what_was_given_to_one_is_not_given_to_another() {
     fixture.end().await;
 }
 
-/// BOX-3: where calls share a process that hangs, those that waited with it say that somebody else's call was why, and
-/// the server comes back.
+/// BOX-3: where calls share a process that hangs, the other calls say that another call caused their end, and the
+/// server is restarted.
 #[tokio::test]
 async fn box_56_calls_that_share_a_hanging_process_say_so() {
     let mock = Mock::legacy()
@@ -460,11 +460,11 @@ async fn box_56_calls_that_share_a_hanging_process_say_so() {
     assert_eq!(hanging["data"]["code"], "PROVIDER_CRASHED", "{hanging}");
     ended(&hanging["data"]["details"], "peer_timeout", "did not answer another call");
     assert!(hanging["data"]["details"]["killed"].as_u64().unwrap() >= 2, "{hanging}");
-    assert!(fixture.call("echo", json!({})).await.is_ok(), "it is back");
+    assert!(fixture.call("echo", json!({})).await.is_ok(), "the server is restarted");
     fixture.end().await;
 }
 
-/// What a server said at its end is told without control characters and without secrets.
+/// The last lines of a dead server are reported without control characters and without secrets.
 #[tokio::test]
 async fn box_57_last_words_are_cleaned() {
     let script = r"printf '\033[31mred\000 Authorization: Bearer abcdefghijklmnopqrstuvwxyz012345\n' >&2; kill -ABRT $PPID; sleep 60";
@@ -475,7 +475,7 @@ async fn box_57_last_words_are_cleaned() {
     assert!(!stderr.chars().any(|character| character.is_control() && character != '\n'), "{stderr:?}");
 }
 
-/// A call that its client gives up is killed with its process.
+/// A call that its client abandons is killed with its process.
 #[tokio::test]
 async fn box_58_a_call_that_is_given_up_is_killed() {
     let fixture = start(Mock::legacy().tool("hang", Behaviour::Hang), LONG);
@@ -491,7 +491,7 @@ async fn box_58_a_call_that_is_given_up_is_killed() {
         () = served => {}
     }
     assert!(pids().iter().filter(|pid| before.contains(pid)).count() == 3);
-    // Giving up is dropping.
+    // Dropping the future abandons the call.
     drop(hanging);
     until("its process is gone and another waits", || {
         let now = pids();
@@ -501,7 +501,7 @@ async fn box_58_a_call_that_is_given_up_is_killed() {
     fixture.end().await;
 }
 
-/// BOX-4: a gateway that stops ends all calls that run, each with its tree.
+/// BOX-4: a gateway that stops ends all running calls, each with its process tree.
 #[tokio::test]
 async fn box_30_a_stop_ends_all_that_run() {
     let mock = Mock::legacy().tool("hang", Behaviour::Hang);
@@ -523,7 +523,7 @@ async fn box_30_a_stop_ends_all_that_run() {
     fixture.end().await;
 }
 
-/// What a confined server reaches, as a client sees it, and what is told of it.
+/// What a confined server can reach, as a client sees it, and what its status says.
 #[tokio::test]
 async fn a_confined_server_serves_and_says_how_it_is_kept() {
     let place = tempfile::tempdir().unwrap();
@@ -553,7 +553,7 @@ async fn a_confined_server_serves_and_says_how_it_is_kept() {
     fixture.end().await;
 }
 
-/// A server whose files are not there is not started, and its calls say why.
+/// A server whose configured files do not exist is not started, and its calls say why.
 #[tokio::test]
 async fn a_server_that_cannot_be_confined_is_not_started() {
     let servers = [("m", Mock::legacy().tool("echo", Behaviour::Echo)), ("well", Mock::legacy())];
@@ -573,8 +573,9 @@ async fn a_server_that_cannot_be_confined_is_not_started() {
     fixture.end().await;
 }
 
-/// WALL-4: on a system that cannot keep signals within a tree a confined server runs, and its status says so; one that
-/// requires it is not started, and neither is one with `files` where Landlock would let them be cut to nothing.
+/// WALL-4: on a system that cannot confine signals to a process tree, a confined server runs and its status says so. A
+/// server that requires it is not started. Neither is a server with `files` where Landlock is too old to keep it from
+/// truncating them.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_old_system_is_told_as_it_is() {
@@ -615,8 +616,8 @@ async fn an_old_system_is_told_as_it_is() {
     }
 }
 
-/// How long the slowest took of calls that four clients make of a server, one after the other, until `enough` says so of
-/// how many there were; each of them must be answered as it should.
+/// The time of the slowest call. Four clients call the server, each one call after the other, until `enough` accepts
+/// the number of answers. Every answer must be right.
 async fn load(fixture: &Fixture, tool: &str, enough: impl Fn(u64) -> bool) -> Duration {
     let answered = std::cell::Cell::new(0);
     let client = async |client: u64| {
@@ -635,9 +636,9 @@ async fn load(fixture: &Fixture, tool: &str, enough: impl Fn(u64) -> bool) -> Du
     slowest.0.max(slowest.1).max(slowest.2).max(slowest.3)
 }
 
-/// BOX-4: a fork bomb, a memory hog, a flood and a daemon, again and again, side by side with a server under load: all
-/// of its answers are right, and none of them takes much longer than without such neighbours. All of them are bounded by
-/// more than their limits.
+/// BOX-4: a fork bomb, a memory hog, a flood and a daemon run repeatedly beside a server under load. All of its answers
+/// are right, and none takes much longer than without such neighbours. Every attacker is bounded by more than its
+/// limits.
 #[tokio::test]
 async fn box_25_bad_neighbours_do_not_touch_a_good_one() {
     const CALLS: u64 = 1_000;
@@ -668,15 +669,15 @@ async fn box_25_bad_neighbours_do_not_touch_a_good_one() {
             );
             ended(&bomb.unwrap_err()["data"]["details"], "process_limit", "process limit");
             ended(&hog.unwrap_err()["data"]["details"], "memory_limit", "memory limit");
-            ended(&flood.unwrap_err()["data"]["details"], "output_limit", "no messages");
+            ended(&flood.unwrap_err()["data"]["details"], "output_limit", "not messages");
             assert!(daemon.is_ok(), "{daemon:?}");
         }
         attacked.set(true);
     };
     let attacked_and = |answered| attacked.get() && answered >= CALLS;
     let ((), slowest) = tokio::join!(attack, load(&fixture, "good__echo", attacked_and));
-    // The attackers want the processors too, and have a fair share of them until they are ended.
+    // The attackers use the processors too, and get a fair share until they are ended.
     let bound = calm * 20 + Duration::from_secs(30);
-    assert!(slowest < bound, "the slowest of the calls took {slowest:?}, and {calm:?} before");
+    assert!(slowest < bound, "the slowest call took {slowest:?}, against {calm:?} without attackers");
     fixture.end().await;
 }

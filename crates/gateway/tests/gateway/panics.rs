@@ -1,4 +1,4 @@
-//! Panics outside of tool handlers: of the embedder's audit sink and clock.
+//! Panics outside of tool handlers: in the embedder's audit sink and clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ enum At {
     Exit,
 }
 
-/// Records what it takes, and panics at one place.
+/// Records every event, and panics at one place.
 struct Panicking(Recorder, At);
 
 impl AuditSink for Panicking {
@@ -55,8 +55,8 @@ fn start(at: At) -> (Fixture, Recorder) {
     (fixture, recorder)
 }
 
-/// PIPE-4: a sink that panics at the enter has failed: the call is not made, its client is told so without the words of
-/// the panic, and its exit says the same.
+/// PIPE-4: a sink that panics at the enter has failed. The call is not made, its client gets an error without the
+/// panic's text, and its exit says the same.
 #[tokio::test]
 async fn a_sink_that_panics_at_the_enter_refuses_the_call() {
     for at in [At::Enter, At::EnterFuture] {
@@ -71,19 +71,19 @@ async fn a_sink_that_panics_at_the_enter_refuses_the_call() {
         assert_eq!(exits.len(), 1);
         assert!(matches!(exits[0].outcome(), Outcome::Error { code, .. } if code == "AUDIT_ENTER_FAILED"));
         let dead = tokio::time::timeout(Duration::from_millis(1), fixture.gateway.panicked()).await;
-        assert!(dead.is_err(), "a sink's panic is not the gateway's");
+        assert!(dead.is_err(), "a sink's panic does not count as the gateway's");
         fixture.end().await;
     }
 }
 
-/// PIPE-6: a sink that panics at the exit is counted, and the client sees what its call came to.
+/// PIPE-6: a sink that panics at the exit is counted, and the client still gets the call's outcome.
 #[tokio::test]
 async fn a_sink_that_panics_at_the_exit_changes_no_outcome() {
     let (fixture, recorder) = start(At::Exit);
     let ping = fixture.call("server_ping", json!({})).await.unwrap();
     assert_eq!(ping["structuredContent"]["ok"], true);
     assert_eq!(fixture.gateway.health()["counters"]["auditExitFailures"], 1);
-    // One that is dropped while it runs ends in a destructor, where nobody could catch a panic any more.
+    // A call dropped while it runs ends in a destructor, where a panic could no longer be caught.
     let hanging = tokio::time::timeout(Duration::from_millis(50), fixture.call("hang", json!({})));
     assert!(hanging.await.is_err());
     assert_eq!(fixture.gateway.health()["counters"]["auditExitFailures"], 2);
@@ -91,7 +91,7 @@ async fn a_sink_that_panics_at_the_exit_changes_no_outcome() {
     fixture.end().await;
 }
 
-/// PIPE-7: a call that is dropped before its enter leaves its exit at a sink that panics.
+/// PIPE-7: a call dropped before its enter still leaves its exit at a sink that panics.
 #[tokio::test]
 async fn a_dropped_call_leaves_its_exit_at_a_sink_that_panics() {
     let recorder = Recorder::new();
@@ -118,7 +118,7 @@ async fn a_dropped_call_leaves_its_exit_at_a_sink_that_panics() {
     fixture.end().await;
 }
 
-/// Panics at enters from when it is told to.
+/// Panics at every enter once its flag is set.
 struct PanicsLater(Panicking, Arc<AtomicBool>);
 
 impl AuditSink for PanicsLater {
@@ -131,10 +131,10 @@ impl AuditSink for PanicsLater {
     }
 }
 
-/// A clock that panics once, when it is told to.
-struct Cursed(SystemClock, Arc<AtomicBool>);
+/// A clock that panics once, after its flag is set.
+struct PanickingClock(SystemClock, Arc<AtomicBool>);
 
-impl Clock for Cursed {
+impl Clock for PanickingClock {
     fn wall(&self) -> jiff::Timestamp {
         assert!(!self.1.swap(false, Ordering::SeqCst), "a panic outside of any handler");
         self.0.wall()
@@ -145,12 +145,12 @@ impl Clock for Cursed {
     }
 }
 
-/// GATE-6, PIPE-7, SRV-2: a panic on the way of a call answers the call, leaves its pair with an error, not as cancelled, and is
-/// told to whoever runs the gateway; the next call is served.
+/// GATE-6, PIPE-7, SRV-2: a panic on a call's path answers the call and leaves its pair with an error, not as
+/// cancelled. The gateway reports it to its embedder, and the next call is served.
 #[tokio::test]
 async fn a_panic_in_the_chain_is_answered_and_recorded() {
     let curse = Arc::new(AtomicBool::new(false));
-    let clock = Arc::new(Cursed(SystemClock::new(), Arc::clone(&curse)));
+    let clock = Arc::new(PanickingClock(SystemClock::new(), Arc::clone(&curse)));
     let fixture = Fixture::start(&[], |options| options.clock = clock);
     let lines = Lines::default();
     let _listening = lines.listen();
@@ -184,15 +184,19 @@ async fn a_panic_in_the_chain_is_answered_and_recorded() {
     );
     fixture.call("server_ping", json!({})).await.unwrap();
     let counters = &fixture.gateway.health()["counters"];
-    assert_eq!((&counters["failed"], &counters["cancelled"]), (&json!(1), &json!(0)), "as its row says");
+    assert_eq!(
+        (&counters["failed"], &counters["cancelled"]),
+        (&json!(1), &json!(0)),
+        "the counters match the record"
+    );
     fixture.end().await;
 }
 
-/// SRV-2: a parked call, which runs in a task of its own, is answered after a panic too.
+/// SRV-2: a parked call, which runs in its own task, is answered after a panic too.
 #[tokio::test]
 async fn a_panic_of_a_call_that_may_park_is_answered() {
     let curse = Arc::new(AtomicBool::new(false));
-    let clock = Arc::new(Cursed(SystemClock::new(), Arc::clone(&curse)));
+    let clock = Arc::new(PanickingClock(SystemClock::new(), Arc::clone(&curse)));
     let fixture = Fixture::start(&[], |options| options.clock = clock);
     curse.store(true, Ordering::SeqCst);
     let mut params =

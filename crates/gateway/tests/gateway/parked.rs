@@ -44,7 +44,7 @@ fn asking() -> Mock {
         .tool("echo", Behaviour::Echo)
 }
 
-/// One server as a process, which writes down what it is told.
+/// One server as a process, which writes a transcript of its input.
 fn near(transcript: &Path, change: impl FnOnce(&mut bridgehead_gateway::Options)) -> Fixture {
     Fixture::start(&[("near", asking().transcript(transcript))], change)
 }
@@ -86,7 +86,7 @@ impl Client {
             .map_err(|error| error.body().decode().unwrap())
     }
 
-    /// Calls a tool that asks; what the client is asked.
+    /// Calls a tool that asks; returns the question that the client gets.
     async fn ask(&self, gateway: &Gateway, tool: &str) -> Value {
         let asked = self.call(gateway, tool, json!({})).await.unwrap();
         assert_eq!(asked["resultType"], "input_required", "{asked}");
@@ -105,12 +105,12 @@ impl Client {
     }
 }
 
-/// The keys of what is asked, in order.
+/// The keys of the questions, in order.
 fn keys(asked: &Value) -> Vec<String> {
     asked["inputRequests"].as_object().unwrap().keys().cloned().collect()
 }
 
-/// A fitting answer to each question.
+/// A valid answer to each question.
 fn answers(asked: &Value) -> Value {
     let answer = |question: &Value| match question["method"].as_str().unwrap() {
         "elicitation/create" => json!({"action": "accept", "content": {"n": 1.50}}),
@@ -127,10 +127,10 @@ fn answers(asked: &Value) -> Value {
 fn is_not_valid(outcome: &Result<Value, Value>) {
     let error = outcome.as_ref().unwrap_err();
     assert_eq!(error["code"], -32602, "{error}");
-    assert_eq!(error["message"], "invalid or expired requestState", "nothing is told about what is wrong");
+    assert_eq!(error["message"], "invalid or expired requestState", "the error does not say what is wrong");
 }
 
-/// All calls have ended, and none is parked or waited for. What a fixture's end looks for, processes, comes on top.
+/// All calls have ended, and none is parked or waited for. The fixture's end checks for leftover processes as well.
 #[track_caller]
 fn nothing_is_left(fixture: &Fixture) {
     let Fixture { gateway, recorder, .. } = fixture;
@@ -174,7 +174,7 @@ async fn a_modern_client_answers_a_legacy_server() {
                 "{asked}"
             );
             if method == "elicitation/create" {
-                assert!(question["params"]["mode"].is_string(), "its mode is said: {asked}");
+                assert!(question["params"]["mode"].is_string(), "its mode is given: {asked}");
             }
             assert!(asked["_meta"]["io.modelcontextprotocol/serverInfo"]["name"].is_string(), "{asked}");
             assert_eq!(fixture.gateway.parked(), 1);
@@ -189,12 +189,12 @@ async fn a_modern_client_answers_a_legacy_server() {
     assert_eq!(
         (calls, fixture.recorder.exits().len()),
         (16, 16),
-        "a call is one, however many requests it took"
+        "a call is one pair, however many requests it took"
     );
     fixture.end().await;
 }
 
-/// ERA-1: what a server asks at the same time is asked at the same time, and a later round has a state of its own.
+/// ERA-1: questions that a server asks together reach the client together, and a later round has its own state.
 #[tokio::test]
 async fn questions_come_together_and_in_rounds() {
     let (fixture, _served) = everywhere(asking, |_| ()).await;
@@ -210,7 +210,7 @@ async fn questions_come_together_and_in_rounds() {
         let first = client.ask(&fixture.gateway, &tool).await;
         let second = client.answer(&fixture.gateway, &tool, &first, answers(&first)).await.unwrap();
         assert_eq!(keys(&second).len(), 2, "{server}: {second}");
-        assert!(keys(&second).iter().all(|key| !keys(&first).contains(key)), "keys are not used again");
+        assert!(keys(&second).iter().all(|key| !keys(&first).contains(key)), "keys are not reused");
         assert_ne!(first["requestState"], second["requestState"]);
         is_not_valid(&client.answer(&fixture.gateway, &tool, &first, answers(&first)).await);
         let done = client.answer(&fixture.gateway, &tool, &second, answers(&second)).await.unwrap();
@@ -219,8 +219,8 @@ async fn questions_come_together_and_in_rounds() {
     fixture.end().await;
 }
 
-/// ERA-2, GATE-3: a state that was changed, used before, belongs to another or to another request opens nothing, and nothing
-/// is run by it.
+/// ERA-2, GATE-3: a state that was changed, was used before, or belongs to another client or request is refused and
+/// runs nothing.
 #[tokio::test]
 async fn a_state_is_good_for_one_request_of_one_client_once() {
     let (_folder, said) = transcript();
@@ -254,7 +254,7 @@ async fn a_state_is_good_for_one_request_of_one_client_once() {
     fixture.end().await;
 }
 
-/// ERA-2: of two who answer the same question one is heard.
+/// ERA-2: of two answers to the same question only the first counts.
 #[tokio::test]
 async fn two_answer_one_question() {
     let (_folder, said) = transcript();
@@ -271,8 +271,8 @@ async fn two_answer_one_question() {
     fixture.end().await;
 }
 
-/// ERA-1, ERA-2: answers that were not asked for are ignored, missing ones are asked for again, and what is no answer
-/// is refused without spending the round.
+/// ERA-1, ERA-2: unrequested answers are ignored, missing ones are asked for again, and a malformed answer is refused
+/// without using up the round.
 #[tokio::test]
 async fn answers_are_matched_with_questions() {
     let (_folder, said) = transcript();
@@ -306,15 +306,16 @@ async fn answers_are_matched_with_questions() {
     assert_eq!(count(&said, r#""method":"tools/call""#), 1, "it ran once");
     nothing_is_left(&fixture);
 
-    // Without a state nothing is known of a question: this is a call like any other, and its answers are nobody's.
+    // Without a state the gateway knows of no question: this is a call like any other, and its answers belong to no
+    // question.
     let fresh =
         client.call(gateway, "form", json!({"inputResponses": {"q1": {"action": "accept"}}})).await.unwrap();
     assert_eq!(fresh["resultType"], "input_required", "{fresh}");
-    assert_eq!(count(&said, "inputResponses"), 0, "a legacy server does not know such a thing");
+    assert_eq!(count(&said, "inputResponses"), 0, "a legacy server does not know that member");
     fixture.end().await;
 }
 
-/// ERA-2: how a call ends while its client is away is kept for it: an answer, an error, a server that died.
+/// ERA-2: the end of a call is kept while its client is away: an answer, an error, or the death of the server.
 #[tokio::test]
 async fn the_end_of_a_parked_call_is_kept() {
     let fixture = Fixture::start(&[("near", asking())], |_| ());
@@ -322,7 +323,7 @@ async fn the_end_of_a_parked_call_is_kept() {
     let client = Client::new();
     let gateway = &fixture.gateway;
     let asked = client.ask(gateway, "form").await;
-    // Who declares nothing shares the process with whom is asked.
+    // A client that declared nothing shares the process with the client that is being asked.
     let other = Client { capabilities: json!({}), ..Client::new() };
     let crash = other.call(gateway, "die", json!({})).await.unwrap_err();
     assert_eq!(crash["data"]["code"], "PROVIDER_CRASHED", "{crash}");
@@ -344,11 +345,11 @@ async fn the_end_of_a_parked_call_is_kept() {
     assert_eq!(done["content"][0]["text"], "done without you", "{done}");
 
     let asked = client.ask(&fixture.gateway, "takes_back").await;
-    assert_eq!(keys(&asked), ["q2"], "what was taken back is not asked: {asked}");
+    assert_eq!(keys(&asked), ["q2"], "the withdrawn question is not asked: {asked}");
     fixture.end().await;
 }
 
-/// A server that answers before it has the answer, and one that takes its question back and asks another.
+/// A server that finishes before it has the answer, and one that withdraws its question and asks another.
 fn script(asked: &Asked) -> Vec<Part> {
     let body = asked.json();
     let answer = |result: Value| json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
@@ -373,15 +374,15 @@ fn script(asked: &Asked) -> Vec<Part> {
     }
 }
 
-/// ERA-2: a client that does not come back has its question cancelled, then its call; its state is of no use any more,
-/// and nothing is left.
+/// ERA-2: if a client does not return, its question is cancelled and then its call. Its state is no longer valid, and
+/// nothing is left.
 #[tokio::test]
 async fn a_client_that_never_comes_back() {
     let (_folder, said) = transcript();
     let patience = Duration::from_millis(300);
     let fixture = near(&said, |options| options.servers[0].question_timeout = patience);
     fixture.gateway.settled().await;
-    // Each can be asked one thing only, so that it is clear whom a question is for.
+    // Each client can be asked only one kind of question, so that a question's call is unambiguous.
     let client = Client { capabilities: json!({"elicitation": {}}), ..Client::new() };
     let other = Client { capabilities: json!({"sampling": {}}), ..Client::new() };
     let gateway = &fixture.gateway;
@@ -389,7 +390,7 @@ async fn a_client_that_never_comes_back() {
     let sampled = other.ask(gateway, "sample").await;
     until(|| gateway.parked() == 0).await;
     let exits = fixture.recorder.exits();
-    assert_eq!(exits.len(), 2, "both ended");
+    assert_eq!(exits.len(), 2, "both calls ended");
     let said = std::fs::read_to_string(&said).unwrap();
     assert!(said.contains(r#""result":{"action":"cancel"}"#), "{said}");
     assert!(said.contains("the client did not answer within"), "{said}");
@@ -399,8 +400,8 @@ async fn a_client_that_never_comes_back() {
     fixture.end().await;
 }
 
-/// ERA-2, ERA-3: calls whose clients never come back give their leases up when their time is over: whoever came when all
-/// eight were taken has waited, is asked then, and in the end all eight are free.
+/// ERA-2, ERA-3: calls whose clients never return give up their leases at their deadline. A call that came when all
+/// eight were taken waits and is then asked, and in the end all eight are free.
 #[tokio::test]
 async fn abandoned_questions_give_their_leases_back() {
     let (_folder, said) = transcript();
@@ -411,17 +412,17 @@ async fn abandoned_questions_give_their_leases_back() {
     fixture.gateway.settled().await;
     let (client, gateway) = (Client::new(), &fixture.gateway);
     let leased = || gateway.upstreams()[0].leased();
-    // All processes are there before time counts.
+    // All processes are started before the time counts.
     let eight = || futures_util::future::join_all((0..8).map(|_| client.ask(gateway, "form")));
     for asked in eight().await {
         client.answer(gateway, "form", &asked, answers(&asked)).await.unwrap();
     }
-    assert_eq!((leased(), gateway.parked()), (8, 0), "`max_leases` is 8 where nobody says otherwise");
+    assert_eq!((leased(), gateway.parked()), (8, 0), "`max_leases` is 8 by default");
     let abandoned = eight().await;
     assert_eq!((leased(), gateway.parked()), (8, 8));
     let mut ninth = Box::pin(client.ask(gateway, "form"));
     tokio::select! {
-        asked = &mut ninth => panic!("it did not wait: {asked}"),
+        asked = &mut ninth => panic!("the ninth call did not wait: {asked}"),
         () = until(|| fixture.recorder.enters().len() == 17) => {}
     }
     assert_eq!((leased(), gateway.parked()), (8, 8));
@@ -442,7 +443,7 @@ async fn abandoned_questions_give_their_leases_back() {
     fixture.end().await;
 }
 
-/// ERA-1: a client that goes away while its answer is being worked on has cancelled its call; the server is told.
+/// ERA-1: a client that leaves while its answer is being processed has cancelled its call, and the server is notified.
 #[tokio::test]
 async fn leaving_during_a_later_round_cancels() {
     let peer = Peer::start(hanging).await;
@@ -461,7 +462,7 @@ async fn leaving_during_a_later_round_cancels() {
     }
     assert_eq!(fixture.gateway.parked(), 0);
     until(|| fixture.recorder.exits().len() == 1).await;
-    peer.until("the server hears of it", |peer| {
+    peer.until("the server gets the cancellation", |peer| {
         peer.asked().iter().any(|asked| asked.body.contains("notifications/cancelled"))
     })
     .await;
@@ -489,8 +490,8 @@ fn hanging(asked: &Asked) -> Vec<Part> {
     }
 }
 
-/// ERA-1, ERA-3: what a modern client did not declare is not asked: its call ends with what is missing, and the server
-/// is told that nobody waits.
+/// ERA-1, ERA-3: a modern client is not asked for what it did not declare. Its call ends with an error that names the
+/// missing capability, and the server is told that its question will not be answered.
 #[tokio::test]
 async fn a_capability_that_is_missing() {
     let (fixture, _served) = everywhere(asking, |_| ()).await;
@@ -511,7 +512,7 @@ async fn a_capability_that_is_missing() {
     fixture.end().await;
 }
 
-/// ERA-1: progress goes to whichever request of the call is there, under that request's token.
+/// ERA-1: progress goes to whichever request of the call is open, under that request's token.
 #[tokio::test]
 async fn progress_follows_the_requests() {
     let fixture = Fixture::start(&[("near", asking())], |_| ());
@@ -526,7 +527,7 @@ async fn progress_follows_the_requests() {
     fixture.end().await;
 }
 
-/// ERA-2: a gateway that stops ends what is parked, and says so to who waits.
+/// ERA-2: a gateway that stops ends all parked calls, and a waiting client gets an error.
 #[tokio::test]
 async fn a_gateway_that_stops_leaves_nothing_parked() {
     let fixture = Fixture::start(&[("near", asking())], |_| ());
@@ -537,7 +538,7 @@ async fn a_gateway_that_stops_leaves_nothing_parked() {
     let gateway = fixture.gateway.clone();
     gateway.stop().await;
     assert_eq!(gateway.parked(), 0);
-    assert_eq!(fixture.recorder.exits().len(), 2, "each has left its record when the gateway has stopped");
+    assert_eq!(fixture.recorder.exits().len(), 2, "each call is recorded once the gateway has stopped");
     drop(gateway);
     fixture.end().await;
 
@@ -559,8 +560,8 @@ async fn a_gateway_that_stops_leaves_nothing_parked() {
     fixture.end().await;
 }
 
-/// ERA-4: the refusal of 2025-11-25 that sends a user to a page is a question to a modern client, and the call is made
-/// when it agrees; for older clients it is words. 2025-11-25 itself gets it as it is.
+/// ERA-4: the 2025-11-25 refusal that sends a user to a page becomes a question for a modern client, and the call is
+/// made when the user agrees. Older clients get it as text. A client of 2025-11-25 gets it unchanged.
 #[tokio::test]
 async fn a_page_that_has_to_be_visited_first() {
     let page = json!({"mode": "url", "elicitationId": "1", "url": "https://x/", "message": "sign in"});
@@ -583,7 +584,7 @@ async fn a_page_that_has_to_be_visited_first() {
         client.answer(gateway, "locked", &again, json!({key.clone(): {"action": "decline"}})).await.unwrap();
     assert_eq!((&done["isError"], &done["resultType"]), (&json!(true), &json!("complete")), "{done}");
 
-    // Nobody is sent to the same page for ever.
+    // The gateway does not send a client to the same page forever.
     let mut outcome = client.ask(gateway, "locked").await;
     for round in 1..=3 {
         assert_eq!(outcome["resultType"], "input_required", "{round}: {outcome}");
@@ -656,7 +657,7 @@ async fn what_older_clients_get() {
     fixture.end().await;
 }
 
-/// What this process has in memory, in kilobytes.
+/// The resident memory of this process, in kilobytes.
 #[cfg(target_os = "linux")]
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -696,8 +697,8 @@ async fn a_thousand_parked_calls_take_little() {
     fixture.end().await;
 }
 
-/// WIRE-5, PIPE-2: a parked call keeps the turn of its tool, for as long as its client thinks; who waits for it meanwhile
-/// waits on its own clock, and the turn is free when the parked call has ended.
+/// WIRE-5, PIPE-2: a parked call keeps its tool lock for as long as its client takes. A call that waits for the lock
+/// does so within its own deadline, and the lock is free when the parked call has ended.
 #[tokio::test]
 async fn a_parked_call_keeps_its_turn() {
     let (_folder, transcript) = transcript();

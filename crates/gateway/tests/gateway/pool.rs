@@ -1,4 +1,4 @@
-//! Who has a server for itself, and which servers sleep.
+//! Which clients have a server process to themselves, and which servers sleep.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn mock() -> Mock {
     Mock::legacy().tool("pid", Behaviour::ProcessId)
 }
 
-/// Whether the process lives that told its number so.
+/// Whether the process with this number lives; `told` is the tool's answer.
 fn lives(told: &str) -> bool {
     let pid: String = told.chars().filter(char::is_ascii_digit).collect();
     Path::new("/proc").join(pid).exists()
@@ -31,7 +31,7 @@ async fn until(wanted: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("it never came about");
+    panic!("the condition never became true");
 }
 
 fn state(gateway: &Gateway) -> ServerState {
@@ -46,8 +46,8 @@ fn own(options: &mut Options) {
     options.servers[0].isolation = Isolation::Session;
 }
 
-/// POOL-1: `session` gives each client session its own process, which ends with it at once; another process,
-/// shared by all, tells the tools.
+/// POOL-1: `session` gives each client session its own process, which ends with the session at once. A separate
+/// process, shared by all, lists the tools.
 #[tokio::test]
 async fn each_session_has_its_own_process() {
     let fixture = Fixture::start(&[("m", mock())], own);
@@ -74,12 +74,12 @@ async fn each_session_has_its_own_process() {
     let third = Session::new();
     let pid = fixture.call_as(&third, LEGACY, "pid").await.unwrap();
     fixture.gateway.stop().await;
-    assert!(!lives(&pid) && !lives(&listing), "the gateway leaves nothing");
+    assert!(!lives(&pid) && !lives(&listing), "the gateway leaves no process");
     fixture.end().await;
 }
 
-/// POOL-1: a server that nobody uses is stopped after its idle time; its tools stay listed, nobody is told of a
-/// change, and the next call starts it. A call in flight is a use, however long it takes.
+/// POOL-1: a server is stopped after its idle time without use. Its tools stay listed, no change is announced, and the
+/// next call starts it. A call in flight is a use, however long it takes.
 #[tokio::test]
 async fn an_unused_server_sleeps_until_it_is_called() {
     let slow = Behaviour::Delay { ms: 500, then: Box::new(Behaviour::ProcessId) };
@@ -100,7 +100,7 @@ async fn an_unused_server_sleeps_until_it_is_called() {
     fixture.end().await;
 }
 
-/// POOL-1: a legacy session holds what it has used for as long as it lives.
+/// POOL-1: a legacy session keeps the servers it has used awake for as long as it lives.
 #[tokio::test]
 async fn a_legacy_session_keeps_its_servers_awake() {
     let fixture = Fixture::start(&[("m", mock())], |options| {
@@ -115,7 +115,7 @@ async fn a_legacy_session_keeps_its_servers_awake() {
     fixture.end().await;
 }
 
-/// POOL-1: a session's own process sleeps too where its client is stateless.
+/// POOL-1: a session's own process sleeps too if its client is stateless.
 #[tokio::test]
 async fn a_process_of_a_session_sleeps() {
     let fixture = Fixture::start(&[("m", mock())], |options| {
@@ -129,7 +129,7 @@ async fn a_process_of_a_session_sleeps() {
     fixture.end().await;
 }
 
-/// A restart is one of all processes of a server; a process that was cleaned away is replaced by the next call.
+/// A restart restarts all processes of a server. The next call replaces a process that was cleaned up.
 #[tokio::test]
 async fn processes_of_sessions_are_replaced() {
     let registry = Registry::new();
@@ -155,7 +155,7 @@ async fn processes_of_sessions_are_replaced() {
     fixture.end().await;
 }
 
-/// POOL-1: gateways share a process unless they are given another registry; the one that stays goes on.
+/// POOL-1: gateways with the same registry share a process; when one gateway stops, the other keeps it.
 #[tokio::test]
 async fn gateways_share_what_is_the_same() {
     let registry = Registry::new();
@@ -181,7 +181,7 @@ async fn gateways_share_what_is_the_same() {
     assert!(registry.is_empty());
 }
 
-/// POOL-1: gateways that are given no registry share that of their process.
+/// POOL-1: gateways without a registry of their own share the one of their process.
 #[tokio::test]
 async fn gateways_share_the_registry_of_their_process() {
     let fixture = Fixture::start(&[("one", mock())], |_| ());
@@ -192,13 +192,13 @@ async fn gateways_share_the_registry_of_their_process() {
     let pid = fixture.call_as(&session, LEGACY, "pid").await.unwrap();
     assert_eq!(call_as(&other, &session, LEGACY, "pid").await.unwrap(), pid);
     other.stop().await;
-    assert!(lives(&pid), "the other still uses it");
+    assert!(lives(&pid), "the other gateway still uses it");
     fixture.end().await;
     assert!(!lives(&pid));
 }
 
-/// POOL-8: `init_concurrency` is how many processes a gateway launches at once: with none at all no process comes up, and a
-/// server that is reached needs no turn.
+/// POOL-8: `init_concurrency` is how many processes a gateway launches at once. With 0 no process starts; a remote
+/// server is not launched and needs no slot.
 #[tokio::test]
 async fn processes_are_launched_as_the_settings_say() {
     let served = mock().serve(bridgehead_testkit::Carrier::Http);
@@ -216,8 +216,8 @@ async fn processes_are_launched_as_the_settings_say() {
     }
 }
 
-/// POOL-12: stop releases everything, and a start may follow, on the same gateway. POOL-8: starting what runs
-/// does nothing.
+/// POOL-12: stop releases everything, and the same gateway may start again. POOL-8: starting a running gateway does
+/// nothing.
 #[tokio::test]
 async fn a_gateway_starts_again() {
     let registry = Registry::new();
@@ -257,8 +257,8 @@ async fn listed(gateway: &Gateway) -> Value {
     tool.definition.decode().unwrap()
 }
 
-/// POOL-1: a lazy server without a kept list is started once to tell its tools; later gateways list them,
-/// marked, without starting it; the first call does, and the real list takes their place with one change.
+/// POOL-1: a lazy server without a cached list is started once to list its tools. Later gateways list them, marked as
+/// cached, without starting it. The first call starts it, and the real list replaces the cached one with one change.
 #[tokio::test]
 async fn a_lazy_server_starts_with_its_first_call() {
     let home = tempfile::tempdir().unwrap();
@@ -278,7 +278,7 @@ async fn a_lazy_server_starts_with_its_first_call() {
     assert_eq!(knowing.gateway.status().upstreams[0].catalog, Some("cached"));
     assert_eq!(listed(&knowing.gateway).await["_meta"], json!({"bridgehead/cached": true}));
     assert!(knowing.gateway.instructions().unwrap().contains("Use it."));
-    assert!(knowing.gateway.status().upstreams[0].last_init.is_none(), "it was not started");
+    assert!(knowing.gateway.status().upstreams[0].last_init.is_none(), "the server was not started");
     let mut changes = knowing.gateway.catalog_changes();
     let before = *changes.borrow_and_update();
     let pid = knowing.call_as(&Session::new(), MODERN, "pid").await.unwrap();
@@ -286,12 +286,12 @@ async fn a_lazy_server_starts_with_its_first_call() {
     changes.changed().await.unwrap();
     assert_eq!(*changes.borrow_and_update(), before + 1);
     assert!(listed(&knowing.gateway).await["_meta"].is_null());
-    assert!(lives(&pid), "a lazy server that is used stays");
+    assert!(lives(&pid), "a lazy server in use stays");
     knowing.end().await;
     learning.end().await;
 }
 
-/// A kept list that is not usable is as good as none. SRV-5: in mode `test` nothing is kept.
+/// An unusable cached list counts as none. SRV-5: mode `test` caches nothing.
 #[tokio::test]
 async fn kept_lists_that_are_not_usable() {
     let home = tempfile::tempdir().unwrap();
@@ -303,8 +303,8 @@ async fn kept_lists_that_are_not_usable() {
         std::fs::write(&file, text).unwrap();
         fixture.gateway.start();
         asleep(&fixture.gateway).await;
-        assert!(fixture.gateway.status().upstreams[0].last_init.is_some(), "it was asked");
-        assert!(std::fs::read_to_string(&file).unwrap().contains("\"pid\""), "and is kept anew");
+        assert!(fixture.gateway.status().upstreams[0].last_init.is_some(), "the server was started");
+        assert!(std::fs::read_to_string(&file).unwrap().contains("\"pid\""), "the list is cached again");
         fixture.gateway.stop().await;
     }
     fixture.end().await;
@@ -319,7 +319,7 @@ async fn kept_lists_that_are_not_usable() {
     fixture.end().await;
 }
 
-/// A lazy server that does not come up when it is called fails like any other, and leaves the lists.
+/// A lazy server that fails to start for a call fails like any other, and its tools leave the lists.
 #[tokio::test]
 async fn a_lazy_server_that_does_not_start() {
     let home = tempfile::tempdir().unwrap();
@@ -343,8 +343,8 @@ async fn a_lazy_server_that_does_not_start() {
     fixture.end().await;
 }
 
-/// POOL-10: a call that a session's own process keeps waiting for too long has it started anew, and so does
-/// `cancel_tool` for that reason; a shared one, and another reason, do not. POOL-13: the message is the tool's.
+/// POOL-10: a timed-out call restarts the process of its session, and so does `cancel_tool` with reason timeout. A
+/// shared process, or another reason, causes no restart. POOL-13: the message is the tool's.
 #[tokio::test]
 async fn a_process_of_a_session_that_hangs_is_restarted() {
     let mock = mock().tool("hang", Behaviour::Hang);
@@ -368,7 +368,11 @@ async fn a_process_of_a_session_that_hangs_is_restarted() {
     let data = &error["data"];
     assert_eq!(data["code"], "PROVIDER_TIMEOUT");
     assert_eq!((&data["retryable"], &data["mayHaveRun"]), (&json!(true), &json!(true)), "{error}");
-    assert!(began.elapsed() >= Duration::from_millis(1_500), "it had its time: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() >= Duration::from_millis(1_500),
+        "the call had its full time: {:?}",
+        began.elapsed()
+    );
     until(|| !lives(&second)).await;
     assert!(fixture.call_as(&session, LEGACY, "pid").await.is_ok());
     fixture.end().await;
@@ -382,8 +386,8 @@ async fn a_process_of_a_session_that_hangs_is_restarted() {
     shared.end().await;
 }
 
-/// POOL-10: `cancel_tool` reaches whoever runs the session's call: a shared server is told, a process of the call's own is
-/// killed. Calls of other sessions and of other tools go on.
+/// POOL-10: `cancel_tool` reaches the process that runs the session's call: a shared server gets a cancellation, a
+/// process of the call's own is killed. Calls of other sessions and of other tools continue.
 #[tokio::test]
 async fn a_call_is_given_up_whoever_runs_it() {
     let mock = mock()
@@ -409,7 +413,7 @@ async fn a_call_is_given_up_whoever_runs_it() {
         until(|| running() == 2).await;
         assert!(
             !cancel("hang", CancelReason::Client),
-            "{isolation:?}: another session's is not mine to give up"
+            "{isolation:?}: a session cannot cancel another session's call"
         );
         for reason in [CancelReason::Client, CancelReason::Timeout] {
             let given_up = call(&mine, "hang");
@@ -431,21 +435,25 @@ async fn a_call_is_given_up_whoever_runs_it() {
             until(|| running() == 2).await;
             match reason {
                 CancelReason::Timeout => until(|| pings() > before).await,
-                // What is sent after a probe is written down after it.
+                // A probe would be in the transcript before this later request.
                 CancelReason::Client if isolation == Isolation::Shared => {
                     fixture.call_as(&theirs, LEGACY, "report").await.unwrap();
-                    assert_eq!(pings(), before, "who was given up for no fault of its own is not probed");
+                    assert_eq!(pings(), before, "a server is not probed after a client's cancellation");
                 }
                 CancelReason::Client => {}
             }
         }
-        assert!(!cancel("hang", CancelReason::Client), "{isolation:?}: it runs no more");
+        assert!(!cancel("hang", CancelReason::Client), "{isolation:?}: the call no longer runs");
         if isolation == Isolation::Shared {
             let report = fixture.call_as(&theirs, LEGACY, "report").await.unwrap();
             let report: Value = serde_json::from_str(&report).unwrap();
-            assert_eq!(report["cancelled"].as_array().unwrap().len(), 2, "the server was told: {report}");
+            assert_eq!(
+                report["cancelled"].as_array().unwrap().len(),
+                2,
+                "the server got the cancellations: {report}"
+            );
         }
-        assert!(others.iter().all(|other| !other.is_finished()), "{isolation:?}: others go on");
+        assert!(others.iter().all(|other| !other.is_finished()), "{isolation:?}: the other calls continue");
         for other in others {
             other.abort();
             assert!(other.await.unwrap_err().is_cancelled());

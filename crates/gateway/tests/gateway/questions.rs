@@ -1,4 +1,4 @@
-//! What a legacy server asks of a legacy client during its call, from the front's side: the client is a channel of
+//! Questions of a legacy server to a legacy client during its call, seen from the front: the client is a channel of
 //! messages and a desk for its answers.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::support::{Fixture, TRANSPORTS, at, everywhere, until};
 const LEGACY: Revision = Revision::V2025_11_25;
 pub(crate) const EVERYTHING: &str = r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
 
-/// A client's end: what it is sent, in order.
+/// A client's end: the messages sent to it, in order.
 struct Sent(mpsc::Sender<Value>);
 
 impl Outlet for Sent {
@@ -44,7 +44,7 @@ pub(crate) struct Client {
     running: watch::Sender<usize>,
 }
 
-/// A call that runs, counted until all that belongs to it has ended.
+/// A running call, counted until everything that belongs to it has ended.
 struct Running(watch::Sender<usize>);
 
 impl Drop for Running {
@@ -100,7 +100,7 @@ impl Client {
         })
     }
 
-    /// What it is told next. Nothing more comes once its calls have ended.
+    /// The next message for the client. No more messages come once its calls have ended.
     pub(crate) async fn next(&mut self) -> Value {
         let mut running = self.running.subscribe();
         let told = async {
@@ -111,7 +111,7 @@ impl Client {
             }
         };
         let told = tokio::time::timeout(Duration::from_secs(60), told).await.unwrap();
-        told.unwrap_or_else(|| panic!("the calls have ended, and nothing was told"))
+        told.unwrap_or_else(|| panic!("the calls have ended without a message"))
     }
 
     pub(crate) fn answer(&self, message: &Value) -> bool {
@@ -143,8 +143,8 @@ fn shared(server: &mut Server) {
     server.interactive = Interactive::Shared;
 }
 
-/// ERA-1, legacy on legacy: a question during a call reaches its client and the answer goes back, a result or an
-/// error, under ids of each side's own.
+/// ERA-1, legacy on legacy: a question during a call reaches its client, and the answer, a result or an error, goes
+/// back. Each side uses its own ids.
 #[tokio::test]
 async fn a_legacy_client_answers_a_legacy_server() {
     let (fixture, _served) = everywhere(asking, shared).await;
@@ -178,7 +178,7 @@ async fn a_legacy_client_answers_a_legacy_server() {
     fixture.end().await;
 }
 
-/// ERA-1, ERA-3: who did not declare it is not asked, and the server hears so at once.
+/// ERA-1, ERA-3: a client is not asked for what it did not declare, and the server gets an error at once.
 #[tokio::test]
 async fn what_a_client_did_not_declare_is_refused() {
     let (fixture, _served) = everywhere(asking, shared).await;
@@ -195,15 +195,15 @@ async fn what_a_client_did_not_declare_is_refused() {
     fixture.end().await;
 }
 
-/// ERA-3: on one stream a question belongs to the only call in flight whose client can answer it; where there are
-/// two, nobody is asked. On HTTP the stream of the call tells.
+/// ERA-3: on one stream a question belongs to the only call in flight whose client can answer it; if there are two,
+/// neither client is asked. Over HTTP the stream of the call decides.
 #[tokio::test]
 async fn a_question_belongs_to_one_call() {
     let (fixture, _served) = everywhere(asking, shared).await;
     for server in TRANSPORTS {
         let (mut client, mut other) = (Client::new(EVERYTHING), Client::new(r#"{"sampling":{}}"#));
         let idle = other.call(&fixture.gateway, &format!("{server}__hang"));
-        // Both wait for something of theirs: only one can be asked for roots, both for samples.
+        // Both calls are in flight: only one client can be asked for roots, both can be asked to sample.
         let call = client.call(&fixture.gateway, &format!("{server}__roots"));
         let asked = client.next().await;
         client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}));
@@ -219,15 +219,15 @@ async fn a_question_belongs_to_one_call() {
             assert_eq!(error["code"], -32603, "{server}: {result}");
             assert!(error["message"].as_str().unwrap().contains("several calls"), "{error}");
         }
-        assert!(other.told.try_recv().is_err(), "{server}: it was not meant");
+        assert!(other.told.try_recv().is_err(), "{server}: the question was not for this client");
         idle.abort();
         let _ = idle.await;
     }
     fixture.end().await;
 }
 
-/// PIPE-9: no clock of a call runs while its client is asked, neither the one between two signs of life nor the
-/// total; both run again afterwards.
+/// PIPE-9: both clocks of a call stop while its client is asked: the one between two signs of life and the total. Both
+/// continue afterwards.
 #[tokio::test]
 async fn clocks_stand_still_while_a_client_is_asked() {
     let (fixture, _served) = everywhere(asking, |server| {
@@ -248,8 +248,8 @@ async fn clocks_stand_still_while_a_client_is_asked() {
     fixture.end().await;
 }
 
-/// ERA-1: a call that is cancelled takes its question back at the client and tells the server; a client that has
-/// gone leaves no call behind that waits for it.
+/// ERA-1: a cancelled call withdraws its question at the client and notifies the server. A client that has gone leaves
+/// no call waiting for it.
 #[tokio::test]
 async fn a_call_that_ends_takes_its_question_along() {
     let folder = tempfile::tempdir().unwrap();
@@ -293,7 +293,7 @@ async fn a_call_that_ends_takes_its_question_along() {
     fixture.end().await;
 }
 
-/// A server that takes its question back, one that answers before it has the answer, and one that asks too much.
+/// A server that withdraws its question, one that finishes before it has the answer, and one that asks too much.
 fn script(asked: &Asked) -> Vec<Part> {
     let body = asked.json();
     let answer = |result: Value| json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
@@ -326,7 +326,7 @@ fn script(asked: &Asked) -> Vec<Part> {
     }
 }
 
-/// ERA-1: what a server no longer wants to know is taken back at the client, and it is asked only so much at once.
+/// ERA-1: a question that the server withdraws is withdrawn at the client, and the number of open questions is limited.
 #[tokio::test]
 async fn a_server_changes_its_mind() {
     let peer = Peer::start(script).await;

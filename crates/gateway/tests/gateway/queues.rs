@@ -32,8 +32,8 @@ fn narrow(name: Option<&str>, max_waiting: usize) -> Queue {
     Queue { name: name.map(Into::into), concurrency: 1, max_waiting }
 }
 
-/// POOL-7: calls beyond the bound wait after their enter, one more than may wait is refused as retryable,
-/// whoever is cancelled in line leaves it, and the depth shows.
+/// POOL-7: calls beyond the bound wait after their enter. A call that finds the queue full is refused as retryable. A
+/// cancelled call leaves the queue, and the depth is reported.
 #[tokio::test]
 async fn calls_wait_in_line() {
     let mock = Mock::legacy().tool("slow", Behaviour::HangUntilCancelled).tool("fast", Behaviour::Echo);
@@ -45,7 +45,7 @@ async fn calls_wait_in_line() {
     until(gateway, |health| health["upstreams"][0]["queue"]["running"] == 1).await;
     let waiting = call(gateway, "fast");
     until(gateway, |health| health["upstreams"][0]["queue"]["waiting"] == 1).await;
-    assert_eq!(fixture.recorder.enters().len(), 2, "it waits after it was recorded");
+    assert_eq!(fixture.recorder.enters().len(), 2, "it waits after its enter");
 
     let refused = call(gateway, "fast").await.unwrap().unwrap_err();
     assert_eq!(refused["data"]["code"], "PROVIDER_UNAVAILABLE", "{refused}");
@@ -62,11 +62,11 @@ async fn calls_wait_in_line() {
     let patient = call(gateway, "fast");
     until(gateway, |health| health["upstreams"][0]["queue"]["waiting"] == 1).await;
     running.abort();
-    assert!(patient.await.unwrap().is_ok(), "its turn comes when the one before it leaves");
+    assert!(patient.await.unwrap().is_ok(), "its turn comes when the call before it leaves");
     fixture.end().await;
 }
 
-/// AUD-1: what a call waited for the tool's lock and in the queue is added up.
+/// AUD-1: the time a call waited for the tool lock and the time it waited in the queue are added up.
 #[tokio::test]
 async fn the_lock_and_the_queue_are_waited_for_together() {
     const RUN: u64 = 100;
@@ -85,7 +85,7 @@ async fn the_lock_and_the_queue_are_waited_for_together() {
     until(gateway, |health| health["upstreams"][0]["queue"]["waiting"] == 1).await;
     let in_between = call(gateway, "free");
     until(gateway, |health| health["upstreams"][0]["queue"]["waiting"] == 2).await;
-    // It gets the lock after one run, and waits in the queue for another then.
+    // It gets the lock after one run, and then waits in the queue for another.
     let last = call(gateway, "locked");
     until(gateway, |health| health["counters"]["calls"] == 4).await;
     hanging.abort();
@@ -97,11 +97,11 @@ async fn the_lock_and_the_queue_are_waited_for_together() {
     let (queued, duration) = (last.queued_ms(), last.duration_ms());
     assert_eq!(last.tool(), "locked");
     assert!(queued >= 2 * RUN - 2, "{queued} ms of waiting, {duration} ms from enter to exit");
-    assert!(duration >= 2 * RUN - 2, "the queue is behind the enter: {duration} ms");
+    assert!(duration >= 2 * RUN - 2, "the queue comes after the enter: {duration} ms");
     fixture.end().await;
 }
 
-/// POOL-7: where nobody says otherwise 64 calls of a server run at once, and the next wait.
+/// POOL-7: by default 64 calls of a server run at once, and further calls wait.
 #[tokio::test]
 async fn sixty_four_calls_run_at_once_by_default() {
     let mock = Mock::legacy().tool("slow", Behaviour::HangUntilCancelled);
@@ -125,8 +125,8 @@ async fn sixty_four_calls_run_at_once_by_default() {
     fixture.end().await;
 }
 
-/// POOL-7: servers and tools that name one queue share it, a tool's own word wins over its server's, and the
-/// time in line is told apart.
+/// POOL-7: servers and tools that name the same queue share it, a tool's setting overrides its server's, and the time
+/// in the queue is recorded separately.
 #[tokio::test]
 async fn a_queue_by_name_is_shared() {
     let slow = || Mock::legacy().tool("slow", Behaviour::HangUntilCancelled).tool("fast", Behaviour::Echo);
@@ -145,7 +145,7 @@ async fn a_queue_by_name_is_shared() {
     until(gateway, |health| health["queues"][0]["waiting"] == 1).await;
     assert_eq!(gateway.health()["queues"][0]["name"], "narrow");
     assert!(call(gateway, "b__fast").await.unwrap().is_ok(), "the server's other tools do not wait");
-    // What is told is whole milliseconds of a real wait.
+    // The recorded wait is in whole milliseconds, so the wait must be long enough to show.
     tokio::time::sleep(Duration::from_millis(3)).await;
     first.abort();
     until(gateway, |health| {

@@ -1,4 +1,4 @@
-//! What the audit sink gets of a call that came through the gateway.
+//! What the audit sink gets for a call through the gateway.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::Fixture;
 
-/// Calls a tool as somebody, over a transport, in an era.
+/// Calls a tool as a principal, over a transport, in an era.
 async fn call(
     fixture: &Fixture,
     (principal, transport, revision): (&str, Transport, Revision),
@@ -30,15 +30,15 @@ async fn call(
     let _outcome = fixture.gateway.answer(&caller, &request, None).await;
 }
 
-/// AUD-1: an enter has the tool, the arguments as they came, both times and the id; an exit the tool, the id, whole
-/// milliseconds of the monotonic clock and what the call came to. Both say who called, how, and which server it was for.
+/// AUD-1: an enter has the tool, the unchanged arguments, both times and the id. An exit has the tool, the id, whole
+/// milliseconds of the monotonic clock and the outcome. Both name the principal, the transport and the server.
 #[tokio::test]
 async fn a_sink_gets_the_whole_call() {
     let clock = FakeClock::new();
     let turned = clock.clone();
     let slow = NativeTool::new("slow", "", json!({"type": "object"}), move |_, _| {
         turned.advance(Duration::from_micros(1_234_999));
-        // A day that changes has no part in how long something took.
+        // A change of the wall clock does not affect the duration.
         turned.set_wall("2001-02-03T04:05:06Z".parse().unwrap());
         async { Ok(json!({"done": true})) }
     });
@@ -107,15 +107,15 @@ async fn a_sink_gets_the_whole_call() {
     assert_eq!(
         (&result["content"][0]["text"], is_error),
         (&json!("no"), true),
-        "what a tool calls an error is its result"
+        "a tool's own error is a result"
     );
     let Outcome::Error { code, message, .. } = exits[2].outcome() else { panic!("{exits:?}") };
     assert_eq!((&**code, message.as_str()), ("PROVIDER_TOOL_UNKNOWN", "no server offers tool `nobody`"));
     fixture.end().await;
 }
 
-/// SRV-7: the health of the gateway tells each server's state and queue, what was counted, and what it can do, in the
-/// envelope; the same as the library's own call.
+/// SRV-7: the gateway's health has each server's state and queue, the counters, and the capabilities, in the envelope.
+/// The library's own function returns the same.
 #[tokio::test]
 async fn the_health_is_told_whole() {
     let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("say", Behaviour::IsError("no".to_owned()));
@@ -148,7 +148,7 @@ async fn the_health_is_told_whole() {
     fixture.end().await;
 }
 
-/// A server with one of everything.
+/// A server with one of each: tool, prompt, resource and the rest.
 fn everything() -> Mock {
     let all = r#"{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
     Mock::legacy()
@@ -165,7 +165,7 @@ fn everything() -> Mock {
         .replies("logging/setLevel", "{}")
 }
 
-/// What each method is asked with, and what a record of it is about.
+/// The params for each method, and the subject and server that its record names.
 fn asked() -> Vec<(&'static str, Value, &'static str, Option<&'static str>)> {
     let reference = json!({"type": "ref/prompt", "name": "plan"});
     vec![
@@ -206,8 +206,8 @@ async fn ask_as(
     fixture.gateway.answer(&caller, &request, None).await
 }
 
-/// GATE-1, GATE-2: prompts and reads are recorded as calls are, with their method and what they are about; lists and what
-/// else concerns nobody's work only where `audit.methods` names them.
+/// GATE-1, GATE-2: prompts and reads are recorded like calls, with their method and subject. Lists and other
+/// housekeeping methods are recorded only if `audit.methods` names them.
 #[tokio::test]
 async fn every_surface_is_recorded() {
     for on_demand in [false, true] {
@@ -245,7 +245,7 @@ async fn every_surface_is_recorded() {
     }
 }
 
-/// GATE-2: what is refused leaves its pair too, and its client a JSON-RPC error of invalid params.
+/// GATE-2: a refused request leaves its pair too, and its client gets a JSON-RPC error for invalid params.
 #[tokio::test]
 async fn refusals_of_every_surface_are_recorded() {
     let fixture = Fixture::start(&[("m", everything())], |_| ());
@@ -267,8 +267,8 @@ async fn refusals_of_every_surface_are_recorded() {
     fixture.end().await;
 }
 
-/// GATE-2: a subscription is recorded from when it is asked for to when it ends: by `resources/unsubscribe`, with its
-/// session, or with the gateway.
+/// GATE-2: a subscription is recorded from its request to its end: by `resources/unsubscribe`, with its session, or
+/// with the gateway.
 #[tokio::test]
 async fn a_subscription_is_recorded_while_it_lasts() {
     let fixture = Fixture::start(&[("m", everything())], |_| ());
@@ -279,11 +279,11 @@ async fn a_subscription_is_recorded_while_it_lasts() {
     };
     let count = || (fixture.recorder.enters().len(), fixture.recorder.exits().len());
     ask(&session, "resources/subscribe").await;
-    assert_eq!(count(), (1, 0), "it lasts");
+    assert_eq!(count(), (1, 0), "the subscription is open");
     let enter = fixture.recorder.enters().remove(0);
     assert_eq!((enter.call().method(), enter.call().subject()), ("resources/subscribe", "a://r"));
     ask(&session, "resources/subscribe").await;
-    assert_eq!(count(), (2, 1), "the second takes the place of the first");
+    assert_eq!(count(), (2, 1), "the second replaces the first");
     ask(&session, "resources/unsubscribe").await;
     assert_eq!(count(), (2, 2));
     ask(&session, "resources/subscribe").await;
@@ -295,11 +295,11 @@ async fn a_subscription_is_recorded_while_it_lasts() {
     let other = Session::new();
     ask(&other, "resources/subscribe").await;
     assert_eq!(count(), (4, 3));
-    // The end of the fixture stops the gateway, and finds every enter with its exit.
+    // The fixture's end stops the gateway and checks that every enter has its exit.
     fixture.end().await;
 }
 
-/// GATE-2, BUS-1: what is recorded is told on the bus, with its method and what it is about.
+/// GATE-2, BUS-1: a recorded request is published on the bus, with its method and subject.
 #[tokio::test]
 async fn a_prompt_is_told_on_the_bus() {
     let fixture = Fixture::start(&[("m", everything())], |_| ());
@@ -329,7 +329,8 @@ async fn a_prompt_is_told_on_the_bus() {
     fixture.end().await;
 }
 
-/// GATE-2: a call without a name is about nothing and leaves nothing, and neither does a refusal of what is never recorded.
+/// GATE-2: a call without a name has no subject and leaves no record; neither does the refusal of a method that is
+/// never recorded.
 #[tokio::test]
 async fn what_is_about_nothing_is_not_recorded() {
     let fixture = Fixture::start(&[("m", everything())], |_| ());
@@ -346,8 +347,8 @@ async fn what_is_about_nothing_is_not_recorded() {
     fixture.end().await;
 }
 
-/// GATE-3: a record says which program called: by what a modern request says of it, by what a legacy client said at its
-/// handshake, and nothing where it said nothing.
+/// GATE-3: a record names the client program: from the modern request, or from the legacy handshake. It names none if
+/// the client gave none.
 #[tokio::test]
 async fn a_record_names_the_program_that_called() {
     let fixture = Fixture::start(&[], |_| ());

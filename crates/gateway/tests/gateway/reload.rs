@@ -1,4 +1,4 @@
-//! Another set of servers under a gateway that runs.
+//! Replacing the set of servers of a running gateway.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ async fn call(gateway: &Gateway, tool: &str) -> Result<String, String> {
     answer.map_err(|error| error["data"]["code"].as_str().unwrap_or_default().to_owned())
 }
 
-/// POOL-11: only what changed is touched, calls in flight elsewhere go on, lists follow the new order, clients are
-/// told once, and tools of a removed server say that they are gone.
+/// POOL-11: a reload touches only the servers that changed. Calls in flight elsewhere continue, lists follow the new
+/// order, clients are notified once, and tools of a removed server say that they are gone.
 #[tokio::test]
 async fn only_what_changed_is_touched() {
     let all = [("a", mock("a")), ("b", mock("b")), ("c", mock("c")), ("d", mock("d"))];
@@ -72,7 +72,7 @@ async fn only_what_changed_is_touched() {
         }
     );
     assert!(!report.is_empty());
-    assert_eq!(*changes.borrow_and_update(), tick + 1, "clients are told once");
+    assert_eq!(*changes.borrow_and_update(), tick + 1, "clients are notified once");
     assert!(interrupted.await.unwrap().is_ok(), "a call in flight on a removed server may end");
     assert_eq!(in_flight.await.unwrap().unwrap(), before[0]);
     assert_eq!(call(gateway, "a__pid").await.unwrap(), before[0]);
@@ -96,7 +96,7 @@ async fn only_what_changed_is_touched() {
     leaks.assert_clean().await;
 }
 
-/// A server that does not come up holds up neither the others nor the answer for long.
+/// A server that does not start delays neither the others nor, for long, the answer.
 #[tokio::test]
 async fn a_server_that_does_not_come_up() {
     let fixture = Fixture::start(&[("a", mock("a"))], |options| {
@@ -114,7 +114,7 @@ async fn a_server_that_does_not_come_up() {
     fixture.end().await;
 }
 
-/// POOL-12: a gateway that is stopped, during a reload or before it, takes the new servers at its next start.
+/// POOL-12: a gateway stopped during or before a reload uses the new servers at its next start.
 #[tokio::test]
 async fn a_stop_ends_a_reload() {
     let fixture = Fixture::start(&[("a", mock("a"))], |_| ());
@@ -136,7 +136,7 @@ async fn a_stop_ends_a_reload() {
     leaks.assert_clean().await;
     let leaks = LeakCheck::start();
     servers[1] = server("b", &mock("b"), &leaks);
-    assert!(fixture.gateway.reload(servers).await.is_empty(), "nothing runs that could change");
+    assert!(fixture.gateway.reload(servers).await.is_empty(), "no running server could change");
     fixture.gateway.start();
     assert!(call(&fixture.gateway, "b__pid").await.is_ok());
     assert!(call(&fixture.gateway, "a__pid").await.is_ok());
@@ -144,8 +144,8 @@ async fn a_stop_ends_a_reload() {
     leaks.assert_clean().await;
 }
 
-/// POOL-11: what went with a removed server says so until a server of that name is back, whatever else is configured
-/// meanwhile; then it is that server's to know.
+/// POOL-11: the tools of a removed server say so until a server of that name returns, whatever else is configured
+/// meanwhile. Then that server decides.
 #[tokio::test]
 async fn what_is_gone_is_remembered_until_its_server_is_back() {
     let fixture = Fixture::start(&[("a", mock("a")), ("b", mock("b"))], |_| ());
@@ -161,7 +161,7 @@ async fn what_is_gone_is_remembered_until_its_server_is_back() {
     let back = Server { filter: ToolFilter::new(["*"], ["slow"]).unwrap(), ..b };
     assert_eq!(gateway.reload(vec![a, c, back]).await.added, names(&["b"]));
     assert!(call(gateway, "b__pid").await.is_ok());
-    assert_eq!(call(gateway, "b__slow").await.unwrap_err(), "PROVIDER_TOOL_UNKNOWN", "it is back");
+    assert_eq!(call(gateway, "b__slow").await.unwrap_err(), "PROVIDER_TOOL_UNKNOWN", "its server is back");
     fixture.end().await;
     leaks.assert_clean().await;
 }

@@ -1,4 +1,4 @@
-//! Calls to a server over HTTP, from the client's side: what each kind of refusal becomes.
+//! Calls to a server over HTTP: the error a client gets for each kind of refusal.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn answer(asked: &Asked, result: &Value) -> Vec<Part> {
     json_reply(&json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": result}))
 }
 
-/// A modern server whose tool does as its name says.
+/// A modern server whose tools behave as their names say.
 fn script(asked: &Asked) -> Vec<Part> {
     let body = asked.json();
     match asked.rpc().as_str() {
@@ -44,7 +44,7 @@ fn script(asked: &Asked) -> Vec<Part> {
     }
 }
 
-/// ERR-1, LINK-2, LINK-6: an answer over HTTP, and what stands in the place of one.
+/// ERR-1, LINK-2, LINK-6: an answer over HTTP, and the errors for invalid answers.
 #[tokio::test]
 async fn calls_over_http() {
     let peer = Peer::start(script).await;
@@ -75,8 +75,7 @@ async fn calls_over_http() {
     fixture.end().await;
 }
 
-/// GATE-7: the credentials of a server are those that the gateway was given a source for, and the words of a refusal are those
-/// of every other.
+/// GATE-7: the gateway's credential source provides a server's credentials, and refusals read the same as without one.
 #[tokio::test]
 async fn credentials_come_from_their_source() {
     let peer = Peer::start(script).await;
@@ -101,11 +100,11 @@ async fn credentials_come_from_their_source() {
     );
     let asked = peer.asked();
     assert!(asked.iter().all(|asked| asked.header("authorization") == "Bearer hunter2"), "{asked:?}");
-    assert_eq!(peer.asked_for("tools/call").len(), 2, "what is fixed is not sent again");
+    assert_eq!(peer.asked_for("tools/call").len(), 2, "a request with fixed credentials is not retried");
     fixture.end().await;
 }
 
-/// A remote server that is not there says so, with what to look at.
+/// A remote server that cannot be reached says so, and what to check.
 #[tokio::test]
 async fn the_status_of_a_remote_server() {
     let fixture = Fixture::start(&[], |options| {

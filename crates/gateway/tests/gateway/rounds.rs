@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::questions::{Client, EVERYTHING};
 use crate::support::Fixture;
 
-/// Escapes that a decoder would change.
+/// A state with escapes that a decoder would change.
 const STATE: &str = r#""v1.\u0041b\/c==-1""#;
 
 fn round(state: &str, requests: &str) -> String {
@@ -93,8 +93,8 @@ fn received(result: &Value) -> Value {
     serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap()
 }
 
-/// ERA-1, legacy on modern: the client is asked on its call, and the server called again with the answers and the
-/// state, byte for byte, and with what the client declared.
+/// ERA-1, legacy on modern: the client is asked during its call. The server is called again with the answers, the state
+/// byte for byte, and the client's declared capabilities.
 #[tokio::test]
 async fn a_legacy_client_answers_a_modern_server() {
     let (fixture, _served) = fixture().await;
@@ -115,7 +115,7 @@ async fn a_legacy_client_answers_a_modern_server() {
         let declared = &received["_meta"]["io.modelcontextprotocol/clientCapabilities"];
         assert_eq!(*declared, json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {}}));
     }
-    assert_eq!(fixture.recorder.enters().len(), 2, "a call is one, however often the server was called");
+    assert_eq!(fixture.recorder.enters().len(), 2, "a call is one pair, however often the server was called");
     fixture.end().await;
 }
 
@@ -143,14 +143,15 @@ async fn questions_of_a_round_are_asked_at_once() {
         assert_eq!(
             received["inputResponses"],
             json!({"d": {"roots": [{"uri": "file:///d"}]}}),
-            "only this round's"
+            "only this round's answers"
         );
         assert_eq!(received["requestState"], "s-2");
     }
     fixture.end().await;
 }
 
-/// ERA-1: a user who gives no answer has cancelled; a model that fails fails the call, and the model that called hears why.
+/// ERA-1: a user who gives no answer has cancelled. If sampling fails, the call fails, and the calling model gets the
+/// reason.
 #[tokio::test]
 async fn a_client_that_fails_to_answer() {
     let (fixture, _served) = fixture().await;
@@ -179,7 +180,8 @@ async fn a_client_that_fails_to_answer() {
     fixture.end().await;
 }
 
-/// ERA-1: what the client did not declare it is not asked, and a server that asks without end or for nonsense is stopped.
+/// ERA-1: a client is not asked for what it did not declare, and a server that asks endlessly or asks nonsense is
+/// stopped.
 #[tokio::test]
 async fn servers_that_ask_too_much() {
     let (fixture, _served) = fixture().await;
@@ -193,7 +195,7 @@ async fn servers_that_ask_too_much() {
             assert!(client.told.try_recv().is_err());
         }
         let error = fixture.call(&format!("{server}__form"), json!({})).await.unwrap_err();
-        assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "nobody to ask: {error}");
+        assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "no client to ask: {error}");
         let mut client = Client::new(EVERYTHING);
         let call = client.call(&fixture.gateway, &format!("{server}__endless"));
         for _ in 0..10 {
@@ -202,7 +204,7 @@ async fn servers_that_ask_too_much() {
         }
         let error = tokio::select! {
             outcome = call => outcome.unwrap().unwrap_err(),
-            asked = client.told.recv() => panic!("it is asked once more: {asked:?}"),
+            asked = client.told.recv() => panic!("the client was asked once more: {asked:?}"),
         };
         assert!(error["message"].as_str().unwrap().contains("10 times"), "{error}");
         assert!(client.told.try_recv().is_err());
@@ -210,8 +212,8 @@ async fn servers_that_ask_too_much() {
     fixture.end().await;
 }
 
-/// ERA-1: a server that only puts off is called again with its state, and a page that the user agreed to is asked for
-/// once; when the call is done the client hears so.
+/// ERA-1: a server that only asks to wait is called again with its state. A page that the user agreed to is asked for
+/// once, and the client is notified when the call is done.
 #[tokio::test]
 async fn servers_that_wait() {
     let (fixture, _served) = fixture().await;
@@ -236,7 +238,7 @@ async fn servers_that_wait() {
     fixture.end().await;
 }
 
-/// ERA-1: a call that is cancelled takes its questions back, and the server is not called again.
+/// ERA-1: a cancelled call withdraws its questions, and the server is not called again.
 #[tokio::test]
 async fn a_cancelled_call_asks_no_more() {
     let (fixture, _served) = fixture().await;
@@ -255,7 +257,8 @@ async fn a_cancelled_call_asks_no_more() {
     fixture.end().await;
 }
 
-/// ERA-4: a client of an older revision is asked what its revision has, and the server is not told of more.
+/// ERA-4: a client of an older revision is asked only what its revision has, and the server gets only those
+/// capabilities.
 #[tokio::test]
 async fn older_clients_are_asked_in_their_own_words() {
     let (fixture, _served) = fixture().await;
@@ -268,11 +271,11 @@ async fn older_clients_are_asked_in_their_own_words() {
     let declared = &received["_meta"]["io.modelcontextprotocol/clientCapabilities"];
     assert_eq!(*declared, json!({"sampling": {}, "elicitation": {"form": {}}, "roots": {}}));
     let error = client.call(&fixture.gateway, "near__url").await.unwrap().unwrap_err();
-    assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "it has no such mode: {error}");
+    assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "its revision has no such mode: {error}");
     tokio::time::timeout(Duration::from_secs(60), fixture.end()).await.unwrap();
 }
 
-/// Two servers like those above for which the configuration has roots.
+/// Two servers like those above, with configured roots.
 async fn rooted() -> (Fixture, Served) {
     let served = asking().serve(Carrier::Http);
     let launch = Launch::Remote(Remote::new(served.url().parse().unwrap()));
@@ -286,8 +289,9 @@ async fn rooted() -> (Fixture, Served) {
     (fixture, served)
 }
 
-/// HOUR-1: a modern server that asks for the roots of a legacy client gets those of the configuration, with the call
-/// that was made, whether the client declared roots or could be asked at all; only the rest of a round is asked.
+/// HOUR-1: a modern server that asks for the roots of a legacy client gets the configured ones, within the same call.
+/// It does not matter whether the client declared roots or can be asked at all. The client is asked only the rest of a
+/// round.
 #[tokio::test]
 async fn configured_roots_ask_no_legacy_client() {
     let (fixture, _served) = rooted().await;
@@ -298,7 +302,7 @@ async fn configured_roots_ask_no_legacy_client() {
         assert_eq!(received["inputResponses"], json!({"r": fixed}), "{received}");
         assert_eq!(received["requestState"], "s-1");
         let declared = &received["_meta"]["io.modelcontextprotocol/clientCapabilities"];
-        assert_eq!(*declared, json!({"roots": {}}), "the server may ask for them");
+        assert_eq!(*declared, json!({"roots": {}}), "the server may ask for roots");
 
         let mut client = Client::new(r#"{"elicitation":{}}"#);
         let call = client.call(&fixture.gateway, &format!("{server}__mixed"));
@@ -307,16 +311,16 @@ async fn configured_roots_ask_no_legacy_client() {
         client.answer(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}));
         let received = self::received(&call.await.unwrap().unwrap());
         assert_eq!(received["inputResponses"], json!({"r": fixed}), "the second round asks for roots only");
-        assert!(client.told.try_recv().is_err(), "nothing else was asked");
+        assert!(client.told.try_recv().is_err(), "the client was asked nothing else");
         let error = fixture.call(&format!("{server}__endless"), json!({})).await.unwrap_err();
         assert!(error["message"].as_str().unwrap().contains("10 times"), "{error}");
     }
     fixture.end().await;
 }
 
-/// HOUR-1: so does one that a modern client calls: the gateway calls it again within the one call. Of a round that asks
-/// for more the client sees the rest, with the state as it came; the roots go to the server together with what the
-/// client answers.
+/// HOUR-1: the same holds for a modern client: the gateway calls the server again within the one call. If a round asks
+/// for more, the client sees the rest, with the state unchanged. The server gets the roots together with the client's
+/// answers.
 #[tokio::test]
 async fn configured_roots_ask_no_modern_client() {
     let (fixture, _served) = rooted().await;
@@ -334,7 +338,7 @@ async fn configured_roots_ask_no_modern_client() {
         let declared = &received["_meta"]["io.modelcontextprotocol/clientCapabilities"];
         assert_eq!(*declared, json!({"elicitation": {"form": {}}, "roots": {}}));
 
-        // One asks again for what it misses, the other for all that it had asked.
+        // `mixed` asks again only for what is missing, `stubborn` for everything it had asked.
         for tool in ["mixed", "stubborn"] {
             let asked = fixture.ask_as("one", "tools/call", modern_params(params(tool))).await;
             assert_eq!(asked["resultType"], "input_required", "{asked}");
@@ -349,12 +353,12 @@ async fn configured_roots_ask_no_modern_client() {
             assert_eq!(
                 received["inputResponses"],
                 json!({"a": {"action": "decline"}, "r": fixed}),
-                "what the client answered is said again beside the roots: {received}"
+                "the client's answers are repeated beside the roots: {received}"
             );
             assert_eq!(received["requestState"], "s-2");
         }
     }
     let recorded = fixture.recorder.enters().len();
-    assert_eq!(recorded, 10, "a call is one, however often the server was called");
+    assert_eq!(recorded, 10, "a call is one pair, however often the server was called");
     fixture.end().await;
 }

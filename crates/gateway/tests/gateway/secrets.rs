@@ -1,4 +1,4 @@
-//! That a secret, wherever it is planted, comes up in nothing that is kept, told or answered as an error.
+//! A planted secret appears in no stored record, log line, event or error.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ const CASES: usize = 256;
 struct Planted {
     arguments: Value,
     secret: String,
-    /// Which of the tools is called with it.
+    /// The tool that is called with it.
     tool: &'static str,
 }
 
-/// A secret that a name, a shape or a pattern gives away, with the value around it.
+/// A secret recognisable by a name, a shape or a pattern, with the value around it.
 fn secret() -> impl Strategy<Value = (Value, String)> {
     let named = (
         prop::sample::select(
@@ -68,7 +68,7 @@ fn planted() -> impl Strategy<Value = Planted> {
         secret,
         tool,
     });
-    // A path is known of arguments and results only: nobody could find its value in a sentence.
+    // Path rules apply to arguments and results only: such a value cannot be found in a sentence.
     let by_path = ("[A-Za-z0-9]{14,24}", prop::sample::select(&["mirror", "strict", "nobody"][..])).prop_map(
         |(secret, tool)| Planted { arguments: json!({"plain": {"deep": secret}, "x": 1}), secret, tool },
     );
@@ -93,14 +93,14 @@ fn tools() -> Vec<NativeTool> {
     ]
 }
 
-/// AUD-4: a planted secret is in no byte of the store, in no line of the log at its most talkative, in no event, in no
-/// export, and in no error that the client gets.
+/// AUD-4: a planted secret is in no byte of the store, no line of the log at its most verbose, no event, no export, and
+/// no error that the client gets.
 #[test]
 fn a_planted_secret_is_nowhere() {
     let mut rules = Rules::default();
     rules.pattern(r"NIGHTINGALE-\d+").unwrap();
     rules.pattern(r"\b4711\d{8}\b").unwrap();
-    // The result of a Rust tool stands in its envelope, and once more as text.
+    // The result of a Rust tool is in its envelope, and a second time as text.
     for path in ["/plain/deep", "/structuredContent/data/plain/deep", "/content/*/text"] {
         rules.path("*", path).unwrap();
     }
@@ -126,7 +126,7 @@ fn a_planted_secret_is_nowhere() {
                 Ok(result) => result.as_str().to_owned(),
                 Err(error) => error.body().as_str().to_owned(),
             };
-            // What a tool says to its client is the client's.
+            // A tool's own answer to its client is not redacted.
             errors.push(if *tool == "mirror" { String::new() } else { answer });
         }
         while let Some(event) = told.try_next() {
@@ -136,7 +136,7 @@ fn a_planted_secret_is_nowhere() {
         sink.close();
         (errors, events)
     });
-    assert_eq!(events.len(), CASES, "each call was told of");
+    assert_eq!(events.len(), CASES, "each call has its event");
 
     let mut stored = Vec::new();
     for entry in std::fs::read_dir(folder.path()).unwrap().flatten() {
@@ -156,7 +156,7 @@ fn a_planted_secret_is_nowhere() {
     assert!(sinks.iter().all(|(_, text)| text.contains("[redacted]")));
     for (planted, error) in cases.iter().zip(&errors) {
         for (sink, text) in sinks.iter().map(|(sink, text)| (*sink, text)).chain([("an error", error)]) {
-            assert!(!text.contains(&planted.secret), "{sink} has it: {planted:?}: {error}");
+            assert!(!text.contains(&planted.secret), "the secret is in {sink}: {planted:?}: {error}");
         }
     }
 }

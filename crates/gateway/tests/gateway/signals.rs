@@ -1,4 +1,4 @@
-//! That logs, bus, counters and record all say the same, whatever happened.
+//! The log, the bus, the counters and the record agree about every event.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ fn drain(subscription: &mut Subscription) -> Vec<Arc<Event>> {
         .collect()
 }
 
-/// GATE-6: after calls that ended in every way, each has one row, one event and one line, which say the same of it, and the
-/// counters are how many of each there are.
+/// GATE-6: calls that end in every possible way have one row, one event and one log line each. The three agree, and the
+/// counters match their numbers.
 #[tokio::test]
 async fn logs_bus_counters_and_record_agree() {
     let lines = Lines::default();
@@ -110,7 +110,7 @@ async fn logs_bus_counters_and_record_agree() {
     Arc::into_inner(fixture).unwrap().end().await;
 }
 
-/// GATE-6: a call that cannot be recorded is counted as that, at whichever end.
+/// GATE-6: a call whose enter or exit cannot be recorded is counted as such.
 #[tokio::test]
 async fn what_the_record_refuses_is_counted() {
     let lines = Lines::default();
@@ -137,7 +137,7 @@ async fn what_the_record_refuses_is_counted() {
     fixture.end_unpaired().await;
 }
 
-/// GATE-6: a wait for a tool's lock is measured, and a call that does not get it is counted at that stage.
+/// GATE-6: the wait for a tool lock is measured, and a call that does not get the lock is counted at that stage.
 #[tokio::test]
 async fn what_the_lock_refuses_is_counted() {
     let hang = NativeTool::new("hang", "", json!({"type": "object"}), |_, _| std::future::pending());
@@ -161,7 +161,7 @@ async fn what_the_lock_refuses_is_counted() {
     Arc::into_inner(fixture).unwrap().end().await;
 }
 
-/// GATE-6: what happens to a server is counted as often as it is told, logged and remembered.
+/// GATE-6: the counter of each server event equals the number of its bus events, log lines and status entries.
 #[tokio::test]
 async fn the_life_of_a_server_is_counted_as_it_is_told() {
     let lines = Lines::default();

@@ -1,4 +1,4 @@
-//! What the gateway tells about itself and its servers, and the lines it keeps of them.
+//! What the gateway reports about itself and its servers, and the lines it keeps of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ async fn until(fixture: &Fixture, server: usize, wanted: impl Fn(&ServerStatus) 
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("never so: {:?}", fixture.gateway.status());
+    panic!("the status never matched: {:?}", fixture.gateway.status());
 }
 
-/// SRV-7, POOL-14: a server that serves, with its processes, its memory, and how its last start went.
+/// SRV-7, POOL-14: the status of a running server has its processes, its memory, and the outcome of its last start.
 #[tokio::test]
 async fn a_server_that_serves_is_told_whole() {
     let mock = Mock::legacy().tool("a", Behaviour::Echo);
@@ -58,7 +58,7 @@ async fn a_server_that_serves_is_told_whole() {
     fixture.end().await;
 }
 
-/// POOL-9, POOL-14: a server that ends again and again says so, with how it ended, its last words and what to do.
+/// POOL-9, POOL-14: a server that crashes repeatedly shows it, with its exit status, its last lines and what to do.
 #[tokio::test]
 async fn a_server_that_loops_tells_why() {
     let mock = Mock::legacy()
@@ -76,8 +76,8 @@ async fn a_server_that_loops_tells_why() {
     fixture.end().await;
 }
 
-/// POOL-9: what a server writes on standard error and what is told of it stay through a restart, can be followed,
-/// and go to the embedder's callback.
+/// POOL-9: a server's standard error and the gateway's lines about it survive a restart, can be followed, and go to the
+/// embedder's callback.
 #[tokio::test]
 async fn lines_survive_a_restart() {
     let shown: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -98,7 +98,7 @@ async fn lines_survive_a_restart() {
     let mut hellos = 0;
     while hellos < 2 {
         let next = tokio::time::timeout(Duration::from_secs(60), follower.next()).await.unwrap();
-        let Followed::Line(line) = next else { panic!("nothing was lost") };
+        let Followed::Line(line) = next else { panic!("no line should be lost") };
         hellos += usize::from(line.source == LineSource::Stderr && &*line.text == "hello");
     }
     let lines: Vec<String> = record.tail(usize::MAX).iter().map(|line| line.text.to_string()).collect();
@@ -109,7 +109,7 @@ async fn lines_survive_a_restart() {
     fixture.end().await;
 }
 
-/// What is wrong with single tools is told, and keeps nobody from serving.
+/// Problems with single tools are reported, and the server still serves.
 #[tokio::test]
 async fn findings_about_tools_are_told() {
     let bad = Tool::new("bad", Behaviour::Echo).input_schema(json!({"type": 5}));
@@ -118,7 +118,7 @@ async fn findings_about_tools_are_told() {
     fixture.gateway.settled().await;
     let status = until(&fixture, 0, |status| status.state == ServerState::Ready).await;
     assert_eq!(status.findings.len(), 2, "{status:?}");
-    assert!(status.findings[0].contains("`twin` stands twice"), "{status:?}");
+    assert!(status.findings[0].contains("`twin` appears twice"), "{status:?}");
     assert!(status.findings[1].contains("`bad` has an input schema that cannot be used"), "{status:?}");
     #[track_caller]
     fn check(fixture: &Fixture, written: &str, expected: &[&str]) {
@@ -130,7 +130,7 @@ async fn findings_about_tools_are_told() {
     fixture.end().await;
 }
 
-/// A server that is not started again by itself is, when an operator asks for it.
+/// A server that is not restarted automatically starts again when an operator asks for it.
 #[tokio::test]
 async fn a_failed_server_is_started_again_when_asked() {
     let mock = Mock::legacy()

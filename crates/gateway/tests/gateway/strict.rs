@@ -1,4 +1,4 @@
-//! Requests that other readers could read differently, and arguments that are much work to check.
+//! Requests that other parsers could read differently, and arguments that are costly to check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use crate::support::{Fixture, ask_raw};
 
-/// The code and the data of the error that a call gets for params as they are written.
+/// The code and the data of the error for params given as raw text.
 async fn refused(fixture: &Fixture, revision: Revision, method: &str, params: &str) -> (i64, Value) {
     let params = Raw::parse(params.to_owned()).unwrap();
     let error = ask_raw(&fixture.gateway, revision, method, &params, None).await.unwrap_err();
     (error.code(), error.data().map_or(Value::Null, |data| data.decode().unwrap()))
 }
 
-/// The places in arguments that a call is refused for; none if it is not.
+/// The paths in the arguments that a call is refused for; empty if it is accepted.
 async fn places(fixture: &Fixture, tool: &str, arguments: &str) -> Vec<String> {
     let params = Raw::parse(format!(r#"{{"name":"{tool}","arguments":{arguments}}}"#)).unwrap();
     let revision = Revision::V2025_11_25;
@@ -45,8 +45,8 @@ fn mock() -> Mock {
         .tool("danger", Behaviour::Echo)
 }
 
-/// WIRE-1: params with a member that is nearly a known one, or that one twice, are refused in both eras and for every
-/// method, and a call leaves its pair of audit events.
+/// WIRE-1: params with a member that nearly matches a known one, or with a duplicate, are refused in both eras and for
+/// every method. A refused call leaves its pair of audit events.
 #[tokio::test]
 async fn params_that_readers_disagree_about() {
     let fixture = Fixture::start(&[("m", mock())], |_| ());
@@ -94,12 +94,12 @@ async fn params_that_readers_disagree_about() {
             "{method} {params}"
         );
     }
-    assert_eq!(places(&fixture, "danger", "{}").await, [""; 0], "what is clear is served");
+    assert_eq!(places(&fixture, "danger", "{}").await, [""; 0], "an unambiguous call is served");
     fixture.end().await;
 }
 
-/// WIRE-1: keys of arguments that mean the same, and undeclared ones that resemble a declared one, are refused with
-/// their place. Keys of a free object may be whatever they like.
+/// WIRE-1: duplicate argument keys, and undeclared keys that resemble a declared one, are refused with their path. Keys
+/// of a free-form object are not restricted.
 #[tokio::test]
 async fn arguments_that_readers_disagree_about() {
     let fixture = Fixture::start(&[("m", mock())], |_| ());
@@ -131,8 +131,8 @@ fn costly() -> (Mock, impl Fn(usize) -> Value) {
     (mock, |length| json!({"list": vec![1999.5; length]}))
 }
 
-/// BOUND-2: a check that takes long holds up nobody else, not even on the only thread there is. One that would take too
-/// long is not made, and says so.
+/// BOUND-2: a long check delays no other call, even on a single thread. A check that would take too long is refused
+/// with that reason.
 #[tokio::test]
 async fn large_checks_hold_up_nobody() {
     let (mock, list) = costly();
@@ -158,7 +158,7 @@ async fn large_checks_hold_up_nobody() {
     Arc::into_inner(fixture).unwrap().end().await;
 }
 
-/// BOUND-2: there are few places for large checks, and a call waits for one on its own clocks.
+/// BOUND-2: there are few slots for large checks, and a call waits for one within its own deadlines.
 #[tokio::test]
 async fn a_place_for_a_large_check_is_not_waited_for_for_ever() {
     let (mock, list) = costly();
@@ -166,7 +166,7 @@ async fn a_place_for_a_large_check_is_not_waited_for_for_ever() {
         options.servers[0].request_timeout = Duration::from_millis(1);
     }));
     fixture.gateway.settled().await;
-    // Twice as many as there are places at the most.
+    // Twice the largest number of slots.
     let calls = (0..8).map(|_| {
         let (fixture, arguments) = (Arc::clone(&fixture), list(20_000));
         tokio::spawn(async move { fixture.call("costly", arguments).await })
@@ -182,11 +182,11 @@ async fn a_place_for_a_large_check_is_not_waited_for_for_ever() {
             refused += 1;
         }
     }
-    assert!(refused > 0, "nobody had to wait");
+    assert!(refused > 0, "no call had to wait");
     Arc::into_inner(fixture).unwrap().end().await;
 }
 
-/// BOUND-2: a large result is checked apart too, and what it breaks is told as of any other.
+/// BOUND-2: a large result is also checked on another thread, and its violations are reported like any other.
 #[tokio::test]
 async fn large_results_are_checked() {
     let values: Vec<f64> = (0..2000).map(|n| f64::from(n) + 0.5).collect();
@@ -205,8 +205,8 @@ async fn large_results_are_checked() {
     fixture.end().await;
 }
 
-/// WIRE-5: whoever waits for a turn waits on its own clocks, and is then refused with what may be tried again. The pair
-/// of audit events is there all the same.
+/// WIRE-5: a call waits for its turn within its own deadlines, and is then refused as retryable. It still leaves its
+/// pair of audit events.
 #[tokio::test(start_paused = true)]
 async fn waiting_for_a_turn_ends() {
     for (silent, total, expected) in [(300, 4, 4), (2, 600, 2)] {

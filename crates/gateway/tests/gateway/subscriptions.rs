@@ -1,4 +1,4 @@
-//! What clients are told of their own accord, and log lines, across the eras.
+//! Notifications that clients get unprompted, and log lines, across the eras.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::MODERN;
 const ALL: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"logging":{}}"#;
 
-/// One server of an era with a tool for each thing that it may tell.
+/// One server of an era with a tool for each notification that it may send.
 fn mock(mock: Mock, name: &str) -> Mock {
     let done = || Behaviour::Text("done".to_owned());
     let line = |level: &str| format!(r#"{{"level":"{level}","logger":"l","data":1.0}}"#);
@@ -111,7 +111,8 @@ async fn told(feed: &Feed) -> Value {
     decoded(&soon(feed.next()).await)
 }
 
-/// ERA-1: a legacy client hears of lists and of the resources it follows, whatever its servers speak.
+/// ERA-1: a legacy client is notified of changed lists and of the resources it subscribed to, whatever era its servers
+/// speak.
 #[tokio::test]
 async fn a_legacy_client_is_told() {
     let fixture =
@@ -122,7 +123,7 @@ async fn a_legacy_client_is_told() {
     for server in ["a", "b"] {
         let uri = json!({"uri": format!("{server}://r")});
         assert_eq!(client.ask("resources/subscribe", uri.clone(), None).await.unwrap(), json!({}));
-        // The server is asked to tell in the background: call until it does.
+        // The gateway subscribes at the server in the background: call until the server notifies.
         let update = json!({"name": format!("{server}__update"), "arguments": {}});
         let message = loop {
             client.ask("tools/call", update.clone(), None).await.unwrap();
@@ -149,8 +150,8 @@ async fn a_legacy_client_is_told() {
     fixture.end().await;
 }
 
-/// ERA-1: a listen is acknowledged first, with what is honoured; its notifications carry its id, and only what was
-/// asked for comes. It ends with its result when nobody reads any more.
+/// ERA-1: a listen is acknowledged first, with the part that is honoured. Its notifications carry its id and are only
+/// those asked for. It ends with its result when the client stops reading.
 #[tokio::test]
 async fn a_modern_client_listens() {
     let fixture =
@@ -186,7 +187,7 @@ async fn a_modern_client_listens() {
             .await
             .unwrap();
         let message = loop {
-            // Updates may still be under way.
+            // Updates may still arrive.
             let message = decoded(&soon(notes.recv()).await.unwrap());
             if message["method"] != "notifications/resources/updated" {
                 break message;
@@ -202,7 +203,7 @@ async fn a_modern_client_listens() {
             decoded(&prompts_only.recv().await.unwrap())["params"]["notifications"],
             json!({"promptsListChanged": true})
         );
-        assert!(prompts_only.try_recv().is_err(), "nothing but what was asked for");
+        assert!(prompts_only.try_recv().is_err(), "only what was asked for arrives");
         other.abort();
     }
     let (_notes, bad) = client.listen(&json!(7));
@@ -210,8 +211,8 @@ async fn a_modern_client_listens() {
     fixture.end().await;
 }
 
-/// ERA-1: log lines of a request reach its client, from its level up, and only if it asked for lines; they name the
-/// server where there are several.
+/// ERA-1: log lines of a request reach its client from its level up, and only if it asked for lines. They name the
+/// server if there are several.
 #[tokio::test]
 async fn log_lines_reach_who_asked() {
     let fixture =
@@ -254,7 +255,7 @@ async fn log_lines_reach_who_asked() {
     fixture.end().await;
 }
 
-/// ERA-1: log lines of a call whose client can be asked something reach it too, with a token for progress or without.
+/// ERA-1: log lines of a call whose client can be asked questions reach it too, with or without a progress token.
 #[tokio::test]
 async fn log_lines_of_a_call_that_may_be_parked() {
     let fixture =
@@ -273,8 +274,8 @@ async fn log_lines_of_a_call_that_may_be_parked() {
     fixture.end().await;
 }
 
-/// ERA-1: when a subscription is answered or a listen acknowledged, the server has been asked: what changes from then
-/// on is told.
+/// ERA-1: when a subscription is answered or a listen acknowledged, the server has been asked, so every later change is
+/// announced.
 #[tokio::test]
 async fn a_subscription_holds_when_it_is_answered() {
     for era in ["legacy", "modern"] {
@@ -301,8 +302,8 @@ async fn a_subscription_holds_when_it_is_answered() {
     }
 }
 
-/// ERA-1: a subscription to what nobody has, or nobody tells of, is refused to a legacy client, and left out of what a
-/// modern one is promised; no server hears of it.
+/// ERA-1: a subscription to a resource that no server has or announces is refused to a legacy client. For a modern one
+/// it is left out of the acknowledgement. No server gets it.
 #[tokio::test]
 async fn a_subscription_to_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -334,12 +335,12 @@ async fn a_subscription_to_nothing() {
     fixture.end().await;
 }
 
-/// What the client is told next; a client that is told nothing has waited long enough.
+/// The client's next notification; panics if none comes in time.
 async fn told_soon(feed: &Feed) -> Value {
     decoded(&tokio::time::timeout(Duration::from_secs(15), feed.next()).await.unwrap())
 }
 
-/// ERA-1: where URIs are told apart by server, a resource that changed is named as its clients know it.
+/// ERA-1: with rewritten URIs, the notification of a changed resource has the URI that its clients know.
 #[tokio::test]
 async fn a_changed_resource_is_told_apart_by_server() {
     let servers = [("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))];
@@ -361,7 +362,7 @@ async fn a_changed_resource_is_told_apart_by_server() {
     fixture.end().await;
 }
 
-/// ERA-1: a log line that belongs to no request names its server where there are several, and only there.
+/// ERA-1: a log line that belongs to no request names its server only if there are several.
 #[tokio::test]
 async fn log_lines_of_no_request_name_their_server() {
     for (servers, expected) in [(&["a"][..], "l"), (&["a", "b"][..], "a/l")] {

@@ -1,4 +1,4 @@
-//! A gateway with scripted servers behind it, asked as a front would ask it.
+//! A gateway with scripted servers behind it, called as a front calls it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use bridgehead_testkit::{Carrier, LeakCheck, Mock, Recorder, Served};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError};
 use serde_json::{Value, json};
 
-/// A started gateway; ends by [`Fixture::end`], which also looks for leftovers. A test that forgets it fails.
+/// A started gateway. It ends by [`Fixture::end`], which also checks for leftovers; a test that forgets to call it
+/// fails.
 pub(crate) struct Fixture {
     pub(crate) gateway: Gateway,
     pub(crate) recorder: Recorder,
@@ -30,7 +31,7 @@ pub(crate) fn server(name: &str, mock: &Mock, leaks: &LeakCheck) -> Server {
     Server::new(name.parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
 }
 
-/// A server entry for one of the legacy era that is reached by its address.
+/// A server entry for a legacy server at an address.
 pub(crate) fn at(name: &str, url: &str) -> Server {
     let launch = Launch::Remote(Remote::new(url.parse().unwrap()));
     let mut server = Server::new(name.parse().unwrap(), launch, &GatewaySettings::default());
@@ -38,7 +39,7 @@ pub(crate) fn at(name: &str, url: &str) -> Server {
     server
 }
 
-/// The names of the servers of [`everywhere`], by how they are reached.
+/// The names of the servers of [`everywhere`], by transport.
 pub(crate) const TRANSPORTS: [&str; 4] = ["stdio", "http", "sse", "ws"];
 
 /// A gateway with the same legacy mock on every transport.
@@ -61,7 +62,7 @@ pub(crate) async fn everywhere(
     (fixture, served)
 }
 
-/// Waits for what comes about by itself.
+/// Waits until the condition holds.
 pub(crate) async fn until(fits: impl Fn() -> bool) {
     for _ in 0..2000 {
         if fits() {
@@ -69,7 +70,7 @@ pub(crate) async fn until(fits: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("never came about");
+    panic!("the condition never became true");
 }
 
 impl Fixture {
@@ -101,7 +102,7 @@ impl Fixture {
         ask(&self.gateway, revision, method, params, progress).await
     }
 
-    /// Asks as a modern client of a principal; the result decoded.
+    /// Sends a request as a modern client of a principal; returns the decoded result.
     pub(crate) async fn ask_as(&self, principal: &str, method: &str, params: Value) -> Value {
         let params = Object::parse(&Raw::encode(&params)).unwrap();
         let meta = RequestMeta::read(Some(&params)).unwrap();
@@ -117,7 +118,7 @@ impl Fixture {
         result.unwrap_or_else(|error| panic!("{}", error.body().as_str())).to_raw().decode().unwrap()
     }
 
-    /// Calls a tool as a legacy client; the answer decoded.
+    /// Calls a tool as a legacy client; returns the decoded answer.
     pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Result<Value, Value> {
         let params = json!({"name": tool, "arguments": arguments});
         match self.ask(Revision::V2025_11_25, "tools/call", params).await {
@@ -126,7 +127,7 @@ impl Fixture {
         }
     }
 
-    /// Calls a tool as a client of a session; the text of the answer, or the error.
+    /// Calls a tool as a client of a session; returns the text of the answer, or the error.
     pub(crate) async fn call_as(
         &self,
         session: &Session,
@@ -136,7 +137,7 @@ impl Fixture {
         call_as(&self.gateway, session, revision, tool).await
     }
 
-    /// The names a legacy client sees.
+    /// The tool names that a legacy client sees.
     pub(crate) async fn names(&self) -> Vec<String> {
         let list: Value =
             self.ask(Revision::V2025_11_25, "tools/list", json!({})).await.unwrap().decode().unwrap();
@@ -154,7 +155,7 @@ impl Fixture {
         recorder.assert_paired();
     }
 
-    /// The same after the sink has failed, which leaves events without their other half.
+    /// The same after the sink has failed, which leaves events without their counterpart.
     pub(crate) async fn end_unpaired(self) {
         let Self { gateway, leaks, .. } = self;
         gateway.stop().await;
@@ -193,7 +194,7 @@ pub(crate) async fn ask_raw(
     gateway.answer(&caller, &request, progress).await.map(|result| result.to_raw())
 }
 
-/// Calls a tool as a client of a session; the text of the answer, or the error.
+/// Calls a tool as a client of a session; returns the text of the answer, or the error.
 pub(crate) async fn call_as(
     gateway: &Gateway,
     session: &Session,

@@ -63,7 +63,7 @@ fn values(list: &Value, list_name: &str, member: &str) -> Vec<String> {
         .collect()
 }
 
-/// ERA-1: every surface of servers of both eras, merged, in the order of the configuration, for clients of both.
+/// ERA-1: the lists of servers of both eras are merged in configuration order, for clients of both eras.
 #[tokio::test]
 async fn lists_are_merged() {
     let fixture =
@@ -72,11 +72,11 @@ async fn lists_are_merged() {
     for revision in [LEGACY, MODERN] {
         let prompts = result(&fixture, revision, "prompts/list", json!({})).await;
         assert_eq!(values(&prompts, "prompts", "name"), ["a__greet", "b__greet"]);
-        assert_eq!(prompts["prompts"][1]["title"], "b", "all else is the server's");
+        assert_eq!(prompts["prompts"][1]["title"], "b", "all other members are the server's");
         assert_eq!(prompts["prompts"][1]["icons"][0]["src"], "data:,");
         let resources = result(&fixture, revision, "resources/list", json!({})).await;
         assert_eq!(values(&resources, "resources", "uri"), ["a://one", "both://same", "b://one"]);
-        assert_eq!(resources["resources"][1]["name"], "a", "the first server has what both offer");
+        assert_eq!(resources["resources"][1]["name"], "a", "the first server wins if both offer it");
         let templates = result(&fixture, revision, "resources/templates/list", json!({})).await;
         assert_eq!(
             values(&templates, "resourceTemplates", "uriTemplate"),
@@ -101,8 +101,8 @@ async fn lists_are_merged() {
     fixture.end().await;
 }
 
-/// ERA-1: a prompt, a resource and a completion go to the server that has it, under its own names; what comes back
-/// is untouched but for the marks of the client's era.
+/// ERA-1: a prompt, a resource and a completion go to the server that has it, under its own names. The result is
+/// unchanged except for the marks of the client's era.
 #[tokio::test]
 async fn requests_find_their_server() {
     let fixture =
@@ -123,7 +123,7 @@ async fn requests_find_their_server() {
                 let read = result(&fixture, revision, "resources/read", json!({"uri": uri})).await;
                 assert_eq!(read["contents"][0]["text"], server, "{uri}");
                 assert_eq!(read["asked"]["uri"], uri);
-                assert_eq!(read.get("ttlMs").is_some(), modern, "what may be kept is told to modern clients");
+                assert_eq!(read.get("ttlMs").is_some(), modern, "modern clients get the cache lifetime");
             }
 
             let argument = json!({"name": "n", "value": "v"});
@@ -143,7 +143,7 @@ async fn requests_find_their_server() {
     fixture.end().await;
 }
 
-/// ERA-4: what is not there is refused by the code of the client's era, with the URI; bad requests name the member.
+/// ERA-4: a missing thing is refused with the code of the client's era and the URI; bad requests name the member.
 #[tokio::test]
 async fn what_is_not_there() {
     let one = mock(Mock::legacy(), "a").replies_about("resources/read", "a://one", missing());
@@ -173,7 +173,8 @@ async fn what_is_not_there() {
     fixture.end().await;
 }
 
-/// ERA-1: what no server has is not there for modern clients, and empty for older ones, who are told once.
+/// ERA-1: a surface that no server has does not exist for modern clients. It is empty for older ones, which get the
+/// capabilities only once.
 #[tokio::test]
 async fn what_no_server_has() {
     let fixture = Fixture::start(&[("a", Mock::modern()), ("b", Mock::legacy())], |_| ());
@@ -188,7 +189,7 @@ async fn what_no_server_has() {
     fixture.end().await;
 }
 
-/// One server without suggestions among others is no error.
+/// A server without completion among others is no error.
 #[tokio::test]
 async fn a_server_without_completion() {
     let silent = mock(Mock::legacy(), "a").capabilities(r#"{"prompts":{},"resources":{}}"#);
@@ -201,7 +202,7 @@ async fn a_server_without_completion() {
     fixture.end().await;
 }
 
-/// ERA-1: told apart by server, two resources of the same URI are both there, wherever they are named.
+/// ERA-1: with rewritten URIs, two resources of the same URI are both available, wherever they are named.
 #[tokio::test]
 async fn resources_told_apart_by_server() {
     let both = |name: &str| {
@@ -241,8 +242,8 @@ async fn resources_told_apart_by_server() {
     fixture.end().await;
 }
 
-/// ERA-1: what nobody lists is asked of all who have resources: the first that has it answers. Where nobody has it and
-/// one has failed, the failure is told: it may have it.
+/// ERA-1: an unlisted resource is requested from every server with resources, and the first that has it answers. If
+/// none has it and one has failed, the client gets the failure, since that server may have it.
 #[tokio::test]
 async fn an_unlisted_resource_is_looked_for_everywhere() {
     let unusable = || Ok(Verbatim::from("[]"));
@@ -273,8 +274,8 @@ async fn an_unlisted_resource_is_looked_for_everywhere() {
     fixture.end().await;
 }
 
-/// SRV-3: a resource that several may have is not looked for before those are there that are starting: one of them may
-/// list it.
+/// SRV-3: a resource that several servers may have is looked for only once starting servers are ready, since one of
+/// them may list it.
 #[tokio::test]
 async fn a_resource_waits_for_who_may_list_it() {
     let late = mock(Mock::legacy(), "c").list_delay_ms(1_500);
@@ -283,7 +284,7 @@ async fn a_resource_waits_for_who_may_list_it() {
         Fixture::start(&servers, |options| options.settings.list_wait = std::time::Duration::from_secs(60));
     let serves = |server: usize| fixture.gateway.status().upstreams[server].state == ServerState::Ready;
     crate::support::until(|| serves(0) && serves(1)).await;
-    assert!(!serves(2), "the third takes its time");
+    assert!(!serves(2), "the third is still starting");
     let read = result(&fixture, LEGACY, "resources/read", json!({"uri": "c://one"})).await;
     assert_eq!(read["contents"][0]["text"], "c");
     fixture.end().await;

@@ -1,4 +1,4 @@
-//! Tasks of modern servers: their ids lead back to them, for the client that they were given to.
+//! Tasks of modern servers: a task id leads back to its server, and only for the client that got it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const EXTENDED: &str =
     r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}},"experimental":{"x/y":{"n":1.0}}}"#;
 const TASK: &str = r#"{"resultType":"task","taskId":"t/1","status":"working","ttlMs":null,"x": 1.50}"#;
 
-/// A server whose tool becomes a task; both have the same id for theirs.
+/// A server whose tool becomes a task; all such servers use the same task id.
 fn server(name: &str) -> Mock {
     let state = format!(
         r#"{{"resultType":"complete","taskId":"t/1","status":"completed","result":{{"by":"{name}"}},"params":$PARAMS}}"#
@@ -63,7 +63,7 @@ fn request(who: &str, method: &str, params: Value, id: Option<&str>) -> (Caller,
     (caller, ClientRequest { method: method.into(), params, meta, id })
 }
 
-/// Opens a listen for tasks; the messages of it, of which the first says what is honoured.
+/// Opens a listen for tasks; returns its messages and the acknowledged part.
 async fn listen(
     fixture: &Fixture,
     who: &str,
@@ -86,8 +86,8 @@ async fn listen(
     (notes, listening, first["params"]["notifications"].clone())
 }
 
-/// ERA-1: a call that became a task is asked for, answered and cancelled at its own server, over stdio and HTTP, by the
-/// client that made it and by nobody else; what the server says of it passes.
+/// ERA-1: a task is queried, answered and cancelled at its own server, over stdio and HTTP, only by the client that
+/// made it. The server's answers pass through.
 #[tokio::test]
 async fn a_task_is_found_again() {
     let far = server("far").serve(Carrier::Http);
@@ -118,8 +118,8 @@ async fn a_task_is_found_again() {
     fixture.end().await;
 }
 
-/// ERA-1, GATE-3: what a server says of a task of its own accord is told on the listens that follow it, under the id that its client
-/// knows, as it came; nobody else's listen, and no other server's task of the same id, has a part in it.
+/// ERA-1, GATE-3: an unprompted notification about a task reaches the listens that follow it, unchanged except for the
+/// id that the client knows. It reaches no other client's listen, and no task with the same id on another server.
 #[tokio::test]
 async fn a_task_that_changes_is_told_to_its_client() {
     let folder = tempfile::tempdir().unwrap();
@@ -147,7 +147,7 @@ async fn a_task_that_changes_is_told_to_its_client() {
         let (mut yours, _yours, honoured) = listen(&fixture, "you", ids.clone(), tasks.clone()).await;
         assert_eq!(honoured, json!({}));
         let (mut plain, _plain, honoured) = listen(&fixture, "me", ids, json!({})).await;
-        assert_eq!(honoured, json!({}), "who cannot follow tasks is told of none");
+        assert_eq!(honoured, json!({}), "a client without task support gets no tasks");
         tell(other).await;
         tell(name).await;
         let told = tokio::time::timeout(Duration::from_secs(30), mine.recv()).await.unwrap().unwrap();
@@ -162,12 +162,13 @@ async fn a_task_that_changes_is_told_to_its_client() {
     }
     let said = std::fs::read_to_string(&said).unwrap();
     let asked = said.lines().find(|line| line.contains("taskIds")).unwrap();
-    assert!(asked.contains(r#""taskIds":["t/1"]"#), "its own id: {asked}");
+    assert!(asked.contains(r#""taskIds":["t/1"]"#), "the server's own id: {asked}");
     assert!(asked.contains(r#""extensions":{"io.modelcontextprotocol/tasks":{}}"#), "{asked}");
     fixture.end().await;
 }
 
-/// ERA-1: a server is told of tasks only by a client that can follow them, and a task that nobody could follow is none.
+/// ERA-1: a server learns of task support only from a client that has it, and a task that no client could follow is
+/// refused.
 #[tokio::test]
 async fn a_client_without_tasks_gets_none() {
     let plain =
@@ -188,8 +189,8 @@ async fn a_client_without_tasks_gets_none() {
     fixture.end().await;
 }
 
-/// ERA-1: extensions are declared to modern clients where a server has them; what servers try out where there is only
-/// one. Tools that run as tasks of 2025-11-25 only are not offered.
+/// ERA-1: extensions are declared to modern clients if a server has them; experimental capabilities only if there is a
+/// single server. Tools that only run as tasks of 2025-11-25 are not offered.
 #[tokio::test]
 async fn what_is_declared() {
     let required = bridgehead_testkit::Tool::new("old", Behaviour::Echo);

@@ -1,4 +1,4 @@
-//! What is logged of starts and calls, and at which level.
+//! Which log lines starts and calls produce, and at which level.
 
 use std::io;
 use std::sync::{Arc, LazyLock};
@@ -38,7 +38,7 @@ impl Lines {
         self.listen_with(FmtSpan::CLOSE)
     }
 
-    /// The lines that tell of the end of a span of this name.
+    /// The lines for the end of a span of this name.
     pub(crate) fn closed(&self, span: &str) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         let closes = |line: &&str| {
@@ -50,7 +50,8 @@ impl Lines {
     }
 
     fn listen_with(&self, spans: FmtSpan) -> tracing::subscriber::DefaultGuard {
-        // With a single dispatcher `tracing` remembers the first thread's "no" for all; a second one prevents it.
+        // With a single dispatcher `tracing` caches the first thread's "not interested" for all threads; a second
+        // dispatcher prevents that.
         static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
             tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish())
         });
@@ -66,7 +67,7 @@ impl Lines {
         tracing::subscriber::set_default(subscriber)
     }
 
-    /// The level of every line that says `what`.
+    /// The level of every line that contains `what`.
     pub(crate) fn levels(&self, what: &str) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         let told = text.lines().filter(|line| line.contains(what));
@@ -79,8 +80,8 @@ impl Lines {
     }
 }
 
-/// POOL-14: per start the time, outcome and tool count; per call latency and outcome; what was said only at
-/// trace, without secrets; tools left out and latencies at debug, restarts at warn.
+/// POOL-14: each start logs its time, outcome and tool count; each call its latency and outcome. Payloads are logged
+/// only at trace, without secrets; hidden tools and latencies at debug, restarts at warn.
 #[tokio::test]
 async fn starts_and_calls_are_logged() {
     let lines = Lines::default();
@@ -130,7 +131,7 @@ async fn starts_and_calls_are_logged() {
     assert_eq!(
         full.matches("seen-in-full").count(),
         3,
-        "what was sent, and what came back as text and data: {full}"
+        "the arguments, and the result as text and as data: {full}"
     );
     let quoted = lines.levels("seen-in-full");
     assert!(quoted.iter().all(|level| level == "TRACE"), "arguments above trace: {quoted:?}");
@@ -141,13 +142,13 @@ async fn starts_and_calls_are_logged() {
     let text = String::from_utf8(lines.0.lock().clone()).unwrap();
     let about: Vec<&str> = text.lines().filter(|line| named(line)).collect();
     assert!(!about.is_empty() && about.iter().all(|line| line.contains("server=mcp:m")), "{about:?}");
-    assert_eq!(lines.levels("hunter2"), [""; 0], "a secret stood in the log");
+    assert_eq!(lines.levels("hunter2"), [""; 0], "a secret is in the log");
     assert_eq!(lines.levels(" lost server=")[..1], ["WARN"]);
     assert_eq!(lines.levels("will not be started again"), ["WARN"]);
     fixture.end().await;
 }
 
-/// POOL-14: what is logged of a call is how long it took by the gateway's clock, to the millisecond.
+/// POOL-14: a call is logged with its duration by the gateway's clock, to the millisecond.
 #[tokio::test]
 async fn latencies_are_logged_as_they_are() {
     let lines = Lines::default();
@@ -172,7 +173,7 @@ async fn latencies_are_logged_as_they_are() {
 }
 
 /// PIPE-3: a tool whose schema does not compile is kept, with a warning that names the server and the tool. PIPE-5: the
-/// panic of a handler is an error in the log, with its words.
+/// panic of a handler is logged as an error, with its text.
 #[tokio::test]
 async fn what_is_wrong_with_tools_is_logged() {
     let lines = Lines::default();
@@ -193,8 +194,8 @@ async fn what_is_wrong_with_tools_is_logged() {
     fixture.end().await;
 }
 
-/// CAT-4, HOUR-11: what the configuration says about tools that a server does not have is a warning, with what may have
-/// been meant, and is told again only when it has become another one.
+/// CAT-4, HOUR-11: a setting for a tool that the server does not have is a warning, with a suggestion. It is logged
+/// again only when the set of such findings changes.
 #[tokio::test]
 async fn what_the_configuration_says_in_vain_is_logged_once() {
     let lines = Lines::default();
@@ -211,9 +212,10 @@ async fn what_the_configuration_says_in_vain_is_logged_once() {
         server.tools.insert("reed".to_owned(), ToolOverride::default());
     });
     fixture.gateway.settled().await;
-    let denied = "`tools_denied`: `m__Read` fits none of its tools, so it does nothing; did you mean `read`?";
-    let other = "`tools_denied`: `wirte` fits none of its tools, so it does nothing";
-    let setting = "`tools.reed` is about none of its tools, so it does nothing; did you mean `read`?";
+    let denied =
+        "`tools_denied`: `m__Read` matches none of its tools, so it has no effect; did you mean `read`?";
+    let other = "`tools_denied`: `wirte` matches none of its tools, so it has no effect";
+    let setting = "`tools.reed` names none of its tools, so it has no effect; did you mean `read`?";
     let told = |words: &str| lines.levels(words).len();
     for words in [denied, other, setting] {
         assert_eq!(lines.levels(words), ["WARN"], "{words}");
@@ -226,14 +228,14 @@ async fn what_the_configuration_says_in_vain_is_logged_once() {
     changes.mark_unchanged();
     fixture.call("grow", json!({})).await.unwrap();
     changes.changed().await.unwrap();
-    assert_eq!([denied, other, setting].map(told), [1, 1, 1], "it is the same as before");
+    assert_eq!([denied, other, setting].map(told), [1, 1, 1], "the findings are unchanged");
     fixture.call("mend", json!({})).await.unwrap();
     crate::support::until(|| fixture.gateway.status().upstreams[0].findings.len() == 2).await;
-    assert_eq!([denied, other, setting].map(told), [2, 1, 2], "one of them has been mended");
+    assert_eq!([denied, other, setting].map(told), [2, 1, 2], "one of them is resolved");
     fixture.end().await;
 }
 
-/// POOL-14: a server that does not come up is an error of the connection.
+/// POOL-14: a server that fails to start is logged as a connection error.
 #[tokio::test]
 async fn a_failed_start_is_logged() {
     let lines = Lines::default();
@@ -253,8 +255,8 @@ async fn a_failed_start_is_logged() {
     fixture.end().await;
 }
 
-/// POOL-14, POOL-9: a server that may not be started is an error, its own words are details, and the names of its tools are
-/// told at trace alone; each line carries `mcp:{server}`.
+/// POOL-14, POOL-9: a server that may not be started is an error, its standard error output is debug, and its tool
+/// names appear only at trace. Each line carries `mcp:{server}`.
 #[tokio::test]
 async fn details_and_failures_have_their_levels() {
     let lines = Lines::default();
@@ -282,7 +284,7 @@ async fn details_and_failures_have_their_levels() {
     fixture.end().await;
 }
 
-/// PIPE-8: the id of a call stands in every line about it and in its event; a client's id that is a UUID is taken as it is.
+/// PIPE-8: the id of a call is in every line about it and in its event; a client's id that is a UUID is used unchanged.
 #[tokio::test]
 async fn the_id_of_a_call_is_in_its_lines_and_its_event() {
     let lines = Lines::default();
@@ -315,8 +317,8 @@ async fn the_id_of_a_call_is_in_its_lines_and_its_event() {
     fixture.end().await;
 }
 
-/// PIPE-8: a span for the call and one for each stage, with the call's id; where spans are recorded the client's trace
-/// goes on under a span of ours, and a request without one begins a trace with the id of the call.
+/// PIPE-8: there is a span for the call and one for each stage, with the call's id. If spans are recorded, the client's
+/// trace continues under a span of ours, and a request without a trace starts one with the id of the call.
 #[tokio::test]
 async fn spans_and_traces() {
     let lines = Lines::default();
@@ -362,7 +364,7 @@ async fn spans_and_traces() {
         "{continued}"
     );
     assert!(begun.contains(&format!(r#""traceparent":"00-{}-"#, id.replace('-', ""))), "{begun}");
-    assert!(!begun.contains("tracestate"), "a trace that began here has no state of another's: {begun}");
+    assert!(!begun.contains("tracestate"), "a trace that starts here carries no foreign state: {begun}");
     assert!(continued.contains(id) && begun.contains(id));
     fixture.end().await;
 }

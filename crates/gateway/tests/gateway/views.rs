@@ -1,4 +1,4 @@
-//! Who sees what, and that whatever is not seen is unknown.
+//! Which principal sees what; everything outside a view is unknown.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::support::Fixture;
 
-/// Lets members of a group use what carries its name, and everybody what is shared; `pay` by its arguments.
+/// Lets members of a group use things that contain the group's name, and everyone the shared ones; `pay` depends on its
+/// arguments.
 #[derive(Default)]
 struct ByGroup {
     asked: AtomicUsize,
@@ -81,8 +82,8 @@ fn of_group(id: &str, group: &str) -> Principal {
     Principal::named(id).in_groups([group])
 }
 
-/// GATE-4: lists, calls, prompts, resources, completion, suggestions and instructions are those of the view; what is not in
-/// it is answered as what does not exist.
+/// GATE-4: lists, calls, prompts, resources, completion, suggestions and instructions follow the view. A request for
+/// anything outside it gets the same answer as for something that does not exist.
 #[tokio::test]
 async fn what_is_not_in_a_view_is_unknown() {
     let fixture = Fixture::start(&[("m", mock())], |options| {
@@ -129,11 +130,15 @@ async fn what_is_not_in_a_view_is_unknown() {
 
     let nobody = of_group("eve", "none");
     let list = ask(&fixture, &nobody, "tools/list", json!({})).await.unwrap();
-    assert_eq!(list["tools"].as_array().unwrap().len(), 2, "what is shared, and what goes by arguments");
+    assert_eq!(
+        list["tools"].as_array().unwrap().len(),
+        2,
+        "the shared tool, and the one decided by arguments"
+    );
     fixture.end().await;
 }
 
-/// GATE-4: lists are prepared once for each class, however many clients there are, and again for another catalog only.
+/// GATE-4: lists are prepared once for each class, however many clients there are, and again only for a new catalog.
 #[tokio::test]
 async fn as_many_lists_as_classes() {
     let authorizer = Arc::new(ByGroup::default());
@@ -149,11 +154,12 @@ async fn as_many_lists_as_classes() {
     }
     assert_eq!(lists.len(), 3);
     assert!(asked[2] > asked[1] && asked[1] > asked[0], "each class has its view: {asked:?}");
-    assert_eq!(asked[299], asked[2], "and one each");
+    assert_eq!(asked[299], asked[2], "and only one each");
     fixture.end().await;
 }
 
-/// GATE-4: a call that goes by its arguments is asked about, refused before it runs, and recorded.
+/// GATE-4: for a tool decided by arguments the authorizer is asked about each call; a denied call is refused before it
+/// runs, and recorded.
 #[tokio::test]
 async fn some_calls_go_by_their_arguments() {
     let fixture = Fixture::start(&[("m", mock())], |options| {

@@ -1,10 +1,10 @@
-//! The shim for the tests of this crate and of those above it. What is installed is `bridgehead-shim`, the same
-//! program of the package `bridgehead`: Cargo installs only programs of the package that it is asked for.
+//! The shim that the tests of this crate and of the crates above it use. The installed shim is `bridgehead-shim`, the same
+//! program in the package `bridgehead`: Cargo installs only the programs of the requested package.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     bridgehead_process::shim::main_if_asked();
-    // Started by hand; there is nothing that it could do.
+    // It was started by hand, so there is no gateway to talk to.
     ExitCode::from(2)
 }

@@ -1,13 +1,13 @@
-//! Control groups (version 2) for trees with limits, where the gateway's own group was handed to it.
+//! Control groups (version 2) for trees with limits, where the gateway's own group was delegated to it.
 //!
-//! The group that the gateway was started in becomes the [`Ground`]: whoever is in it moves into one group below, and
-//! each tree with limits gets another beside that. The move is forced by the system, which gives no control to the
-//! groups below one that has processes itself. It is done only where the ground is really ours: it can be written to,
-//! nobody but the gateway and its descendants is in it, and where systemd runs, root has its word that it was
-//! delegated (for anybody else being allowed to write is that word). Everything else is a reason to go without.
+//! The group that the gateway was started in becomes the [`Ground`]: its processes move into one group below it, and each
+//! tree with limits gets another group beside that one. The system forces this move: it enables no controllers below a
+//! group that has processes of its own. The move happens only where the ground is really ours. It must be writable, and
+//! only the gateway and its descendants may be in it. Under systemd, root also needs systemd's mark that the group was
+//! delegated; for other users the write permission is enough. In every other case trees get no control group.
 //!
-//! The shim stays outside of its tree's group, so that it survives when the group is killed. A process is put into the
-//! group at its birth (`CLONE_INTO_CGROUP`): moving it later would stop all of the machine's forks for a moment.
+//! The shim stays outside its tree's group, so that it survives when the group is killed. A process is created inside the
+//! group (`CLONE_INTO_CGROUP`): moving it later would stop all forks on the machine for a moment.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek};
@@ -25,26 +25,26 @@ use crate::{Breach, Limits, descent};
 
 /// The group of the gateway, the nursery and the shims.
 const HOME: &str = "bridgehead-gateway";
-/// What the names of the groups of trees begin with; then the pid of the shim, and when it was born.
+/// The prefix of the names of trees' groups; the shim's pid and start time follow.
 const TREE: &str = "bridgehead-tree-";
-/// How many threads the processes of a tree may have together for each of them, where only processes are counted.
+/// Where only processes are limited, a tree may have this many threads for each process that it may have.
 const THREADS: u32 = 64;
-/// And how many they may have at least.
+/// A tree may always have this many threads, however few processes it may have.
 const FEWEST: u32 = 1024;
 
-/// The group that the gateway was given, which is divided among it and the trees.
+/// The group that was delegated to the gateway, divided among the gateway and the trees.
 pub(super) struct Ground {
     folder: PathBuf,
 }
 
 impl Ground {
-    /// Finds the group of this process and makes it the ground, unless it is already. Nothing is changed where it is
+    /// Finds the group of this process and makes it the ground, unless it already is. Changes nothing if the group is
     /// not ours.
     pub(super) fn prepare(gateway: u32) -> Result<Self, Ungrouped> {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let own = own_folder(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))?;
         let ground = match own.parent() {
-            // A nursery before this one has done all of it.
+            // An earlier nursery has already divided it.
             Some(above) if own.ends_with(HOME) => {
                 let ground = Self { folder: above.to_owned() };
                 ground.try_out().map_err(|_| Ungrouped::Refused)?;
@@ -64,7 +64,7 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Moves everybody one group down, so that the groups beside it can have limits.
+    /// Moves all processes one group down, so that groups beside that one can have limits.
     fn divide(&self) -> io::Result<()> {
         let home = self.folder.join(HOME);
         match fs::create_dir(&home) {
@@ -74,7 +74,7 @@ impl Ground {
         fs::write(self.folder.join("cgroup.subtree_control"), "+memory +pids")
     }
 
-    /// Takes [`divide`](Self::divide) back, as far as that goes.
+    /// Undoes [`divide`](Self::divide) as far as possible.
     fn unite(&self) {
         let _ = fs::write(self.folder.join("cgroup.subtree_control"), "-memory -pids");
         let home = self.folder.join(HOME);
@@ -82,7 +82,7 @@ impl Ground {
         let _ = fs::remove_dir(&home);
     }
 
-    /// Starts a process in a group with limits; it does nothing but end.
+    /// Checks that groups work: starts a process in a group with limits, which exits at once.
     fn try_out(&self) -> io::Result<()> {
         let limits = Limits { memory: Some(64 << 20), processes: Some(8), ..Limits::default() };
         let group = Group::make(self, &limits)?;
@@ -98,27 +98,27 @@ impl Ground {
         }
     }
 
-    /// Ends what is in groups whose shim is gone, and removes them.
+    /// Kills the processes in groups whose shim is gone, and removes the groups.
     pub(super) fn sweep(&self) {
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             if entry.file_name().to_str().and_then(keeper_of).is_some_and(|shim| !shim.is_there()) {
                 kill(&entry.path());
-                // Fails while somebody in it is still dying; then the next sweep does it.
+                // Fails while a process in it is still dying; the next sweep tries again.
                 let _ = fs::remove_dir(entry.path());
             }
         }
     }
 }
 
-/// The shim that a group is named for.
+/// The shim that a group is named after.
 fn keeper_of(name: &str) -> Option<Birth> {
     let (pid, born) = name.strip_prefix(TREE)?.split_once('-')?;
     Some(Birth { pid: pid.parse().ok()?, born: born.parse().ok()? })
 }
 
-/// The folder of the group of a process, by what the system tells it of its mounts and of its groups.
+/// The folder of a process's group, from the contents of its `mountinfo` and `cgroup` files.
 fn own_folder(mounts: &str, groups: &str) -> Result<PathBuf, Ungrouped> {
-    // Fields of a mount: number, parent, device, what of the file system is shown, where, options, … - type, …
+    // Fields of a mount: number, parent, device, root within the file system, mount point, options, … - type, …
     let mount = mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
         let mut fields = place.split(' ').skip(3);
@@ -133,7 +133,7 @@ fn own_folder(mounts: &str, groups: &str) -> Result<PathBuf, Ungrouped> {
     Ok(Path::new(place).join(below))
 }
 
-/// Whether a group may be divided. Only looks.
+/// Checks whether a group may be divided, without changing anything.
 fn ours(folder: &Path, gateway: u32) -> Result<(), Ungrouped> {
     let controllers =
         fs::read_to_string(folder.join("cgroup.controllers")).map_err(|_| Ungrouped::OutOfSight)?;
@@ -141,7 +141,7 @@ fn ours(folder: &Path, gateway: u32) -> Result<(), Ungrouped> {
     {
         return Err(Ungrouped::NoControllers);
     }
-    // Only the root of all groups has no type.
+    // Only the root group has no type.
     if !folder.join("cgroup.type").exists() {
         return Err(Ungrouped::Machine);
     }
@@ -150,7 +150,7 @@ fn ours(folder: &Path, gateway: u32) -> Result<(), Ungrouped> {
     if !files.into_iter().all(|name| can_write(folder.join(name))) {
         return Err(Ungrouped::NotDelegated);
     }
-    // Root may write anywhere; what belongs to systemd it must leave alone.
+    // Root may write anywhere, but must leave alone what belongs to systemd.
     let systemd = rustix::process::geteuid().is_root() && Path::new("/run/systemd/system").exists();
     if systemd && !delegated(folder) {
         return Err(Ungrouped::NotDelegated);
@@ -163,7 +163,7 @@ fn ours(folder: &Path, gateway: u32) -> Result<(), Ungrouped> {
     }
 }
 
-/// Whether systemd has marked a group as handed over.
+/// Whether systemd has marked a group as delegated.
 fn delegated(folder: &Path) -> bool {
     ["trusted.delegate", "user.delegate"].into_iter().any(|name| {
         let mut value = [0; 8];
@@ -171,13 +171,13 @@ fn delegated(folder: &Path) -> bool {
     })
 }
 
-/// The processes in a group. One that this process cannot see is 0.
+/// The processes in a group. A process that this one cannot see (another pid namespace) is listed as 0.
 fn members(folder: &Path) -> Vec<u32> {
     let list = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     list.lines().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Moves all processes of a group to another; those too that are started meanwhile.
+/// Moves all processes of a group to another, including those that are started meanwhile.
 fn move_all(from: &Path, to: &Path) -> io::Result<()> {
     let door = to.join("cgroup.procs");
     for _ in 0..100 {
@@ -195,13 +195,13 @@ fn move_all(from: &Path, to: &Path) -> io::Result<()> {
     Err(Errno::BUSY.into())
 }
 
-/// Kills all that is in a group, at one stroke where the system can.
+/// Kills all processes in a group, atomically where the system can.
 fn kill(folder: &Path) {
     if fs::write(folder.join("cgroup.kill"), "1").is_ok() {
         return;
     }
     for pid in members(folder) {
-        // A pid that was listed may be another's by now; only as long as it is still listed it is meant.
+        // A listed pid may have been reused. If it is still listed after the handle is open, the handle is right.
         let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
         if let Ok(handle) = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())
             && members(folder).contains(&pid)
@@ -211,18 +211,18 @@ fn kill(folder: &Path) {
     }
 }
 
-/// The group of one tree. Goes with its last process, when it is dropped.
+/// The group of one tree. Dropping it removes the group, once its last process is gone.
 pub(super) struct Group {
     folder: PathBuf,
-    /// Open, to start a process in it.
+    /// The open folder, which a fork into the group needs.
     door: File,
-    /// Tells when it is read whether processes were refused, and that this changed by being ready.
+    /// Reading it tells whether processes were refused; polling it tells when that changes.
     refusals: File,
     memory: Option<u64>,
 }
 
 impl Group {
-    /// Makes the group of the tree that this process keeps.
+    /// Makes the group for the tree that this process keeps.
     pub(super) fn make(ground: &Ground, limits: &Limits) -> io::Result<Self> {
         let me = std::process::id();
         let folder = ground.folder.join(format!("{TREE}{me}-{}", descent::born(me).unwrap_or_default()));
@@ -238,15 +238,15 @@ impl Group {
             set("memory.max", &bytes.to_string())?;
             set("memory.oom.group", "1")?;
             match set("memory.swap.max", "0") {
-                // The system counts no swap.
+                // The system does not account for swap.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 settled => settled?,
             }
         }
         if let Some(count) = limits.processes {
-            // The system counts threads, and how many of those a process needs is nobody's to know: a limit of
-            // processes is kept by counting them, unless being kept by the system was asked for. Then this stops only
-            // what multiplies faster than it is counted.
+            // The system counts threads, and we cannot know how many threads a process needs. So the shim counts the
+            // processes itself, unless a hard limit was asked for. Without one, `pids.max` only stops a tree that
+            // multiplies faster than the shim counts.
             let most = if limits.hard_processes { count } else { count.saturating_mul(THREADS).max(FEWEST) };
             set("pids.max", &most.to_string())?;
         }
@@ -254,17 +254,17 @@ impl Group {
         Ok(Self { folder, door, refusals, memory: limits.memory })
     }
 
-    /// Doubles this process; the other begins in the group.
+    /// Forks this process; the child starts inside the group.
     pub(super) fn fork(&self, alone: &Alone) -> io::Result<Fork> {
         sys::fork_into(alone, self.door.as_fd())
     }
 
-    /// Is ready, as for something exceptional, when processes were refused; see [`refused`](Self::refused).
+    /// Polls as `POLLPRI` when processes were refused; see [`refused`](Self::refused).
     pub(super) fn refusals(&self) -> BorrowedFd<'_> {
         self.refusals.as_fd()
     }
 
-    /// Whether the tree was refused more processes. Systems before 6.11 count it here too if a group further up was why.
+    /// Whether the system refused the tree more processes. Kernels before 6.11 also count refusals by a group further up.
     pub(super) fn refused(&mut self) -> Option<Breach> {
         let mut text = String::new();
         self.refusals.rewind().and_then(|()| self.refusals.read_to_string(&mut text)).ok()?;
@@ -273,13 +273,13 @@ impl Group {
         (value(&text, "max")? > 0).then_some(Breach::Processes { count })
     }
 
-    /// Whether the tree was killed for want of memory.
+    /// Whether the tree was killed because it ran out of memory.
     pub(super) fn starved(&self) -> Option<Breach> {
         let bytes = self.memory?;
         (self.killed_for_memory() > 0).then_some(Breach::Memory { bytes })
     }
 
-    /// How many were killed for want of memory.
+    /// How many processes were killed because the tree ran out of memory.
     pub(super) fn killed_for_memory(&self) -> u32 {
         let events = fs::read_to_string(self.folder.join("memory.events")).unwrap_or_default();
         value(&events, "oom_kill").and_then(|count| u32::try_from(count).ok()).unwrap_or_default()
@@ -290,7 +290,7 @@ impl Group {
         self.number("pids.current")
     }
 
-    /// Kills all of the tree, and says who that was.
+    /// Kills the whole tree, and returns its pids.
     pub(super) fn kill(&self) -> Vec<u32> {
         let members = members(&self.folder);
         kill(&self.folder);
@@ -304,12 +304,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What cannot be removed now has somebody in it who does not die; a nursery tries again.
+        // Fails if a process in it does not die; a nursery tries again.
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// The number behind a name, in a file of names and numbers.
+/// The number that follows a name, in a file with one name and number per line.
 fn value(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
@@ -359,7 +359,7 @@ mod tests {
         );
     }
 
-    /// A folder with the files that a group has.
+    /// A plain folder with the files that a group has.
     fn pretended(ground: &Path, name: &str) -> PathBuf {
         let folder = ground.join(name);
         fs::create_dir(&folder).unwrap();
@@ -410,10 +410,10 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_moved_or_it_is_told() {
+    fn all_are_moved_or_it_fails() {
         let place = tempfile::tempdir().unwrap();
         let (from, to) = (pretended(place.path(), "from"), pretended(place.path(), "to"));
-        // Here nobody goes away by being moved.
+        // In a plain folder, writing a pid elsewhere does not remove it here.
         assert!(move_all(&from, &to).is_err());
         assert_eq!(members(&to), [4_194_304]);
         fs::write(from.join("cgroup.procs"), "").unwrap();
@@ -444,6 +444,6 @@ mod tests {
         put("cgroup.procs", &format!("{me}\n"));
         assert_eq!(found(), Ok(()));
         let names: Vec<_> = fs::read_dir(place.path()).unwrap().collect();
-        assert_eq!(names.len(), 4, "nothing was made");
+        assert_eq!(names.len(), 4, "nothing was created");
     }
 }

@@ -1,7 +1,7 @@
-//! Confines the process that is about to become the server, for itself and all that it will start.
+//! Confines the process that is about to become the server, and everything that it will start.
 //!
-//! What takes paths is prepared in the shim; what binds is done by the new process, in an order that lets each step
-//! still do what it needs: capabilities, then Landlock, then the filter of system calls.
+//! The shim opens the paths and prepares the rules. The new process then applies them to itself, in an order in which no
+//! step blocks a later one: capabilities, then Landlock, then the filter of system calls.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ use super::filter::filter;
 use crate::confinement::{Confined, Confinement, DEVICES, Feature, Files, NEEDED, SCOPES, WHOLE_FILES};
 use crate::paths::{leads_through, open_without_links};
 
-/// All that can be done before there is a process to confine.
+/// Everything that is prepared before the process to confine exists.
 pub(super) struct Walls {
     rules: Option<RulesetCreated>,
     filter: Option<BpfProgram>,
@@ -29,20 +29,20 @@ pub(super) struct Walls {
     newest: u8,
 }
 
-/// What could not be done.
+/// A feature that the system lacks, and its error.
 pub(super) type Gap = (Feature, Errno);
 
-/// Why there are no walls.
+/// Why the confinement could not be prepared.
 pub(super) enum Refusal {
-    /// The system lacks something, and it was not said that it may.
+    /// The system lacks a feature, and `degrade` is not set.
     Gap(Gap),
-    /// This path, as [`Files::each`] counts them, cannot be given to the program. Nobody asked to go without that.
+    /// The path with this index in the order of [`Files::each`] cannot be used. `degrade` does not cover this.
     Path(u32, Errno),
 }
 
 impl Walls {
-    /// Prepares the walls around `program`, by a Landlock that is not newer than `newest`. What the system does not have of
-    /// it is left out, and told.
+    /// Prepares the walls around `program`, with a Landlock version of at most `newest`. If `degrade` is set, features that
+    /// the system lacks are left out and reported.
     pub(super) fn prepare(asked: Confinement, program: &Path, newest: u8) -> Result<Self, Refusal> {
         let lacks = |feature: Feature, errno: Errno| match asked.degrade {
             true => Ok(()),
@@ -115,18 +115,18 @@ fn errno_of(error: &seccompiler::Error) -> Errno {
     }
 }
 
-/// A place that a program is given, open, and what it may do there.
+/// An open path that a program may use, and what it may do there.
 type Given = (OwnedFd, BitFlags<AccessFs>);
 
-/// Opens all that a program may use. What it was given by name is opened without following a link, as it may be itself
-/// who put one there; what every program needs belongs to the system.
+/// Opens all paths that a program may use. The configured paths are opened without following links, because the program
+/// itself may have put one there. The paths that every program needs belong to the system, so links in them are followed.
 fn open_all(files: &Files, program: &Path, newest: ABI) -> Result<Vec<Given>, Refusal> {
     let following = |path: &Path| open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let reading = AccessFs::from_read(newest);
     let device = (AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate) & AccessFs::from_all(newest);
     let needed = NEEDED.iter().map(|path| (Path::new(path), reading));
     let devices = DEVICES.iter().map(|path| (Path::new(path), device));
-    // Where it can change what its own path leads to, it may read that as one of its files, or not at all.
+    // If the program can change where its own path leads, it gets no extra right to read that path.
     let itself = (!leads_through(program, &files.write)).then_some((program, reading));
     let mut given: Vec<Given> = needed
         .chain(devices)
@@ -141,8 +141,8 @@ fn open_all(files: &Files, program: &Path, newest: ABI) -> Result<Vec<Given>, Re
     Ok(given)
 }
 
-/// What Landlock is to keep: files, TCP ports, and signals and abstract sockets of others. Nothing if this version keeps
-/// nothing of that.
+/// The Landlock rules: files, TCP ports, and signals and abstract sockets of other processes. `None` if this version can
+/// restrict none of them.
 fn rules(asked: &Confinement, given: Vec<Given>, newest: ABI) -> Result<Option<RulesetCreated>, Errno> {
     let refused = |_: landlock::RulesetError| Errno::OPNOTSUPP;
     let mut ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
@@ -170,7 +170,8 @@ fn rules(asked: &Confinement, given: Vec<Given>, newest: ABI) -> Result<Option<R
     Ok(Some(rules))
 }
 
-/// Nobody who is not root has any, or gains them by what it executes; and root is no more than another user then.
+/// Drops all capabilities, so that root has no more rights than another user. Users other than root have none, and cannot
+/// gain any by executing a program.
 fn drop_capabilities() -> Result<(), Errno> {
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
@@ -183,12 +184,12 @@ fn drop_capabilities() -> Result<(), Errno> {
             let capability = CapabilitySet::from_bits_retain(1 << number);
             match rustix::thread::remove_capability_from_bounding_set(capability) {
                 Ok(()) => {}
-                // There are no more.
+                // There is no capability with this number or a higher one.
                 Err(Errno::INVAL) => break,
                 Err(error) => return Err(error),
             }
         }
-        // As root gets back at the next program what the set above still has; it has nothing, and this is a second lock.
+        // At the next `exec`, root would regain what is left in the bounding set. That is nothing; this is a second lock.
         let locked = CapabilitiesSecureBits::NO_ROOT | CapabilitiesSecureBits::NO_ROOT_LOCKED;
         rustix::thread::set_capabilities_secure_bits(locked)?;
     }
@@ -199,7 +200,7 @@ fn drop_capabilities() -> Result<(), Errno> {
     rustix::thread::set_capabilities(None, none)
 }
 
-/// What a gap is told as, from a process that cannot go on to one that tells.
+/// Encodes a gap, for the new process to report it to the shim before it exits.
 pub(super) fn encode(gap: Gap) -> [u8; 5] {
     let (feature, errno) = gap;
     let [a, b, c, d] = errno.raw_os_error().to_le_bytes();

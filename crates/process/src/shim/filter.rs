@@ -1,5 +1,5 @@
-//! The filter of system calls: what leads into other processes, into the kernel or around what else is kept is refused
-//! with EPERM. docs/isolation.md has the list.
+//! The filter of system calls. Calls that reach into other processes or the kernel, or that bypass the other
+//! restrictions, fail with EPERM. docs/isolation.md has the list.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use seccompiler::{
 
 use crate::confinement::Confinement;
 
-/// Calls that nobody needs who is confined. A file in memory (`memfd_create`) is memory that no limit but the system's own
-/// would count, and what System V and message queues keep is there until somebody removes it.
+/// Calls that no confined program needs. A file in memory (`memfd_create`) is memory that only a control group would
+/// count. System V objects and message queues persist until a process removes them.
 const REFUSED: &[libc::c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -78,8 +78,8 @@ const REMOVEXATTRAT: libc::c_long = 466;
 const OPEN_TREE_ATTR: libc::c_long = 467;
 const FILE_SETATTR: libc::c_long = 469;
 
-/// Calls that change what is known about a file rather than what is in it. No version of Landlock keeps them, so they are
-/// refused where nothing may be written at all.
+/// Calls that change the metadata of a file. No version of Landlock restricts them, so they are refused where no file may
+/// be written at all.
 const OF_METADATA: &[libc::c_long] = &[
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
@@ -110,11 +110,11 @@ const OF_METADATA: &[libc::c_long] = &[
     libc::SYS_futimesat,
 ];
 
-/// The same by way of a descriptor: `FS_IOC_SETFLAGS`, its older size, and `FS_IOC_FSSETXATTR`.
+/// `ioctl` requests that change metadata: `FS_IOC_SETFLAGS`, its older size, and `FS_IOC_FSSETXATTR`.
 const METADATA_CONTROLS: [u64; 3] = [0x4008_6602, 0x4004_6602, 0x401c_5820];
 
-/// Calls whose first argument is a process, and that are for oneself only. Which number that is, a filter cannot know, as
-/// all that is started later has it too; so it is zero.
+/// Calls whose first argument is a process, and that a process may use only on itself. The filter cannot know its pid,
+/// because every process started later inherits the filter. Therefore only zero, which means the caller, is allowed.
 const OF_A_PROCESS: &[libc::c_long] = &[
     libc::SYS_prlimit64,
     libc::SYS_sched_setaffinity,
@@ -125,10 +125,12 @@ const OF_A_PROCESS: &[libc::c_long] = &[
     libc::SYS_move_pages,
 ];
 
-/// Calls whose first argument says what the second is: these kinds are processes (`PRIO_PROCESS`, `IOPRIO_WHO_PROCESS`).
+/// Calls whose first argument says what kind of id the second one is. These are the values that mean a process
+/// (`PRIO_PROCESS`, `IOPRIO_WHO_PROCESS`).
 const OF_A_KIND: [(libc::c_long, u64); 2] = [(libc::SYS_setpriority, 0), (libc::SYS_ioprio_set, 1)];
 
-/// The flags of `clone` that make namespaces. That of time is none of them: there it is part of a signal's number.
+/// The flags of `clone` that make namespaces. The flag for time namespaces is missing: in `clone` its bit belongs to the
+/// number of the exit signal.
 const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
@@ -139,10 +141,10 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNET,
 ];
 
-/// The option of `prctl` by which processes share a core with others of one's choice (`PR_SCHED_CORE`).
+/// The option of `prctl` that lets processes choose which others share a core with them (`PR_SCHED_CORE`).
 const SHARE_CORE: u64 = 62;
 
-/// The filter of system calls; nothing on a processor that it is not written for.
+/// Builds the filter of system calls. `None` on an architecture that it does not support.
 pub(super) fn filter(asked: &Confinement) -> Option<BpfProgram> {
     let arch = std::env::consts::ARCH.try_into().ok()?;
     let unwritten = asked.files.as_ref().is_some_and(|files| files.write.is_empty());
@@ -167,7 +169,7 @@ pub(super) fn filter(asked: &Confinement) -> Option<BpfProgram> {
     refused.insert(libc::SYS_clone, namespaces.into_iter().collect::<Option<_>>()?);
     refused.insert(libc::SYS_prctl, vec![rule(&[(0, SeccompCmpOp::Eq, SHARE_CORE)])?]);
     let sockets = if asked.network {
-        // Of addresses in the network only; a socket in the file system leads to whoever listens there.
+        // Only network families: a socket in the file system would lead to any program that listens there.
         let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
         let other = families.map(|family| (0, SeccompCmpOp::Ne, u64::from(family.cast_unsigned())));
         vec![rule(&other)?]
@@ -181,8 +183,8 @@ pub(super) fn filter(asked: &Confinement) -> Option<BpfProgram> {
     Some(after_the_numbers(program))
 }
 
-/// What holds if all of these do: a place among the arguments, and how what stands there compares. The system looks at
-/// the lower half of each of these.
+/// A rule that matches if all conditions hold. A condition is the index of an argument, a comparison and a value. It
+/// compares the lower 32 bits, which is what the system reads of these arguments.
 fn rule(conditions: &[(u8, SeccompCmpOp, u64)]) -> Option<SeccompRule> {
     let condition = |(place, comparison, value): &(u8, SeccompCmpOp, u64)| {
         SeccompCondition::new(*place, SeccompCmpArgLen::Dword, comparison.clone(), *value).ok()
@@ -194,15 +196,15 @@ fn errno(errno: Errno) -> u32 {
     errno.raw_os_error().cast_unsigned()
 }
 
-/// On some processors every system call has a second number, from here on.
+/// On some processors (x86_64) every system call has a second number, from here on.
 const SECOND_NUMBERS: u32 = 0x4000_0000;
 
-/// The program, which is asked only for numbers that it knows and whose arguments it can see: those of `clone3` are in
-/// memory, so that is said not to exist, and whoever wants a process or a thread uses `clone`.
+/// Puts two checks before the program. The second numbers are refused, because the program does not know them. `clone3`
+/// fails with ENOSYS, because its arguments are in memory that a filter cannot read; callers then fall back to `clone`.
 fn after_the_numbers(program: BpfProgram) -> BpfProgram {
     let number = u32::try_from(libc::SYS_clone3).unwrap_or_default();
     let plain = |code: u32, k: u32| sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // To the next instruction if it holds, else over it.
+    // Continues with the next instruction if the condition holds, else skips it.
     let jump = |code: u32, k: u32| sock_filter { code: code as u16, jt: 0, jf: 1, k };
     let refusal = |with: Errno| plain(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno(with));
     let mut whole = vec![

@@ -1,4 +1,4 @@
-//! Keeps one tree: starts the server, waits for all that end below, and kills them all when it is time.
+//! Keeps one tree: starts the server, reaps every process below, and kills the tree when it has to end.
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSliceMut, Read, Write};
@@ -16,18 +16,18 @@ use super::cgroup::{Ground, Group};
 use super::confine::{self, Walls};
 use super::watch::{self, Watch};
 use crate::descent::{self, Descendant};
-use crate::message::{Birth, ORDER_HEAD, Order, OrderHead, Report, Stage};
+use crate::message::{Birth, ORDER_HEAD, Order, OrderHead, RELEASE, Report, Stage};
 use crate::sys::{self, Alone, Fork, SignalMask};
 use crate::ungrouped::Ungrouped;
 use crate::{Breach, Confined, Effective, Limits};
 
-/// How long processes may take to die by SIGKILL. Those that do not hang in the kernel, or belong to
+/// How long processes may take to die after SIGKILL. A process that takes longer hangs in the kernel, or belongs to
 /// another user and could not be signalled.
 pub(super) const DYING: Duration = Duration::from_secs(4);
-/// How long after a round of killing the tree is looked at again, if nobody was seen to end.
+/// The pause between two rounds of killing, if no process was seen to end.
 pub(super) const ROUND: Duration = Duration::from_millis(2);
 
-/// Keeps one tree. `heard` is what a server may hear of signals; `ground` is where a tree may have a control group.
+/// Keeps one tree. `heard` is the signal mask that the server gets; `ground` is where the tree may have a control group.
 pub(super) fn main(heard: &SignalMask, ground: Option<Result<Ground, Ungrouped>>) -> i32 {
     let stdin = io::stdin();
     let control = stdin.as_fd();
@@ -39,7 +39,7 @@ pub(super) fn main(heard: &SignalMask, ground: Option<Result<Ground, Ungrouped>>
             return 1;
         }
     };
-    // Nobody has reaped it yet, so it is there.
+    // Only we can reap it, and have not yet, so its pid is valid.
     let birth = |pid: u32| Birth { pid, born: descent::born(pid).unwrap_or_default() };
     let program = birth(server.as_raw_pid().unsigned_abs());
     report(control, Report::Started { program, shim: birth(std::process::id()), effective });
@@ -48,7 +48,7 @@ pub(super) fn main(heard: &SignalMask, ground: Option<Result<Ground, Ungrouped>>
     i32::from(left > 0)
 }
 
-/// A server that runs.
+/// A running server.
 struct Started {
     server: Pid,
     children: OwnedFd,
@@ -66,11 +66,12 @@ fn start(
     let children = sys::ends_of_children().map_err(keeping)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| keeping(error.into()))?;
-    // For whoever looks at a list of processes; and what is meant for the nursery's group is not for us.
+    // The name is for lists of processes. The own group keeps signals to the nursery's group away from us.
     let _ = rustix::thread::set_name(c"bridgehead-shim");
     let _ = rustix::process::setpgid(None, None);
 
-    let (order, [stdin, stdout, stderr]) = receive(control).map_err(|error| (Stage::Order, error))?;
+    let (order, [stdin, stdout, stderr]) =
+        receive(control).map_err(|_| (Stage::Order, io::Error::from_raw_os_error(RELEASE)))?;
     #[expect(clippy::disallowed_methods, reason = "this is the place that starts servers")]
     let mut command = std::process::Command::new(&order.program);
     command.args(&order.args).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
@@ -80,7 +81,7 @@ fn start(
     }
     let limits = order.limits;
     let group = group(ground, &limits).map_err(|lack| (Stage::Ungrouped(lack), Errno::OPNOTSUPP.into()))?;
-    // They hold for us as well, who need next to nothing.
+    // The limits also apply to the shim, which needs very little.
     let effective = watch::set(&limits, group.is_some()).map_err(|error| (Stage::Limits, error.into()))?;
     let walls = match order.confinement {
         None => None,
@@ -94,11 +95,12 @@ fn start(
     };
     let (pid, confined) = match (walls, &group) {
         (None, None) => {
-            // The server inherits what we hear. Whoever ends before we are deaf again is found by the first look.
-            sys::hear_again(heard);
+            // The server inherits our signal mask. A child that ends before we block signals again is found by the
+            // first `reap`.
+            sys::restore_signals(heard);
             let child = command.spawn();
-            sys::deafen();
-            // Dropping the command, here, closes our ends of the pipes, so that they end with the server.
+            sys::block_signals();
+            // Dropping the command here closes our copies of the pipes, so that they close when the server ends.
             drop(command);
             (child.map_err(|error| (Stage::Program, error))?.id(), None)
         }
@@ -111,8 +113,7 @@ fn start(
         .ok_or_else(|| (Stage::Program, Errno::SRCH.into()))
 }
 
-/// The control group of the tree, if it has limits that one keeps. Nothing where there is none to be had and none is
-/// required.
+/// Makes the control group of the tree, if its limits need one. `None` if there can be no group and none is required.
 fn group(ground: Option<Result<Ground, Ungrouped>>, limits: &Limits) -> Result<Option<Group>, Ungrouped> {
     let made = match ground {
         Some(_) | None if !limits.is_of_tree() => return Ok(None),
@@ -127,10 +128,11 @@ fn group(ground: Option<Result<Ground, Ungrouped>>, limits: &Limits) -> Result<O
     }
 }
 
-/// What a new process says before it is the server: how it is confined, or why it will not be the server.
+/// The size of the messages that the new process sends before it becomes the server: how it is confined, or why it cannot
+/// become the server.
 const WORD: usize = 6;
 
-/// Doubles this process; the other is in the group from the beginning, confines itself and becomes the server.
+/// Forks this process. The child starts inside the group, confines itself and becomes the server.
 fn start_forked(
     mut command: std::process::Command,
     walls: Option<Walls>,
@@ -151,7 +153,7 @@ fn start_forked(
             let mut say = |tag: u8, rest: [u8; WORD - 1]| {
                 let mut word = [tag; WORD];
                 word[1..].copy_from_slice(&rest);
-                // Whoever does not hear this has ended, and ends us.
+                // Fails only if the shim has died; then this process is killed anyway.
                 let _ = says.write_all(&word);
             };
             let number = |number: u32| {
@@ -164,8 +166,8 @@ fn start_forked(
                         Some(confined) => say(b'C', number(confined.encode())),
                         None => say(b'N', number(0)),
                     }
-                    sys::hear_again(heard);
-                    // Returns only if there is no server.
+                    sys::restore_signals(heard);
+                    // Returns only if it failed.
                     let error = command.exec();
                     say(b'X', number(error.raw_os_error().unwrap_or_default().cast_unsigned()));
                 }
@@ -174,7 +176,7 @@ fn start_forked(
             std::process::exit(126);
         }
         Fork::Parent { child } => {
-            // Our ends of the pipes close here, so that they end with the server.
+            // Closes our copies of the pipes, so that they close when the server ends.
             drop((says, command));
             let mut words = Vec::new();
             said.read_to_end(&mut words).map_err(keeping)?;
@@ -237,12 +239,12 @@ fn read_exact(from: BorrowedFd<'_>, mut buffer: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Fails only when the gateway is gone, which is noticed elsewhere.
+/// Sending fails only when the gateway is gone, which `listen` notices.
 fn report(control: BorrowedFd<'_>, report: Report) {
     let _ = rustix::net::send(control, &report.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
-/// What ended a sleep, besides children and time.
+/// What ended a sleep, besides the end of a child and the timeout.
 struct Woken {
     by_gateway: bool,
     by_group: bool,
@@ -251,9 +253,9 @@ struct Woken {
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     Running,
-    /// All have got SIGTERM; who is there at this time is killed.
+    /// All processes got SIGTERM. Those that still run at this time are killed.
     Terminating(Instant),
-    /// Killing until nobody is left, or until this time.
+    /// Kills until no process is left, or until this time.
     Killing(Instant),
 }
 
@@ -268,9 +270,9 @@ struct Keeper<'control> {
 }
 
 impl Keeper<'_> {
-    /// Returns when nothing of the tree is left, except as many as could not be killed.
+    /// Returns when the tree is gone, with the number of processes that could not be killed.
     fn keep(mut self) -> u32 {
-        // The gateway's last word is not waited for any more once it was heard.
+        // False once the gateway has closed its end; the socket is not polled any more then.
         let mut connected = true;
         loop {
             if !self.reap() {
@@ -311,10 +313,10 @@ impl Keeper<'_> {
         }
     }
 
-    /// Sleeps until a child ends, the gateway speaks, the group has refused something or the time is over.
+    /// Sleeps until a child ends, the gateway sends something, the group refuses a process, or the timeout passes.
     fn sleep(&self, timeout: Option<Duration>, connected: bool) -> Woken {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        // The one who is not there is one more time the one who always is, and asked for nothing.
+        // A placeholder for a missing source: a descriptor that always exists, polled for nothing.
         let nobody = || PollFd::new(&self.children, PollFlags::empty());
         let group = self.group.as_ref().filter(|_| self.phase == Phase::Running);
         let mut sources = [
@@ -322,19 +324,19 @@ impl Keeper<'_> {
             group.map_or_else(nobody, |group| PollFd::from_borrowed_fd(group.refusals(), PollFlags::PRI)),
             if connected { PollFd::from_borrowed_fd(self.control, PollFlags::IN) } else { nobody() },
         ];
-        // An interrupted sleep is a short one; all is looked at again anyway.
+        // After an interrupted sleep the caller checks everything again anyway.
         if poll(&mut sources, timeout.as_ref()).is_err() {
             return Woken { by_gateway: false, by_group: false };
         }
         let [ended, by_group, by_gateway] = sources.map(|source| !source.revents().is_empty());
         if ended {
-            // One signal may stand for many; all children are waited for after it.
+            // One signal may stand for the end of many children; `reap` waits for all of them.
             let _ = rustix::io::read(&self.children, &mut [0_u8; 1024]);
         }
         Woken { by_gateway, by_group }
     }
 
-    /// Kills a tree that wanted more processes than the system gives it.
+    /// Kills a tree to which the system has refused a process.
     fn look_for_refusals(&mut self) {
         if let Some(breach) = self.group.as_mut().and_then(Group::refused) {
             report(self.control, Report::Breached(breach));
@@ -342,7 +344,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Does what the gateway says. False if it has gone or says what we do not understand.
+    /// Reads and obeys a message of the gateway. False if the gateway has gone or the message is malformed.
     fn listen(&mut self) -> bool {
         let mut grace = [0; 4];
         if read_exact(self.control, &mut grace).is_err() {
@@ -363,7 +365,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Takes the statuses of all that have ended. False if nobody is left.
+    /// Reaps all children that have ended. False if none is left.
     fn reap(&mut self) -> bool {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -373,8 +375,8 @@ impl Keeper<'_> {
                         report(self.control, Report::Breached(breach));
                     }
                     report(self.control, Report::Exited { status: status.as_raw() });
-                    // On request the others have the same grace; who outlives a server that went by itself
-                    // was forgotten.
+                    // After a request to stop, the others keep their grace. If the server ended by itself, they are
+                    // leftovers and are killed.
                     if self.phase == Phase::Running {
                         self.kill();
                     }
@@ -386,18 +388,18 @@ impl Keeper<'_> {
         }
     }
 
-    /// Which limit has ended a server that died, if any has.
+    /// The limit of which a server died, if any.
     fn died_of(&mut self) -> Option<Breach> {
         let of_group = self.group.as_mut().and_then(|group| group.starved().or_else(|| group.refused()));
         of_group.or_else(|| self.watch.died_of())
     }
 
-    /// Signals everybody in the tree.
+    /// Signals every process in the tree.
     fn signal(&mut self, signal: Signal) {
         if let Some(group) = self.group.as_ref().filter(|_| signal == Signal::KILL) {
             self.killed.extend(group.kill());
         }
-        // In a group as well: some may have left it.
+        // Needed even with a group, because a process may have left it.
         let signalled = signal_all(&descent::below(std::process::id()), signal);
         if signal == Signal::KILL {
             self.killed.extend(signalled);
@@ -407,20 +409,20 @@ impl Keeper<'_> {
     fn gone(&mut self, left: u32) -> u32 {
         let killed = u32::try_from(self.killed.len()).unwrap_or(u32::MAX);
         let killed = killed.max(self.group.as_ref().map_or(0, Group::killed_for_memory));
-        // Its folder goes before anybody hears that nothing is left.
+        // Removes the group's folder before the gateway hears that nothing is left.
         self.group = None;
         report(self.control, Report::Gone { killed, left });
         left
     }
 }
 
-/// Signals descendants of this process; gives those that were.
+/// Signals descendants of this process, and returns the pids that were signalled.
 pub(super) fn signal_all(descendants: &[Descendant], signal: Signal) -> Vec<u32> {
     let me = std::process::id();
     let send = |descendant: &Descendant| {
         let pid = i32::try_from(descendant.pid).ok().and_then(Pid::from_raw)?;
         let sent = if descendant.parent == me {
-            // Nobody but us can free this pid.
+            // Only we can reap our own child, so its pid cannot have been reused.
             rustix::process::kill_process(pid, signal)
         } else {
             signal_deeper(pid, descendant.parent, signal)
@@ -430,9 +432,9 @@ pub(super) fn signal_all(descendants: &[Descendant], signal: Signal) -> Vec<u32>
     descendants.iter().filter_map(send).collect()
 }
 
-/// Signals somebody whose pid its own parent may free at any time. The handle is of whoever has the pid
-/// first; if that still is a member of the tree afterwards, it is the same one or the handle is dead.
-/// Whoever is missed here becomes our child when its parent dies, and is found in the next round.
+/// Signals a process whose parent may reap it, and so free its pid, at any time. The handle is opened before the check:
+/// if the pid still belongs to a member of the tree afterwards, the handle refers to that process or to a dead one.
+/// A process that is missed here becomes our child when its parent dies, and the next round finds it.
 fn signal_deeper(pid: Pid, parent: u32, signal: Signal) -> rustix::io::Result<()> {
     let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     match descent::parent(pid.as_raw_pid().unsigned_abs()) {

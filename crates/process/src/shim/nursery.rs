@@ -1,4 +1,4 @@
-//! Forks shims, and waits for them. Ends when the gateway has closed its socket and all shims are gone.
+//! Forks shims and reaps them. Ends when the gateway has closed its socket and all shims are gone.
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSliceMut};
@@ -17,11 +17,11 @@ use crate::descent;
 use crate::sys::{self, Alone, Fork, SignalMask};
 use crate::ungrouped::Ungrouped;
 
-/// What a process that was the nursery goes on as.
+/// What a process does after the nursery's loop.
 enum Role {
-    /// A shim; the server hears what the nursery once heard of signals, and its tree may have a group on the ground.
+    /// Becomes a shim, with the signal mask for its server and the ground where its tree may have a control group.
     Shim(SignalMask, Option<Result<Ground, Ungrouped>>),
-    /// Nothing any more.
+    /// Ends.
     Done,
 }
 
@@ -37,31 +37,31 @@ struct Nursery {
     alone: Alone,
     children: OwnedFd,
     heard: SignalMask,
-    /// Who has started this process.
+    /// The pid of the gateway, which has started this process.
     gateway: u32,
-    /// Where trees have control groups, or why they have none; nobody looked as long as no tree wanted one.
+    /// Where trees have control groups, or why they have none. `None` until the first tree wants one.
     ground: Option<Result<Ground, Ungrouped>>,
     /// The shims that have not ended.
     shims: BTreeSet<u32>,
-    /// Until when what a shim left behind is killed.
+    /// Until when the processes that a dead shim left behind are killed.
     sweeping: Option<Instant>,
 }
 
 impl Nursery {
     fn open() -> io::Result<Self> {
         let alone = Alone::check()?;
-        // Old kernels cannot do this; nothing is leaked on purpose, so it is only a second line.
+        // Old kernels cannot do this. It is only a second defence, because the gateway leaks no descriptor on purpose.
         let _ = sys::close_on_exec_from(3);
         let children = sys::ends_of_children()?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        // So that a server cannot attach to its keeper and change its mind; shims inherit it.
+        // So that a server cannot attach to its shim with a debugger and change it. Shims inherit this.
         let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
         let _ = rustix::thread::set_name(c"shim-nursery");
         let gateway = rustix::process::getppid().map_or(0, |parent| parent.as_raw_pid().unsigned_abs());
         Ok(Self {
             alone,
             children,
-            heard: sys::deafen(),
+            heard: sys::block_signals(),
             gateway,
             ground: None,
             shims: BTreeSet::new(),
@@ -82,13 +82,13 @@ impl Nursery {
             let mut sources =
                 [PollFd::new(&self.children, PollFlags::IN), PollFd::new(&gateway, PollFlags::IN)];
             let count = if connected { 2 } else { 1 };
-            // An interrupted sleep is a short one; all is looked at again anyway.
+            // After an interrupted sleep the loop checks everything again anyway.
             if poll(&mut sources[..count], timeout.as_ref()).is_err() {
                 continue;
             }
             let [ended, asked] = [0, 1].map(|index: usize| !sources[index].revents().is_empty());
             if ended {
-                // One signal may stand for many; all children are waited for after it.
+                // One signal may stand for the end of many children; `reap` waits for all of them.
                 let _ = rustix::io::read(&self.children, &mut [0_u8; 1024]);
             }
             if asked {
@@ -108,8 +108,8 @@ impl Nursery {
         }
     }
 
-    /// Makes a shim whose control socket is given; tells if this is it. A fork that fails closes the socket, which
-    /// tells the gateway.
+    /// Forks a shim for this control socket. Returns its role in the new process, and `None` in the nursery. If the fork
+    /// fails, the caller closes the socket, which tells the gateway.
     fn fork(&mut self, control: &OwnedFd) -> io::Result<Option<Role>> {
         match sys::fork(&self.alone) {
             Ok(Fork::Parent { child }) => {
@@ -117,7 +117,7 @@ impl Nursery {
                 Ok(None)
             }
             Ok(Fork::Child) => {
-                // In place of the nursery's own socket. What else is open closes with the nursery.
+                // Replaces the nursery's own socket. Returning drops the nursery's other descriptors.
                 rustix::stdio::dup2_stdin(control)?;
                 Ok(Some(Role::Shim(self.heard, self.ground.take())))
             }
@@ -125,7 +125,7 @@ impl Nursery {
         }
     }
 
-    /// Takes the statuses of all that have ended. False if nobody is left.
+    /// Reaps all children that have ended. False if none is left.
     fn reap(&mut self) -> bool {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -142,7 +142,7 @@ impl Nursery {
         }
     }
 
-    /// Kills what shims that were killed have left behind: it is below us now, and no shim.
+    /// Kills what dead shims have left behind: processes below us that are neither a shim nor below one.
     fn sweep(&mut self) {
         let Some(until) = self.sweeping else { return };
         let left = descent::below_except(std::process::id(), &self.shims);
@@ -156,8 +156,8 @@ impl Nursery {
     }
 }
 
-/// The control socket of a shim that is asked for, and whether its tree wants a control group. An error if nobody will
-/// ask any more.
+/// Receives the control socket of the next shim, and whether its tree wants a control group. An error if the gateway has
+/// closed its socket.
 fn receive(gateway: std::os::fd::BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, bool)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

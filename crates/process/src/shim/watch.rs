@@ -1,5 +1,5 @@
-//! Sets the limits of a tree that each of its processes carries along, and looks whether it keeps those that the system
-//! does not keep for it.
+//! Sets the limits that every process of a tree inherits, and samples the tree for limits that the system does not
+//! enforce.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,16 @@ use super::cgroup::Group;
 use crate::descent::{self, Descendant};
 use crate::{Breach, Effective, Enforced, Limits, sys};
 
-/// How often a tree is looked at.
+/// The interval between two checks of a tree.
 const PACE: Duration = Duration::from_millis(50);
-/// How often one is looked at that has half of what it may.
+/// The interval for a tree that uses more than half of a limit.
 const FASTER: Duration = Duration::from_millis(10);
 
-/// Sets what the system keeps, for this process and all that it starts, and says how each limit is kept. `grouped` says
-/// that the tree is in a control group.
+/// Sets the limits that the system enforces, for this process and all that it starts, and returns how each limit is
+/// enforced. `grouped` says that the tree is in a control group.
 ///
-/// The number of processes is left to the group or the watch: for this the system counts all of a user's, and none of
-/// root's.
+/// The number of processes is left to the group or the watch: `RLIMIT_NPROC` counts all processes of a user, and does not
+/// apply to root.
 pub(super) fn set(limits: &Limits, grouped: bool) -> rustix::io::Result<Effective> {
     let Limits { memory, hard_processes, processes, open_files, file_size, cpu_seconds, .. } = *limits;
     let most = |resource: Resource, value: u64| {
@@ -27,11 +27,11 @@ pub(super) fn set(limits: &Limits, grouped: bool) -> rustix::io::Result<Effectiv
         setrlimit(resource, Rlimit { current: value, maximum: value })
     };
     if limits.is_bounding() {
-        // What one that dies leaves behind is no file of anybody's.
+        // A crash must not write a core file.
         most(Resource::Core, 0)?;
     }
     if let (Some(bytes), false) = (memory, grouped) {
-        // Private memory that may be written to. Address space is not limited: much of it is only reserved.
+        // Limits private writable memory. Address space is not limited, because programs reserve much that they never use.
         most(Resource::Data, bytes)?;
     }
     if let Some(count) = open_files {
@@ -42,7 +42,7 @@ pub(super) fn set(limits: &Limits, grouped: bool) -> rustix::io::Result<Effectiv
         most(Resource::Fsize, bytes)?;
     }
     if let Some(seconds) = cpu_seconds {
-        // A second between being told and being killed.
+        // One second between SIGXCPU and SIGKILL.
         let ceiling = getrlimit(Resource::Cpu).maximum.unwrap_or(u64::MAX);
         let (soft, hard) = (u64::from(seconds).min(ceiling), (u64::from(seconds) + 1).min(ceiling));
         setrlimit(Resource::Cpu, Rlimit { current: Some(soft), maximum: Some(hard) })?;
@@ -57,23 +57,23 @@ pub(super) fn set(limits: &Limits, grouped: bool) -> rustix::io::Result<Effectiv
     })
 }
 
-/// Looks at a tree now and then.
+/// Checks a tree at intervals.
 pub(super) struct Watch {
-    /// Of the tree, in bytes, whoever keeps it.
+    /// The memory limit of the tree in bytes, whether sampled or hard.
     memory: Option<u64>,
-    /// What is looked for.
+    /// The limits to check.
     sampled: Sampled,
     next: Instant,
 }
 
-/// Limits that are kept by looking.
+/// Limits that are enforced by sampling.
 struct Sampled {
     memory: Option<u64>,
     processes: Option<u32>,
 }
 
 impl Watch {
-    /// Looks for those limits that are kept by looking.
+    /// Watches those limits that are enforced by sampling.
     pub(super) fn new(limits: &Limits, effective: &Effective) -> Self {
         let looking = |kept: Option<Enforced>| kept == Some(Enforced::Sampled);
         let sampled = Sampled {
@@ -83,15 +83,15 @@ impl Watch {
         Self { memory: limits.memory, sampled, next: Instant::now() + FASTER }
     }
 
-    /// When it looks again; never, if there is nothing to look for.
+    /// When the next check is due; `None` if there is nothing to check.
     pub(super) fn due(&self) -> Option<Instant> {
         (self.sampled.memory.is_some() || self.sampled.processes.is_some()).then_some(self.next)
     }
 
-    /// Looks at the tree below this process, which may be in a group. Says what it has too much of.
+    /// Checks the tree below this process, which may be in a group. Returns the limit that it exceeds.
     pub(super) fn look(&mut self, group: Option<&Group>) -> Option<Breach> {
         let Sampled { memory, processes } = self.sampled;
-        // A group knows how many threads there are, and there are no more processes than that.
+        // A group knows its number of threads, and there are never more processes than threads.
         if memory.is_none()
             && let Some(threads) = group.and_then(Group::threads)
             && processes.is_some_and(|most| threads <= u64::from(most))
@@ -112,13 +112,14 @@ impl Watch {
             return Some(Breach::Processes { count });
         }
         let most = memory.filter(|&most| own > most)?;
-        // What they share was counted for each. Where that is not told, more than enough is enough.
+        // The first sum counts shared memory once for each process, so a fair sum decides. Where the system does not
+        // report one, the first sum decides.
         let fair = sum(descent::fair_bytes);
         let bytes = if fair > 0 { fair } else { own };
         (bytes > most).then_some(Breach::Memory { bytes })
     }
 
-    /// Whether memory is what ended somebody who died: the largest of them had nearly all of it.
+    /// Whether a process died of the memory limit: the largest process that ended had at least 90 % of it.
     pub(super) fn died_of(&self) -> Option<Breach> {
         let most = self.memory?;
         let bytes = sys::largest_of_ended();

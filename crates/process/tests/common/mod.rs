@@ -1,15 +1,15 @@
-//! What tests of limits share, whoever keeps them.
+//! What the tests of sampled limits and of hard limits share.
 
 use bridgehead_process::Child;
 use tokio::io::AsyncReadExt;
 
-/// A script of four that take so much together, each by itself as the file's own program; it says so if they survive.
+/// A script that runs the test's own program four times, each taking 40 MB. It prints `survived` if it gets to its end.
 pub(crate) fn four_takers(takes: &str, program: &str) -> String {
     let taker = format!("{takes}=40 \"${program}\" --exact taker --nocapture");
     format!("{taker} & {taker} & {taker} & {taker} & wait; echo survived")
 }
 
-/// Of the four none is left to say that it went well.
+/// Asserts that all four were killed, and the script with them.
 pub(crate) async fn none_survived(child: &mut Child) {
     assert!(child.killed() >= 4, "{}", child.killed());
     let mut output = String::new();

@@ -1,12 +1,12 @@
-//! Makes a value fit its schema with as few changes as can be, and says which.
+//! Makes a value fit its schema with as few changes as possible, and lists them.
 //!
-//! What fits is kept. A part that is missing or does not fit is filled: from its default, its constant, the first of
-//! its enumerated values, else with the smallest value that fits (null, then false, 0, the empty text, list and
-//! object, or what comes next to them). What a closed object or list has too much is removed. Where nothing helps
-//! the part stays as it is, and the cast says that it does not fit.
+//! Parts that fit are kept. A part that is missing or does not fit is filled: with its default, its constant, the
+//! first of its enumerated values, or else the smallest value that fits (null, then false, 0, the empty text, list
+//! and object, or a value close to those). Surplus members of a closed object and surplus elements of a closed list
+//! are removed. If nothing helps, the part stays as it is, and the cast reports the issue.
 //!
-//! What must stay true: a value that fits is not touched; casting twice is casting once; the changes, applied in
-//! order to what came, give what is returned; and neither a schema nor a value makes it run away.
+//! What must stay true: a value that fits is not touched; a second cast changes nothing; the changes, applied in
+//! order to the original, give the result; and no schema or value makes a cast run away.
 
 mod repair;
 mod smallest;
@@ -22,10 +22,10 @@ use crate::validator::{Effort, Unfit, Validator};
 use crate::{Issue, SchemaError};
 use walk::Walk;
 
-/// What is still changing after so many rounds never settles.
+/// A value that still changes after this many rounds never settles.
 const MOST_ROUNDS: usize = 4;
 
-/// What a tool promises of its structured results, ready to hold them against it.
+/// The output schema of a tool, compiled to check and cast its structured results.
 #[derive(Debug)]
 pub struct OutputSchema(Option<Compiled>);
 
@@ -33,7 +33,7 @@ pub struct OutputSchema(Option<Compiled>);
 struct Compiled {
     schema: Value,
     validator: Validator,
-    /// Parts of the schema, by their place in it, compiled when they were first needed.
+    /// Parts of the schema by their pointer, compiled on first use.
     parts: Mutex<HashMap<String, Arc<jsonschema::Validator>>>,
 }
 
@@ -44,41 +44,40 @@ pub struct Cast {
     pub value: Value,
     /// What was changed, in order.
     pub changes: Vec<Change>,
-    /// In what it does not fit all the same; empty where it fits.
+    /// The issues that are left; empty if it fits.
     pub issues: Vec<Issue>,
 }
 
-/// One change, as an operation of a JSON Patch (RFC 6902): the path leads into the value as the changes before it
-/// have left it.
+/// One change, as an operation of a JSON Patch (RFC 6902): the path refers to the value after the changes before it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Change {
-    /// Something was missing.
+    /// A part was missing.
     Add {
         /// JSON pointer to it.
         path: String,
-        /// What was put in.
+        /// The value that was added.
         value: Value,
-        /// Where that comes from.
+        /// The source of that value.
         source: Source,
     },
-    /// Something did not fit.
+    /// A part did not fit.
     Replace {
         /// JSON pointer to it.
         path: String,
-        /// What was put in its place.
+        /// The value that replaced it.
         value: Value,
-        /// Where that comes from.
+        /// The source of that value.
         source: Source,
     },
-    /// Something was too much.
+    /// A part was surplus.
     Remove {
         /// JSON pointer to it.
         path: String,
     },
 }
 
-/// Where a value that was put in comes from.
+/// The source of a value that was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -93,7 +92,7 @@ pub enum Source {
 }
 
 impl OutputSchema {
-    /// Compiles what a tool calls its output schema.
+    /// Compiles the output schema of a tool.
     ///
     /// # Errors
     /// As [`Validator::compile`].
@@ -102,7 +101,7 @@ impl OutputSchema {
         Ok(Self(Some(Compiled { schema, validator, parts: Mutex::default() })))
     }
 
-    /// The schema of a tool that promises nothing: anything fits.
+    /// The schema of a tool without an output schema: anything fits.
     #[must_use]
     pub const fn anything() -> Self {
         Self(None)
@@ -117,15 +116,15 @@ impl OutputSchema {
     /// Whether `value` fits.
     ///
     /// # Errors
-    /// What does not, at least one and at most 32 issues.
+    /// What does not fit: at least one and at most 32 issues.
     pub fn check(&self, value: &Value) -> Result<(), Vec<Issue>> {
         self.0.as_ref().map_or(Ok(()), |compiled| compiled.validator.check(value))
     }
 
-    /// Whether `value` fits, found out with an effort.
+    /// Whether `value` fits, with a limited effort.
     ///
     /// # Errors
-    /// What does not; or that it cannot be found out briefly.
+    /// What does not fit; or that a brief check cannot tell.
     pub fn try_check(&self, value: &Value, effort: Effort) -> Result<(), Unfit> {
         self.0.as_ref().map_or(Ok(()), |compiled| compiled.validator.try_check(value, effort))
     }
@@ -144,7 +143,7 @@ impl OutputSchema {
 }
 
 impl Compiled {
-    /// None where it does not settle.
+    /// `None` if the value does not settle.
     fn cast(&self, raw: &Value) -> Option<Cast> {
         let (mut value, mut changes) = (raw.clone(), Vec::new());
         for _ in 0..MOST_ROUNDS {

@@ -1,4 +1,4 @@
-//! Mends a value from within: what fits of it stays.
+//! Mends a value from within: the parts that fit stay.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 use super::walk::{DEEPEST, Fitted, Node, View, Walk, below, list};
 use super::{Cast, Change};
 
-/// Longer lists are not filled up.
+/// Lists that need more elements are not filled.
 const LONGEST_LIST: u64 = 1_000;
 
 impl<'s> Walk<'s> {
-    /// One round over the whole value. Nothing is changed if there is more to do than is affordable.
+    /// One round over the whole value. Changes nothing if the work exceeds the budget.
     pub(super) fn cast(mut self, value: &Value) -> Cast {
         let fitted = self.fit(self.root, value, "", 0);
         if self.exhausted() && !fitted.fits {
@@ -20,7 +20,7 @@ impl<'s> Walk<'s> {
         Cast { value: fitted.value, changes: fitted.changes, issues: Vec::new() }
     }
 
-    /// `found` as it fits `node` with the fewest changes; as it is where nothing does.
+    /// Makes `found` fit `node` with the fewest changes; leaves it as it is if nothing fits.
     fn fit(&mut self, node: Node<'s>, found: &Value, path: &str, depth: usize) -> Fitted {
         let kept = |fits| Fitted { value: found.clone(), changes: Vec::new(), fits };
         if self.fits(node, found) {
@@ -54,7 +54,7 @@ impl<'s> Walk<'s> {
         partly.unwrap_or_else(|| kept(false))
     }
 
-    /// `found` with its parts mended, as `view` describes them; none where it has no parts.
+    /// Mends the parts of `found` as `view` describes them; `None` if it has no parts.
     pub(super) fn mend(
         &mut self,
         view: &View<'s>,
@@ -89,7 +89,7 @@ impl<'s> Walk<'s> {
                     changes.extend(mended.changes);
                     members.insert(name.clone(), mended.value);
                 }
-                // Too much, or nothing that could be helped and need not be there.
+                // Surplus, or beyond repair and not required.
                 _ => changes.push(Change::Remove { path: below(path, name) }),
             }
         }
@@ -157,7 +157,7 @@ impl<'s> Walk<'s> {
         Fitted { value: Value::Array(items), changes, fits: false }
     }
 
-    /// `found` as it fits all of `schemas`, one after the other.
+    /// Makes `found` fit all of `schemas`, one after the other.
     fn fit_all(&mut self, schemas: &[Node<'s>], found: &Value, path: &str, depth: usize) -> Option<Fitted> {
         let mut fitted = Fitted { value: found.clone(), changes: Vec::new(), fits: true };
         for node in schemas {
@@ -169,11 +169,11 @@ impl<'s> Walk<'s> {
         Some(fitted)
     }
 
-    /// A value that fits all of `schemas`, for a place where none is.
+    /// Makes a value that fits all of `schemas`, for an empty place.
     fn filled(&mut self, schemas: &[Node<'s>], path: &str, depth: usize) -> Option<Change> {
         let mut made = None;
         for node in schemas {
-            // The value of one may do for the others.
+            // The value made for one schema may fit the next one too.
             if let Some((value, _)) = &made
                 && self.fits(node, value)
             {
@@ -185,8 +185,8 @@ impl<'s> Walk<'s> {
         self.afford(super::walk::weight(&value)).then(|| Change::Add { path: path.to_owned(), value, source })
     }
 
-    /// The schemas for a member. `unevaluatedProperties` sees what the whole view covers, the others only their own
-    /// neighbours.
+    /// The schemas for a member. `unevaluatedProperties` considers the whole view, the other keywords only those
+    /// beside them.
     fn of_member(&mut self, view: &View<'s>, name: &str) -> Vec<Node<'s>> {
         let mut schemas = Vec::new();
         for node in view {
@@ -213,7 +213,7 @@ impl<'s> Walk<'s> {
         view.iter().filter_map(|node| node.get("propertyNames")).all(|names| self.fits(names, &json!(name)))
     }
 
-    /// The schemas for an element. In older dialects `items` may be a list, and `additionalItems` the rest.
+    /// The schemas for an element. In older dialects `items` may be a list, with `additionalItems` for the rest.
     fn of_item(&mut self, view: &View<'s>, at: usize) -> Vec<Node<'s>> {
         let mut schemas = Vec::new();
         for node in view {
@@ -229,7 +229,7 @@ impl<'s> Walk<'s> {
         schemas
     }
 
-    /// Whether an element means something by its place, so that it cannot be left out.
+    /// Whether an element has a meaning by its position, so that it cannot be removed.
     fn is_placed(&self, view: &View<'s>, at: usize) -> bool {
         view.iter().any(|node| {
             let placed =

@@ -1,21 +1,21 @@
-//! Values out of nothing: what a schema itself offers, else the smallest that fits it.
+//! Makes new values: one that the schema itself offers, else the smallest that fits it.
 
 use serde_json::{Number, Value, json};
 
 use super::Source;
 use super::walk::{DEEPEST, Node, View, Walk, list, weight};
 
-/// Enumerated values that are tried.
+/// How many offered values are tried.
 const MOST_VALUES: usize = 64;
-/// Longer texts are not made.
+/// The longest text that is made.
 const LONGEST_TEXT: u64 = 64 * 1024;
-/// Up to here, 2 to the 53rd, a float tells every whole number from the next.
+/// 2^53: up to here a float represents every whole number exactly.
 const LARGEST_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The kinds of values, the smallest first.
 const KINDS: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 
-/// A text of each format that the older dialects check; the newer ones check none.
+/// A text for each format that the older dialects check; the newer ones check none.
 const FORMATS: [(&str, &str); 9] = [
     ("date-time", "1970-01-01T00:00:00Z"),
     ("date", "1970-01-01"),
@@ -29,7 +29,7 @@ const FORMATS: [(&str, &str); 9] = [
 ];
 
 impl<'s> Walk<'s> {
-    /// A value that fits `node`, and where it comes from.
+    /// Makes a value that fits `node`; returns it with its source.
     pub(super) fn fill(&mut self, node: Node<'s>, depth: usize) -> Option<(Value, Source)> {
         if depth > DEEPEST || self.exhausted() || !self.making.insert(std::ptr::from_ref(node)) {
             return None;
@@ -43,7 +43,7 @@ impl<'s> Walk<'s> {
         filled
     }
 
-    /// What the schema itself says that the value may be.
+    /// A value that the schema itself offers.
     fn offered(&mut self, node: Node<'s>, views: &[View<'s>]) -> Option<(Value, Source)> {
         let one = |keyword: &'static str, source| {
             views.iter().flatten().filter_map(move |part| part.get(keyword)).map(move |value| (value, source))
@@ -84,7 +84,7 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// Numbers that come near to the bounds and steps that the schemas state, the nearest to nought first.
+/// Numbers close to the bounds and steps in the schemas, the closest to zero first.
 fn numbers(view: &View<'_>, whole: bool) -> Vec<Value> {
     let stated = |keywords: &[&str]| -> Vec<&Number> {
         let all =
@@ -114,7 +114,7 @@ fn numbers(view: &View<'_>, whole: bool) -> Vec<Value> {
         whole if whole.fract() == 0.0 && whole.abs() <= LARGEST_EXACT => Some(Number::from(whole as i64)),
         other => Number::from_f64(other),
     };
-    // Whole bounds themselves last: they are exact where a float is not.
+    // The integer bounds themselves come last: they are exact where a float is not.
     let whole_bounds = bounds.into_iter().filter(|bound| !bound.is_f64()).cloned();
     near.iter().filter_map(exact).chain(whole_bounds).map(Value::Number).collect()
 }
@@ -133,7 +133,7 @@ fn texts(view: &View<'_>) -> Vec<Value> {
             let known = FORMATS.iter().filter(|(name, _)| *name == format);
             texts.extend(known.map(|(_, text)| (*text).to_owned()));
         }
-        // A pattern that is nothing but a text is met by that text.
+        // A pattern that is only literal text matches that text.
         if let Some(pattern) = part.get("pattern").and_then(Value::as_str) {
             texts.push(pattern.trim_start_matches('^').trim_end_matches('$').replace('\\', ""));
         }

@@ -1,4 +1,4 @@
-//! The way through a schema and a value at once, with what it may cost.
+//! Walks through a schema and a value together, within a work budget.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,25 +9,25 @@ use super::Change;
 use crate::complexity::Document;
 use crate::validator::options;
 
-/// Levels of a value that are looked into; what is deeper is taken or left as a whole.
+/// How many levels of a value are examined; deeper parts are kept or replaced as a whole.
 pub(super) const DEEPEST: usize = 48;
-/// Ways to read a schema with alternatives that are tried for one value.
+/// How many choices of a schema's alternatives are tried for one value.
 const MOST_VIEWS: usize = 16;
-/// Work that is always allowed, and how often each part of a value may be looked at on top of it.
+/// The work that is always allowed, and how much more each part of the value adds.
 const WORK: u64 = 400_000;
 const WORK_PER_PART: u64 = 64;
-/// What compiling a part of a schema costs for each object in the whole schema.
+/// The work of compiling a part of a schema, for each object in the whole schema.
 const WORK_TO_COMPILE: u64 = 10;
-/// What the schema is called here, whatever it calls itself: an address that a relative name of its own can join.
+/// The base URI of the schema here, whatever its own identifier is: relative references resolve against it.
 const BASE: &str = "bridgehead:///schema";
 
-/// A schema, as a place in the document.
+/// A schema, as a part of the document.
 pub(super) type Node<'s> = &'s Value;
 
-/// The schemas that hold for one value together, under one choice of the alternatives.
+/// The schemas that apply together to one value, for one choice of the alternatives.
 pub(super) type View<'s> = Vec<Node<'s>>;
 
-/// A value that was made to fit, or not.
+/// A value after mending, and whether it fits now.
 pub(super) struct Fitted {
     pub(super) value: Value,
     pub(super) changes: Vec<Change>,
@@ -40,11 +40,12 @@ pub(super) struct Walk<'s> {
     places: HashMap<*const Value, String>,
     registry: jsonschema::Registry<'s>,
     parts: &'s Mutex<HashMap<String, Arc<jsonschema::Validator>>>,
-    /// What this walk has paid for. Whether somebody else has compiled it before must not change the outcome.
+    /// The parts whose compilation this walk has paid for. An earlier compilation by another walk must not change
+    /// the outcome.
     paid: HashMap<*const Value, Arc<jsonschema::Validator>>,
     patterns: HashMap<&'s str, Option<jsonschema::Validator>>,
     left: u64,
-    /// Schemas for which a value is being made: the smallest value of one does not contain itself.
+    /// Schemas for which a value is being made: the smallest value of a schema does not contain itself.
     pub(super) making: HashSet<*const Value>,
 }
 
@@ -70,7 +71,7 @@ impl<'s> Walk<'s> {
         })
     }
 
-    /// Takes so much work; false when there is none left.
+    /// Spends work; false if the budget is too small.
     pub(super) fn afford(&mut self, work: u64) -> bool {
         let affordable = self.left >= work;
         self.left = self.left.saturating_sub(work);
@@ -81,7 +82,7 @@ impl<'s> Walk<'s> {
         self.left == 0
     }
 
-    /// Whether `value` fits `node`. What cannot be found out does not.
+    /// Whether `value` fits `node`; false if that cannot be determined.
     pub(super) fn fits(&mut self, node: Node<'s>, value: &Value) -> bool {
         if let Value::Bool(flag) = node {
             return *flag;
@@ -115,12 +116,12 @@ impl<'s> Walk<'s> {
     }
 
     fn build(&self, place: &str) -> Option<jsonschema::Validator> {
-        // The dialect is that of the document which is referred to.
+        // The dialect is that of the referenced document.
         let part = json!({"$ref": format!("{BASE}#{}", fragment(place))});
         options().with_registry(&self.registry).build(&part).ok()
     }
 
-    /// Whether a pattern of `patternProperties` meets a name.
+    /// Whether a name matches a pattern of `patternProperties`.
     pub(super) fn meets(&mut self, pattern: &'s str, name: &str) -> bool {
         if !self.afford(1) {
             return false;
@@ -130,7 +131,7 @@ impl<'s> Walk<'s> {
         compiled.as_ref().is_some_and(|compiled| compiled.is_valid(&Value::from(name)))
     }
 
-    /// The ways to read `node`: which schemas hold for its value, for each choice of the alternatives.
+    /// The views of `node`: the schemas that apply to its value, for each choice of the alternatives.
     pub(super) fn views(&mut self, node: Node<'s>) -> Vec<View<'s>> {
         self.extended(vec![View::new()], node)
     }
@@ -186,7 +187,7 @@ pub(super) fn list<'s>(node: Node<'s>, keyword: &str) -> &'s [Value] {
     node.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// How many parts a value has, itself included.
+/// How many parts a value has, including itself.
 pub(super) fn weight(value: &Value) -> u64 {
     let mut parts = 0;
     let mut open = vec![value];
@@ -195,7 +196,7 @@ pub(super) fn weight(value: &Value) -> u64 {
         match value {
             Value::Array(items) => open.extend(items),
             Value::Object(members) => open.extend(members.values()),
-            // A long text takes its time too.
+            // A long text takes more time.
             Value::String(text) => parts += text.len() as u64 / 64,
             _ => {}
         }
@@ -203,7 +204,7 @@ pub(super) fn weight(value: &Value) -> u64 {
     parts
 }
 
-/// The path one step further.
+/// The path, extended by one step.
 pub(super) fn below(path: &str, step: &str) -> String {
     format!("{path}/{}", crate::escaped_pointer(step))
 }
@@ -240,7 +241,7 @@ fn fragment(pointer: &str) -> String {
 mod tests {
     use super::*;
 
-    /// ENV-5: what a value counts for in the budget.
+    /// ENV-5: the weight of a value in the budget.
     #[test]
     fn the_weight_of_a_value() {
         #[track_caller]
@@ -258,8 +259,8 @@ mod tests {
         check(&json!(["a".repeat(128), {"a": "a".repeat(64)}]), 7);
     }
 
-    /// ENV-5: the budget of a walk grows with the value; it is spent on checks, on each schema that is compiled for
-    /// the first time, and on readings of a schema, and nothing is found out when it is gone.
+    /// ENV-5: the budget of a walk grows with the value. Checks, first compilations of a schema and views of a
+    /// schema spend it, and without budget no check succeeds.
     #[test]
     fn the_budget_of_a_walk() {
         let schema = json!({"properties": {"a": {"type": "integer"}}, "anyOf": [{"required": ["b"]}, true]});
@@ -274,7 +275,7 @@ mod tests {
         assert!(walk.fits(part, &json!(1)));
         assert_eq!(walk.left, 1_000 - 1 - 4 * 10);
         assert!(!walk.fits(part, &json!([1, 2])));
-        assert_eq!(walk.left, 959 - 3, "it is compiled already");
+        assert_eq!(walk.left, 959 - 3, "it is already compiled");
         assert!(walk.fits(&schema["anyOf"][1], &value));
         assert_eq!(walk.left, 956, "this needs no check");
         let views: Vec<usize> = walk.views(&schema).iter().map(Vec::len).collect();
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(many.views(&choices["allOf"][0]).len(), 3);
         assert_eq!(many.views(&choices).len(), MOST_VIEWS, "not all 27");
 
-        // Somebody else has compiled it, which changes nothing.
+        // Another walk has compiled it, which changes nothing.
         let mut another = Walk::over(&schema, &parts, &value).unwrap();
         another.left = 40;
         assert!(!another.fits(part, &json!(1)));
@@ -300,6 +301,6 @@ mod tests {
         assert!(!walk.afford(1));
         walk.left = 3;
         assert!(!walk.afford(4));
-        assert!(walk.exhausted(), "what is too much takes all that is left");
+        assert!(walk.exhausted(), "work beyond the budget takes all that is left");
     }
 }

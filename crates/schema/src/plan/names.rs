@@ -1,15 +1,15 @@
-//! The names that a schema declares, for a first look at every key of every call.
+//! The names that a schema declares, for a quick look at every key of every call.
 
 use bridgehead_wire::folded;
 
 use super::Node;
 
-/// The names of all properties that are declared anywhere in a schema.
+/// The names of all properties declared anywhere in a schema.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// As they are spelled, in order.
+    /// As spelled, sorted.
     exact: Vec<Box<str>>,
-    /// As they fold, in order.
+    /// Case-folded, sorted.
     folded: Vec<Box<str>>,
     /// Whether two of them fold alike.
     alike: bool,
@@ -27,8 +27,8 @@ impl Names {
         Self { alike: all.len() < exact.len(), exact, folded: all }
     }
 
-    /// Whether `key` could be taken for a declared name that it is not. Asked for every key of every call: a key that
-    /// is declared, or is short and plain, costs no memory.
+    /// Whether `key` could be mistaken for a declared name that it is not. This runs for every key of every call: a
+    /// declared key, or a short ASCII one, allocates no memory.
     pub(crate) fn resembled_by(&self, key: &str) -> bool {
         if self.exact.is_empty() {
             return false;

@@ -1,9 +1,9 @@
-//! In which order the nodes of a plan come, and which lead back to themselves.
+//! Orders the nodes of a plan, and finds those on a cycle.
 
 use super::Node;
 use crate::SchemaError;
 
-/// All nodes, each before those that apply to the same value as it does.
+/// All nodes, each before its `same` nodes.
 pub(super) fn ranked(nodes: &[Node]) -> Result<Vec<u32>, SchemaError> {
     let mut waits_for = vec![0_usize; nodes.len()];
     for &next in nodes.iter().flat_map(|node| &node.same) {
@@ -23,9 +23,9 @@ pub(super) fn ranked(nodes: &[Node]) -> Result<Vec<u32>, SchemaError> {
     if done == nodes.len() { Ok(order) } else { Err(SchemaError::Endless) }
 }
 
-/// The nodes that lead back to themselves: two searches, the second against the direction of the first and in the order
-/// in which that left the nodes.
-pub(super) fn in_circles(nodes: &[Node]) -> Vec<u32> {
+/// The nodes on a cycle. Two searches find them: the second goes against the edges, in the reverse order in which the
+/// first one left the nodes.
+pub(super) fn on_cycles(nodes: &[Node]) -> Vec<u32> {
     let next = |node: u32| {
         let node = &nodes[node as usize];
         node.same.iter().copied().chain(node.parts())

@@ -7,8 +7,8 @@ fn plan(schema: &Value) -> Plan {
     Plan::of(schema).unwrap()
 }
 
-/// WIRE-1: a key that is declared where it stands passes, one that only resembles a declared one does not, and where
-/// nothing is declared anything goes.
+/// WIRE-1: a key that is declared at its place passes, one that only resembles a declared one does not, and where
+/// nothing is declared any key passes.
 #[test]
 fn keys_that_resemble_declared_ones() {
     #[track_caller]
@@ -20,7 +20,7 @@ fn keys_that_resemble_declared_ones() {
         let mut resembles = false;
         let text = instance.to_string();
         crate::strict::read(&text, Some(&names)).map(|reading| resembles = reading.resembles).unwrap();
-        assert!(resembles || expected.is_empty(), "what is to be found is noticed when it is read");
+        assert!(resembles || expected.is_empty(), "reading notices every key that the search finds");
     }
     let schema = json!({"properties": {
         "path": {"type": "string"},
@@ -44,7 +44,7 @@ fn keys_that_resemble_declared_ones() {
     check(&json!({"type": "object"}), &json!({"a": 1, "A": 1}), &[]);
 }
 
-/// BOUND-2: every keyword that makes a validator work is counted, and what is only described costs next to nothing.
+/// BOUND-2: every keyword that makes a validator work is counted, and annotations cost next to nothing.
 #[test]
 fn work_is_counted_over_all_keywords() {
     #[track_caller]
@@ -53,9 +53,9 @@ fn work_is_counted_over_all_keywords() {
         assert!(expected.contains(&steps), "{schema}: {steps}");
         assert!(
             plan(schema).per_byte.saturating_mul(bytes(instance) as u64) >= steps,
-            "a rough bound is one"
+            "the rough bound holds"
         );
-        assert!(plan(schema).steps(instance, steps - 1).is_none(), "it ends where its limit is");
+        assert!(plan(schema).steps(instance, steps - 1).is_none(), "counting stops at its limit");
     }
     let many = |make: &dyn Fn(usize) -> Value| (0..1000).map(make).collect::<Vec<_>>();
     let mixed = json!({"enum": many(&|n| json!([n]))});
@@ -86,7 +86,7 @@ fn work_is_counted_over_all_keywords() {
     );
     check(&json!({"pattern": "(a{100}){10}"}), &json!("a".repeat(1000)), 500_000..=3_000_000);
     check(&json!({"uniqueItems": true}), &numbers, 2000..=10_000);
-    // What has to find out what others looked at asks them again, at each level.
+    // `unevaluatedProperties` evaluates its neighbours again, at each level.
     let mut nested = json!({"properties": {"a": {}}});
     for _ in 0..20 {
         nested = json!({"allOf": [nested], "unevaluatedProperties": false});
@@ -102,6 +102,6 @@ fn work_of_a_branching_recursion() {
     assert!(plan.steps(&deep(3), 1000).is_some());
     assert!(plan.steps_explained(&deep(60), 1 << 40).is_none());
     assert!(!plan.is_little(1, 1 << 30));
-    // The validator remembers what it found of an object, so that it does not do this work.
+    // The validator caches its outcome for an object, and so avoids this work.
     assert!(plan.steps(&deep(60), 100_000).is_some());
 }

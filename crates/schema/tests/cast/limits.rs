@@ -1,15 +1,15 @@
-//! Where a cast stops: how deep it looks, how much it does, and what cannot be checked at all.
+//! The limits of a cast: its depth, its work, and values that cannot be checked at all.
 
 use serde_json::{Map, Value, json};
 
 use super::cast;
 
-/// Levels of a value that are looked into.
+/// How many levels of a value are examined.
 const DEEPEST: usize = 48;
-/// Elements up to which a list is filled.
+/// The longest list that is filled.
 const LONGEST: usize = 1_000;
 
-/// A schema of `levels` objects in each other, each with the next as its required member `n`, and `last` in the last.
+/// A schema of `levels` nested objects, each with the next as its required member `n`, and `last` innermost.
 fn nested_schema(levels: usize, last: Value) -> Value {
     let mut definitions = Map::new();
     for level in 0..levels {
@@ -27,7 +27,7 @@ fn nested(levels: usize, last: Value) -> Value {
     (0..levels).fold(last, |inner, _| json!({"n": inner}))
 }
 
-/// ENV-5: a value is made as deep as values are looked into, and not deeper.
+/// ENV-5: a value is made only as deep as values are examined.
 #[test]
 fn how_deep_is_filled() {
     let made = cast(&nested_schema(DEEPEST, json!({"type": "integer"})), &json!({}));
@@ -38,7 +38,7 @@ fn how_deep_is_filled() {
     assert_eq!(made.issues.len(), 1);
 }
 
-/// ENV-5: a part is mended as deep as values are looked into, and left as it is below.
+/// ENV-5: a part is mended only as deep as values are examined, and is left alone below.
 #[test]
 fn how_deep_is_mended() {
     let closed = json!({"type": "object", "properties": {"k": true}, "additionalProperties": false, "required": ["k"]});
@@ -67,10 +67,10 @@ fn how_long_a_list_is_filled() {
     }
 }
 
-/// ENV-5: where there is more to do than is affordable, nothing is changed, also not what had been mended before.
+/// ENV-5: if the work exceeds the budget nothing is changed, not even parts that had already been mended.
 #[test]
 fn too_much_to_do_changes_nothing() {
-    // Each level doubles what is needed.
+    // Each level doubles the value that is needed.
     let mut definitions = Map::new();
     for level in 0..40 {
         let next = json!({"$ref": format!("#/$defs/{}", level + 1)});
@@ -86,7 +86,7 @@ fn too_much_to_do_changes_nothing() {
     assert_eq!(made.issues.len(), 2);
 }
 
-/// ENV-5: a value that is too deep to be checked is not touched, not even where it could be mended.
+/// ENV-5: a value that is too deep to be checked is not touched, even if it could be mended.
 #[test]
 fn what_cannot_be_checked_is_not_touched() {
     // A chain of schemas for each level of the value: the check would take too much of the stack.

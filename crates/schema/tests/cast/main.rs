@@ -1,4 +1,4 @@
-//! Casting, by examples and by what must hold for any schema and any value.
+//! Casting, by examples and by properties that hold for any schema and any value.
 
 #![expect(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation of a test")]
 
@@ -14,7 +14,7 @@ use bridgehead_schema::{Cast, Change, OutputSchema};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// Far more than any of these inputs needs on a busy machine, far less than one that runs away.
+/// Far more than any of these inputs needs on a busy machine, far less than a runaway would take.
 const SOON: Duration = Duration::from_secs(60);
 
 #[track_caller]
@@ -23,22 +23,27 @@ fn cast(schema: &Value, raw: &Value) -> Cast {
     let started = Instant::now();
     let cast = compiled.cast(raw);
     assert!(started.elapsed() < SOON, "{schema}");
-    // What must hold every time.
-    assert_eq!(patched(raw, &cast.changes), cast.value, "the changes are all of them: {:?}", cast.changes);
+    // These must hold for every cast.
+    assert_eq!(
+        patched(raw, &cast.changes),
+        cast.value,
+        "the list of changes is complete: {:?}",
+        cast.changes
+    );
     assert_eq!(compiled.check(&cast.value).is_ok(), cast.issues.is_empty());
     if compiled.check(raw).is_ok() {
-        assert_eq!((&cast.value, cast.changes.len()), (raw, 0), "what fits is not touched");
+        assert_eq!((&cast.value, cast.changes.len()), (raw, 0), "a value that fits is not touched");
     }
     let again = compiled.cast(&cast.value);
     assert_eq!(
         (&again.value, again.changes.len()),
         (&cast.value, 0),
-        "casting twice is casting once: {schema}"
+        "a second cast changes nothing: {schema}"
     );
     cast
 }
 
-/// `raw` with the changes made, as RFC 6902 says.
+/// Applies the changes to `raw`, as RFC 6902 says.
 fn patched(raw: &Value, changes: &[Change]) -> Value {
     let mut value = raw.clone();
     for change in changes {
@@ -81,7 +86,7 @@ fn object(properties: &Value, required: &Value) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
 }
 
-/// ENV-5: from where a missing or unfit part is filled, in which order.
+/// ENV-5: the sources that fill a missing or unfit part, in their order.
 #[test]
 fn where_a_part_comes_from() {
     let of = |part: Value| object(&json!({"p": part}), &json!(["p"]));
@@ -130,7 +135,7 @@ fn where_a_part_comes_from() {
             json!(missing.changes),
             json!([{"op": "add", "path": "/p", "value": expected, "source": source}])
         );
-        // Nothing of these is such a text.
+        // Some of these schemas accept this text; then it stays.
         let unfit = cast(&schema, &json!({"p": "~ unfit ~"}));
         if unfit.value["p"] != "~ unfit ~" {
             assert_eq!(
@@ -141,7 +146,7 @@ fn where_a_part_comes_from() {
     }
 }
 
-/// ENV-5: what fits stays, however deep what does not; closed objects and lists lose what is too much.
+/// ENV-5: parts that fit stay, at any depth; closed objects and lists lose their surplus.
 #[test]
 fn as_little_as_possible_is_changed() {
     let person =
@@ -181,12 +186,12 @@ fn as_little_as_possible_is_changed() {
                        "additionalItems": {"type": "integer"}});
     check(&older, &json!([1, 2, "x"]), &json!(["", 2, 0]));
     check(&json!({"type": "array", "maxItems": 2}), &json!([1, 2, 3, 4]), &json!([1, 2]));
-    // Nothing can be put here, and it need not be there.
+    // No value is found for this member, and it is not required.
     let hard = json!({"properties": {"code": {"type": "string", "pattern": "^[0-9]{4}-[a-z]+$"}}});
     check(&hard, &json!({"code": 5, "kept": 1}), &json!({"kept": 1}));
 }
 
-/// ENV-5: among alternatives the one that needs the fewest changes.
+/// ENV-5: the alternative with the fewest changes is taken.
 #[test]
 fn the_nearest_alternative_is_taken() {
     let branch = |kind: &str, field: &str| {
@@ -205,7 +210,7 @@ fn the_nearest_alternative_is_taken() {
     check(&dependent, &json!({"card": 1}), &json!({"card": 1, "address": ""}));
 }
 
-/// ENV-5: where nothing helps the part stays, the rest is mended, and the cast says so.
+/// ENV-5: a part that cannot be mended stays, the rest is mended, and the cast reports the issue.
 #[test]
 fn what_cannot_be_mended_stays() {
     let schema = object(
@@ -218,7 +223,7 @@ fn what_cannot_be_mended_stays() {
     assert_eq!(cast.issues[0].instance_path, "/code");
 }
 
-/// ENV-4: no schema means anything; one that is none is refused, and so is one that is elsewhere.
+/// ENV-4: without a schema anything fits; a malformed or remote schema is refused.
 #[test]
 fn schemas_that_are_none() {
     let anything = OutputSchema::anything();
@@ -231,7 +236,7 @@ fn schemas_that_are_none() {
     }
 }
 
-/// ENV-5: schemas that recurse, promise too much or grow without end are ended, not followed.
+/// ENV-5: casting stops in time for schemas that recurse, ask for too much or grow without end.
 #[test]
 fn schemas_that_would_run_away() {
     let list = json!({"type": "object", "properties": {"value": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
@@ -243,7 +248,7 @@ fn schemas_that_would_run_away() {
     );
     let endless = json!({"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]});
     assert!(!cast(&endless, &json!({})).issues.is_empty());
-    // Each level doubles: a value of 2^40 parts would be needed.
+    // Each level doubles the value: it would have 2^40 parts.
     let mut definitions = Map::new();
     for level in 0..40 {
         let next = json!({"$ref": format!("#/$defs/{}", level + 1)});
@@ -288,7 +293,7 @@ fn instance() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Schemas that are satisfied by their defaults and smallest values, whatever they are made of.
+/// Random schemas that their defaults and smallest values satisfy.
 fn satisfiable() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!(true)),
@@ -354,7 +359,7 @@ fn document(part: impl Strategy<Value = Value> + Clone) -> impl Strategy<Value =
     })
 }
 
-/// Lets every reference to a definition before `first` lead to anything.
+/// Replaces every reference to a definition before `first` by `true`.
 fn renamed(schema: &mut Value, first: usize) {
     let reference = schema.get("$ref").and_then(Value::as_str).and_then(|text| text.strip_prefix("#/$defs/"));
     let earlier =
@@ -369,7 +374,7 @@ fn renamed(schema: &mut Value, first: usize) {
     }
 }
 
-/// Anything that compiles, references in circles and contradictions included.
+/// Anything that compiles, including circular references and contradictions.
 fn wild() -> impl Strategy<Value = Value> {
     let more = &[
         "dependentRequired",
@@ -395,21 +400,21 @@ proptest! {
     // A failing case is printed whole; no file is left behind.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// ENV-5: where defaults and smallest values satisfy a schema, every value can be made to fit; and a value that
-    /// fits is not touched, a second cast changes nothing, and every change is listed, which `cast` asserts.
+    /// ENV-5: if defaults and smallest values satisfy a schema, every value can be made to fit. `cast` also asserts
+    /// that a fitting value is not touched, a second cast changes nothing, and every change is listed.
     #[test]
     fn what_can_be_satisfied_is(schema in document(satisfiable().boxed()), raw in instance()) {
         let cast = cast(&schema, &raw);
         prop_assert_eq!(&cast.issues, &vec![], "{} against {}: {}", raw, schema, cast.value);
     }
 
-    /// ENV-5: whatever a server calls a schema, and whatever it sends for it.
+    /// ENV-5: casting ends in time for any schema of a server, and any value.
     #[test]
     fn any_schema_is_cast_to_in_bounded_time(part in wild(), a in wild(), b in wild(), raw in instance()) {
         let schema = json!({"allOf": [part], "$defs": {"a": a, "b": b}});
         if let Ok(compiled) = OutputSchema::compile(&schema.to_string()) {
             let made = cast(&schema, &raw);
-            // If nothing can be made into something that fits, anything can.
+            // If null can be made to fit, any value can.
             if compiled.cast(&Value::Null).issues.is_empty() && compiled.check(&Value::Null).is_err() {
                 prop_assert_eq!(&made.issues, &vec![], "{} against {}: {}", raw, schema, made.value);
             }

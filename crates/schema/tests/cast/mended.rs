@@ -1,16 +1,16 @@
-//! What stays and what goes where a value is mended from within.
+//! Which parts stay and which are removed when a value is mended from within.
 
 use bridgehead_schema::OutputSchema;
 use serde_json::{Value, json};
 
 use super::cast;
 
-/// A text that is never found.
+/// A text that the cast never finds.
 fn hard() -> Value {
     json!({"type": "string", "pattern": "^[0-9]{4}-[a-z]+$"})
 }
 
-/// What `raw` becomes, by which changes (`op` and path), and where it does not fit all the same.
+/// Checks what `raw` becomes, by which changes (`op` and path), and the paths of the issues that are left.
 #[track_caller]
 fn check(schema: &Value, raw: &Value, expected: &Value, changes: &[&str], unfit: &[&str]) {
     let made = cast(schema, raw);
@@ -21,7 +21,7 @@ fn check(schema: &Value, raw: &Value, expected: &Value, changes: &[&str], unfit:
     assert_eq!(made.issues.iter().map(|issue| issue.instance_path.as_str()).collect::<Vec<_>>(), unfit);
 }
 
-/// ENV-5: an element that cannot be mended is left out, unless it means something by its place.
+/// ENV-5: an element that cannot be mended is removed, unless it has a meaning by its position.
 #[test]
 fn elements() {
     check(
@@ -59,8 +59,8 @@ fn elements() {
     );
 }
 
-/// ENV-5: a member whose name is not allowed is removed, and so is one that may not be there or cannot be mended; one
-/// that is required stays.
+/// ENV-5: a member is removed if its name is not allowed, if it is forbidden, or if it cannot be mended; a required
+/// one stays.
 #[test]
 fn members() {
     check(
@@ -93,7 +93,8 @@ fn members() {
     );
 }
 
-/// ENV-5: a member that several schemas describe is made once, so that it fits them all, and with it what it entails.
+/// ENV-5: a member that several schemas describe is made once, so that it fits them all, together with its dependent
+/// members.
 #[test]
 fn members_that_are_made() {
     let twice = |first: Value, second: Value| json!({"type": "object", "properties": {"a": first}, "patternProperties": {"^a": second}, "required": ["a"]});
@@ -111,7 +112,7 @@ fn members_that_are_made() {
     );
 }
 
-/// ENV-5: of alternatives that need as many changes the first is taken; where none can be reached, nothing is changed.
+/// ENV-5: of alternatives with equally many changes the first is taken; if none can be reached, nothing is changed.
 #[test]
 fn alternatives() {
     let branch =
@@ -128,7 +129,7 @@ fn alternatives() {
     check(&json!({"anyOf": [stuck("n"), stuck("m")]}), &raw, &raw, &[], &[""]);
 }
 
-/// ENV-5: what one round brings in is looked at again; what never comes to rest is left as it came.
+/// ENV-5: the additions of one round are checked in the next; a value that never settles is left as it was.
 #[test]
 fn rounds() {
     check(
@@ -149,7 +150,7 @@ fn rounds() {
     );
 }
 
-/// ENV-5: a schema is taken by its parts whatever it is called, and however its references are written.
+/// ENV-5: the parts of a schema are found for any identifier and any form of references.
 #[test]
 fn names_of_a_schema() {
     for id in
@@ -165,7 +166,7 @@ fn names_of_a_schema() {
                 let schema = json!({"$schema": dialect, key: id, "type": "object", "required": ["b"],
                                     "properties": {"a": {"$ref": reference}},
                                     "definitions": {"n": {"type": "integer"}}});
-                // 2020-12 wants an anchor for this.
+                // 2020-12 requires an anchor for this.
                 if OutputSchema::compile(&schema.to_string()).is_err() {
                     assert_eq!((id, dialect.contains("2020")), ("#s", true), "{schema}");
                     continue;

@@ -1,10 +1,10 @@
-//! The smallest value of a schema: what is put where the schema itself offers nothing.
+//! The smallest value of a schema: used if the schema itself offers none.
 
 use serde_json::{Value, json};
 
 use super::cast;
 
-/// What an unfit value of `part` becomes; none where nothing is found for it.
+/// Checks the value that is made for `part`; `None` if there is none.
 #[track_caller]
 fn check(part: &Value, expected: Option<&Value>) {
     // Draft 7 is the last in which formats are checked.
@@ -19,7 +19,7 @@ fn check(part: &Value, expected: Option<&Value>) {
     assert_eq!(made.issues.is_empty(), expected.is_some(), "{part}");
 }
 
-/// ENV-5: the number nearest to nought that the bounds and steps allow, whole if any whole one fits.
+/// ENV-5: the number closest to zero that the bounds and steps allow; a whole one if any fits.
 #[test]
 fn numbers() {
     let exact = 9_007_199_254_740_992_i64;
@@ -43,7 +43,7 @@ fn numbers() {
         (json!({"multipleOf": 0.25, "exclusiveMinimum": 1.25, "maximum": 1.75}), json!(1.5)),
         (json!({"multipleOf": 0.25, "minimum": -1.75, "exclusiveMaximum": -1.25}), json!(-1.5)),
         (json!({"multipleOf": 7, "not": {"const": 0}}), json!(7)),
-        // Beyond what a float tells apart the bounds themselves are tried.
+        // Beyond the exact range of a float the bounds themselves are tried.
         (json!({"minimum": exact - 1}), json!(exact - 1)),
         (json!({"minimum": exact}), json!(exact)),
         (json!({"minimum": exact + 1}), json!(exact + 1)),
@@ -58,15 +58,15 @@ fn numbers() {
         }
     }
     check(&json!({"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2}), None);
-    // A bound that is excluded as draft 4 says it.
+    // An exclusive bound in draft 4.
     let older = json!({"$schema": "http://json-schema.org/draft-04/schema#", "type": "object", "required": ["p"],
                        "properties": {"p": {"type": "integer", "minimum": 3, "exclusiveMinimum": true}}});
     assert_eq!(cast(&older, &json!({})).value, json!({"p": 4}));
-    // So many steps to the bound are no number.
+    // The number of steps to the bound is infinite.
     check(&json!({"type": "number", "multipleOf": 1e-300, "exclusiveMinimum": 1e300}), None);
 }
 
-/// ENV-5: the shortest of a few texts, one of the format, or the text that a pattern spells out.
+/// ENV-5: the shortest of a few texts, one of the format, or the literal text of a pattern.
 #[test]
 fn texts() {
     for (mut part, expected) in [
@@ -100,7 +100,7 @@ fn texts() {
     check(&json!({"type": "string", "minLength": most + 1}), None);
 }
 
-/// ENV-5: of one schema the smallest kind that it names; of several alternatives the first, whatever its kind.
+/// ENV-5: the smallest kind that a schema names; of several alternatives the first, whatever its kind.
 #[test]
 fn kinds() {
     for (part, expected) in [

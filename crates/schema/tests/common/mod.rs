@@ -1,9 +1,9 @@
-//! What tests with made-up schemas share.
+//! Random schemas, shared by tests.
 
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// The keywords that hold schemas or names of members, which a document can be deep and wide in.
+/// Keywords that hold schemas or member names, which can make a document deep and wide.
 const KEYWORDS: [&str; 25] = [
     "allOf",
     "anyOf",
@@ -32,8 +32,8 @@ const KEYWORDS: [&str; 25] = [
     "minLength",
 ];
 
-/// Anything that looks like a schema: objects of the keywords and of `more`, and lists, with these values in them, so deep
-/// at the most.
+/// Anything that looks like a schema: objects of the keywords and of `more`, and lists, with these values in them, up to
+/// this depth.
 pub(crate) fn wild(
     more: &'static [&'static str],
     value: impl Strategy<Value = Value> + 'static,

@@ -1,5 +1,4 @@
-//! What each era wants around a request: the `_meta` and headers of the modern one, the
-//! handshake of the legacy one.
+//! What each era adds to a request: the `_meta` and headers of the modern one, the handshake of the legacy one.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::script::{LEGACY_REVISION, MODERN_REVISION};
 
-/// Adds to the parameters the `_meta` that a modern request needs, where it is not there.
+/// Adds the `_meta` members that a modern request needs and the parameters lack.
 pub fn modern_params(mut params: Value) -> Value {
     let members = params.as_object_mut().expect("parameters are an object");
     let meta = members.entry("_meta").or_insert_with(|| json!({}));
@@ -22,7 +21,7 @@ pub fn modern_params(mut params: Value) -> Value {
     params
 }
 
-/// The headers that go with a modern request, taken from its method and parameters.
+/// The headers of a modern request, derived from its method and parameters.
 pub fn modern_headers(method: &str, params: &Value) -> Vec<(&'static str, String)> {
     let mut headers =
         vec![("mcp-protocol-version", MODERN_REVISION.to_owned()), ("mcp-method", method.to_owned())];
@@ -35,7 +34,7 @@ pub fn modern_headers(method: &str, params: &Value) -> Vec<(&'static str, String
     headers
 }
 
-/// The parameters of `initialize` for a client that offers nothing.
+/// The parameters of `initialize` for a client without capabilities.
 pub fn legacy_handshake() -> Value {
     json!({
         "protocolVersion": LEGACY_REVISION,
@@ -44,7 +43,7 @@ pub fn legacy_handshake() -> Value {
     })
 }
 
-/// A value as a header carries it: as it is, or in base64 where a header cannot.
+/// A value as a header carries it: unchanged, or in base64 if a header cannot carry it.
 fn header_value(text: &str) -> String {
     let plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
         && text.trim() == text

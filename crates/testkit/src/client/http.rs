@@ -1,8 +1,7 @@
-//! Single HTTP exchanges on loopback, whole or as a stream of events.
+//! Single HTTP exchanges on loopback, read whole or as a stream of events.
 //!
-//! Every exchange has its own connection, closed with the reply: dropping an [`HttpStream`]
-//! is a client that went away. Requests that no decent library sends go through
-//! [`HttpClient::exchange_bytes`].
+//! Every exchange has its own connection, closed with the reply: dropping an [`HttpStream`] disconnects the client.
+//! Malformed requests, which libraries refuse to send, go through [`HttpClient::exchange_bytes`].
 
 use std::net::SocketAddr;
 
@@ -19,13 +18,13 @@ use tokio::net::TcpStream;
 
 use super::{modern_headers, modern_params, patiently};
 
-/// Speaks to one address.
+/// A client for one address.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpClient {
     address: SocketAddr,
 }
 
-/// A reply that has come to its end.
+/// A complete reply.
 #[derive(Debug, Clone)]
 pub struct HttpReply {
     /// The status code.
@@ -38,7 +37,7 @@ pub struct HttpReply {
     pub events: Vec<SseEvent>,
 }
 
-/// A reply whose body is still coming.
+/// A reply whose body is still arriving.
 #[derive(Debug)]
 pub struct HttpStream {
     /// The status code.
@@ -47,7 +46,7 @@ pub struct HttpStream {
     pub headers: HeaderMap,
     body: Incoming,
     parser: SseParser,
-    // Held so that the connection lives as long as the stream, and no longer.
+    // Keeps the connection open exactly as long as the stream.
     _sender: http1::SendRequest<Full<Bytes>>,
 }
 
@@ -60,7 +59,7 @@ pub struct SseEvent {
     pub id: Option<String>,
     /// The type, if one was given.
     pub event: Option<String>,
-    /// The text of a comment, such as a sign of life; then there is nothing else.
+    /// The text of a comment, such as a keep-alive; the other fields are then empty.
     pub comment: Option<String>,
 }
 
@@ -70,7 +69,7 @@ impl HttpClient {
         Self { address }
     }
 
-    /// Posts a body. The content type and what is accepted are added where not given.
+    /// Posts a body. Adds the content type and the accept header if they are missing.
     pub async fn post(&self, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> HttpReply {
         self.open_post(path, headers, body).await.finish().await
     }
@@ -90,7 +89,7 @@ impl HttpClient {
         self.open(Method::DELETE, path, headers, Bytes::new()).await.finish().await
     }
 
-    /// As [`HttpClient::post`], to be read event by event.
+    /// Like [`HttpClient::post`], to be read event by event.
     pub async fn open_post(
         &self,
         path: &str,
@@ -108,7 +107,7 @@ impl HttpClient {
         self.open(Method::POST, path, &all, body).await
     }
 
-    /// As [`HttpClient::post_modern`], to be read event by event.
+    /// Like [`HttpClient::post_modern`], to be read event by event.
     pub async fn open_modern(&self, path: &str, method: &str, params: Value) -> HttpStream {
         let params = modern_params(params);
         let headers = modern_headers(method, &params);
@@ -118,8 +117,8 @@ impl HttpClient {
         self.open_post(path, &headers, body.to_string()).await
     }
 
-    /// Sends a request with these headers, the host and the length of the body, and nothing
-    /// else; comes back with the head of the reply.
+    /// Sends a request with these headers, the host and the body's length, and nothing else. Returns once the head of
+    /// the reply has arrived.
     pub async fn open(
         &self,
         method: Method,
@@ -143,7 +142,7 @@ impl HttpClient {
             let stream = TcpStream::connect(self.address).await.expect("a server that listens");
             let (mut sender, connection) =
                 http1::handshake(TokioIo::new(stream)).await.expect("a connection");
-            // Ends with the connection, which ends when the stream below is dropped.
+            // The connection ends when the stream below is dropped.
             tokio::spawn(connection);
             let (head, body) = sender.send_request(request).await.expect("a reply").into_parts();
             HttpStream {
@@ -157,12 +156,12 @@ impl HttpClient {
         .await
     }
 
-    /// Sends bytes as they are and gives back everything that comes until the server closes.
+    /// Sends raw bytes and returns everything that arrives until the server closes.
     pub async fn exchange_bytes(&self, bytes: &[u8]) -> Vec<u8> {
         patiently("the exchange", async {
             let mut stream = TcpStream::connect(self.address).await.expect("a server that listens");
             let mut reply = Vec::new();
-            // A server may refuse and close before it has read everything; what it said counts.
+            // A server may refuse and close before it has read everything; only its reply counts.
             let _ = stream.write_all(bytes).await;
             let _ = stream.read_to_end(&mut reply).await;
             reply
@@ -172,7 +171,7 @@ impl HttpClient {
 }
 
 impl HttpReply {
-    /// A header's text, if it is there.
+    /// A header's text, if present.
     pub fn header(&self, name: &str) -> Option<&str> {
         header(&self.headers, name)
     }
@@ -183,7 +182,7 @@ impl HttpReply {
             .unwrap_or_else(|error| panic!("not JSON ({error}): {}", String::from_utf8_lossy(&self.body)))
     }
 
-    /// The answer, whether it came as a body or as the last event.
+    /// The answer, from the body or from the last event.
     pub fn answer(&self) -> Value {
         match self.events.iter().rfind(|event| !event.data.is_empty()) {
             Some(event) => event.json(),
@@ -193,12 +192,12 @@ impl HttpReply {
 }
 
 impl HttpStream {
-    /// A header's text, if it is there.
+    /// A header's text, if present.
     pub fn header(&self, name: &str) -> Option<&str> {
         header(&self.headers, name)
     }
 
-    /// The next event or comment; none at the end of the stream.
+    /// The next event or comment; `None` at the end of the stream.
     pub async fn next_event(&mut self) -> Option<SseEvent> {
         patiently("an event", async {
             loop {
@@ -212,7 +211,7 @@ impl HttpStream {
         .await
     }
 
-    /// The next event that carries JSON; none at the end of the stream.
+    /// The next event that carries JSON; `None` at the end of the stream.
     pub async fn next_message(&mut self) -> Option<Value> {
         loop {
             let event = self.next_event().await?;
@@ -249,7 +248,7 @@ impl SseEvent {
     }
 }
 
-/// Cuts a stream of bytes into events.
+/// Splits a stream of bytes into events.
 #[derive(Debug, Default)]
 struct SseParser {
     rest: Vec<u8>,
@@ -260,7 +259,7 @@ impl SseParser {
         self.rest.extend(bytes.iter().filter(|byte| **byte != b'\r'));
     }
 
-    /// An event ends with an empty line, and a comment with its own.
+    /// An event ends with an empty line, a comment with its own line.
     fn next_event(&mut self) -> Option<SseEvent> {
         let mut event = SseEvent::default();
         let mut data: Vec<String> = Vec::new();
@@ -296,7 +295,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// The next piece of a body; a connection that breaks ends it like one that ends well.
+/// The next chunk of a body; a broken connection ends it like a clean end.
 async fn next_bytes(body: &mut Incoming) -> Option<Bytes> {
     loop {
         match body.frame().await?.ok()?.into_data() {

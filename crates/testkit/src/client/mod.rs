@@ -1,8 +1,7 @@
-//! Raw clients for tests from outside: they send what they are told and hide nothing.
+//! Raw clients for tests from outside: they send exactly what the test gives them and hide nothing.
 //!
-//! They speak no protocol of their own accord; a test that wants a handshake sends it. Every
-//! wait ends with a panic after [`PATIENCE`] of the runtime's time, so use them with a
-//! running clock only.
+//! They send nothing unprompted; a test that wants a handshake sends it. Every wait panics after [`PATIENCE`] of the
+//! runtime's time, so use them only with a running clock.
 
 mod envelope;
 mod http;
@@ -14,10 +13,10 @@ pub use envelope::{legacy_handshake, modern_headers, modern_params};
 pub use http::{HttpClient, HttpReply, HttpStream, SseEvent};
 pub use stdio::StdioClient;
 
-/// How long a client waits for anything.
+/// The longest a client waits for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for something, no longer than [`PATIENCE`].
+/// Waits for a future, at most [`PATIENCE`].
 async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(value) => value,

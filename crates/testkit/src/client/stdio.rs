@@ -1,7 +1,6 @@
-//! A program on the other end of two pipes, spoken to in lines.
+//! A program behind two pipes, with one message per line.
 //!
-//! Its standard error goes to a file, which needs no reader and never fills up. The program
-//! is killed when the client is dropped.
+//! Its standard error goes to a file, which needs no reader and never fills up. Dropping the client kills the program.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -22,7 +21,7 @@ pub struct StdioClient {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// The part of a line that came before a wait ended.
+    /// The part of a line that arrived before a wait timed out.
     partial: Vec<u8>,
     errors: TempPath,
     next_id: u64,
@@ -30,7 +29,7 @@ pub struct StdioClient {
 }
 
 impl StdioClient {
-    /// Starts a program with the environment of the test plus these variables.
+    /// Starts a program with the test's environment plus these variables.
     #[expect(
         clippy::disallowed_methods,
         reason = "tests from outside start the program under test as a user does"
@@ -64,12 +63,12 @@ impl StdioClient {
         }
     }
 
-    /// Starts a mock upstream, to speak to it without anything in between.
+    /// Starts a mock upstream, to talk to it directly.
     pub fn start_mock(mock: &Mock) -> Self {
         Self::start(&mock.command().0, &[], mock.env())
     }
 
-    /// Its process id; none once it was waited for.
+    /// The process id; `None` once the program was waited for.
     pub fn pid(&self) -> Option<u32> {
         self.child.id()
     }
@@ -79,7 +78,7 @@ impl StdioClient {
         self.send_bytes(format!("{message}\n").as_bytes()).await;
     }
 
-    /// Sends bytes as they are; a line end is the caller's to add.
+    /// Sends raw bytes; the caller adds the line end.
     pub async fn send_bytes(&mut self, bytes: &[u8]) {
         let input = self.input.as_mut().expect("an input that is still open");
         let sent = patiently("sending", async {
@@ -91,7 +90,7 @@ impl StdioClient {
         }
     }
 
-    /// The next line, without its end; none when the output has ended.
+    /// The next line, without its line end; `None` when the output has ended.
     pub async fn recv_line(&mut self) -> Option<String> {
         match self.line_within(PATIENCE).await {
             Ok(line) => line,
@@ -113,14 +112,14 @@ impl StdioClient {
         Some(self.parse(&line))
     }
 
-    /// Sends a request under a new id and gives its whole answer. What comes before it is
-    /// kept for [`StdioClient::take_aside`].
+    /// Sends a request under a new id and returns its whole answer. Keeps earlier messages for
+    /// [`StdioClient::take_aside`].
     pub async fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.start_request(method, params).await;
         self.answer_to(id).await
     }
 
-    /// Sends a request under a new id, which it gives back, and does not wait.
+    /// Sends a request under a new id and returns the id without waiting.
     pub async fn start_request(&mut self, method: &str, params: Value) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -128,7 +127,7 @@ impl StdioClient {
         id
     }
 
-    /// The answer to a request that was started, also if it came already.
+    /// The answer to a started request, even if it has already arrived.
     pub async fn answer_to(&mut self, id: u64) -> Value {
         let answers = |message: &Value| message["id"] == id && message.get("method").is_none();
         if let Some(at) = self.aside.iter().position(answers) {
@@ -148,35 +147,35 @@ impl StdioClient {
         self.send(json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
     }
 
-    /// Goes through the legacy handshake and gives the answer to `initialize`.
+    /// Performs the legacy handshake and returns the answer to `initialize`.
     pub async fn initialize(&mut self) -> Value {
         let answer = self.request("initialize", super::legacy_handshake()).await;
         self.notify("notifications/initialized", json!({})).await;
         answer
     }
 
-    /// All messages that came while waiting for answers, in order.
+    /// All messages that arrived while waiting for answers, in order.
     pub fn take_aside(&mut self) -> Vec<Value> {
         self.aside.drain(..).collect()
     }
 
-    /// What the program wrote on standard error so far.
+    /// The program's standard error so far.
     pub fn stderr(&self) -> String {
         let text = std::fs::read(&self.errors).unwrap_or_default();
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Ends the program's input.
+    /// Closes the program's input.
     pub fn close_stdin(&mut self) {
         self.input = None;
     }
 
-    /// Kills the program, which it cannot refuse. [`StdioClient::wait`] then tells its end.
+    /// Kills the program with SIGKILL. [`StdioClient::wait`] then returns its status.
     pub fn kill(&mut self) {
         self.child.start_kill().expect("a program that can be killed");
     }
 
-    /// Waits for the program's end.
+    /// Waits for the program to end.
     pub async fn wait(&mut self) -> ExitStatus {
         let status = patiently("the end of the program", self.child.wait()).await;
         status.expect("a status of the program")

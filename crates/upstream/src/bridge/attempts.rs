@@ -1,23 +1,23 @@
-//! Trying again: how often, after which pause, and after what.
+//! Retries: how many, and how long to pause between them.
 
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a call is tried at the most.
+/// The most attempts for one call.
 pub const DEFAULT_ATTEMPTS: u32 = 3;
-/// The pause after the first attempt; each later one is twice as long.
+/// The pause after the first attempt; it doubles after each further attempt.
 pub const BACKOFF_BASE: Duration = Duration::from_millis(1_000);
 
-/// Lets time go by. Injected, so that nobody has to wait in a test.
+/// Waits for a duration. It is injected so that tests need not wait.
 #[derive(Clone)]
 pub struct Sleep(Arc<dyn Fn(Duration) -> Slept + Send + Sync>);
 
 type Slept = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Sleep {
-    /// Any way of letting time go by.
+    /// Any function that waits.
     pub fn new<F>(sleep: impl Fn(Duration) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -42,8 +42,8 @@ impl fmt::Debug for Sleep {
     }
 }
 
-/// The pause after attempt `number` (from 1): twice as long each time. What an HTTP server asks for by `Retry-After`
-/// is waited within the attempt.
+/// The pause after attempt `number` (from 1): it doubles each time. The wait that an HTTP server asks for with
+/// `Retry-After` happens inside the attempt instead.
 pub(super) fn pause(number: u32, base: Duration) -> Duration {
     base.saturating_mul(2_u32.saturating_pow(number.saturating_sub(1)))
 }

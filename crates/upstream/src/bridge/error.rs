@@ -1,4 +1,4 @@
-//! Why a bridge gave no answer: the same type for a connection that did not come about and for a call.
+//! Why a bridge gave no answer: one error type for failed connections and for failed calls.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::transport::ConnectError;
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{what} failed after {attempts} {}: {cause}", if *.attempts == 1 { "attempt" } else { "attempts" })]
 pub struct BridgeError {
-    /// What was tried: the tool, or the connection.
+    /// The operation that failed: the tool call, or the connection.
     pub what: String,
-    /// How often; 1 for a connection.
+    /// The number of attempts; 1 for a connection.
     pub attempts: u32,
     /// Why the last attempt failed.
     #[source]
@@ -23,7 +23,7 @@ pub struct BridgeError {
 }
 
 impl BridgeError {
-    /// Whether the same may succeed later.
+    /// Whether a retry may succeed later.
     pub fn retryable(&self) -> bool {
         self.cause.retryable()
     }
@@ -33,24 +33,24 @@ impl BridgeError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The answer did not come in time.
+    /// The answer did not arrive in time.
     #[error("no answer within {} ms", .0.as_millis())]
     Timeout(Duration),
-    /// The connection is gone, or turned the request away.
+    /// The connection ended, or the server turned the request away.
     #[error(transparent)]
     Link(LinkError),
     /// The server answered with an error.
     #[error("{} (code {})", .0.message(), .0.code())]
     Rpc(RpcError),
-    /// There is no connection; says why.
+    /// The connection could not be made.
     #[error("cannot connect: {reason}")]
     Connect {
-        /// Why not.
+        /// The reason.
         reason: String,
-        /// Whether it may come about later.
+        /// Whether a later attempt may succeed.
         retryable: bool,
     },
-    /// The timeout is none.
+    /// The timeout is invalid.
     #[error(transparent)]
     Timing(InvalidTimeout),
     /// The bridge was closed by its owner.
@@ -59,7 +59,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// BRG-4, as one table. What is not in it (an unknown method, bad params, an application's own code) would
+    /// BRG-4 as one table. Every other failure (an unknown method, bad params, an application's own code) would
     /// fail the same way again.
     pub fn retryable(&self) -> bool {
         match self {
@@ -104,7 +104,7 @@ impl From<ConnectError> for Cause {
 mod tests {
     use super::*;
 
-    /// BRG-4: what of a link's failures is worth another attempt; over HTTP 429, 502, 503 and 504 are transient.
+    /// BRG-4: which link failures are worth another attempt; over HTTP 429, 502, 503 and 504 are transient.
     #[test]
     fn which_failures_may_pass() {
         #[track_caller]

@@ -1,8 +1,8 @@
-//! One connection, one call: the client for programs that want a tool of one server and no gateway.
+//! One connection, one call: the client for programs that want a tool of one server without a gateway.
 //!
-//! A bridge connects, calls and closes. It tries again where that may help, with pauses that double; whether a
-//! tool may run twice is the caller's to say. A connection that was lost is made anew for the next attempt. What
-//! keeps servers alive, shares them or merges their tools is elsewhere.
+//! A bridge connects, calls and closes. It retries where that may help, with pauses that double; the caller says
+//! whether a tool may run twice. A lost connection is made again for the next attempt. Supervising servers, sharing
+//! them and merging their tools is not done here.
 
 mod attempts;
 mod error;
@@ -40,20 +40,20 @@ use crate::link::{Link, LinkError, Purpose};
 use crate::server::record::ServerRecords;
 use crate::transport::{self, ConnectError};
 
-/// The largest answer that is taken, unless the options say otherwise.
+/// The largest accepted answer, unless the options say otherwise.
 const LARGEST_MESSAGE: usize = 16 << 20;
-/// How much may wait in an in-memory transport before its writer has to.
+/// How many bytes an in-memory transport buffers before its writer has to wait.
 const MEMORY: usize = 64 * 1024;
 
-/// Both directions of a connection, a message a line.
+/// Both directions of a connection, one message per line.
 pub trait MessageStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> MessageStream for S {}
 
-/// A connection that is coming about.
+/// A connection being made.
 type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn MessageStream>>> + Send>>;
 
-/// Makes the connection in place of streamable HTTP. Asked again whenever it was lost.
+/// Makes the connection in place of streamable HTTP. It is called again whenever the connection was lost.
 #[derive(Clone)]
 pub struct TransportFactory(Arc<dyn Fn(&str) -> Connecting + Send + Sync>);
 
@@ -80,7 +80,7 @@ impl fmt::Debug for TransportFactory {
     }
 }
 
-/// BRG-7: two ends that are joined in memory, one for a client, one for a server in the same process.
+/// BRG-7: the two ends of an in-memory connection, one for a client, one for a server in the same process.
 pub fn memory_transport() -> (DuplexStream, DuplexStream) {
     tokio::io::duplex(MEMORY)
 }
@@ -88,25 +88,25 @@ pub fn memory_transport() -> (DuplexStream, DuplexStream) {
 /// How to connect. Everything has a default.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectOptions {
-    /// How long the handshake may take, in milliseconds; wins over the variable.
+    /// How long the handshake may take, in milliseconds; overrides the variable.
     pub timeout_ms: Option<u64>,
-    /// Where [`TIMEOUT_VARIABLE`] is looked up, and the variables that a program which is run needs. The process's own
-    /// environment is read by [`ConnectOptions::from_env`] alone.
+    /// The variables that [`TIMEOUT_VARIABLE`] is looked up in and that a started program may need. Only
+    /// [`ConnectOptions::from_env`] reads the process's own environment.
     pub environment: BTreeMap<String, String>,
     /// Sent with every request over HTTP.
     pub headers: BTreeMap<String, Secret>,
-    /// What makes the connection in place of streamable HTTP.
+    /// Makes the connection in place of streamable HTTP.
     pub factory: Option<TransportFactory>,
-    /// The largest answer that is taken, in bytes; 16 MB by default.
+    /// The largest accepted answer, in bytes; 16 MB by default.
     pub limit: Option<usize>,
-    /// Where each retry is logged, in place of the subscriber of whoever calls.
+    /// Where each retry is logged, in place of the caller's subscriber.
     pub logger: Option<Dispatch>,
 }
 
 impl ConnectOptions {
-    /// The defaults, with what the environment of this process says: [`TIMEOUT_VARIABLE`], and the variables that every
-    /// program gets ([`bridgehead_process::INHERITED`]), such as `PATH`. No other variable is read. An invalid timeout
-    /// is an error of connecting.
+    /// The defaults, plus these variables of the process's environment: [`TIMEOUT_VARIABLE`] and the variables that
+    /// every program gets ([`bridgehead_process::INHERITED`]), such as `PATH`. No other variable is read. An
+    /// invalid timeout makes connecting fail.
     pub fn from_env() -> Self {
         let inherited = INHERITED.iter().flat_map(|(_, names)| names.iter().copied());
         let read = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
@@ -118,17 +118,17 @@ impl ConnectOptions {
 /// How to call. Everything has a default.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
-    /// How long each attempt may take, in milliseconds; wins over the variable.
+    /// How long each attempt may take, in milliseconds; overrides the variable.
     pub timeout_ms: Option<u64>,
-    /// How often to try at the most.
+    /// The most attempts.
     pub max_attempts: u32,
-    /// The pause after the first attempt; each later one is twice as long.
+    /// The pause after the first attempt; it doubles after each further attempt.
     pub backoff: Duration,
-    /// Whether a failed attempt is followed by another.
+    /// Whether a failed attempt is retried.
     pub retry: Retry,
-    /// What lets time go by between attempts.
+    /// Waits between attempts.
     pub sleep: Sleep,
-    /// The id of the call, which goes along to the server; a new one each time, if absent.
+    /// The id of the call, which is also sent to the server; if absent, each call gets a new one.
     pub correlation: Option<CorrelationId>,
 }
 
@@ -161,19 +161,19 @@ struct Shared {
 #[derive(Debug)]
 enum BridgeState {
     Open(Live),
-    /// The connection did not come about again; the next attempt tries.
+    /// The connection is lost; the next attempt makes a new one.
     Lost,
     Closed,
 }
 
-/// What is at the other end.
+/// The other end of the connection.
 #[derive(Debug)]
 enum Endpoint {
     Server(Box<Server>),
     Factory(TransportFactory),
 }
 
-/// A connection that was made, and the tasks that carry it. Dropping it lets go of the server.
+/// An open connection, and the tasks that drive it. Dropping it disconnects from the server.
 #[derive(Debug)]
 struct Live {
     client: Client,
@@ -184,19 +184,19 @@ struct Live {
 /// A list of tools, in the server's order.
 type Tools = Arc<[Arc<Tool>]>;
 
-/// What speaks with the server: the link, and what the server turned out to be.
+/// A client of the server: the link, and what was negotiated.
 #[derive(Debug, Clone)]
 pub struct Client {
     /// The link.
     pub link: Link,
     /// The other side.
     pub peer: Peer,
-    /// What it offers, once somebody wanted to know.
+    /// The server's tools, once they were needed.
     tools: Arc<Mutex<Option<Tools>>>,
 }
 
-/// Connects to the server at `url`: over streamable HTTP (a WebSocket, if the address is one), unless the options
-/// bring a factory.
+/// Connects to the server at `url`: over streamable HTTP, or over a WebSocket if the scheme says so, unless the
+/// options bring a factory.
 pub async fn connect_to_server(url: &str, options: ConnectOptions) -> Result<Bridge, BridgeError> {
     let endpoint = match &options.factory {
         Some(factory) => Endpoint::Factory(factory.clone()),
@@ -204,7 +204,10 @@ pub async fn connect_to_server(url: &str, options: ConnectOptions) -> Result<Bri
             let remote: Url = url.parse().map_err(|error| BridgeError {
                 what: "connecting".to_owned(),
                 attempts: 1,
-                cause: Cause::Connect { reason: format!("the address is none: {error}"), retryable: false },
+                cause: Cause::Connect {
+                    reason: format!("the address is not valid: {error}"),
+                    retryable: false,
+                },
             })?;
             let transport = if remote.is_web_socket() { Transport::WebSocket } else { Transport::Http };
             let remote = Remote { transport, headers: options.headers.clone(), ..Remote::new(remote) };
@@ -235,7 +238,7 @@ fn server(launch: Launch) -> Server {
     Server::new(ServerName::adapt("bridge"), launch, &GatewaySettings::default())
 }
 
-/// Calls a tool and gives its result as it came; a tool that says `isError` has answered. Tries again as the
+/// Calls a tool and returns its result unchanged; a result with `isError` counts as an answer. Retries as the
 /// options say.
 pub async fn call_tool(
     bridge: &Bridge,
@@ -256,7 +259,7 @@ pub async fn call_tool(
         };
         let mut again = lost.cause.retryable() && attempts < options.max_attempts.max(1);
         if again && !options.retry.permits(lost.may_have_run, false) {
-            // Whether the tool may run twice is looked up only where it matters.
+            // Only here does it matter whether the tool may run twice.
             again = options.retry == Retry::Safe && bridge.may_run_twice(name).await;
         }
         if !again {
@@ -276,24 +279,24 @@ struct LostAttempt {
 }
 
 impl Bridge {
-    /// The address it was made for.
+    /// The address that the bridge connects to.
     pub fn url(&self) -> &str {
         &self.0.url
     }
 
-    /// Where what happens to its calls is counted: how often they were tried again, and results cast.
+    /// Counts what happens to its calls: the retries, and the casts of results.
     pub fn signals(&self) -> &Signals {
         &self.0.signals
     }
 
-    /// What speaks with the server now; made anew if it was lost.
+    /// The current client; reconnects if the connection was lost.
     pub async fn client(&self) -> Result<Client, BridgeError> {
         let failed =
             |cause| BridgeError { what: format!("connecting to {}", shown(&self.0.url)), attempts: 1, cause };
         self.live_client().await.map_err(failed)
     }
 
-    /// Closes the connection and returns when it is closed. A second time does nothing.
+    /// Closes the connection and returns once it is closed. A second call does nothing.
     pub async fn close(&self) {
         let before = std::mem::replace(&mut *self.0.state.lock().await, BridgeState::Closed);
         if let BridgeState::Open(live) = before {
@@ -327,7 +330,7 @@ impl Bridge {
         let mut exchange = client.link.open(Purpose::Ordinary);
         let answered = {
             let asking = async {
-                // Only such a peer wants to know more of the tool than its name.
+                // Only a peer that mirrors headers needs more of the tool than its name.
                 let tool = if client.link.mirrors_headers() { client.tool(name).await } else { None };
                 let headers = tool.as_ref().map_or(&[][..], |tool| &tool.headers);
                 let call = ToolCall { name, arguments, correlation };
@@ -339,13 +342,13 @@ impl Bridge {
             Ok(Ok(Ok(result))) => return Ok(result),
             Ok(Ok(Err(error))) => Cause::Rpc(error),
             Ok(Err(error)) => Cause::Link(error),
-            // It may be the server that made us wait.
+            // The server itself may have asked us to wait.
             Err(_) => exchange.put_off().map_or(Cause::Timeout(timeout), Cause::Link),
         };
         Err(LostAttempt { cause, may_have_run: exchange.was_sent() })
     }
 
-    /// Whether the tool says of itself that running it twice does no harm.
+    /// Whether the tool declares that running it twice does no harm.
     async fn may_run_twice(&self, name: &str) -> bool {
         let Ok(client) = self.live_client().await else { return false };
         client.tool(name).await.is_some_and(|tool| tool.read_only || tool.idempotent)
@@ -363,7 +366,7 @@ impl Client {
         info.get("name")?.to_text().filter(|name| !name.is_empty())
     }
 
-    /// A tool as it was last listed; listed again where the server has said that its list changed.
+    /// A tool as last listed; lists again if the server has said that its list changed.
     async fn tool(&self, name: &str) -> Option<Arc<Tool>> {
         let mut known = self.tools.lock().await;
         let tools = match known.clone().filter(|_| !self.link.take_changed(Lists::TOOLS)) {
@@ -415,7 +418,7 @@ async fn connect(shared: &Shared) -> Result<Live, Cause> {
 
 async fn reach(server: &Server, options: &ConnectOptions, limit: usize) -> Result<Live, Cause> {
     let record = ServerRecords::default().of(server.name.as_ref());
-    // A bridge has one server, which waits for no other.
+    // A bridge has one server, so it never waits for another start.
     let turn = Semaphore::new(1);
     let connecting =
         transport::connect(server, &options.environment, limit, None, &record, Offer::Nothing, &turn);
@@ -443,7 +446,7 @@ async fn over(name: &str, stream: Box<dyn MessageStream>, limit: usize) -> Resul
     tasks.spawn(async move {
         let writing = async {
             write.await;
-            // What cannot be written to may still be read from.
+            // The read side may still deliver after writing has failed.
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -458,7 +461,7 @@ async fn over(name: &str, stream: Box<dyn MessageStream>, limit: usize) -> Resul
     Ok(Live { client: Client::new(link, peer), tasks, stop })
 }
 
-/// An address without what may be secret in it: credentials and the query.
+/// An address without the parts that may be secret: credentials and the query.
 fn shown(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     match url.split_once("://") {

@@ -1,7 +1,8 @@
-//! Every tool of a server as an operation: what it is, and a function that runs it.
+//! Every tool of a server as an operation: its specification, and a function that runs it.
 //!
-//! Specs are read from the server each time that operations are made, so that its list as it is now is what one gets. A result comes as an envelope, its data cast to what the tool
-//! promises; a tool that calls its own answer an error has answered.
+//! The specifications are read from the server on every call of [`operations`], so they match its current list. A
+//! result is an envelope whose data is cast to the tool's output schema. A result that the tool marks as an error
+//! is still a result.
 
 use std::sync::Arc;
 
@@ -15,35 +16,35 @@ use super::{Bridge, BridgeError, CallOptions, Cause, call_tool, shown, timeout};
 use crate::catalog::{ListError, Tool};
 use crate::link::LinkError;
 
-/// What an operation is.
+/// The specification of an operation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OperationSpec {
     /// The tool's name.
     pub name: String,
-    /// What it does, in words.
+    /// The tool's description.
     pub description: Option<String>,
-    /// What its arguments must be.
+    /// The schema of its arguments.
     pub input_schema: Value,
-    /// What its data is; `true` where the tool does not say.
+    /// The schema of its data; `true` if the tool declares none.
     pub output_schema: Value,
 }
 
-/// A tool, ready to be run. Clones are the same operation.
+/// A tool, ready to run. Clones are the same operation.
 #[derive(Debug, Clone)]
 pub struct Operation {
-    /// What it is.
+    /// Its specification.
     pub spec: OperationSpec,
     bridge: Bridge,
     tool: Arc<Tool>,
-    /// What the server is called in results.
+    /// The server's name in results.
     server: Arc<str>,
 }
 
-/// All tools that the server behind `bridge` offers now, in its order. Ask again after its list has changed; operations
-/// that were made before stay as they were.
+/// All tools that the server behind `bridge` offers now, in its order. Operations made earlier do not change when
+/// the list does: call this again.
 ///
 /// # Errors
-/// When the server cannot be reached, or does not list its tools.
+/// When the server cannot be reached or does not list its tools.
 pub async fn operations(bridge: &Bridge) -> Result<Vec<Operation>, BridgeError> {
     let failed = |cause| BridgeError { what: "listing the tools".to_owned(), attempts: 1, cause };
     let options = &bridge.0.options;
@@ -79,15 +80,16 @@ impl OperationSpec {
 }
 
 impl Operation {
-    /// Runs it.
+    /// Runs the tool.
     ///
     /// # Errors
-    /// Only where there is no result: the server cannot be reached, was lost, took too long, or does not know the tool.
+    /// Only if there is no result: the server cannot be reached, was lost, took too long, or does not know the
+    /// tool.
     pub async fn run(&self, arguments: &Value) -> Result<Envelope, BridgeError> {
         self.run_with(arguments, &CallOptions::default()).await
     }
 
-    /// Runs it as the options say.
+    /// Runs the tool with these options.
     ///
     /// # Errors
     /// As [`Operation::run`].

@@ -1,11 +1,11 @@
-//! How long a handshake or an attempt may take, and who may say so.
+//! How long a handshake or an attempt may take, and which setting decides it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The variable that sets the timeout, in milliseconds.
 pub const TIMEOUT_VARIABLE: &str = "BRIDGEHEAD_MCP_TIMEOUT";
-/// The timeout where nobody says anything.
+/// The timeout if no setting gives one.
 pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
 /// An invalid timeout.
@@ -14,7 +14,7 @@ pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 pub struct InvalidTimeout {
     /// The variable, or the option.
     pub place: &'static str,
-    /// What it says.
+    /// Its value.
     pub value: String,
 }
 
@@ -26,7 +26,7 @@ pub fn resolve_timeout_ms(
     let (place, value, number) = match (explicit, environment.get(TIMEOUT_VARIABLE)) {
         (Some(number), _) => ("the option `timeout_ms`", number.to_string(), Some(number)),
         (None, Some(text)) => {
-            // `parse` alone would take a sign.
+            // `parse` alone would accept a sign.
             let digits = text.bytes().all(|byte| byte.is_ascii_digit());
             (TIMEOUT_VARIABLE, text.clone(), text.parse().ok().filter(|_| digits))
         }
@@ -59,7 +59,8 @@ mod tests {
         }
     }
 
-    /// BRG-2: the option, then the variable, then 30 000 ms; what is no positive integer is named.
+    /// BRG-2: the option, then the variable, then 30 000 ms; the error names any value that is not a positive
+    /// integer.
     #[test]
     fn who_says_how_long() {
         check(None, None, Ok(30_000));

@@ -1,7 +1,7 @@
-//! The last known list of a lazy server, on disk, so that its tools can be listed before it runs.
+//! Keeps the last known list of a lazy server on disk, so that its tools can be listed before it runs.
 //!
-//! One file per identity of a server, for the owner's eyes only, replaced as a whole. A file that cannot be
-//! read, or is of another form, is as good as none: everything here fails with a line in the log.
+//! Each server identity has one file, readable by its owner only and always replaced as a whole. A file that is
+//! unreadable or has another format counts as absent: every failure here only writes a log line.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -17,14 +17,14 @@ use tracing::debug;
 use crate::catalog::{Features, Findings, ItemList, Items, Listing, Tool};
 use crate::sharing::key::Identity;
 
-/// The form of the file; another one is not read.
+/// The format of the file; files of other formats are not read.
 const FORMAT: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
 struct Written<T> {
     format: u32,
     instructions: Option<String>,
-    /// As bits, for there is nothing to read in them.
+    /// The flags by position: nobody reads the file by eye.
     features: [bool; 10],
     experimental: Option<T>,
     tools: Vec<T>,
@@ -33,20 +33,20 @@ struct Written<T> {
     templates: Vec<T>,
 }
 
-/// What is kept of the server of this identity.
+/// The kept list of the server with this identity.
 pub(crate) async fn read(folder: &Path, identity: &Identity, server: &ServerName) -> Option<Listing> {
     let path = path(folder, identity);
     let read = tokio::task::spawn_blocking(move || kept(&path));
     match read.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
         Ok(listing) => listing,
         Err(error) => {
-            debug!(server = %format_args!("mcp:{server}"), %error, "the kept list of tools is not usable");
+            debug!(server = %format_args!("mcp:{server}"), %error, "the cached tool list is not usable");
             None
         }
     }
 }
 
-/// What a file says; nothing if there is none, which is no fault.
+/// Reads the list in a file. A missing file is not an error.
 fn kept(path: &Path) -> io::Result<Option<Listing>> {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&text).map(Some).map_err(io::Error::other),
@@ -55,12 +55,12 @@ fn kept(path: &Path) -> io::Result<Option<Listing>> {
     }
 }
 
-/// Keeps what a server offers.
+/// Keeps the list of a server.
 pub(crate) async fn write(folder: &Path, identity: &Identity, server: &ServerName, listing: &Arc<Listing>) {
     let (folder, path, listing) = (folder.to_owned(), path(folder, identity), Arc::clone(listing));
     let written = tokio::task::spawn_blocking(move || replace(&folder, &path, &render(&listing)?));
     if let Err(error) = written.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
-        debug!(server = %format_args!("mcp:{server}"), %error, "the list of tools could not be kept");
+        debug!(server = %format_args!("mcp:{server}"), %error, "the tool list could not be cached");
     }
 }
 
@@ -69,23 +69,23 @@ fn path(folder: &Path, identity: &Identity) -> PathBuf {
 }
 
 fn parse(text: &str) -> Result<Listing, String> {
-    /// Read first, so that a later form may look as it likes.
+    /// Read first, so that a later format may differ in everything else.
     #[derive(Deserialize)]
     struct Form {
         format: u32,
     }
     let Form { format } = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if format != FORMAT {
-        return Err(format!("its form is {format}, not {FORMAT}"));
+        return Err(format!("its format is {format}, not {FORMAT}"));
     }
     let written: Written<&RawValue> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    // What is wrong with them was told when they were read from the server.
+    // The findings were reported when the tools were read from the server.
     let mut findings = Findings::default();
     let tools = written.tools.iter().map(|tool| Tool::read(tool.get(), false, &mut findings).map(Arc::new));
-    let tools = tools.collect::<Option<Vec<_>>>().ok_or("it lists a tool that is none")?;
+    let tools = tools.collect::<Option<Vec<_>>>().ok_or("it lists a malformed tool")?;
     let items = |list: ItemList, written: &[&RawValue]| {
         let items = written.iter().map(|item| list.read(item.get()).map(Arc::new));
-        items.collect::<Option<Vec<_>>>().map(Items::from).ok_or("it lists an entry that is none")
+        items.collect::<Option<Vec<_>>>().map(Items::from).ok_or("it lists a malformed entry")
     };
     Ok(Listing {
         tools,
@@ -115,10 +115,10 @@ fn render(listing: &Listing) -> io::Result<Vec<u8>> {
     Ok(serde_json::to_vec(&written)?)
 }
 
-/// Writes beside and renames, so that nobody ever reads half a file.
+/// Writes a temporary file and renames it, so that no reader ever sees half a file.
 fn replace(folder: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     private_folder(folder)?;
-    // Another gateway may keep the same list at the same time.
+    // Another gateway may write the same list at the same time.
     let beside = path.with_extension(format!("{}.new", uuid::Uuid::new_v4().simple()));
     let written = private_file(&beside).and_then(|mut file| file.write_all(text));
     let renamed = written.and_then(|()| std::fs::rename(&beside, path));
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// What is kept is what the server said, byte for byte, and is known to be kept.
+    /// The file holds what the server said, byte for byte, and a list read from it is marked as cached.
     #[test]
     fn a_list_is_read_as_it_was_written() {
         let written = String::from_utf8(render(&listing()).unwrap()).unwrap();
@@ -182,18 +182,18 @@ mod tests {
         }
         check("", "EOF");
         check("[]", "invalid");
-        check(r#"{"format":4,"later":true}"#, "its form is 4");
+        check(r#"{"format":4,"later":true}"#, "its format is 4");
         check(r#"{"format":3}"#, "missing field");
         let kept = |tools: &str, prompts: &str| {
             format!(
                 r#"{{"format":3,"features":[true,false,false,false,false,false,false,false,false,false],"tools":[{tools}],"prompts":[{prompts}],"resources":[],"templates":[]}}"#
             )
         };
-        check(&kept(r#"{"title":"no name"}"#, ""), "a tool that is none");
-        check(&kept("", r#"{"title":"no name"}"#), "an entry that is none");
+        check(&kept(r#"{"title":"no name"}"#, ""), "a malformed tool");
+        check(&kept("", r#"{"title":"no name"}"#), "a malformed entry");
     }
 
-    /// A file that is not there is no fault; one that cannot be read, or says nothing of use, is one for the log.
+    /// A missing file is not an error; one that is unreadable or malformed is an error for the log.
     #[test]
     fn only_what_is_there_can_be_at_fault() {
         let folder = tempfile::tempdir().unwrap();
@@ -206,7 +206,7 @@ mod tests {
         assert_ne!(kept(folder.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
-    /// The folder and the file are for the owner only, and nothing else stays behind.
+    /// Only the owner may read the folder and the file, and no temporary file stays behind.
     #[cfg(unix)]
     #[test]
     fn only_the_owner_may_look() {
@@ -221,6 +221,6 @@ mod tests {
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
         assert_eq!(folder.read_dir().unwrap().count(), 1);
-        assert!(replace(&path, &path.join("y"), b"").is_err(), "a file is no folder");
+        assert!(replace(&path, &path.join("y"), b"").is_err(), "a file is not a folder");
     }
 }

@@ -1,4 +1,5 @@
-//! What one upstream offers, read once: tools, prepared for every later call, prompts, resources and templates.
+//! What one upstream offers, read once: its tools, prepared for every later call, and its prompts, resources and
+//! templates.
 
 pub(crate) mod cache;
 
@@ -16,84 +17,84 @@ use tracing::{debug, warn};
 use crate::link::negotiate::Peer;
 use crate::link::{Link, LinkError, Purpose, modern_params};
 
-/// A list that goes on past this many pages never ends.
+/// The most pages of one list; a longer list counts as endless.
 const MAX_PAGES: usize = 1_000;
-/// A longer list from one server is a fault of that server.
+/// The most entries of one list; a longer list is the server's fault.
 const MAX_ENTRIES: usize = 50_000;
 
-/// How much memory an entry of a list takes for each byte of it: its definition here, and those in the prepared lists.
+/// Memory held per byte of a list entry: its definition here, and its copies in the prepared lists.
 const ENTRY_WEIGHT: usize = 3;
 
-/// Bytes of a result that are read without holding anybody up.
+/// The largest result, in bytes, that is checked on a thread that serves other calls.
 const BRIEF_OUTPUT: usize = 256 * 1024;
 
-/// Why a result was not found to keep what its tool promises.
+/// Why a result does not pass the check against its tool's output schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutputError {
-    /// It does not keep it.
+    /// It violates the schema.
     #[error("{0}")]
     Broken(String),
-    /// To find out takes longer than a thread that serves others may be held up.
-    #[error("it could not be checked briefly")]
-    NotBriefly,
+    /// The check would hold up a thread that serves other calls for too long.
+    #[error("it takes too long to check")]
+    TooSlow,
 }
 
-/// One tool as its upstream describes it, with what a call needs prepared.
+/// One tool as its upstream describes it, prepared for calls.
 #[derive(Debug)]
 pub struct Tool {
-    /// Its name upstream.
+    /// Its name at the upstream.
     pub name: String,
     /// Its whole definition, byte for byte.
     pub definition: Raw,
-    /// Checks arguments; absent where the schema does not compile.
+    /// Checks arguments; absent if the schema does not compile.
     pub validator: Option<Validator>,
-    /// Arguments that travel as headers too.
+    /// Arguments that are also sent as headers.
     pub headers: Arc<[HeaderParameter]>,
     /// Whether it is annotated as changing nothing.
     pub read_only: bool,
-    /// Whether it is annotated as doing no more when run twice.
+    /// Whether it is annotated as idempotent.
     pub idempotent: bool,
-    /// What it tells the model beyond its description. The protocol has no place for that; taken is a text
-    /// called `instructions` in the definition itself, else in its `_meta`.
+    /// Instructions for the model beyond its description. The protocol has no place for them: they are taken from
+    /// the string `instructions` in the definition, else in its `_meta`.
     pub instructions: Option<String>,
-    /// What it promises of its results, once somebody asked for it by [`Tool::output_schema`].
+    /// Its output schema, compiled on the first call of [`Tool::output_schema`].
     pub output: OnceLock<Option<OutputSchema>>,
-    /// What it takes of what is held for its server.
+    /// Its share of the memory that is held for its server.
     pub held: Option<Reservation>,
 }
 
 /// One prompt, resource or resource template as its upstream describes it.
 #[derive(Debug)]
 pub struct Item {
-    /// What it is asked for by: the name of a prompt, the URI of a resource, the pattern of a template.
+    /// Its identifier: the name of a prompt, the URI of a resource, the pattern of a template.
     pub name: String,
     /// Its whole definition, byte for byte.
     pub definition: Raw,
-    /// What it takes of what is held for its server.
+    /// Its share of the memory that is held for its server.
     pub held: Option<Reservation>,
 }
 
-/// Items in the order of their server. Those that did not change are the same allocation.
+/// Items in their server's order. Unchanged items keep their allocation.
 pub type Items = Arc<[Arc<Item>]>;
 
-/// What a server says that it has, as far as it matters here.
+/// The capabilities of a server that matter to the gateway.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Features {
     /// Prompts.
     pub prompts: bool,
-    /// Resources and templates of them.
+    /// Resources and resource templates.
     pub resources: bool,
-    /// Resources whose changes it tells of.
+    /// Notifications when a resource changes.
     pub subscribe: bool,
-    /// Suggestions for arguments.
+    /// Completions of arguments.
     pub completions: bool,
     /// Log lines for clients.
     pub logging: bool,
-    /// Calls that go on as tasks (an extension of the modern era).
+    /// Calls that continue as tasks (an extension of the modern era).
     pub tasks: bool,
     /// Tools with a user interface (an extension).
     pub ui: bool,
-    /// Whether it tells when one of its lists changes.
+    /// The lists whose changes it announces.
     pub changes: Lists,
 }
 
@@ -128,7 +129,7 @@ impl Features {
         }
     }
 
-    /// As they are written down.
+    /// The flags as the cache file holds them.
     pub(crate) const fn flags(self) -> [bool; 10] {
         let Self { prompts, resources, subscribe, completions, logging, tasks, ui, changes } = self;
         [
@@ -153,7 +154,7 @@ impl Features {
         Self { prompts, resources, subscribe, completions, logging, tasks, ui, changes }
     }
 
-    /// What either has.
+    /// The features of either.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -169,7 +170,7 @@ impl Features {
     }
 }
 
-/// Some of the lists of a server; the templates go with the resources.
+/// Some of the lists of a server; the templates belong to the resources.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lists(u8);
 
@@ -185,24 +186,24 @@ impl Lists {
     /// All of them.
     pub const ALL: Self = Self(7);
 
-    /// Whether `other` is among them.
+    /// Whether `other` is among these.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Those that are in both.
+    /// The lists in both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// These, but not `other`.
+    /// These without `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether there are none.
+    /// Whether there are no lists.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -224,7 +225,7 @@ impl std::ops::BitOr for Lists {
     }
 }
 
-/// What a server offers, each list in its order, and what it tells the model about itself.
+/// What a server offers, each list in the server's order, and its instructions for the model.
 #[derive(Debug, Clone, Default)]
 pub struct Listing {
     /// The tools.
@@ -233,20 +234,20 @@ pub struct Listing {
     pub prompts: Items,
     /// The resources.
     pub resources: Items,
-    /// The patterns of resources.
+    /// The resource templates.
     pub templates: Items,
-    /// What it says that it has.
+    /// Its capabilities.
     pub features: Features,
-    /// What it says that it tries out, as it says it.
+    /// Its experimental capabilities, as it wrote them.
     pub experimental: Option<Raw>,
-    /// What it tells the model about itself.
+    /// Its instructions for the model.
     pub instructions: Option<String>,
-    /// Whether this was read from disk, and the server has not been asked since.
+    /// Whether this was read from disk and the server has not been asked since.
     pub cached: bool,
 }
 
 impl Listing {
-    /// Whether both say the same, wherever they were read from.
+    /// Whether both offer the same, regardless of where they were read from.
     pub(crate) fn offers_the_same(&self, other: &Self) -> bool {
         let same_items = |one: &Items, other: &Items| {
             Arc::ptr_eq(one, other)
@@ -281,7 +282,8 @@ pub(crate) enum ListError {
     Unusable(Method, String),
 }
 
-/// Reads all pages of a list, each entry as its text. A server that has nothing of the kind need not know the method.
+/// Reads all pages of a list and passes on each entry as text. A server without such a list need not know the
+/// method.
 async fn pages(
     link: &Link,
     peer: &Peer,
@@ -315,20 +317,19 @@ async fn pages(
         match page.get("nextCursor").filter(|next| !next.is_null()) {
             None => return Ok(()),
             Some(next) => {
-                let next = next.to_text().ok_or_else(|| unusable("`nextCursor` is no text".to_owned()))?;
+                let next =
+                    next.to_text().ok_or_else(|| unusable("`nextCursor` is not a string".to_owned()))?;
                 if !cursors.insert(next.clone()) {
-                    return Err(unusable(
-                        "a page names a cursor that came before: the list never ends".to_owned(),
-                    ));
+                    return Err(unusable("a page repeats an earlier cursor: the list never ends".to_owned()));
                 }
                 cursor = Some(next);
             }
         }
     }
-    Err(unusable(format!("the list goes on past {MAX_PAGES} pages")))
+    Err(unusable(format!("the list has more than {MAX_PAGES} pages")))
 }
 
-/// Reads the tools. Comes with what is wrong with single ones, in words.
+/// Reads the tools. Also returns the problems of single tools, as text.
 pub(crate) async fn list_tools(link: &Link, peer: &Peer) -> Result<(Vec<Arc<Tool>>, Vec<String>), ListError> {
     let mut tools: Vec<Arc<Tool>> = Vec::new();
     let mut findings = Findings::default();
@@ -338,7 +339,7 @@ pub(crate) async fn list_tools(link: &Link, peer: &Peer) -> Result<(Vec<Arc<Tool
             Some(tool) if names.insert(tool.name.clone()) => {
                 tools.push(Arc::new(Tool { held: Some(held), ..tool }));
             }
-            Some(tool) => findings.add(&tool.name, "stands twice in the server's list; the first is used"),
+            Some(tool) => findings.add(&tool.name, "appears twice in the server's list; the first is used"),
             None => {}
         }
     })
@@ -346,7 +347,7 @@ pub(crate) async fn list_tools(link: &Link, peer: &Peer) -> Result<(Vec<Arc<Tool
     Ok((tools, findings.finish()))
 }
 
-/// Which list of items.
+/// One of the lists of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ItemList {
     Prompts,
@@ -364,14 +365,14 @@ impl ItemList {
         }
     }
 
-    /// Reads one entry. It is copied out of the page, which may then go.
+    /// Reads one entry. The text is copied out of the page, so that the page can be freed.
     pub(crate) fn read(self, text: &str) -> Option<Item> {
         let (definition, _, name) = named(text, self.words().2)?;
         Some(Item { name, definition, held: None })
     }
 }
 
-/// Reads a list of items. One without a name, or that stands twice, is left out.
+/// Reads a list of items. Leaves out entries without a name and duplicates.
 pub(crate) async fn list_items(link: &Link, peer: &Peer, list: ItemList) -> Result<Items, ListError> {
     let (method, member, _) = list.words();
     let mut items: Vec<Arc<Item>> = Vec::new();
@@ -380,7 +381,7 @@ pub(crate) async fn list_items(link: &Link, peer: &Peer, list: ItemList) -> Resu
         Some(item) if names.insert(item.name.clone()) => {
             items.push(Arc::new(Item { held: Some(held), ..item }));
         }
-        _ => debug!(%method, "left out an entry that has no name or stands twice"),
+        _ => debug!(%method, "left out an entry that has no name or is a duplicate"),
     })
     .await?;
     Ok(items.into())
@@ -399,10 +400,10 @@ fn list_params(peer: &Peer, cursor: Option<&str>) -> Spliced {
     }
 }
 
-/// More findings than this are only counted.
+/// Findings beyond this many are only counted.
 const MAX_FINDINGS: usize = 20;
 
-/// What is wrong with single tools of a list.
+/// The problems of single tools in a list.
 #[derive(Default)]
 pub(crate) struct Findings {
     words: Vec<String>,
@@ -421,7 +422,7 @@ impl Findings {
 
     fn finish(mut self) -> Vec<String> {
         if self.more > 0 {
-            self.words.push(format!("{} more of its tools are not right", self.more));
+            self.words.push(format!("{} more of its tools have problems", self.more));
         }
         self.words
     }
@@ -435,8 +436,8 @@ fn named(text: &str, member: &str) -> Option<(Raw, Object, String)> {
 }
 
 impl Tool {
-    /// What its structured results are held against. None where the tool promises nothing, or nothing that
-    /// compiles, which is told once.
+    /// The schema that its structured results are checked against. `None` if the tool declares no schema, or
+    /// one that does not compile; the latter is logged once.
     pub fn output_schema(&self) -> Option<&OutputSchema> {
         let compile = || {
             let schema = self.member("outputSchema")?;
@@ -448,10 +449,10 @@ impl Tool {
         self.output.get_or_init(compile).as_ref()
     }
 
-    /// Whether a result keeps what the tool promises. One that the tool calls an error has promised nothing.
+    /// Whether a result matches the tool's output schema. A result that the tool marks as an error is not checked.
     ///
     /// # Errors
-    /// What is wrong with it, in words that do not quote it; or that it cannot be found out briefly.
+    /// Why it does not match, without quoting it; or that the check would take too long.
     pub fn check_output(&self, result: &Object, effort: Effort) -> Result<(), OutputError> {
         let Some(schema) = self.output_schema() else { return Ok(()) };
         if result.get("isError").is_some_and(|raw| raw.as_str() == "true") {
@@ -461,12 +462,12 @@ impl Tool {
             return Err(OutputError::Broken("`structuredContent` is missing".to_owned()));
         };
         if effort == Effort::Brief && content.bytes().len() > BRIEF_OUTPUT {
-            return Err(OutputError::NotBriefly);
+            return Err(OutputError::TooSlow);
         }
         let content: Value = content.decode().map_err(|error| OutputError::Broken(error.to_string()))?;
         schema.try_check(&content, effort).map_err(|unfit| match unfit {
             Unfit::Issues(issues) => OutputError::Broken(json!(issues).to_string()),
-            Unfit::NotBriefly => OutputError::NotBriefly,
+            Unfit::TooSlow => OutputError::TooSlow,
         })
     }
 
@@ -474,8 +475,8 @@ impl Tool {
         Object::parse(&self.definition).ok()?.get(name)
     }
 
-    /// Prepares one entry of a list. The definition is copied out of the page, which may then go. With
-    /// `mirrored`, a tool whose `x-mcp-header` annotations are invalid is none: no call to it could be written.
+    /// Prepares one entry of a list. The definition is copied out of the page, so that the page can be freed. With
+    /// `mirrored`, a tool with invalid `x-mcp-header` annotations is left out: no call to it could be written.
     pub(crate) fn read(text: &str, mirrored: bool, findings: &mut Findings) -> Option<Self> {
         let Some((definition, members, name)) = named(text, "name") else {
             findings.add("", "has no name and is left out; the server must give it one");
@@ -499,7 +500,7 @@ impl Tool {
                 Err(error) if mirrored => {
                     findings.add(
                         &name,
-                        &format!("has `x-mcp-header` annotations that are not valid, cannot be called over HTTP and is left out: {error}"),
+                        &format!("has `x-mcp-header` annotations that are not valid, so it cannot be called over HTTP and is left out: {error}"),
                     );
                     return None;
                 }
@@ -521,7 +522,7 @@ impl Tool {
         }
         let execution = members.get("execution").and_then(|raw| raw.decode::<Execution>().ok());
         if execution.is_some_and(|execution| execution.task_support == "required") {
-            findings.add(&name, "runs as a task of 2025-11-25 only, which is not relayed, and is left out");
+            findings.add(&name, "runs only as a task of 2025-11-25, which is not relayed, and is left out");
             return None;
         }
         #[derive(Deserialize, Default)]

@@ -1,4 +1,4 @@
-//! What is read of a list, what is wrong with it, and when two lists are the same.
+//! Reading a list, the findings about it, and comparing two lists.
 
 use bridgehead_wire::Revision;
 
@@ -23,7 +23,7 @@ fn invalid_annotations() {
     assert!(Tool::read(text, false, &mut Findings::default()).unwrap().headers.is_empty());
 }
 
-/// CAT-5: where a tool's own instructions stand.
+/// CAT-5: where a tool's own instructions are found.
 #[test]
 fn instructions_of_a_tool() {
     #[track_caller]
@@ -58,8 +58,8 @@ fn findings_are_bounded() {
         (0, None),
         (1, Some("tool `t0` is odd")),
         (20, Some("tool `t19` is odd")),
-        (21, Some("1 more of its tools are not right")),
-        (25, Some("5 more of its tools are not right")),
+        (21, Some("1 more of its tools have problems")),
+        (25, Some("5 more of its tools have problems")),
     ] {
         let mut findings = Findings::default();
         for number in 0..count {
@@ -75,7 +75,7 @@ fn item(list: ItemList, text: &str) -> Items {
     vec![Arc::new(list.read(text).unwrap())].into()
 }
 
-/// CAT-2: two listings are the same if all that they say is, wherever they were read from.
+/// CAT-2: two listings are the same if all their contents are, regardless of where they were read from.
 #[test]
 fn any_difference_makes_another_offer() {
     let listing = |change: fn(&mut Listing)| {
@@ -107,7 +107,7 @@ fn any_difference_makes_another_offer() {
     }
 }
 
-/// What a server with these pages of tools is read as, and what is held for it meanwhile. A page names the next.
+/// Reads a tool list of these pages, and returns it with the memory held for it. Each page names the next.
 async fn read_pages(pages: Vec<Value>) -> (Result<Vec<String>, String>, usize) {
     let (link, mut far) = testing::link();
     let peer = testing::peer(Revision::V2025_11_25, "{}");
@@ -131,14 +131,14 @@ fn page(tools: &Value, next: Option<&str>) -> Value {
     json!({"result": {"tools": tools, "nextCursor": next}})
 }
 
-/// CAT-1: all pages of a list are read, in order; a list that never ends, is refused or makes no sense is a fault.
+/// CAT-1: all pages of a list are read, in order; a list that never ends, is refused or is malformed is a fault.
 #[tokio::test(start_paused = true)]
 async fn a_list_is_read_page_by_page() {
     let entry = |name: &str| json!([{"name": name}]);
     let refused = |code: i64| json!({"error": {"code": code, "message": "no"}});
     let (read, held) = read_pages(vec![page(&entry("a"), Some("1")), page(&entry("b"), None)]).await;
     assert_eq!(read, Ok(vec!["a".to_owned(), "b".to_owned()]));
-    assert_eq!(held, 2 * ENTRY_WEIGHT * r#"{"name":"a"}"#.len(), "thrice the size of its entries");
+    assert_eq!(held, 2 * ENTRY_WEIGHT * r#"{"name":"a"}"#.len(), "three times the size of its entries");
     let cases = [
         (vec![refused(-32601)], Ok(vec![])),
         (vec![page(&json!([]), Some("1")), refused(-32601)], Ok(vec![])),
@@ -146,7 +146,7 @@ async fn a_list_is_read_page_by_page() {
         (vec![refused(-32000)], Err("refused `tools/list`: no (code -32000)")),
         (vec![page(&entry("a"), Some("1")), page(&entry("b"), Some("1"))], Err("the list never ends")),
         (vec![json!({"result": {}})], Err("it has no `tools`")),
-        (vec![json!({"result": {"tools": [], "nextCursor": 5}})], Err("`nextCursor` is no text")),
+        (vec![json!({"result": {"tools": [], "nextCursor": 5}})], Err("`nextCursor` is not a string")),
     ];
     for (pages, expected) in cases {
         let (read, _) = read_pages(pages).await;
@@ -163,7 +163,7 @@ async fn a_list_is_read_page_by_page() {
 /// CAT-1: a list may have 50 000 entries on a thousand pages, and no more.
 #[tokio::test(start_paused = true)]
 async fn a_list_is_bounded() {
-    // Entries without a name are counted and not kept, which is quick.
+    // Entries without a name are counted but not kept, which keeps the test fast.
     let entries = |count: usize| json!(vec![0; count]);
     let (read, _) = read_pages(vec![page(&entries(MAX_ENTRIES), None)]).await;
     assert_eq!(read, Ok(vec![]));

@@ -1,7 +1,7 @@
-//! One call of a tool that a program makes: what the bridge and the provider share.
+//! One tool call made by a program: shared by the bridge and the provider.
 //!
-//! A program has no client of ours behind it, so its params are built here and what a server asks back goes unanswered. The
-//! gateway relays what a client sent instead (`gateway/src/relay`).
+//! A program has no client of the gateway behind it. So the params are built here, and a server's questions go
+//! unanswered. The gateway relays a client's params instead (`gateway/src/relay`).
 
 use bridgehead_call::CorrelationId;
 use bridgehead_schema::HeaderParameter;
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 
 use super::{Exchange, LinkError, Mirror, modern_params};
 
-/// What a program calls.
+/// The call that a program makes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ToolCall<'a> {
-    /// The name that the server knows the tool by.
+    /// The tool's name at the server.
     pub(crate) name: &'a str,
     pub(crate) arguments: &'a Value,
     pub(crate) correlation: CorrelationId,
 }
 
 impl Exchange {
-    /// Calls a tool and waits for its answer. `headers` are the arguments that travel as headers too, where the server
-    /// wants that.
+    /// Calls a tool and waits for its answer. `headers` are the arguments that are also sent as headers, if the
+    /// server wants that.
     pub(crate) async fn call_tool(
         &mut self,
         era: Era,
@@ -45,7 +45,7 @@ impl Exchange {
 }
 
 impl LinkError {
-    /// What a call that ends with this has failed of, whoever made it.
+    /// The error code of a call that ends with this error.
     pub const fn code(&self) -> Code {
         match self {
             Self::Closed(_) | Self::Crashed(_) => Code::ProviderCrashed,

@@ -1,9 +1,9 @@
-//! Keeps a server telling us of changes for as long as it serves.
+//! Keeps a server reporting changes for as long as it serves.
 //!
-//! A modern server tells on a `subscriptions/listen` of ours, which names all that is wanted; when that becomes
-//! something else, another one is opened and the old one kept until the new one is acknowledged. A legacy server tells
-//! of its lists by itself, and of single resources by `resources/subscribe`; it has no tasks. What it tells comes to the
-//! link like everything else; here it is only asked for.
+//! A modern server reports changes on our `subscriptions/listen` request, which names everything that is wanted.
+//! When that set changes, a second listen is opened and the old one stays until the new one is acknowledged. A
+//! legacy server reports changes of its lists by itself, and of single resources after `resources/subscribe`; it
+//! has no tasks. The reports reach the link like any other message; this module only asks for them.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -19,31 +19,32 @@ use crate::link::{Event, Exchange, Link, Purpose, modern_params_declaring};
 use crate::server::core::{Core, Watched};
 use crate::server::supervisor::sleep_until;
 
-/// How long after a listen ended the next is opened, at first and at most.
+/// How long after a listen ended the next one is opened: the first pause and the longest.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long a legacy server may take to answer a subscription.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// What is declared by whoever wants to hear of tasks.
+/// The capabilities declared to be told of tasks.
 const WITH_TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
-/// What one server was asked to tell.
+/// What one server was asked to report.
 pub(crate) struct Listening {
     era: Era,
     features: Features,
     /// The listen that was acknowledged.
     current: Option<Exchange>,
-    /// The one that is to take its place.
+    /// The listen that will replace it.
     coming: Option<Exchange>,
-    /// What the server was last asked for; none before the first time.
+    /// What the server was last asked for; `None` before the first time.
     asked: Option<BTreeSet<Watched>>,
-    /// Tasks that it refused a listen with: it may have forgotten one of them, and nothing else is to suffer from that.
+    /// Tasks of listens that the server refused. It may have forgotten one of them, which must not affect anything
+    /// else.
     forgotten: BTreeSet<Watched>,
     /// When to ask again, after a listen that ended.
     again: Option<Instant>,
     pause: Duration,
-    /// Whether one broke off: something may have been missed.
+    /// Whether a listen broke off, so that a change may have been missed.
     missed: bool,
     /// The server does not know what a listen is.
     refused: bool,
@@ -65,7 +66,7 @@ impl Listening {
         }
     }
 
-    /// Never ends. May be dropped and called again at any time.
+    /// Never ends. The future may be dropped and the method called again at any time.
     pub(crate) async fn go_on(&mut self, link: &Link, core: &Core) {
         match self.era {
             Era::Modern => self.listen(link, core).await,
@@ -75,7 +76,7 @@ impl Listening {
 
     async fn listen(&mut self, link: &Link, core: &Core) {
         while !self.refused {
-            // What a server that went away had been asked for counts for nothing.
+            // Nothing that an earlier process was asked for still counts.
             if self.asked.is_none() {
                 core.followed.send_replace(BTreeSet::new());
             }
@@ -127,20 +128,20 @@ impl Listening {
             && error.code() == code::METHOD_NOT_FOUND
         {
             self.refused = true;
-            return debug!("the server does not know how to tell of changes");
+            return debug!("the server does not support notifications of changes");
         }
         let asked = self.asked.take().unwrap_or_default();
         if is_new && matches!(event, Event::Answer(Err(_))) && has_tasks(&asked) {
-            debug!("the server refuses to tell of tasks; it is asked for the rest");
+            debug!("the server refuses to report on tasks; it is asked for the rest");
             self.forgotten.extend(asked.into_iter().filter(Watched::is_task));
         }
-        debug!(pause = ?self.pause, "a stream of changes ended; another is asked for");
+        debug!(pause = ?self.pause, "a stream of changes ended; another will be opened");
         self.missed = true;
         self.again = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// The params of a listen; none if there is nothing to tell.
+    /// The params of a listen; `None` if there is nothing to listen for.
     fn filter(&self, wanted: &BTreeSet<Watched>) -> Option<Object> {
         let Features { changes, subscribe, tasks, .. } = self.features;
         let mut filter = serde_json::Map::new();
@@ -186,7 +187,7 @@ impl Listening {
                     let asking = link.ask(&method, &params, Purpose::Ordinary);
                     let answer = tokio::time::timeout(ANSWER, asking).await;
                     if !matches!(answer, Ok(Ok(Ok(_)))) {
-                        debug!(%method, "the server does not tell of changes of a resource");
+                        debug!(%method, "the server did not accept the request about changes of a resource");
                     }
                     if method == Method::Subscribe {
                         core.followed.send_modify(|followed| {

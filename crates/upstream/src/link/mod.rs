@@ -1,13 +1,13 @@
 //! A live connection to an upstream, and one request on it.
 //!
-//! What is behind a link is either an ordered stream of messages ([`crate::link::stream`]: a process, a WebSocket) or
-//! an HTTP endpoint that takes a POST per request ([`crate::transport::http`]). Whoever calls sees no
-//! difference: a request has an id of ours, what comes for it comes in order, the answer last, and dropping an
-//! [`Exchange`] before its answer tells the peer that nobody waits any more.
+//! Behind a link is either an ordered stream of messages ([`crate::link::stream`]: a process, a WebSocket) or an
+//! HTTP endpoint that takes one POST per request ([`crate::transport::http`]). The caller sees no difference: a
+//! request has an id of ours, its messages arrive in order, the answer last. Dropping an [`Exchange`] before its
+//! answer cancels the request at the peer.
 //!
-//! A legacy server may ask something back while it works on a request. Who opened that request for somebody with
-//! [`Abilities`] gets the question as an [`Event`] and owes it an [`Exchange::reply`]; what is left is refused when
-//! the exchange is dropped.
+//! A legacy server may ask a question while it works on a request. If the request was opened with [`Abilities`],
+//! its opener receives the question as an [`Event`] and must answer it with [`Exchange::reply`]; unanswered
+//! questions are refused when the exchange is dropped.
 
 pub(crate) mod call;
 pub(crate) mod doorbell;
@@ -48,13 +48,13 @@ pub enum LinkError {
     Refused {
         /// Why, and what helps.
         reason: Arc<str>,
-        /// Whether the same request may be taken later: too many at once, or a fault on the way.
+        /// Whether the same request may be accepted later: too many at once, or a fault on the way.
         transient: bool,
     },
-    /// The server answered with something that is no answer; the text says with what.
+    /// The server sent a malformed answer; the text describes it.
     #[error("{0}")]
     Unusable(Arc<str>),
-    /// The answer came, but was larger than we take.
+    /// The answer was larger than the limit.
     #[error(
         "the answer has {bytes} bytes, more than the limit of {limit} (`max_message_mb`, `max_output_mb`)"
     )]
@@ -71,13 +71,13 @@ pub enum LinkError {
 pub enum Event {
     /// The params of a progress notification.
     Progress(Raw),
-    /// The params of a log line, where they were asked for.
+    /// The params of a log line, if the request wants them.
     Log(Raw),
-    /// What was asked for by a standing request is told from now on.
+    /// From now on the server sends what a standing request asked for.
     Acknowledged,
-    /// The server asks whom the request was opened for. Its id is the server's own.
+    /// The server asks the client that the request was opened for. The id is the server's own.
     Asked(Request),
-    /// The server no longer wants to know what it asked under this id.
+    /// The server withdraws the question with this id.
     Withdrawn(Id),
     /// The answer. Nothing comes after it.
     Answer(Result<Raw, RpcError>),
@@ -86,33 +86,33 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether nothing comes after it.
+    /// Whether this is the last event.
     pub(crate) const fn is_last(&self) -> bool {
         matches!(self, Self::Answer(_) | Self::Lost(_))
     }
 }
 
-/// What a request is for, as far as the engine treats it differently.
+/// The purpose of a request, as far as the engine treats it differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// An ordinary request; dropping it cancels it upstream.
     Ordinary,
-    /// One that stays open for as long as the peer serves, and is no work in progress.
+    /// A request that stays open for as long as the peer serves and does not count as work in progress.
     Standing,
-    /// Part of finding out what the peer is: never cancelled, and an error that names an id nobody used
-    /// is taken as its answer (some servers answer what they do not know that way).
+    /// Part of negotiating the protocol. It is never cancelled, and an error with an unknown id counts as its
+    /// answer: some servers answer unknown requests that way.
     Handshake,
 }
 
-/// What of a request a modern HTTP server wants to see in headers too. Nothing is computed from it unless such
-/// a server is asked.
+/// The parts of a request that a modern HTTP server also wants in headers. They are computed only for such a
+/// server.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mirror<'a> {
-    /// The tool, prompt, resource or task that the request is about, as the server names it.
+    /// The tool, prompt, resource or task of the request, by the server's name for it.
     pub name: Option<&'a str>,
     /// The annotated parameters of the tool.
     pub parameters: &'a [HeaderParameter],
-    /// Where the arguments are: the params of the request, before or after our edits.
+    /// The params of the request, which hold the arguments, before or after our edits.
     pub params: Option<&'a Object>,
 }
 
@@ -126,7 +126,7 @@ enum LinkKind {
     Http(Arc<Remote>),
 }
 
-/// One request, from the moment it has an id to its answer.
+/// One request, from its id to its answer.
 #[derive(Debug)]
 pub struct Exchange(ExchangeKind);
 
@@ -137,9 +137,9 @@ enum ExchangeKind {
 }
 
 impl Link {
-    /// Makes a link over lines and the two tasks' work that drives it. The caller runs both futures: the first
-    /// reads until the peer's stream ends (after which the caller says why by [`Link::end`]), the second
-    /// writes until it fails or is dropped.
+    /// Makes a link over lines, and the two futures that drive it. The caller runs both: the first reads until the
+    /// peer's stream ends (then the caller gives the reason with [`Link::end`]), the second writes until it fails
+    /// or is dropped.
     pub fn over<R, W>(
         server: &str,
         reader: R,
@@ -161,8 +161,8 @@ impl Link {
         Self(LinkKind::Http(remote))
     }
 
-    /// Shows every line that is no message to `show`, which must not block; the beginning of it, that is. The first
-    /// one who asks is served.
+    /// Passes the beginning of every line that is not a message to `show`, which must not block. Only the first
+    /// callback is used.
     pub(crate) fn on_noise(&self, show: impl Fn(&str) + Send + Sync + 'static) {
         match &self.0 {
             LinkKind::Stream(stream) => stream.board.on_noise(show),
@@ -170,19 +170,19 @@ impl Link {
         }
     }
 
-    /// Ends the link of a process once it wrote more than this that is no message.
+    /// Ends a process's link once it has written more than this many bytes that are not messages.
     pub(crate) fn limit_noise(&self, bytes: u64) {
         if let LinkKind::Stream(stream) = &self.0 {
             stream.limit_noise(bytes);
         }
     }
 
-    /// Takes an answer that is none for a fault from now on: for a process that serves one call.
+    /// From now on a malformed answer is a fault: for a process that serves one call.
     pub(crate) fn be_strict(&self) {
         self.board().be_strict();
     }
 
-    /// Why the process behind it is to be ended, if reading was given up before its output ended.
+    /// Why the process must be ended, if reading stopped before its output ended.
     pub(crate) fn fault(&self) -> Option<&Fault> {
         match &self.0 {
             LinkKind::Stream(stream) => stream.fault(),
@@ -190,7 +190,8 @@ impl Link {
         }
     }
 
-    /// Resolves when the peer on a stream was given up though its reader may not have seen why: [`Link::fault`] says.
+    /// Resolves when a peer on a stream was given up for a reason that its reader may not have seen;
+    /// [`Link::fault`] has it.
     pub(crate) async fn given_up(&self) {
         match &self.0 {
             LinkKind::Stream(stream) => stream.given_up().await,
@@ -198,31 +199,32 @@ impl Link {
         }
     }
 
-    /// Tells `take`, which must not block, what the peer says outside of any request. The first one who asks is served.
+    /// Passes to `take`, which must not block, what the peer says outside of any request. Only the first callback
+    /// is used.
     pub(crate) fn on_notice(&self, take: impl Fn(&Notice) + Send + Sync + 'static) {
         self.board().on_notice(take);
     }
 
-    /// These lists may have changed.
+    /// Marks these lists as possibly changed.
     pub(crate) fn doubt(&self, lists: Lists) {
         self.board().doubt(lists);
     }
 
-    /// Asks a legacy peer for log lines of this level, unless it was asked for as much before.
+    /// Asks a legacy peer for log lines of this level, unless an earlier request covers it.
     pub async fn want_level(&self, level: Level) {
         if self.board().wants_level(level) {
             let params = Raw::encode(&serde_json::json!({"level": level.as_str()}));
-            // A peer that refuses gives what it gives.
+            // A refusal changes nothing: the peer sends the lines that it sends.
             let _ = self.ask(&Method::SetLevel, &params.into(), Purpose::Ordinary).await;
         }
     }
 
-    /// Opens a request: it has an id from now on, and is sent by [`Exchange::send`].
+    /// Opens a request: gives it an id. [`Exchange::send`] sends it.
     pub fn open(&self, purpose: Purpose) -> Exchange {
         self.open_for(purpose, Abilities::NONE)
     }
 
-    /// Opens a request for somebody who can be asked something by the server meanwhile.
+    /// Opens a request for a client that the server may ask during it.
     pub fn open_for(&self, purpose: Purpose, abilities: Abilities) -> Exchange {
         Exchange(match &self.0 {
             LinkKind::Stream(stream) => ExchangeKind::Stream(stream.open(purpose, abilities)),
@@ -232,7 +234,7 @@ impl Link {
         })
     }
 
-    /// One request and its answer, for those who want no progress.
+    /// One request and its answer, for callers that want no progress.
     pub async fn ask(
         &self,
         method: &Method,
@@ -252,8 +254,8 @@ impl Link {
         }
     }
 
-    /// Whether requests to the peer carry parts of themselves in headers, so that a tool whose annotations for
-    /// them are invalid cannot be called.
+    /// Whether requests to the peer repeat parts of themselves in headers. If so, a tool with invalid header
+    /// annotations cannot be called.
     pub fn mirrors_headers(&self) -> bool {
         match &self.0 {
             LinkKind::Stream(_) => false,
@@ -261,12 +263,12 @@ impl Link {
         }
     }
 
-    /// Whether one of these lists changed since this was last asked; for those who do not wait for it.
+    /// Whether one of these lists changed since the last call; for callers that do not wait.
     pub(crate) fn take_changed(&self, lists: Lists) -> bool {
         self.board().take_changed(lists)
     }
 
-    /// Resolves when the peer has said that some of its lists changed since the last time this resolved.
+    /// Resolves when the peer has said that some of its lists changed since this last resolved.
     pub async fn lists_changed(&self) -> Lists {
         match &self.0 {
             LinkKind::Stream(stream) => stream.board.lists_changed().await,
@@ -274,42 +276,42 @@ impl Link {
         }
     }
 
-    /// Whether a call is open for somebody who can be asked something.
+    /// Whether a call is open for a client that can be asked.
     pub fn has_askable(&self) -> bool {
         self.board().has_askable()
     }
 
-    /// Whether the server has asked during a call since the link is open.
+    /// Whether the server has asked a question during a call on this link.
     pub fn has_asked(&self) -> bool {
         self.board().has_asked()
     }
 
-    /// Answers for roots as configured, from now on; nobody is asked.
+    /// Answers questions for roots from the configuration from now on; no client is asked.
     pub(crate) fn answer_roots(&self, roots: Option<&Roots>) {
         self.board().answer_roots(roots);
     }
 
-    /// Says that calls are served from now on: what is asked before is asked of nobody's call.
+    /// Marks the link as serving calls: questions before this belong to no call.
     pub(crate) fn begin_to_serve(&self) {
         self.board().begin_to_serve();
     }
 
-    /// Whether the server has asked for the roots of a client when there was no call that it could have asked for.
+    /// Whether the server has asked for a client's roots while no call was open that could have caused it.
     pub fn has_asked_roots_unbidden(&self) -> bool {
         self.board().has_asked_roots_unbidden()
     }
 
-    /// Whether the server has asked for the roots of a client since the link is open.
+    /// Whether the server has asked for a client's roots on this link.
     pub fn has_asked_roots(&self) -> bool {
         self.board().has_asked_roots()
     }
 
-    /// Whether the server has asked what could have been for more than one call.
+    /// Whether the server has asked a question that could have belonged to more than one call.
     pub fn was_ambiguous(&self) -> bool {
         self.board().was_ambiguous()
     }
 
-    /// Whether what a server asks comes on the stream of the call that it is for.
+    /// Whether the server's questions arrive on the stream of the call that they belong to.
     pub fn has_own_streams(&self) -> bool {
         match &self.0 {
             LinkKind::Stream(_) => false,
@@ -317,7 +319,7 @@ impl Link {
         }
     }
 
-    /// What is held for the peer.
+    /// The account of the memory that is held for the peer.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.board().account
     }
@@ -337,7 +339,7 @@ impl Link {
         }
     }
 
-    /// Why it ended, once it has.
+    /// Why the link ended, if it has.
     pub fn ended(&self) -> Option<LinkError> {
         match &self.0 {
             LinkKind::Stream(stream) => stream.board.ended(),
@@ -345,7 +347,7 @@ impl Link {
         }
     }
 
-    /// Whether it has not ended. Costs next to nothing to ask.
+    /// Whether the link has not ended. This is cheap to call.
     pub fn is_open(&self) -> bool {
         match &self.0 {
             LinkKind::Stream(stream) => stream.board.is_open(),
@@ -363,7 +365,7 @@ impl Link {
 }
 
 impl Exchange {
-    /// The id it is sent with, which is also its progress token.
+    /// The request's id, which is also its progress token.
     pub const fn id(&self) -> u64 {
         match &self.0 {
             ExchangeKind::Stream(exchange) => exchange.id(),
@@ -371,21 +373,21 @@ impl Exchange {
         }
     }
 
-    /// Sends it, unless the link has ended already. Waits only while the peer is not reading.
+    /// Sends the request, unless the link has ended. Waits only while the peer does not read.
     pub async fn send(&mut self, method: &Method, params: &Spliced) {
         self.send_mirrored(method, params, Mirror::default()).await;
     }
 
-    /// Sends it, with what the peer may want to see in headers.
+    /// Sends the request, with the parts that the peer may want in headers.
     pub async fn send_mirrored(&mut self, method: &Method, params: &Spliced, mirror: Mirror<'_>) {
         match &mut self.0 {
             ExchangeKind::Stream(exchange) => exchange.send(method, params).await,
-            // It leaves with the first look at what comes back: then the sender's own task carries it.
+            // The request leaves at the first poll for its answer, so the sender's own task drives it.
             ExchangeKind::Http(exchange) => exchange.send(method, params, mirror),
         }
     }
 
-    /// Lets log lines of the request through, before it is sent.
+    /// Requests the log lines of this request. Call it before sending.
     pub fn want_logs(&mut self) {
         match &mut self.0 {
             ExchangeKind::Stream(exchange) => exchange.want_logs(),
@@ -401,7 +403,7 @@ impl Exchange {
         }
     }
 
-    /// Why it waits to be sent, if the server asked to be left alone for a while.
+    /// Why the request is not sent yet, if the server asked us to wait.
     pub(crate) fn put_off(&self) -> Option<LinkError> {
         match &self.0 {
             ExchangeKind::Stream(_) => None,
@@ -409,12 +411,12 @@ impl Exchange {
         }
     }
 
-    /// What comes next. After an answer or a loss, nothing does.
+    /// The next event. Nothing follows an answer or a loss.
     pub async fn next(&mut self) -> Event {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// As [`Exchange::next`], for those who wait for something else too.
+    /// Like [`Exchange::next`], for callers that wait for something else too.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         match &mut self.0 {
             ExchangeKind::Stream(exchange) => exchange.poll_next(context),
@@ -422,7 +424,7 @@ impl Exchange {
         }
     }
 
-    /// Answers what the server asked under `id`; nothing, if it is not waiting for that any more.
+    /// Answers the server's question `id`; does nothing if the server no longer waits for it.
     pub fn reply(&mut self, id: &Id, outcome: Result<&Spliced, &RpcError>) {
         match &mut self.0 {
             ExchangeKind::Stream(exchange) => exchange.reply(id, outcome),
@@ -430,7 +432,7 @@ impl Exchange {
         }
     }
 
-    /// The answer, skipping what comes before it.
+    /// Waits for the answer and skips everything before it.
     pub async fn answer(&mut self) -> Result<Result<Raw, RpcError>, LinkError> {
         loop {
             match self.next().await {
@@ -446,7 +448,7 @@ impl Exchange {
     }
 }
 
-/// Params of the notification that nobody waits for `id` any more.
+/// Params of the notification that cancels request `id`.
 pub(crate) fn cancelled_params(id: u64) -> Spliced {
     Spliced::from(Raw::encode(&serde_json::json!({
         "requestId": id,
@@ -454,26 +456,26 @@ pub(crate) fn cancelled_params(id: u64) -> Spliced {
     })))
 }
 
-/// The answer to what was asked for a request that has ended.
+/// The answer to a question whose call has ended.
 pub(crate) fn call_is_over() -> RpcError {
     RpcError::new(code::INTERNAL_ERROR, "the call that this was asked for has ended")
 }
 
-/// Sets the `_meta` members that every request to a modern server carries; `capabilities` are those of whom it
-/// is sent for.
+/// Sets the `_meta` members that every request to a modern server carries; `capabilities` are those of the client
+/// it is sent for.
 pub fn stamp_modern(edit: &mut bridgehead_wire::Edit<'_>, capabilities: impl Into<Spliced>) {
     edit.set(key::PROTOCOL_VERSION, Raw::literal("\"2026-07-28\""))
         .set(key::CLIENT_CAPABILITIES, capabilities)
         .set(key::CLIENT_INFO, Raw::literal(CLIENT_INFO));
 }
 
-/// Params of a request of our own to a modern peer, with `members` beside the `_meta`. Of ourselves we can do
-/// nothing for a server.
+/// Params of a request of our own to a modern peer, with `members` beside the `_meta`. It declares no capabilities:
+/// the gateway itself answers no questions.
 pub(crate) fn modern_params(members: &Object) -> Spliced {
     modern_params_declaring(members, Raw::literal("{}"))
 }
 
-/// The same, declaring that we can do this.
+/// Like [`modern_params`], but declares these capabilities.
 pub(crate) fn modern_params_declaring(members: &Object, capabilities: Raw) -> Spliced {
     let meta = members.get(key::META).and_then(|meta| Object::parse(&meta).ok());
     let meta = meta.unwrap_or_else(Object::empty);
@@ -484,7 +486,7 @@ pub(crate) fn modern_params_declaring(members: &Object, capabilities: Raw) -> Sp
     edit.finish()
 }
 
-/// Who we are to servers.
+/// How the gateway identifies itself to servers.
 pub(crate) const CLIENT_INFO: &str =
     concat!(r#"{"name":"bridgehead","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 

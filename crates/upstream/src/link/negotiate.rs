@@ -1,9 +1,8 @@
-//! Finds out which protocol a peer on a fresh stream speaks, and never trusts one sign alone.
+//! Finds out which protocol a peer on a new stream speaks; no single sign decides.
 //!
-//! A modern peer answers `server/discover`. Older ones answer it with any error, with silence, with an
-//! error that names an id nobody used, or by ending; all of these mean `initialize`. A peer that is only
-//! slow (a package being fetched at first start) may answer late: after [`PATIENCE`] the handshake is sent
-//! as well, and both answers together decide.
+//! A modern peer answers `server/discover`. Older peers answer it with any error, with silence, with an error for
+//! an unknown id, or by ending; all of these lead to `initialize`. A slow peer (a package being fetched at first
+//! start) may answer late: after [`PATIENCE`] the handshake is sent as well, and both answers together decide.
 
 use std::time::Duration;
 
@@ -12,54 +11,54 @@ use serde::Deserialize;
 
 use crate::link::{CLIENT_INFO, Exchange, Link, LinkError, Purpose, modern_params};
 
-/// How long the probe has the peer to itself.
+/// How long the probe runs alone, before the handshake is sent too.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a peer turned out to be.
+/// What was negotiated with a peer.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// The revision both sides speak now.
     pub revision: Revision,
     /// Its capabilities, as it wrote them.
     pub capabilities: Raw,
-    /// What it tells the model about itself.
+    /// Its instructions for the model.
     pub instructions: Option<String>,
-    /// Who it says it is.
+    /// Its name and version, as it states them.
     pub server_info: Option<Raw>,
 }
 
-/// Why no protocol was found.
+/// Why negotiation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NegotiateError {
-    /// The stream ended while only the probe had been sent: a legacy server may end on it.
+    /// The stream ended after only the probe was sent: a legacy server may end on it.
     #[error("the server ended on the probe: {0}")]
     EndedOnProbe(LinkError),
     /// The stream ended later.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// Both sides answered, and share no revision.
+    /// Both sides answered, but share no revision.
     #[error("no common protocol revision: the server speaks {theirs}, Bridgehead {ours}")]
     Incompatible { theirs: String, ours: String },
     /// The server refused the handshake.
     #[error("the server refused `initialize`: {message} (code {code})")]
     Refused { code: i64, message: String },
-    /// The server is no modern one, though it should be.
+    /// The server is not modern, though the configuration says so.
     #[error(
         "the server does not speak {}: {message} (code {code}); leave `era` out to let it choose",
         Revision::MODERN
     )]
     NotModern { code: i64, message: String },
-    /// The server's answer to the handshake makes no sense.
+    /// The server's answer to the handshake is malformed.
     #[error("the server's answer to `{method}` is not usable: {reason}")]
     Unusable { method: Method, reason: String },
 }
 
-/// Which question to put first.
+/// Which request to send first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// `server/discover`, then what its answer calls for.
+    /// `server/discover`, then whatever its answer calls for.
     Probe,
-    /// Straight `initialize`: the peer has shown that the probe ends it, or is known to be legacy.
+    /// `initialize` at once: the peer has ended on the probe, or is known to be legacy.
     Initialize,
     /// `server/discover` and nothing else: the peer is known to be modern.
     Discover,
@@ -83,8 +82,8 @@ pub(crate) async fn negotiate(link: &Link, opening: Opening, offer: Offer) -> Re
     }
 }
 
-/// The same on a link that ends only where somebody waits for its end, which `ended` does: what came before it is
-/// heard still.
+/// Like [`negotiate`], for a link that notices its end only while `ended` is polled. Messages from before the end
+/// still count.
 pub(crate) async fn negotiate_until(
     ended: impl Future<Output = ()>,
     link: &Link,
@@ -105,14 +104,14 @@ async fn discover(link: &Link) -> Result<Peer, NegotiateError> {
         Verdict::Modern(peer) => Ok(peer),
         Verdict::Legacy => {
             let (code, message) =
-                refusal.unwrap_or((0, "its answer is not that of a modern server".to_owned()));
+                refusal.unwrap_or((0, "its answer is not one of a modern server".to_owned()));
             Err(NegotiateError::NotModern { code, message })
         }
     }
 }
 
-/// The probe is still unanswered: offer the handshake too. An accepted `initialize` settles it (a server
-/// of both eras is then a legacy one for this process); a refused one leaves the probe's answer to decide.
+/// The probe is still unanswered: send the handshake too. An accepted `initialize` settles it, and a server of both
+/// eras then counts as legacy for this process. After a refused one the probe's answer decides.
 async fn silent(link: &Link, mut probe: Exchange, offer: Offer) -> Result<Peer, NegotiateError> {
     let mut shake = link.open(Purpose::Handshake);
     shake.send(&Method::Initialize, &initialize_params(offer)).await;
@@ -141,7 +140,7 @@ async fn silent(link: &Link, mut probe: Exchange, offer: Offer) -> Result<Peer, 
         }
     };
     if probe_open {
-        // A modern server that is slow may answer out of order: the probe's answer is due now, whatever the refusal says.
+        // A slow modern server may answer out of order: wait for the probe's answer now, whatever the refusal says.
         if let Ok(outcome) = tokio::time::timeout(PATIENCE, probe.answer()).await
             && let Verdict::Modern(peer) = judge(outcome?)?
         {
@@ -151,7 +150,7 @@ async fn silent(link: &Link, mut probe: Exchange, offer: Offer) -> Result<Peer, 
     discovered.ok_or_else(|| NegotiateError::Refused { code: refused.code(), message: refused.message() })
 }
 
-/// What a probe found.
+/// The result of a probe.
 pub(crate) enum Verdict {
     Modern(Peer),
     Legacy,
@@ -166,8 +165,8 @@ struct DiscoverResult<'a> {
     instructions: Option<String>,
 }
 
-/// What the answer to the probe says. Only a result of the right shape, or an error that no legacy
-/// server can mean, makes a peer modern.
+/// Judges the answer to the probe. Only a result of the right shape, or an error that no legacy server can mean,
+/// makes a peer modern.
 pub(crate) fn judge(outcome: Result<Raw, RpcError>) -> Result<Verdict, NegotiateError> {
     let incompatible = |versions: &[String]| NegotiateError::Incompatible {
         theirs: versions.join(", "),
@@ -195,7 +194,7 @@ pub(crate) fn judge(outcome: Result<Raw, RpcError>) -> Result<Verdict, Negotiate
     }
 }
 
-/// The revisions that a refusal of ours names.
+/// The revisions that a refusal of our revision names.
 pub(crate) fn supported_revisions(refusal: &RpcError) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct Supported {
@@ -205,12 +204,12 @@ pub(crate) fn supported_revisions(refusal: &RpcError) -> Option<Vec<String>> {
     data.decode::<Supported>().ok().map(|data| data.supported)
 }
 
-/// Whether a version is the one we ask in.
+/// Whether a version is the modern revision that we use.
 pub(crate) fn is_modern(version: &String) -> bool {
     version == Revision::MODERN.as_str()
 }
 
-/// A peer that names its versions, ours not among them: if any is a legacy one we know, shake hands.
+/// For a peer that names its versions without ours: if one is a known legacy version, do the handshake.
 fn legacy_or(
     versions: &[String],
     incompatible: impl Fn(&[String]) -> NegotiateError,
@@ -227,18 +226,18 @@ fn legacy_or(
 /// What a legacy server is told at the handshake that it may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offer {
-    /// Anything that a client can answer. Whether the client of a call does is said when it is asked.
+    /// Anything that a client can answer. Whether the client of a call can is checked when the server asks.
     Questions,
-    /// The same, of the one client for whom it is there: it is told when that client's roots change.
+    /// The same for a process of a single client: it is also told when that client's roots change.
     Session,
-    /// What the clients declared for whom it is there.
+    /// What the clients of this process declared.
     Only(Abilities),
-    /// Nothing: there is nobody behind us who could be asked.
+    /// Nothing: no client is behind us.
     Nothing,
 }
 
 impl Offer {
-    /// The same of one who answers for roots in any case.
+    /// The same, with an answer for roots in any case.
     pub(crate) fn with_roots(self) -> Self {
         match self {
             Self::Only(abilities) => Self::Only(abilities.with_roots()),
@@ -314,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    /// What the scripted peer does with a message: lines to write, or the end.
+    /// What the scripted peer does with a message: lines to write, or `None` to end.
     type Script = fn(&Value) -> Option<Vec<Value>>;
 
     async fn peer(stream: DuplexStream, script: Script) -> Vec<String> {
@@ -347,11 +346,11 @@ mod tests {
             }
         });
         let writer = tokio::spawn(writing);
-        // A task like the others, so that each of them has its turn.
+        // A task like the others, so that each of them gets its turn.
         let negotiating =
             tokio::spawn(async move { negotiate(&link, Opening::Probe, Offer::Questions).await });
         let outcome = negotiating.await.unwrap();
-        // Lets what was sent last arrive before the stream closes.
+        // Lets the last message arrive before the stream closes.
         tokio::time::sleep(Duration::from_millis(1)).await;
         writer.abort();
         let _ = writer.await;
@@ -381,7 +380,7 @@ mod tests {
     const HANDSHAKE: [&str; 3] = ["server/discover", "initialize", "notifications/initialized"];
 
     #[tokio::test(start_paused = true)]
-    async fn a_modern_peer_is_not_shaken_hands_with() {
+    async fn a_modern_peer_gets_no_handshake() {
         let (peer, seen) = against(|message| Some(vec![modern(message, &["2026-07-28"])])).await;
         let peer = peer.unwrap();
         assert_eq!(peer.revision, Revision::MODERN);
@@ -397,7 +396,7 @@ mod tests {
         assert_eq!(seen, HANDSHAKE);
     }
 
-    /// Every error code means the handshake: no server is judged by one of them.
+    /// Every error code leads to the handshake: no server is judged by a single code.
     #[tokio::test(start_paused = true)]
     async fn any_error_means_legacy() {
         macro_rules! with_code {
@@ -436,7 +435,8 @@ mod tests {
         assert!(started.elapsed() < PATIENCE);
     }
 
-    /// A server is offered what can be kept: behind a gateway there are clients to ask, behind a bridge nobody.
+    /// A server is offered only what can be answered: behind a gateway there are clients to ask, behind a bridge
+    /// there are none.
     #[test]
     fn what_a_legacy_server_may_ask_for() {
         let offered = |offer| {
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(session, offered(Offer::Questions));
     }
 
-    /// Notifications and requests before the handshake has ended, with the id of our own request.
+    /// Notifications and requests before the handshake ends, with the id of our own request.
     #[tokio::test(start_paused = true)]
     async fn early_traffic_is_not_taken_for_an_answer() {
         let outcome = against(|message| match message["method"].as_str() {
@@ -483,7 +483,7 @@ mod tests {
     /// A slow server answers the probe after the handshake was offered too.
     #[tokio::test(start_paused = true)]
     async fn late_answers_to_both_questions() {
-        // Answers nothing until `initialize` has come, then in order.
+        // Answers nothing until `initialize` arrives, then in order.
         let modern_only = against(|message| match message["method"].as_str() {
             Some("initialize") => {
                 Some(vec![modern(&json!({"id": 1}), &["2026-07-28"]), error(message, -32601, &json!(null))])
@@ -512,8 +512,8 @@ mod tests {
         assert_eq!(silent_on_initialize.await.0.unwrap().revision, Revision::MODERN);
     }
 
-    /// A modern server that refuses the handshake first, with whatever code, is heard on the probe too. Where the probe has
-    /// its answer, nobody waits for another.
+    /// A modern server that first refuses the handshake, with any code, is still heard on the probe. If the probe
+    /// has its answer already, there is no further wait.
     #[tokio::test(start_paused = true)]
     async fn a_refusal_before_the_answer_to_the_probe() {
         macro_rules! with_code {
@@ -536,17 +536,13 @@ mod tests {
                 error(&json!({"id": 1}), -32601, &json!(null)),
                 json!({"jsonrpc": "2.0", "id": "p", "method": "ping"}),
             ]),
-            // The answer to its `ping`: what it said before has been heard.
+            // The answer to its `ping`: its earlier messages have been read.
             None => Some(vec![error(&json!({"id": 2}), -32000, &json!(null))]),
             _ => Some(vec![]),
         })
         .await;
         assert!(matches!(neither, Err(NegotiateError::Refused { code: -32000, .. })), "{neither:?}");
-        assert_eq!(
-            began.elapsed().as_secs(),
-            PATIENCE.as_secs(),
-            "as long as the probe has the server to itself"
-        );
+        assert_eq!(began.elapsed().as_secs(), PATIENCE.as_secs(), "as long as the probe runs alone");
     }
 
     #[tokio::test(start_paused = true)]
@@ -566,7 +562,7 @@ mod tests {
         assert!(odd.unwrap_err().to_string().contains("1999-09-09"));
     }
 
-    /// A server that names legacy versions in its answer to the probe is shaken hands with.
+    /// A server that names legacy versions in its answer to the probe gets the handshake.
     #[tokio::test(start_paused = true)]
     async fn named_legacy_versions_mean_legacy() {
         let outcome = against(|message| match message["method"].as_str() {

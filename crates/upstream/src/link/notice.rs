@@ -1,16 +1,17 @@
-//! What servers say outside of any request: that a resource changed, how a task is doing, and log lines that belong to no single call.
+//! What servers say outside of any request: that a resource changed, the state of a task, and log lines that belong
+//! to no single call.
 
 use std::fmt;
 use std::sync::Arc;
 
 use bridgehead_wire::Raw;
 
-/// One such thing, as the params of its notification.
+/// One such message, as the params of its notification.
 #[derive(Debug, Clone)]
 pub enum Notice {
-    /// A resource reads otherwise now.
+    /// A resource has changed.
     Updated(Raw),
-    /// A task is in another state now.
+    /// The state of a task has changed.
     Task(Raw),
     /// A log line.
     Log(Raw),
@@ -19,13 +20,13 @@ pub enum Notice {
 /// Where a notice comes from.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
-    /// The server, by the name it has where it is heard.
+    /// The server's name, as the listener knows it.
     pub server: &'a str,
-    /// The session whose own process it is, if it is one.
+    /// The session, if the process belongs to a single one.
     pub session: Option<u64>,
 }
 
-/// Takes notices. Must not block: whoever reads from a server calls it.
+/// Receives notices. It must not block: the task that reads from a server calls it.
 #[derive(Clone)]
 pub struct NoticeSink(Arc<Take>);
 

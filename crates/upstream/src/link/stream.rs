@@ -1,10 +1,10 @@
 //! One ordered engine per stream of messages.
 //!
-//! A single reader task takes messages in the order they arrive and hands each to the request it belongs
-//! to; no task is started per message.
+//! A single reader task takes messages in the order of arrival and hands each to its request; no task is started
+//! per message.
 //!
-//! A peer that sends requests of its own and does not read the answers is not read either: first the reader waits for
-//! room in the outbox, and after [`UNREAD_FOR`] the peer is given up, with a [`Fault`] that its callers hear.
+//! A peer that sends requests but does not read the answers is not read either. The reader waits for room in the
+//! outbox, and after [`UNREAD_FOR`] the peer is given up with a [`Fault`] that its callers receive.
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -21,16 +21,16 @@ use crate::link::switchboard::{Slot, Switchboard};
 use crate::link::{Event, LinkError, Purpose, call_is_over, cancelled_params};
 use crate::server::crash::Fault;
 
-/// What both tasks and all requests share.
+/// Shared by both tasks and all requests.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) board: Switchboard,
     limit: usize,
-    /// How much that is no message may come, in bytes; any amount, if unset.
+    /// How many bytes that are not messages may arrive; no limit if unset.
     noise_limit: OnceLock<u64>,
-    /// Why reading was given up.
+    /// Why reading stopped early.
     fault: OnceLock<Fault>,
-    /// Cancelled when there is a fault that the reader may not have seen.
+    /// Cancelled when the peer is given up, perhaps by a task other than its reader.
     given_up: CancellationToken,
     out: Outbox,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Stream {
 /// How long a peer may leave the answers to its own requests unread, once they fill the outbox.
 const UNREAD_FOR: Duration = Duration::from_secs(10);
 
-/// After so many lines in a row that are no messages others have their turn.
+/// The reader yields to other tasks after every batch of this many lines that are not messages.
 const NOISY_LINES: u32 = 64;
 
 impl Stream {
@@ -79,7 +79,7 @@ impl Stream {
                         continue;
                     }
                     noise = self.board.noise();
-                    // A line that the end of the stream has cut off says nothing but that it ended.
+                    // A line cut off by the end of the stream is not a fault: the end says more.
                     let fault = self.board.take_fault().filter(|_| !lines.has_ended());
                     let noisy_beyond = self.noise_limit.get().filter(|&&most| noise > most);
                     if let Some(fault) = fault.or(noisy_beyond.map(|_| Fault::Noise(noise))) {
@@ -99,25 +99,25 @@ impl Stream {
         }
     }
 
-    /// Why reading was given up before the stream ended, if it was. Whoever owns the process ends it then.
+    /// Why reading stopped before the stream ended, if it did. The owner of the process then ends it.
     pub(crate) fn fault(&self) -> Option<&Fault> {
         self.fault.get()
     }
 
-    /// Resolves when the peer was given up by somebody else than its reader.
+    /// Resolves when the peer was given up because it does not read its answers.
     pub(crate) async fn given_up(&self) {
         self.given_up.cancelled().await;
     }
 
-    /// Whoever owns the process ends it: what is owed to it can neither be sent nor kept.
+    /// Gives the peer up; the owner of its process ends it. The answers owed to it can neither be sent nor kept.
     fn give_up(&self) {
         let bytes = self.out.waiting().bytes;
-        warn!(server = %self.board.server, bytes, "the server sends requests and does not read the answers; it is given up");
+        warn!(server = %self.board.server, bytes, "the server sends requests but does not read the answers; giving it up");
         let _ = self.fault.set(Fault::Unread(bytes));
         self.given_up.cancel();
     }
 
-    /// Answers a request of the peer's own. Nothing more is read from a peer that does not read its answers.
+    /// Answers a request of the peer's own. Nothing more is read until the answer has room.
     async fn answer(&self, reply: &[u8]) -> Result<(), Full> {
         while self.out.push(|out| out.extend_from_slice(reply)).is_err() {
             tokio::time::timeout(UNREAD_FOR, self.out.room_for_owed()).await.map_err(|_| Full)?;
@@ -125,18 +125,18 @@ impl Stream {
         Ok(())
     }
 
-    /// Gives up reading once more than this came that is no message.
+    /// Stops reading once more than this many bytes arrived that are not messages.
     pub(crate) fn limit_noise(&self, bytes: u64) {
         let _ = self.noise_limit.set(bytes);
     }
 
     pub(crate) async fn write<W: AsyncWrite>(&self, writer: W) {
         if let Err(error) = self.out.write_to(writer).await {
-            debug!(server = %self.board.server, %error, "cannot write to the server any more");
+            debug!(server = %self.board.server, %error, "writing to the server failed");
         }
     }
 
-    /// Takes a line. A request of the peer's own gives what to answer it with.
+    /// Handles a line. Returns the answer if it is a request of the peer's own.
     fn accept(&self, line: Line) -> Option<BytesMut> {
         match line {
             Line::Text(text) => self.board.accept(&text),
@@ -153,7 +153,7 @@ impl Stream {
         }
     }
 
-    /// Pushes what is owed to the peer from where nobody can wait.
+    /// Queues an answer that is owed to the peer, where the caller cannot wait.
     fn owe(&self, write: impl FnOnce(&mut BytesMut)) {
         if self.out.push(write).is_err() {
             self.give_up();
@@ -168,7 +168,7 @@ pub(crate) struct StreamExchange {
     id: u64,
     slot: Arc<Slot>,
     abilities: Abilities,
-    /// What the server asked and has no answer to.
+    /// The server's questions that have no answer yet.
     owed: Vec<Id>,
     sent: bool,
     done: bool,
@@ -234,7 +234,7 @@ impl Drop for StreamExchange {
             let lost =
                 self.stream.out.push(|out| notification(out, Method::Cancelled.as_str(), Some(&params)));
             if lost.is_err() {
-                debug!(server = %self.stream.board.server, "the server does not read, and is not told of a cancellation");
+                debug!(server = %self.stream.board.server, "the server does not read; a cancellation was dropped");
             }
         }
     }
@@ -252,7 +252,7 @@ mod tests {
         stream.open(Purpose::Ordinary, Abilities::NONE)
     }
 
-    /// What is wrong with what came, while request 3 waits; 1 was answered, 2 was given up.
+    /// The fault after these bytes arrive while request 3 waits; 1 was answered, 2 was dropped.
     async fn fault_of(strict: bool, came: &[u8]) -> Option<Fault> {
         let stream = Arc::new(Stream::new("m", 100));
         let first = open(&stream);
@@ -273,13 +273,13 @@ mod tests {
         assert!(found.contains(words), "{found}");
     }
 
-    /// BOX-3: what comes instead of an answer ends a process that serves one call, and no other.
+    /// BOX-3: a malformed answer ends a process that serves one call, and no other.
     #[tokio::test]
     async fn instead_of_an_answer() {
         let cases: [(&[u8], &str); 6] = [
             (br#"{"jsonrpc":"2.0","id":3,"result":{"content":["#, "cannot be read: not valid JSON"),
             (b"{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"a\":\"\xff\"}}", "cannot be read: not valid JSON"),
-            (br#"{"jsonrpc":"2.0","id":3,"result":{},"error":null}"#, "cannot be read: neither"),
+            (br#"{"jsonrpc":"2.0","id":3,"result":{},"error":null}"#, "cannot be read: it must have one of"),
             (br#"{"jsonrpc":"2.0","id":4,"result":{}}"#, "never sent"),
             (br#"{"jsonrpc":"2.0","id":"3","result":{}}"#, "never sent"),
             (br#"{"jsonrpc":"2.0","id":1,"result":{}}"#, "request 1 a second time"),
@@ -287,7 +287,7 @@ mod tests {
         for (line, words) in cases {
             let ended = [line, b"\n"].concat();
             violates(fault_of(true, &ended).await, words);
-            assert_eq!(fault_of(false, &ended).await, None, "others have calls there");
+            assert_eq!(fault_of(false, &ended).await, None, "the process may serve other calls");
         }
         let large = format!("{{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":\"{}\"}}\n", "x".repeat(200));
         let too_large = fault_of(true, large.as_bytes()).await;
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(fault_of(false, large.as_bytes()).await, None);
     }
 
-    /// What servers print to their output beside their answers is no fault, and neither are late answers.
+    /// Output beside the answers is not a fault, and neither are late answers.
     #[tokio::test]
     async fn beside_an_answer() {
         let cases: [&[u8]; 8] = [
@@ -306,7 +306,7 @@ mod tests {
             b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":\"x\"}\n",
             b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32601,\"message\":\"\"}}\n",
             b"{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}\n",
-            // The process has ended: how says more than the half of a line that it left.
+            // The process has ended: how it ended says more than the partial line it left.
             br#"{"jsonrpc":"2.0","id":3,"result":{"content":["#,
         ];
         for case in cases {
@@ -316,7 +316,7 @@ mod tests {
         violates(fault_of(true, &late_and_once_more).await, "request 2 a second time");
     }
 
-    /// As long as nobody waits for an answer, nothing is in its place.
+    /// While no request waits for an answer, nothing counts as a malformed answer.
     #[tokio::test]
     async fn without_a_request_nothing_is_judged() {
         let stream = Arc::new(Stream::new("m", 100));
@@ -330,7 +330,7 @@ mod tests {
         assert!(matches!(answer, Event::Answer(Ok(_))), "{answer:?}");
     }
 
-    /// BOX-2: as much noise as was said ends the reading.
+    /// BOX-2: exceeding the noise limit ends the reading.
     #[tokio::test]
     async fn noise_is_limited() {
         let stream = Arc::new(Stream::new("m", 100));
@@ -341,8 +341,8 @@ mod tests {
         assert_eq!(stream.fault(), Some(&Fault::Noise(16)));
     }
 
-    /// BOUND-1: a peer that sends requests and does not read the answers is not read either, and is given up after a
-    /// while; what waits for it is bounded all the time. One that reads again goes on.
+    /// BOUND-1: a peer that sends requests but does not read the answers is not read either, and is given up after
+    /// a while; its queue stays bounded throughout. A peer that reads again is kept.
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_floods_and_does_not_read() {
         for reads_again in [false, true] {
@@ -362,7 +362,7 @@ mod tests {
             let began = tokio::time::Instant::now();
             if reads_again {
                 let reader = tokio::time::timeout(UNREAD_FOR / 2, stream.read(reads)).await;
-                assert!(reader.is_err() && stream.fault().is_none(), "it waits");
+                assert!(reader.is_err() && stream.fault().is_none(), "the reader waits");
                 let mut read = vec![0; 1 << 20];
                 unread.read_exact(&mut read).await.unwrap();
                 assert!(stream.out.push(|out| out.put_slice(b"{}")).is_ok(), "there is room again");
@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    /// BOUND-1: what is owed to a peer that reads nothing, and cannot wait, ends it when there is no room for it.
+    /// BOUND-1: a peer is given up when an answer that cannot wait finds no room in its outbox.
     #[tokio::test]
     async fn a_peer_that_cannot_be_answered() {
         let stream = Arc::new(Stream::new("m", 100));

@@ -1,17 +1,17 @@
-//! Which request an incoming message belongs to, whatever brought it here.
+//! Finds the request that an incoming message belongs to, independent of the transport.
 //!
-//! Request ids are ours and double as progress tokens; ids of the peer's own requests are another space and
-//! are only echoed. A message for a request goes to that request's slot in the order of arrival, the answer
-//! last, and a slot that has its answer gets nothing more.
+//! Request ids are ours and double as progress tokens. Ids of the peer's own requests are a separate space and are
+//! only echoed. The messages of a request go to its slot in the order of arrival, the answer last; nothing follows
+//! an answer.
 //!
-//! What cannot be read, or answers nobody, is skipped: servers print to their output what is meant for a log, and one bad
-//! line must not cost the calls of others. Behind a process that serves one call there are no others, and the board is
-//! strict: while somebody waits, an answer that cannot be read, and one to what was never sent or has its answer, is a
-//! fault that ends the process. A late answer to a request that was given up is none, and what does not look like an
-//! answer stays noise.
+//! Unreadable lines and answers to no request are skipped: servers print log output where only messages belong, and
+//! one bad line must not fail the calls of others. A process that serves one call has no others, so its board is
+//! strict. While a request waits, each of these is a fault that ends the process: an unreadable answer, an answer to
+//! a request that was never sent, a second answer. A late answer to a cancelled request is not a fault, and a line
+//! that does not look like an answer stays noise.
 //!
-//! A request of the peer's own says nothing about which of ours it is for. It goes to the only one that is open
-//! for somebody who can answer it, and is refused where there is none or more than one.
+//! A request of the peer's own does not say which of our requests it belongs to. It goes to the only open request
+//! whose client can answer it, and is refused if there is none or more than one.
 
 mod slot;
 
@@ -38,48 +38,48 @@ use crate::server::crash::Fault;
 
 pub(crate) use slot::Slot;
 
-/// How many requests that were given up are known by their ids; a strict board has far fewer.
+/// How many ids of dropped requests are remembered; a strict board has far fewer.
 const GIVEN_UP: usize = 64;
-/// How much of a line that is not JSON goes into the log.
+/// How many bytes of a line that is not JSON go into the log.
 const NOISE_SHOWN: usize = 200;
 
-/// The requests of one link that wait for an answer.
+/// The requests of one link that wait for an answer, and what the peer has asked.
 #[derive(Debug)]
 pub(crate) struct Switchboard {
     pub(crate) server: Arc<str>,
-    /// What is held for the peer.
+    /// The account of the memory that is held for the peer.
     pub(crate) account: Arc<Account>,
     next_id: AtomicU64,
     open: AtomicBool,
     table: Mutex<Table>,
-    /// Whether the peer has asked during a request.
+    /// Whether the peer has asked a question during a request.
     asked: AtomicBool,
-    /// Whether it has asked what could have been for more than one request.
+    /// Whether it has asked a question that could have belonged to more than one request.
     ambiguous: AtomicBool,
-    /// Whether it has asked for a client's roots, at any time.
+    /// Whether it has asked for a client's roots at any time.
     roots: AtomicBool,
-    /// Whether it has asked for them when no call was there to ask for.
+    /// Whether it has asked for them while no call was open that could have caused it.
     unbidden: AtomicBool,
     /// Whether calls are served yet.
     serves: AtomicBool,
-    /// What is said to a question for roots, where nobody is to be asked.
+    /// The configured answer to a question for roots, if no client is to be asked.
     answer: OnceLock<Raw>,
-    /// The lists that may have changed, and a bell.
+    /// The lists that may have changed, and what wakes their reader.
     changed: AtomicU8,
     bell: Notify,
     redactor: Redactor,
     on_noise: OnceLock<NoiseCallback>,
-    /// How many bytes of what came were no messages.
+    /// How many bytes arrived that were not messages.
     noise: AtomicU64,
     on_notice: OnceLock<NoticeCallback>,
-    /// Whether an answer that is none is a fault, and the first that was one.
+    /// Whether a malformed answer is a fault, and the first such fault.
     strict: AtomicBool,
     fault: Mutex<Option<Fault>>,
-    /// The level of log lines that a legacy peer was asked for, one above its number; 0 before.
+    /// The log level that a legacy peer was asked for, plus one; 0 before.
     level: AtomicU8,
 }
 
-/// Is shown each line that is no message.
+/// Receives each line that is not a message.
 struct NoiseCallback(Box<dyn Fn(&str) + Send + Sync>);
 
 impl std::fmt::Debug for NoiseCallback {
@@ -88,7 +88,7 @@ impl std::fmt::Debug for NoiseCallback {
     }
 }
 
-/// Is told what the peer says outside of any request.
+/// Receives what the peer says outside of any request.
 struct NoticeCallback(Box<dyn Fn(&Notice) + Send + Sync>);
 
 impl std::fmt::Debug for NoticeCallback {
@@ -100,13 +100,13 @@ impl std::fmt::Debug for NoticeCallback {
 #[derive(Debug, Default)]
 struct Table {
     slots: HashMap<u64, Arc<Slot>, BuildHasherDefault<OwnIds>>,
-    /// The last requests that nobody waits for any more, and that may still be answered.
+    /// The latest dropped requests, which may still be answered.
     given_up: VecDeque<u64>,
     ended: Option<LinkError>,
 }
 
-/// Spreads our own ids over a table. They count upwards, so nobody can choose them to collide; the standard hasher, made
-/// for keys that somebody else chooses, takes 280 instructions more for each call.
+/// Spreads our own ids over a table. They count upwards, so no peer can make them collide. The standard hasher,
+/// made for keys that others choose, takes 280 instructions more per call.
 #[derive(Debug, Default)]
 struct OwnIds(u64);
 
@@ -150,44 +150,45 @@ impl Switchboard {
         }
     }
 
-    /// Shows every line that is no message to `show`, which must not block; the beginning of it, that is. The first
-    /// one who asks is served.
+    /// Passes the beginning of every line that is not a message to `show`, which must not block. Only the first
+    /// callback is used.
     pub(crate) fn on_noise(&self, show: impl Fn(&str) + Send + Sync + 'static) {
         drop(self.on_noise.set(NoiseCallback(Box::new(show))));
     }
 
-    /// Tells `take`, which must not block, what the peer says outside of any request. The first one who asks is served.
+    /// Passes to `take`, which must not block, what the peer says outside of any request. Only the first callback
+    /// is used.
     pub(crate) fn on_notice(&self, take: impl Fn(&Notice) + Send + Sync + 'static) {
         drop(self.on_notice.set(NoticeCallback(Box::new(take))));
     }
 
-    /// Counts bytes that are no message.
+    /// Counts bytes that are not a message.
     pub(crate) fn made_noise(&self, bytes: u64) {
         self.noise.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// How many bytes of what came were no messages.
+    /// How many bytes arrived that were not messages.
     pub(crate) fn noise(&self) -> u64 {
         self.noise.load(Ordering::Relaxed)
     }
 
-    /// Takes an answer that is none for a fault from now on, whenever somebody waits for one.
+    /// From now on a malformed answer is a fault while a request waits.
     pub(crate) fn be_strict(&self) {
         self.strict.store(true, Ordering::Release);
     }
 
-    /// Whether what comes now instead of an answer is a fault.
+    /// Whether a malformed answer is a fault now.
     fn judges(&self, table: &Table) -> bool {
         let waits = |slot: &Arc<Slot>| slot.purpose != Purpose::Standing;
         self.strict.load(Ordering::Acquire) && table.slots.values().any(waits)
     }
 
-    /// The first fault since the last time this was asked; looked for whenever there was noise.
+    /// The first fault since the last call; checked whenever there was noise.
     pub(crate) fn take_fault(&self) -> Option<Fault> {
         self.fault.lock().take()
     }
 
-    /// Something came that is no answer, and so many bytes of noise.
+    /// Records a fault, and this many bytes of noise.
     fn found(&self, fault: Fault, bytes: u64) {
         self.fault.lock().get_or_insert(fault);
         self.made_noise(bytes);
@@ -199,7 +200,7 @@ impl Switchboard {
         }
     }
 
-    /// Whether the peer is to be asked for graver lines only than it was; notes that it is asked now.
+    /// Whether this level asks for more lines than before. If so, records it as requested.
     pub(crate) fn wants_level(&self, level: Level) -> bool {
         let wanted = level as u8 + 1;
         let before = self.level.load(Ordering::Acquire);
@@ -210,12 +211,12 @@ impl Switchboard {
         asks
     }
 
-    /// An id that nobody had before.
+    /// A new, unused id.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A slot for the request `id`. On a link that has ended it holds the reason already.
+    /// A slot for the request `id`. On an ended link the slot already holds the reason.
     pub(crate) fn register(&self, id: u64, purpose: Purpose) -> Arc<Slot> {
         let slot = Arc::new(Slot::new(purpose));
         let mut table = self.table.lock();
@@ -227,7 +228,7 @@ impl Switchboard {
         slot
     }
 
-    /// Nobody waits for `id` any more. Says whether somebody did.
+    /// Drops the request `id`. Reports whether it was still waiting.
     pub(crate) fn release(&self, id: u64) -> bool {
         let mut table = self.table.lock();
         let waited = table.slots.remove(&id).is_some();
@@ -240,7 +241,7 @@ impl Switchboard {
         waited
     }
 
-    /// There will be no answer to `id`: it was too large.
+    /// Fails `id` because its answer was too large.
     pub(crate) fn too_large(&self, id: u64, error: LinkError) {
         let mut table = self.table.lock();
         if self.judges(&table) {
@@ -264,18 +265,18 @@ impl Switchboard {
         }
     }
 
-    /// Lets no further request in; those that are open have their own connections and go on.
+    /// Accepts no further requests; open ones have their own connections and continue.
     pub(crate) fn retire(&self, error: LinkError) {
         self.open.store(false, Ordering::Release);
         self.table.lock().ended.get_or_insert(error);
     }
 
-    /// Why it ended, once it has.
+    /// Why it ended, if it has.
     pub(crate) fn ended(&self) -> Option<LinkError> {
         if self.is_open() { None } else { self.table.lock().ended.clone() }
     }
 
-    /// Whether requests are still let in.
+    /// Whether requests are still accepted.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire)
     }
@@ -285,7 +286,7 @@ impl Switchboard {
         self.table.lock().slots.values().filter(|slot| slot.purpose != Purpose::Standing).count()
     }
 
-    /// Resolves when the peer has said that some of its lists changed since the last time this resolved.
+    /// Resolves when the peer has said that some of its lists changed since this last resolved.
     pub(crate) async fn lists_changed(&self) -> Lists {
         loop {
             let changed = Lists::from_bits(self.changed.swap(0, Ordering::AcqRel));
@@ -296,18 +297,18 @@ impl Switchboard {
         }
     }
 
-    /// Whether one of these lists changed since this was last asked.
+    /// Whether one of these lists changed since the last call.
     pub(crate) fn take_changed(&self, lists: Lists) -> bool {
         self.changed.fetch_and(!lists.bits(), Ordering::AcqRel) & lists.bits() != 0
     }
 
-    /// These lists may have changed.
+    /// Marks these lists as possibly changed.
     pub(crate) fn doubt(&self, lists: Lists) {
         self.changed.fetch_or(lists.bits(), Ordering::AcqRel);
         self.bell.notify_one();
     }
 
-    /// Takes one message. A request of the peer's own gives what to answer it with.
+    /// Handles one message. Returns the answer if it is a request of the peer's own.
     pub(crate) fn accept(&self, text: &Bytes) -> Option<BytesMut> {
         match Message::parse(text) {
             Ok(Message::Response(response)) => {
@@ -327,7 +328,7 @@ impl Switchboard {
                 let line = text;
                 let text = String::from_utf8_lossy(&text[..text.len().min(NOISE_SHOWN)]);
                 let text: String = text.chars().filter(|c| !c.is_control()).collect();
-                debug!(server = %self.server, reason = %malformed, line = %self.redactor.text(&text), "ignored a line that is no message");
+                debug!(server = %self.server, reason = %malformed, line = %self.redactor.text(&text), "ignored a line that is not a message");
                 if let Some(NoiseCallback(show)) = self.on_noise.get() {
                     show(&text);
                 }
@@ -340,7 +341,7 @@ impl Switchboard {
         }
     }
 
-    /// Takes a notification.
+    /// Handles a notification.
     pub(crate) fn told(&self, note: Notification) {
         let relayed = match note.method.note() {
             Some(Note::Progress) => return self.progressed(note.params),
@@ -352,7 +353,7 @@ impl Switchboard {
             Some(Note::Acknowledged) => return self.acknowledged(note.params.as_ref()),
             Some(Note::ResourceUpdated) => note.params.map(Notice::Updated),
             Some(Note::TaskChanged) => note.params.map(Notice::Task),
-            // These are a client's to say, or end with the question that they are about.
+            // Only a client may send these, or they end with the question that they are about.
             Some(Note::Initialized | Note::RootsListChanged | Note::ElicitationComplete) | None => None,
         };
         match relayed {
@@ -361,7 +362,7 @@ impl Switchboard {
         }
     }
 
-    /// Gives the answer to whom it belongs. Says what is wrong with one that belongs to nobody, if that matters here.
+    /// Delivers an answer to its request. For an answer to no request, returns the fault if the board is strict.
     fn answered(&self, response: Response) -> Option<Fault> {
         let mut table = self.table.lock();
         let slot =
@@ -378,9 +379,9 @@ impl Switchboard {
             slot.push(Event::Answer(response.outcome));
             return None;
         }
-        // Late answers to cancelled requests, second answers, ids nobody used.
-        debug!(server = %self.server, id = ?response.id, "ignored an answer nobody waits for");
-        // Without an id it says that the server could not read something.
+        // A late answer to a cancelled request, a second answer, or an unknown id.
+        debug!(server = %self.server, id = ?response.id, "ignored an answer that no request waits for");
+        // Without an id it only says that the server could not read something.
         let id = response.id.filter(|_| self.judges(&table))?;
         let sent = 1..self.next_id.load(Ordering::Relaxed);
         let Some(id) = id.as_u64().filter(|id| sent.contains(id)) else {
@@ -400,8 +401,8 @@ impl Switchboard {
         slot.progressed(params, progress);
     }
 
-    /// A log line says nothing about the request it belongs to: it is for the only one that wants any, else for
-    /// nobody in particular.
+    /// A log line does not say which request it belongs to: it goes to the only request that wants log lines, else
+    /// it becomes a notice.
     fn logged(&self, params: Option<Raw>) {
         let Some(params) = params else { return };
         let table = self.table.lock();
@@ -426,8 +427,8 @@ impl Switchboard {
         }
     }
 
-    /// A request of the server's own, on no request's stream: it is for the only one who can answer it. Gives
-    /// what to answer at once.
+    /// A request of the server's own that arrived on no request's stream: it goes to the only request that can
+    /// answer it. Returns the answer if there is one right away.
     fn asked(&self, asked: Request) -> Option<BytesMut> {
         if self.knows_answer(&asked.method) {
             return Some(self.answer_alone(&asked, Abilities::NONE));
@@ -462,8 +463,8 @@ impl Switchboard {
             }
             _ => {}
         }
-        // Nobody can answer it. If there is only one who may have caused it, its call ends with that; for their
-        // roots servers ask whenever they like.
+        // No client can answer it. If a single call may have caused it, that call gets the question and ends with
+        // it. Questions for roots are excepted: servers ask for roots at any time.
         let mut hear = table.slots.values().filter(|slot| slot.abilities().hears_all());
         if let (Some(slot), None) = (hear.next(), hear.next())
             && matches!(asked.method, Method::Elicit | Method::CreateMessage)
@@ -477,14 +478,14 @@ impl Switchboard {
         Some(self.answer_alone(&asked, Abilities::from_bits(known)))
     }
 
-    /// Answers for roots as configured, from now on.
+    /// Answers questions for roots from the configuration from now on.
     pub(crate) fn answer_roots(&self, roots: Option<&Roots>) {
         if let Some(answer) = roots.and_then(|roots| Raw::parse(roots.as_str().to_owned()).ok()) {
             let _ = self.answer.set(answer);
         }
     }
 
-    /// Whether a question has an answer that nobody needs to be asked for.
+    /// Whether a question is answered without asking a client.
     pub(crate) fn knows_answer(&self, method: &Method) -> bool {
         *method == Method::RootsList && self.answer.get().is_some()
     }
@@ -497,24 +498,24 @@ impl Switchboard {
         self.unbidden.load(Ordering::Relaxed)
     }
 
-    /// Notes a question for roots, which a server may keep.
+    /// Notes a question for roots: the server may remember the answer.
     pub(crate) fn note_roots(&self, method: &Method) {
         if *method == Method::RootsList {
             self.roots.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Notes that the peer asks during requests.
+    /// Notes that the peer asks questions during requests.
     pub(crate) fn note_question(&self) {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a request is open for somebody who can be asked something.
+    /// Whether a request is open for a client that can be asked.
     pub(crate) fn has_askable(&self) -> bool {
         self.table.lock().slots.values().any(|slot| slot.abilities().answers_any())
     }
 
-    /// Whether the peer has asked during a request.
+    /// Whether the peer has asked a question during a request.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
@@ -524,13 +525,13 @@ impl Switchboard {
         self.roots.load(Ordering::Relaxed)
     }
 
-    /// Whether the peer has asked what could have been for more than one request.
+    /// Whether the peer has asked a question that could have belonged to more than one request.
     pub(crate) fn was_ambiguous(&self) -> bool {
         self.ambiguous.load(Ordering::Relaxed)
     }
 
-    /// The answer to a request of the server's own that goes to no client; `known` is what those can be asked
-    /// who might have been meant.
+    /// The answer to a request of the server's own that goes to no client; `known` are the abilities of the clients
+    /// that it could have meant.
     pub(crate) fn answer_alone(&self, asked: &Request, known: Abilities) -> BytesMut {
         if let Some(answer) = self.answer.get().filter(|_| asked.method == Method::RootsList) {
             let mut out = BytesMut::new();
@@ -552,13 +553,13 @@ impl Switchboard {
     }
 
     fn refuse(&self, asked: &Request, error: &RpcError) -> BytesMut {
-        debug!(server = %self.server, method = %asked.method, code = error.code(), "refused what the server asked");
+        debug!(server = %self.server, method = %asked.method, code = error.code(), "refused a question of the server");
         let mut out = BytesMut::new();
         response(&mut out, &asked.id, Err(error));
         out
     }
 
-    /// The server takes back what it asked. Whoever has the question knows it by its id.
+    /// The server withdraws a question. Each request that may hold it recognises it by its id.
     fn withdrawn(&self, params: Option<&Raw>) {
         let Some(id) = withdrawn_id(params) else { return };
         for slot in self.table.lock().slots.values().filter(|slot| !slot.abilities().is_none()) {
@@ -572,7 +573,7 @@ pub(crate) fn withdrawn_id(params: Option<&Raw>) -> Option<Id> {
     Object::parse(params?).ok()?.get("requestId").and_then(Id::new)
 }
 
-/// The token and the number of a progress notification.
+/// The token and the value of a progress notification.
 pub(crate) fn reached(params: &Raw) -> Option<(u64, f64)> {
     #[derive(serde::Deserialize)]
     struct Progress {

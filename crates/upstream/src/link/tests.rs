@@ -1,11 +1,11 @@
-//! A link over lines, from both of its ends.
+//! A link over lines, tested from both ends.
 
 use serde_json::json;
 
 use super::*;
 use crate::testing;
 
-/// A link is open until it has ended; the first reason stays, and is what every request hears.
+/// A link is open until it ends; the first reason stays, and every request fails with it.
 #[tokio::test]
 async fn a_link_is_open_until_it_ends() {
     let (link, _far) = testing::link();
@@ -18,10 +18,14 @@ async fn a_link_is_open_until_it_ends() {
     assert!(!link.is_open());
     assert_eq!((link.ended(), link.in_flight()), (Some(first.clone()), 0));
     assert_eq!(waits.answer().await.unwrap_err(), first);
-    assert_eq!(link.open(Purpose::Ordinary).answer().await.unwrap_err(), first, "also a later one");
+    assert_eq!(
+        link.open(Purpose::Ordinary).answer().await.unwrap_err(),
+        first,
+        "a later request fails with it too"
+    );
 }
 
-/// ERA-1: log lines are asked for once for each level that brings more.
+/// ERA-1: the level is requested only when it brings more log lines.
 #[tokio::test(start_paused = true)]
 async fn a_level_is_sent_where_it_brings_more() {
     let (link, mut far) = testing::link();
@@ -44,7 +48,7 @@ async fn a_level_is_sent_where_it_brings_more() {
     }
 }
 
-/// A request of somebody who can be asked, and was asked for roots under these ids.
+/// A request for a client that can be asked, with questions for roots under these ids.
 async fn asked(link: &Link, far: &mut testing::Far, ids: &[u64]) -> Exchange {
     let mut exchange = link.open_for(Purpose::Ordinary, Abilities::ALL);
     exchange.send(&Method::ToolsCall, &Raw::literal("{}").into()).await;
@@ -55,8 +59,8 @@ async fn asked(link: &Link, far: &mut testing::Far, ids: &[u64]) -> Exchange {
     exchange
 }
 
-/// ERA-1: every question gets exactly one answer: that of its client, else, when its call has ended, a refusal, also
-/// where nobody has looked at it yet. One that was taken back gets none.
+/// ERA-1: every question gets exactly one answer: the client's, or a refusal when its call has ended, even if the
+/// question was never looked at. A withdrawn question gets no answer.
 #[tokio::test(start_paused = true)]
 async fn every_question_is_answered_once() {
     let (link, mut far) = testing::link();
@@ -69,7 +73,7 @@ async fn every_question_is_answered_once() {
         exchange.reply(&id.into(), Ok(&answer));
     }
     assert_eq!(far.next().await, json!({"jsonrpc": "2.0", "id": 8, "result": {"roots": []}}));
-    // The reader has had its turn, so that the last question waits.
+    // The reader has had its turn, so the last question is queued.
     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     drop(exchange);
     for id in [7, 9] {
@@ -92,8 +96,8 @@ async fn every_question_is_answered_once() {
     assert_eq!(far.next().await["method"], "notifications/cancelled");
 }
 
-/// POOL-10: a request that is given up is cancelled at the peer if it was sent and has no answer, and never while it is
-/// part of a handshake.
+/// POOL-10: dropping a request cancels it at the peer if it was sent and has no answer, but never during a
+/// handshake.
 #[tokio::test(start_paused = true)]
 async fn what_is_cancelled() {
     for (purpose, sent, answered, cancelled) in [

@@ -1,12 +1,12 @@
-//! A single server as a provider of tools, for agents that bring their own loop: initialise, execute, look at
-//! its health, terminate.
+//! A single server as a provider of tools, for agents that bring their own loop: initialise, execute, check its
+//! health, terminate.
 //!
-//! The same supervisor as behind the gateway keeps the connection, with a policy of its own: after ten vain
-//! attempts it is given up, and only a new `init` brings it back. A call never waits for a reconnect: while there
-//! is no connection it fails at once, and says that it may be repeated.
+//! The gateway's supervisor keeps the connection, with its own restart policy: after ten failed attempts the server
+//! is given up, and only a new `init` brings it back. A call never waits for a reconnect: without a connection it
+//! fails at once with an error that says it may be retried.
 //!
-//! A call has one budget of time, which runs from `execute` on and pays for all of it: the start of its process, the
-//! sending and the answer. Whatever it waits for when the budget ends, that end is `PROVIDER_TIMEOUT`.
+//! A call has one time budget, which starts at `execute` and covers the start of its process, the sending and the
+//! answer. When the budget ends, the call fails with `PROVIDER_TIMEOUT`, whatever it is waiting for.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,17 +34,17 @@ use crate::server::record::ServerRecords;
 use crate::server::{FailureStage, Ready, Surroundings, Unavailable, Upstream, UpstreamState};
 use crate::sharing::registry::Registry;
 
-/// How many processes of a provider are started at the same time.
+/// The most processes of a provider that start at the same time.
 const STARTS: usize = 4;
-/// A call that may take longer than this, a year, may take as long as it likes.
+/// A year: a longer timeout is cut to this.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// The answer to something asked of a provider, on its way.
+/// A pending answer of a provider.
 pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Something that offers tools to an agent.
 pub trait ProviderAdapter: Send + Sync {
-    /// Connects and reads what is offered. Whatever was there before is terminated first.
+    /// Connects and reads the lists. A previous connection is terminated first.
     fn init(&self, config: ProviderConfig) -> ProviderFuture<'_, Result<(), ProviderError>>;
 
     /// Runs one tool.
@@ -54,14 +54,14 @@ pub trait ProviderAdapter: Send + Sync {
         correlation: CorrelationId,
     ) -> ProviderFuture<'a, Result<Execution, ProviderError>>;
 
-    /// How it is.
+    /// Its health.
     fn health(&self) -> Health;
 
-    /// Ends everything and returns when nothing is left. A second time does nothing.
+    /// Ends everything and returns when nothing is left. A second call does nothing.
     fn terminate(&self) -> ProviderFuture<'_, ()>;
 }
 
-/// How a provider is.
+/// The health of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// Connected.
@@ -72,40 +72,41 @@ pub enum Health {
     Unavailable,
 }
 
-/// What a provider is made of. Everything but the endpoint has a default.
+/// The configuration of a provider. Everything but the endpoint has a default.
 #[derive(Debug, Clone)]
 pub struct ProviderConfig {
-    /// What its tools are called after: `{namespace}__{tool}`.
+    /// The prefix of its tool names: `{namespace}__{tool}`.
     pub namespace: ServerName,
-    /// The program to run, or where the server is and how it is spoken to.
+    /// The program to run, or the address and transport of the server.
     pub endpoint: Launch,
-    /// How long a call may take, the start of its process included. The lesser of this and `limits.execution` counts.
+    /// How long a call may take, including the start of its process. The shorter of this and `limits.execution`
+    /// counts.
     pub timeout: Duration,
-    /// How often it is tried to reconnect before it is given up; each outage has as many attempts.
+    /// The most attempts to reconnect before the server is given up; each outage starts a new count.
     pub max_retries: u32,
-    /// The pause before the first of these; each later one is twice as long, up to 30 s. It begins anew once a
-    /// connection has held for a minute.
+    /// The pause before the first attempt; it doubles each time, up to 30 s. It starts over once a connection has
+    /// lasted a minute.
     pub reconnect_backoff: Duration,
-    /// The variables from which a program gets the few that every program needs.
+    /// The environment from which a program gets the few variables that every program needs.
     pub environment: BTreeMap<String, String>,
-    /// The largest answer that is taken, in bytes.
+    /// The largest accepted answer, in bytes.
     pub limit: usize,
-    /// Who shares a process. With [`Isolation::Call`] a server that is reached instead of run is called from another
-    /// process of this program, which has to have called `bridgehead::main_if_asked`; without it such a server is refused.
+    /// Who shares a process. With [`Isolation::Call`] a remote server is called from another process of this
+    /// program, which must have called `bridgehead::main_if_asked`; otherwise the server is refused.
     pub isolation: Isolation,
-    /// What processes and calls may use. Of a server that is reached and not called from a process of its own, only
-    /// `execution` and `output` can be limited.
+    /// What processes and calls may use. For a remote server without a process of its own, only `execution` and
+    /// `output` can be limited.
     pub limits: Limits,
-    /// What calls of single tools may use instead, by the names that the server gives them; where these say nothing, as
-    /// `limits` says. Where calls share a process, only `execution` can be limited for one of them.
+    /// Limits for single tools, by the server's names for them; an absent value falls back to `limits`. If calls
+    /// share a process, only `execution` can be limited per tool.
     pub tool_limits: BTreeMap<String, Limits>,
-    /// What they may reach; everything, if absent.
+    /// What processes may reach; everything, if absent.
     pub confinement: Option<Confinement>,
 }
 
 impl ProviderConfig {
-    /// The defaults for an endpoint: 30 s a call, ten attempts to reconnect, the first after 1 s; every call of a
-    /// program's tool in a process of its own, with 256 MB and the other limits of such a call.
+    /// The defaults for an endpoint: 30 s per call, ten attempts to reconnect, the first after 1 s. Every call of a
+    /// program's tool runs in its own process, with 256 MB and the other limits of such a call.
     pub fn new(namespace: ServerName, endpoint: Launch) -> Self {
         Self {
             namespace,
@@ -122,7 +123,7 @@ impl ProviderConfig {
         }
     }
 
-    /// Calls that share a process share its limits: one of a single tool would silently not be kept.
+    /// Calls that share a process share its limits, so limits of a single tool would silently not apply.
     fn check(&self) -> Result<(), ProviderError> {
         let of_processes = |limits: &Limits| Limits { execution: None, ..*limits };
         let mut unkept = self.tool_limits.iter().filter(|(_, own)| of_processes(own) != Limits::default());
@@ -147,27 +148,27 @@ pub struct Invocation {
     pub tool: String,
     /// Its arguments.
     pub arguments: Value,
-    /// How long it may take, if not as long as the configuration's `timeout`; `limits.execution` counts in any case.
+    /// How long it may take, in place of the configuration's `timeout`; `limits.execution` applies in any case.
     pub timeout: Option<Duration>,
 }
 
-/// One call that was answered, also where the tool calls its answer an error.
+/// One answered call, including one that the tool marks as an error.
 #[derive(Debug, Clone)]
 pub struct Execution {
-    /// The tool, as it was called.
+    /// The tool's name, as it was called.
     pub tool: String,
-    /// The result as it came.
+    /// The result, unchanged.
     pub result: Raw,
     /// How long it took.
     pub duration: Duration,
-    /// The id that was given.
+    /// The id that the caller gave.
     pub correlation: CorrelationId,
     /// The server.
     pub namespace: ServerName,
 }
 
 impl Execution {
-    /// The result as data and what is known about it. It was checked, so there is nothing to cast.
+    /// The result as data with its metadata. It was checked, so there is nothing to cast.
     pub fn envelope(&self) -> Envelope {
         let origin = Origin {
             server: self.namespace.to_string(),
@@ -175,23 +176,23 @@ impl Execution {
             correlation_id: self.correlation.to_string(),
             latency: self.duration,
         };
-        // It was read as an object before.
+        // It was parsed as an object before.
         Envelope::new(&self.result.decode().unwrap_or_default(), origin)
     }
 
-    /// The result as agents take it: one text, and the rest beside it.
+    /// The result in the form agents use: one text, and the rest beside it.
     pub fn flat(&self) -> Flat {
         self.envelope().flat()
     }
 }
 
-/// Why a provider did not do what was asked.
+/// Why a provider could not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", .code.as_str())]
 pub struct ProviderError {
-    /// Which failure it is; it knows whether a repetition may help.
+    /// The kind of failure, which says whether a retry may help.
     pub code: Code,
-    /// What happened, in words, without secrets.
+    /// What happened, as text without secrets.
     pub message: String,
 }
 
@@ -200,7 +201,7 @@ impl ProviderError {
         Self { code, message: message.into() }
     }
 
-    /// Whether the same may succeed later.
+    /// Whether a retry may succeed later.
     pub fn retryable(&self) -> bool {
         self.code.retryable()
     }
@@ -225,33 +226,33 @@ impl fmt::Debug for McpProvider {
 }
 
 impl McpProvider {
-    /// A provider that tells `bus` of its life and its calls. Connects nothing yet.
+    /// A provider that reports its life and its calls on `bus`. Does not connect yet.
     pub fn new(bus: Bus) -> Self {
         Self { signals: Signals::new(bus, None), active: Mutex::new(None) }
     }
 
-    /// Where what happens to it is counted and told.
+    /// Counts and reports what happens to it.
     pub fn signals(&self) -> &Signals {
         &self.signals
     }
 
-    /// What it offers, under the names to call it by, with the definitions as the server wrote them. From memory;
-    /// nothing while it was never connected.
+    /// Its tools, under the names to call them by, with the definitions as the server wrote them. Read from memory;
+    /// empty until it was first connected.
     pub fn tools(&self) -> Vec<(String, Raw)> {
         let Some((namespace, known)) = self.known() else { return Vec::new() };
         let named = |tool: &Arc<Tool>| (exposed(&namespace, &tool.name), tool.definition.clone());
         known.tools.iter().map(named).collect()
     }
 
-    /// The input schema of a tool, by the name to call it by; none for a tool that it does not offer. From memory, like
-    /// [`Self::tools`].
+    /// The input schema of a tool, by the name to call it by; `None` if it offers no such tool. Read from memory,
+    /// like [`Self::tools`].
     pub fn tool_schema(&self, name: &str) -> Option<Raw> {
         let (namespace, known) = self.known()?;
         let tool = known.tools.iter().find(|tool| is_named(name, &namespace, &tool.name))?;
         Object::parse(&tool.definition).ok()?.get("inputSchema")
     }
 
-    /// What it offers, or offered when it was last connected.
+    /// What it offers, or offered when last connected.
     fn known(&self) -> Option<(ServerName, Arc<Listing>)> {
         let upstream = self.active.lock().as_ref()?.upstream.clone();
         let listing = match upstream.state() {
@@ -295,7 +296,7 @@ impl McpProvider {
         let reason = match upstream.state() {
             UpstreamState::Ready(_) => {
                 let before = self.active.lock().replace(Active { upstream, timeout: config.timeout });
-                // Two at once: the one that came first goes.
+                // Two `init` calls at once: the earlier one is stopped.
                 if let Some(before) = before {
                     before.upstream.stop().await;
                 }
@@ -364,17 +365,17 @@ impl ProviderAdapter for McpProvider {
     }
 }
 
-/// The time that one call has, for all that it does.
+/// The time that one call has for everything.
 #[derive(Clone, Copy)]
 struct Budget {
     limit: Duration,
     ends: Instant,
-    /// What set it.
+    /// The setting that gave the limit.
     setting: &'static str,
 }
 
 impl Budget {
-    /// The lesser of what the caller gives and what any call may run.
+    /// The shorter of the caller's timeout and the execution limit.
     fn new(began: Instant, timeout: Duration, execution: Option<Duration>) -> Self {
         let (limit, setting) = match execution {
             Some(execution) if execution < timeout => (execution, "limits.execution"),
@@ -387,7 +388,7 @@ impl Budget {
         Instant::now() >= self.ends
     }
 
-    /// The error of a call whose budget ended while its server still had to do `what` for `tool`.
+    /// The error of a call whose budget ended before its server did `what` for `tool`.
     fn exceeded(&self, namespace: &ServerName, what: &str, tool: &str) -> ProviderError {
         let (limit, setting) = (self.limit.as_millis(), self.setting);
         let message = format!(
@@ -401,7 +402,7 @@ fn limited(limits: Limits) -> ToolOverride {
     ToolOverride { limits, ..ToolOverride::default() }
 }
 
-/// Says how one call ended, exactly once: also that its caller dropped it.
+/// Reports how a call ended, exactly once, including that its caller dropped it.
 struct End<'a> {
     signals: &'a Signals,
     server: Option<Arc<str>>,
@@ -422,7 +423,7 @@ impl<'a> End<'a> {
         Self { signals, server, tool: &invocation.tool, correlation, began, told: false }
     }
 
-    /// How long it took.
+    /// Returns how long the call took.
     fn tell(mut self, outcome: Result<&Raw, &ProviderError>) -> Duration {
         self.told = true;
         self.emit(match outcome {
@@ -484,7 +485,7 @@ async fn call(
     let budget = Budget::new(began, timeout.unwrap_or(usual), execution);
     let result = match upstream.config().isolation {
         Isolation::Call => {
-            // Killed when it is dropped, answer or not.
+            // Killed when dropped, with or without an answer.
             let alone = upstream.one_shot(&tool.name).map_err(|error| refused(namespace, &error))?;
             let ready = alone.acquire(budget.ends).await.map_err(|error| match budget.is_spent() {
                 true => budget.exceeded(namespace, "had no process ready for", &tool.name),
@@ -500,7 +501,7 @@ async fn call(
     Ok((namespace.clone(), result))
 }
 
-/// The connection, or at once why there is none.
+/// The connection, or at once the reason why there is none.
 fn connected(upstream: &Upstream) -> Result<Arc<Ready>, ProviderError> {
     let reason = match upstream.state() {
         UpstreamState::Ready(ready) => return Ok(ready),
@@ -546,7 +547,7 @@ async fn ask(
         Ok(Err(error)) => {
             let message = match &error {
                 LinkError::Crashed(_) | LinkError::Closed(_) => {
-                    // Over HTTP nothing else tells that the server is gone.
+                    // Over HTTP nothing else reports that the server is gone.
                     upstream.suspect();
                     let reason = match &error {
                         LinkError::Crashed(crash) => format!(" ({})", crash.reason.as_str()),
@@ -567,7 +568,7 @@ async fn ask(
     Err(ProviderError::new(code, format!("server `{namespace}` {message}")))
 }
 
-/// What a tool promises of its structured answers, it has to keep.
+/// A structured result must match the tool's output schema.
 fn fits_output(name: &str, tool: &Tool, result: &Raw) -> Result<(), ProviderError> {
     let members = Object::parse(result).map_err(|_| OutputError::Broken("it is not an object".to_owned()));
     members.and_then(|members| tool.check_output(&members, Effort::Full)).map_err(|why| {
@@ -580,7 +581,7 @@ fn exposed(namespace: &ServerName, tool: &str) -> String {
     format!("{namespace}__{tool}")
 }
 
-/// Whether `name` is the exposed name of `tool`; compared as a whole, never taken apart.
+/// Whether `name` is the exposed name of `tool`. The names are compared as a whole, never split.
 fn is_named(name: &str, namespace: &ServerName, tool: &str) -> bool {
     let rest = name.strip_prefix(namespace.as_ref() as &str);
     rest.and_then(|rest| rest.strip_prefix("__")) == Some(tool)

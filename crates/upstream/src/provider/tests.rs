@@ -1,10 +1,10 @@
-//! What a call without a process is, and when its time is over.
+//! The errors of calls without a process, and the end of a call's budget.
 
 use super::*;
 use crate::server::Failure;
 
-/// ERR-1, PROV-3, BOX-1: a call without a process is unavailable and may be repeated; not so where its process cannot be
-/// limited as it must.
+/// ERR-1, PROV-3, BOX-1: a call without a process is unavailable and may be retried, unless its process cannot be
+/// limited as required.
 #[test]
 fn a_call_without_a_process() {
     #[track_caller]
@@ -21,7 +21,7 @@ fn a_call_without_a_process() {
     check(&Unavailable::StillStarting(Duration::from_secs(60)), Code::ProviderUnavailable, true);
 }
 
-/// PROV-1: the lesser of two limits counts and is named; a budget is spent from the moment on at which it ends.
+/// PROV-1: the shorter of two limits counts and is named; the budget is spent from its end on.
 #[tokio::test(start_paused = true)]
 async fn the_budget_of_a_call() {
     let (short, long) = (Duration::from_millis(10), Duration::from_millis(20));

@@ -1,7 +1,6 @@
-//! One process of a server, as all who are attached to it share it.
+//! One process of a server, shared by everything that is attached to it.
 //!
-//! The supervisor is the only one who changes its state. Holds say that somebody uses it: while there is
-//! one, a server that may sleep does not.
+//! Only the supervisor changes its state. A hold marks it as in use: while there is one, the server does not sleep.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -26,38 +25,38 @@ use crate::sharing::key::{Key, Scope};
 /// What others ask of the supervisor.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
-    /// Start it anew.
+    /// Restart the server.
     pub(crate) restart: Notify,
-    /// Look whether it is well.
+    /// Probe its health.
     pub(crate) suspect: Notify,
-    /// Whether it is used has changed.
+    /// Its use has changed.
     pub(crate) usage: Notify,
-    /// What is watched has changed.
+    /// The set of watched things has changed.
     pub(crate) watched: Notify,
 }
 
-/// One who is attached, and hears of what happens.
+/// One attachment, which is told what happens.
 #[derive(Debug, Clone)]
 pub(crate) struct Listener {
     pub(crate) number: u64,
     pub(crate) name: Arc<str>,
     pub(crate) signals: Signals,
     pub(crate) changed: Arc<Notify>,
-    /// Is told what the server says outside of any request.
+    /// Receives what the server says outside of any request.
     pub(crate) notices: Option<NoticeSink>,
-    /// The session whose own process it is.
+    /// The session, if the process belongs to a single one.
     pub(crate) session: Option<u64>,
     /// Cancelled when it is no longer attached.
     pub(crate) left: CancellationToken,
 }
 
-/// Who uses it.
+/// How the server is used.
 #[derive(Debug)]
 pub(crate) struct Usage {
     pub(crate) holds: usize,
     /// When the last hold ended.
     pub(crate) since: Instant,
-    /// Whether it was ever held.
+    /// Whether there ever was a hold.
     pub(crate) ever: bool,
 }
 
@@ -71,24 +70,24 @@ pub(crate) struct Core {
     pub(crate) tasks: TaskTracker,
     pub(crate) listeners: RwLock<Vec<Listener>>,
     pub(crate) usage: Mutex<Usage>,
-    /// The resources that somebody wants to hear of, and how many do.
+    /// The watched resources and tasks, and how many watches each has.
     watched: Mutex<BTreeMap<Watched, usize>>,
-    /// Those of them that the server was asked for, and has answered.
+    /// Those that the server was asked for and has answered.
     pub(crate) followed: watch::Sender<BTreeSet<Watched>>,
-    /// Whether it sleeps when nobody uses it, so that its use is counted at all.
+    /// Whether it sleeps when unused; only then is its use counted.
     pub(crate) sleeps: bool,
-    /// Whether it waits for its first use.
+    /// Whether it starts at its first use.
     pub(crate) lazy: bool,
-    /// Whether it serves one call and is then of no use to anybody.
+    /// Whether it serves one call and is useless afterwards.
     pub(crate) one_shot: bool,
-    /// The folder of kept lists, where its own is kept.
+    /// The folder of cached lists, if its own list is cached.
     pub(crate) shelf: Option<PathBuf>,
-    /// What is remembered of it, where it was attached to first.
+    /// Its record, from the gateway that attached first.
     pub(crate) record: ServerRecord,
 }
 
 impl Core {
-    /// Starts the supervisor of a server that nobody is attached to yet.
+    /// Starts the supervisor of a server that has no attachment yet.
     pub(crate) fn start(
         key: Key,
         scope: Scope,
@@ -96,7 +95,7 @@ impl Core {
         surroundings: Surroundings,
         runtime: &Handle,
     ) -> Arc<Self> {
-        // Whoever has a session's own process started is about to call it.
+        // A session's own process is started for a call that is about to come.
         let lazy = server.lazy && scope == Scope::Shared;
         let (sender, state) = watch::channel(UpstreamState::Starting { since: Instant::now(), known: None });
         let core = Arc::new(Self {
@@ -122,14 +121,14 @@ impl Core {
         core
     }
 
-    /// Whether it can still be attached to: not one whose supervisor is gone, by a panic or with its runtime. One that is
-    /// being stopped is not found any more.
+    /// Whether it can still be attached to: not if its supervisor is gone, by a panic or with its runtime. One that
+    /// is being stopped is no longer in the registry.
     pub(crate) fn is_alive(&self) -> bool {
         self.state.has_changed().is_ok()
     }
 
-    /// What happened to it: logged and remembered once, under the name of its configuration; counted and told by everybody
-    /// who is attached, each under the name it has there.
+    /// Reports a signal: logged and recorded once, under its configured name; counted and passed on by every
+    /// attachment, each under its own name for the server.
     pub(crate) fn emit(&self, name: &str, cause: CorrelationId, signal: &ServerSignal<'_>) {
         signal.log(name);
         self.record.hear(signal);
@@ -138,7 +137,7 @@ impl Core {
         }
     }
 
-    /// Tells everybody who is attached what the server said.
+    /// Passes on to every attachment what the server said.
     pub(crate) fn told(&self, notice: &Notice) {
         for listener in &*self.listeners.read() {
             if let Some(notices) = &listener.notices {
@@ -147,12 +146,12 @@ impl Core {
         }
     }
 
-    /// The resources that somebody wants to hear of.
+    /// The watched resources and tasks.
     pub(crate) fn watched(&self) -> BTreeSet<Watched> {
         self.watched.lock().keys().cloned().collect()
     }
 
-    /// Changes of it are wanted, until the watch is dropped.
+    /// Watches a resource or task until the watch is dropped.
     pub(crate) fn watch(self: &Arc<Self>, what: Watched, left: CancellationToken) -> Watch {
         let hold = self.hold();
         let mut watched = self.watched.lock();
@@ -172,7 +171,7 @@ impl Core {
         }
     }
 
-    /// Says that it is used, until the hold is dropped; wakes it. None if it never sleeps.
+    /// Marks it as in use until the hold is dropped, and wakes it. `None` if it never sleeps.
     pub(crate) fn hold(self: &Arc<Self>) -> Option<Hold> {
         if !self.sleeps {
             return None;
@@ -186,7 +185,7 @@ impl Core {
     }
 }
 
-/// What a server can be asked to tell the changes of.
+/// Something whose changes a server can report.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Watched {
     /// A resource, by its URI.
@@ -195,7 +194,7 @@ pub(crate) enum Watched {
     Task(String),
 }
 
-/// Somebody wants to hear of changes of a resource: its server stays awake and is asked to tell.
+/// A watch on a resource or task: its server stays awake and is asked to report changes.
 #[derive(Debug)]
 pub struct Watch {
     core: Arc<Core>,
@@ -205,7 +204,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Resolves once the server was asked to tell, and has answered: what changes from then on is told.
+    /// Resolves once the server was asked and has answered: later changes are reported.
     pub fn settled(&self) -> impl Future<Output = ()> + use<> {
         let (mut followed, what) = (self.core.followed.subscribe(), self.what.clone());
         let left = self.left.clone();
@@ -217,7 +216,7 @@ impl Watch {
         }
     }
 
-    /// Whether the attachment that it was taken by has ended.
+    /// Whether the attachment that took it has ended.
     pub fn is_over(&self) -> bool {
         self.left.is_cancelled()
     }
@@ -238,7 +237,7 @@ impl Drop for Watch {
     }
 }
 
-/// Somebody uses a server: it does not go to sleep.
+/// Marks a server as in use: it does not go to sleep.
 #[derive(Debug)]
 pub struct Hold(Arc<Core>);
 

@@ -1,4 +1,4 @@
-//! How a server's process came to its end, for people and for programs.
+//! How a server's process ended, for people and for programs.
 
 use std::fmt;
 
@@ -9,13 +9,14 @@ use crate::link::LinkError;
 /// How a server's process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crash {
-    /// Why, as one of a few words.
+    /// The reason, as a code.
     pub reason: CrashReason,
-    /// How, in words.
+    /// The same as text.
     pub status: String,
     /// The end of its error output, without secrets and control characters.
     pub stderr: String,
-    /// How many processes of its tree had to be killed: those that outlived it, or all that there were when it was ended.
+    /// How many processes of its tree had to be killed: those that outlived it, or the whole tree when it was
+    /// ended.
     pub killed: u32,
 }
 
@@ -23,28 +24,28 @@ pub struct Crash {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CrashReason {
-    /// It ended with a status of its own.
+    /// It exited with a status.
     Exit,
     /// A signal ended it.
     Signal,
-    /// Its tree had more memory than it may, or died with nearly all of it.
+    /// Its tree used more memory than its limit, or died close to it.
     MemoryLimit,
-    /// Its tree had more processes than it may.
+    /// Its tree had more processes than its limit.
     ProcessLimit,
-    /// It took more processor time than it may.
+    /// It used more processor time than its limit.
     CpuLimit,
-    /// It closed its output and went on running, or wrote an answer that is none.
+    /// It closed its output but kept running, or wrote a malformed answer.
     Protocol,
-    /// It answered nobody any more, or read nothing while answers to its own requests piled up, and was ended for that.
+    /// It stopped answering, or did not read while answers to its own requests piled up, and was ended for that.
     PeerTimeout,
-    /// Its answer was larger than it may be, or as much of its output was no message.
+    /// Its answer, or the rest of its output that was not messages, was larger than its limit.
     OutputLimit,
     /// It could not be limited or confined as asked.
     SandboxSetup,
 }
 
 impl CrashReason {
-    /// As programs read it.
+    /// The code that programs read.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -60,34 +61,34 @@ impl CrashReason {
         }
     }
 
-    /// Whether the same call would meet the same limit again.
+    /// Whether the same call would reach the same limit again.
     #[must_use]
     pub const fn is_limit(self) -> bool {
         matches!(self, Self::MemoryLimit | Self::ProcessLimit | Self::CpuLimit | Self::OutputLimit)
     }
 }
 
-/// Why a process is ended that would go on.
+/// Why a process that would keep running is ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     /// It closed its output.
     #[error("the server closed its output")]
     Closed,
-    /// It answers nobody any more.
-    #[error("the server did not answer another call, nor a probe after it, and is restarted")]
+    /// It stopped answering.
+    #[error("the server did not answer another call or the probe after it, and is restarted")]
     Hangs,
-    /// It sent requests and did not read the answers, so many bytes of which wait.
+    /// It sent requests but did not read the answers; this many bytes of answers are waiting.
     #[error(
-        "the server was ended: it sends requests and does not read the answers, {0} bytes of which wait for it"
+        "the server was ended: it sends requests and does not read the answers; {0} bytes of them are waiting"
     )]
     Unread(usize),
-    /// So many bytes came that were no messages.
-    #[error("the server was ended: {0} bytes on its standard output were no messages")]
+    /// This many bytes arrived that were not messages.
+    #[error("the server was ended: {0} bytes on its standard output were not messages")]
     Noise(u64),
-    /// Its answer was larger than it may be.
+    /// Its answer was larger than the limit.
     #[error("the server was ended: {0}")]
     TooLarge(LinkError),
-    /// What it wrote as an answer is none.
+    /// It wrote a malformed answer.
     #[error("the server was ended: {0}")]
     Violation(String),
 }
@@ -103,7 +104,7 @@ impl Fault {
 }
 
 impl Crash {
-    /// What is known of a process that has ended.
+    /// The crash of a process that has ended by itself or by a limit.
     pub(crate) fn new(exit: Exit, breach: Option<Breach>, stderr: String, killed: u32) -> Self {
         let (reason, status) = match breach {
             Some(breach) => {
@@ -115,7 +116,7 @@ impl Crash {
             }
             None if exit.is_of_cpu_limit() => (
                 CrashReason::CpuLimit,
-                "the server was ended: it took more processor time than it may".to_owned(),
+                "the server was ended: it exceeded its processor time limit".to_owned(),
             ),
             None => {
                 let reason = if exit.code.is_some() { CrashReason::Exit } else { CrashReason::Signal };
@@ -125,7 +126,7 @@ impl Crash {
         Self { reason, status, stderr, killed }
     }
 
-    /// One that is ended with all of its tree, which has so many processes.
+    /// The crash of a process that is ended with its whole tree of `killed` processes.
     pub(crate) fn of(fault: &Fault, stderr: String, killed: u32) -> Self {
         Self { reason: fault.reason(), status: fault.to_string(), stderr, killed }
     }
@@ -175,12 +176,13 @@ mod tests {
             "the server was ended: it exceeded its process limit (it had 9)",
         );
         let slow = Exit { code: None, signal: Some(24) };
-        check(slow, None, "", "cpu_limit", "the server was ended: it took more processor time than it may");
+        check(slow, None, "", "cpu_limit", "the server was ended: it exceeded its processor time limit");
         assert_eq!(CrashReason::SandboxSetup.as_str(), "sandbox_setup");
         assert!(CrashReason::MemoryLimit.is_limit() && !CrashReason::Signal.is_limit());
     }
 
-    /// BOX-3: whatever a process is ended for, its error has the reason, the words, the last words and the tree's size.
+    /// BOX-3: whatever a process is ended for, its error has the reason, the text, the end of stderr and the tree's
+    /// size.
     #[test]
     fn one_that_is_ended_says_why_and_how_many_went() {
         #[track_caller]

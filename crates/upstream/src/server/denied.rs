@@ -1,5 +1,5 @@
-//! What is said about the confinement of a server that did not start: which it is, and what the server was probably
-//! refused by it, as far as its own words tell.
+//! Explains the confinement of a server that did not start: its configuration, and what it probably denied, judging
+//! by the server's output.
 //!
 //! Programs do not know that they are confined; they complain about permissions.
 
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 
 use bridgehead_config::{Confinement, FileAccess, Network, Profile};
 
-/// How many paths are told at the most.
+/// The most paths that are named.
 const MOST_PATHS: usize = 3;
 
-/// How programs say that they were refused something.
+/// How programs report that they were denied something.
 const REFUSED: [&str; 6] =
     ["eacces", "eperm", "permission denied", "operation not permitted", "errno 13", "permissionerror"];
-/// How they say that they wanted to change something.
+/// How they report that they wanted to change something.
 const CHANGES: [&str; 10] =
     ["mkd", "creat", "writ", "unlink", "rename", "rmdir", "remov", "symlink", "touch", "lock"];
-/// Where programs keep what they downloaded, which no server should share with another.
+/// Where programs keep downloads, which servers should not share.
 const CACHES: [&str; 2] = ["/.npm", "/.cache/"];
-/// How they say that they got nowhere without the network.
+/// How they report that the network is missing.
 const OFFLINE: [&str; 9] = [
     "eai_again",
     "enotfound",
@@ -31,7 +31,7 @@ const OFFLINE: [&str; 9] = [
     "error sending request",
 ];
 
-/// Says how a server is confined, and which key it probably misses by what it wrote.
+/// Names the confinement of a server, and the key that is probably missing, judging by its output.
 pub(crate) fn by_confinement(asked: &Confinement, words: &str) -> String {
     let mut hints = Vec::new();
     if let Some(files) = &asked.files {
@@ -44,7 +44,7 @@ pub(crate) fn by_confinement(asked: &Confinement, words: &str) -> String {
             if !paths.is_empty() {
                 let cache =
                     change && paths.iter().any(|path| CACHES.iter().any(|cache| path.contains(cache)));
-                let instead = if cache { " (or a `HOME` in its `env` that is its own)" } else { "" };
+                let instead = if cache { " (or a `HOME` of its own in its `env`)" } else { "" };
                 hints.push(format!("{} in its `files.{key}`{instead}", paths.join(", ")));
             }
         };
@@ -64,7 +64,7 @@ pub(crate) fn by_confinement(asked: &Confinement, words: &str) -> String {
     }
 }
 
-/// What confines it, as it is written.
+/// The confinement, as the configuration writes it.
 pub(crate) fn describe(asked: &Confinement) -> String {
     let files = asked.files.is_some().then(|| "`files`".to_owned());
     let network = (asked.network == Network::None).then(|| "`network = \"none\"`".to_owned());
@@ -82,10 +82,10 @@ fn is_refused(line: &str) -> bool {
     REFUSED.iter().any(|sign| line.contains(sign))
 }
 
-/// The paths that were refused, each once, and whether something was to be changed there.
+/// The denied paths, each once, and whether something was to be changed there.
 fn refused_paths(words: &str) -> Vec<(PathBuf, bool)> {
     let lower = words.to_ascii_lowercase();
-    // npm tells what happened, to which path and by which call on lines of their own.
+    // npm reports the error, the path and the call on separate lines.
     let by_npm = lower.lines().any(|line| line.contains("npm err") && is_refused(line));
     let npm_changes = by_npm && lower.lines().any(|line| line.contains("npm err") && changes(line));
     let mut found: Vec<(PathBuf, bool)> = Vec::new();
@@ -112,12 +112,12 @@ fn changes(line: &str) -> bool {
     CHANGES.iter().any(|sign| line.contains(sign))
 }
 
-/// What of `files` a path misses: to be written (`true`) or to be read; nothing if it has what was wanted of it.
+/// Which access `files` lacks for a path: `true` for write, `false` for read; `None` if it grants what was wanted.
 fn missing(files: &FileAccess, path: &Path, change: bool) -> Option<bool> {
     let below = |among: &[PathBuf]| among.iter().any(|folder| path.starts_with(folder));
     match (below(&files.write), below(&files.read)) {
         (true, _) => None,
-        // It may be read, so it was more that was wanted.
+        // It may be read, so the server wanted to write.
         (false, true) => Some(true),
         (false, false) => Some(change),
     }
@@ -132,7 +132,7 @@ mod tests {
         Confinement { files: Some(files), network, profile, ..Confinement::default() }
     }
 
-    /// HOUR-6: what programs say about permissions is matched to the key that is probably missing.
+    /// HOUR-6: what programs print about permissions is matched to the key that is probably missing.
     #[test]
     fn the_words_of_programs_name_the_key_that_is_missing() {
         #[track_caller]
@@ -150,12 +150,12 @@ mod tests {
         check(
             "the server ended; its stderr ends: npm error code EACCES\nnpm error syscall mkdtemp\n\
              npm error path /home/u/.npm/_cacache\nnpm error errno -13",
-            " and probably misses `/home/u/.npm/_cacache` in its `files.write` (or a `HOME` in its `env` that is its own)",
+            " and probably misses `/home/u/.npm/_cacache` in its `files.write` (or a `HOME` of its own in its `env`)",
         );
         check(
             "error: Failed to initialize cache at `/home/u/.cache/uv`\n  Caused by: failed to create directory \
              `/home/u/.cache/uv`: Permission denied (os error 13)",
-            " and probably misses `/home/u/.cache/uv` in its `files.write` (or a `HOME` in its `env` that is its own)",
+            " and probably misses `/home/u/.cache/uv` in its `files.write` (or a `HOME` of its own in its `env`)",
         );
         check(
             "PermissionError: [Errno 13] Permission denied: '/home/u/app/server.py'",
@@ -184,7 +184,7 @@ mod tests {
         );
     }
 
-    /// HOUR-6: without a profile the keys are named that confine it, and what is not confined is not suspected.
+    /// HOUR-6: without a profile the confining keys are named, and what is not confined is not suspected.
     #[test]
     fn a_confinement_is_named_by_what_is_written() {
         let told = by_confinement(&confined(None, Network::Full), "getaddrinfo EAI_AGAIN host");

@@ -1,12 +1,13 @@
-//! What a server's process gets of the gateway's environment, and what is said about the rest when it does not start.
+//! Which variables of the gateway's environment a server's process gets, and a hint about the others if it does not
+//! start.
 //!
-//! A program that misses a variable seldom says so in these words. Names are told, never values.
+//! A program that misses a variable seldom names it clearly. The hint shows names, never values.
 
 use std::collections::BTreeMap;
 
 use bridgehead_config::Stdio;
 
-/// How many names are told at the most.
+/// The most names in a hint.
 const MOST_NAMES: usize = 6;
 
 /// The whole environment of a server's process.
@@ -18,8 +19,8 @@ pub(crate) fn environment(stdio: &Stdio, gateway: &BTreeMap<String, String>) -> 
     given
 }
 
-/// Which variables a server that did not start may have missed: those of the ordinary list that hold credentials, and
-/// those that its own words name. None if there is no such one.
+/// Which variables a server that did not start may have missed: standard variables that were held back because they
+/// hold credentials, and variables that its output names. `None` if there are none.
 pub(crate) fn missed(stdio: &Stdio, gateway: &BTreeMap<String, String>, words: &str) -> Option<String> {
     let given = environment(stdio, gateway);
     let mut told: Vec<String> = Vec::new();
@@ -38,13 +39,13 @@ pub(crate) fn missed(stdio: &Stdio, gateway: &BTreeMap<String, String>, words: &
     told.truncate(MOST_NAMES);
     (!told.is_empty()).then(|| {
         format!(
-            "of the gateway's own environment it did not get {}; `inherit_env` names what it is to have",
+            "it did not get {} from the gateway's environment; list what it needs in `inherit_env`",
             told.join(", ")
         )
     })
 }
 
-/// Whether a word is written as the names of variables are, so that an ordinary word of a message is none.
+/// Whether a word looks like the name of a variable, so that ordinary words do not count.
 fn looks_like_variable(word: &str) -> bool {
     word.contains('_') && word.chars().all(|letter| matches!(letter, 'A'..='Z' | '0'..='9' | '_'))
 }
@@ -59,8 +60,8 @@ mod tests {
         pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    /// HOUR-5: `inherit_env` adds exactly what it names, `env` wins, and what is held back is told by name where a failed
-    /// start may have missed it.
+    /// HOUR-5: `inherit_env` adds exactly what it names, `env` wins, and held-back variables that a failed start
+    /// may have missed are named.
     #[test]
     fn what_is_given_and_what_is_told() {
         let gateway = map(&[
@@ -75,8 +76,8 @@ mod tests {
         let words = "error: GITHUB_TOKEN is not set (SHLVL 2, NO_SUCH_NAME)";
         assert_eq!(
             missed(&stdio, &gateway, words).unwrap(),
-            "of the gateway's own environment it did not get `HTTPS_PROXY` (its value holds credentials), \
-             `GITHUB_TOKEN`; `inherit_env` names what it is to have"
+            "it did not get `HTTPS_PROXY` (its value holds credentials), \
+             `GITHUB_TOKEN` from the gateway's environment; list what it needs in `inherit_env`"
         );
         stdio.inherit_env = vec!["GITHUB_TOKEN".to_owned(), "NO_SUCH_NAME".to_owned()];
         stdio.env.insert("HTTPS_PROXY".to_owned(), Secret::new("http://proxy"));

@@ -12,27 +12,27 @@ use crate::link::{Link, Purpose, modern_params};
 
 /// How long a probe may take.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long the first question of a probe has the server to itself. Some servers leave a `ping` unanswered.
+/// How long the first request of a probe runs alone. Some servers never answer a `ping`.
 const FALLBACK_AFTER: Duration = Duration::from_millis(1_500);
 
-/// What a probe came to.
+/// The result of a probe.
 pub(crate) struct Probed {
-    /// The question that was answered, or the first if none was.
+    /// The request that was answered, or the first one if none was.
     pub(crate) kind: ProbeKind,
-    /// Whether the server is well; else why not, in words.
+    /// Whether the server is healthy; else the reason, as text.
     pub(crate) outcome: Result<(), String>,
 }
 
-/// What one question came to.
+/// The result of one request.
 enum Asked {
     Answered,
-    /// An error is an answer, but not of one who is well.
+    /// An error is an answer, but not a healthy one.
     Refused,
     Lost(String),
 }
 
-/// Asks for a sign of life: `ping`, of a modern server `server/discover`, and the tool list where that is refused or not
-/// answered; or the tool list only, as configured.
+/// Probes the server: `ping`, or `server/discover` on a modern server, and the tool list if that is refused or
+/// unanswered. If so configured, only the tool list.
 pub(crate) async fn probe(link: &Link, peer: &Peer, choice: HealthProbe) -> Probed {
     let first = match (choice, peer.revision.era()) {
         (HealthProbe::ListTools, _) => ProbeKind::ListTools,
@@ -49,7 +49,7 @@ pub(crate) async fn probe(link: &Link, peer: &Peer, choice: HealthProbe) -> Prob
     }
 }
 
-/// Puts the first question, and where it leads nowhere asks for the tool list. Says which was answered.
+/// Sends the first request, and the tool list if that fails. Returns the kind of request that was answered.
 async fn ask_in_turn(link: &Link, peer: &Peer, first: ProbeKind) -> Result<ProbeKind, String> {
     let mut asking = std::pin::pin!(ask(link, peer, first));
     if first == ProbeKind::ListTools {
@@ -69,7 +69,7 @@ async fn ask_in_turn(link: &Link, peer: &Peer, first: ProbeKind) -> Result<Probe
     let (last, kind) = if refused {
         (listing.await, ProbeKind::ListTools)
     } else {
-        // A slow answer to the first question is as good.
+        // A slow answer to the first request counts as well.
         match select(asking, listing).await {
             Either::Left((Asked::Refused, listing)) => (listing.await, ProbeKind::ListTools),
             Either::Left((answer, _)) => (answer, first),

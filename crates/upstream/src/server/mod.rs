@@ -1,5 +1,5 @@
-//! One configured server as a gateway sees it: its state, the link while it serves, and a place to wait
-//! while it does not. The process behind it may be shared with others.
+//! One configured server as a gateway sees it: its state, its link while it serves, and a way to wait while it does
+//! not. Other gateways may share the process behind it.
 
 pub(crate) mod core;
 pub(crate) mod crash;
@@ -38,91 +38,91 @@ use crate::sharing::pool::{self, OneShot, PoolNumber, Pools};
 use crate::sharing::registry::Registry;
 use crate::transport::credentials::CredentialSource;
 
-/// How long callers wait for a server that is starting or down, counted from the beginning of the start or the outage.
-/// The attempts to start it have a bound of their own, `start_timeout_ms`.
+/// How long callers wait for a server that is starting or down, counted from the beginning of the start or outage.
+/// Each attempt to start it has its own bound, `start_timeout_ms`.
 pub const INIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where a server is in its life.
+/// The state of a server.
 #[derive(Debug, Clone)]
 pub enum UpstreamState {
     /// Being started; nothing has failed yet.
     Starting {
-        /// Since then.
+        /// The beginning of the start.
         since: Instant,
-        /// What it offered the last time, where that is known.
+        /// What it last offered, if known.
         known: Option<Arc<Listing>>,
     },
-    /// Not running until somebody uses it.
+    /// Not running until it is used.
     Asleep(Arc<Listing>),
     /// Serving.
     Ready(Arc<Ready>),
-    /// Down, and being brought back for as long as it takes.
+    /// Down; it is restarted until it serves again.
     Restarting(Arc<Outage>),
-    /// Down for good, for this reason.
+    /// Down for good.
     Failed(Arc<Failure>),
-    /// Ended by us.
+    /// Ended by the gateway.
     Stopped,
 }
 
-/// A server that serves.
+/// A serving server.
 #[derive(Debug)]
 pub struct Ready {
     /// The connection.
     pub link: Link,
-    /// What it speaks and offers.
+    /// Its protocol and capabilities.
     pub peer: Peer,
     /// Its tools, in its order.
     pub tools: Arc<Listing>,
     /// How it is reached: `stdio`, `http`, `sse` or `websocket`.
     pub transport: &'static str,
-    /// Its process, if it is one of ours.
+    /// Its process, if the gateway runs it.
     pub pid: Option<u32>,
-    /// How often it has been started again.
+    /// How often it was restarted.
     pub restarts: u32,
-    /// Since then.
+    /// When it became ready.
     pub since: Instant,
 }
 
-/// A server that is down for now.
+/// An outage of a server that is being restarted.
 #[derive(Debug, Clone)]
 pub struct Outage {
     /// When it went down, or was first started if it never served.
     pub since: Instant,
     /// How many attempts have failed since.
     pub attempts: u32,
-    /// Why the last one failed, or why it went down.
+    /// Why the last attempt failed, or why it went down.
     pub reason: String,
     /// What it offered when it last served.
     pub last: Option<Arc<Listing>>,
-    /// Whether its tools still stand in the lists.
+    /// Whether its tools are still in the lists.
     pub listed: bool,
-    /// Whether the last attempt failed for what no further one mends: there is no such program, or no revision that both
-    /// sides speak.
+    /// Whether the last attempt failed for a reason that a retry does not cure: the program does not exist, or
+    /// there is no common revision.
     pub lasting: bool,
 }
 
 impl Outage {
-    /// Whether the next attempt may bring what is in no list now.
+    /// Whether the next attempt may add tools that are in no list now.
     pub fn may_bring(&self) -> bool {
         !self.lasting && (self.last.is_none() || !self.listed)
     }
 }
 
-/// Why a server does not serve and will not.
+/// Why a server does not serve and will not be restarted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Whether it never came up, or was lost later.
+    /// Whether it never served, or was lost later.
     pub stage: FailureStage,
     /// The reason, without secrets.
     pub reason: String,
 }
 
-/// When a server failed.
+/// The stage at which a server failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureStage {
     /// It never served.
     Init,
-    /// It served, and then ended by itself.
+    /// It served, and then was lost.
     Crashed,
     /// It was not started, because it cannot be limited as required.
     Sandbox,
@@ -131,10 +131,10 @@ pub enum FailureStage {
 /// Why there is no link to call on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// The caller's own time ended while the server was being brought back.
+    /// The caller's deadline passed while the server was being restarted.
     #[error("it is being restarted, and the call's time ended first: {0}")]
     StillRestarting(String),
-    /// It has been down for too long to wait; nobody waits until it is back.
+    /// It has been down for too long, so callers no longer wait for it.
     #[error("it has been down for {} s: {reason}", .age.as_secs())]
     Down {
         /// For how long.
@@ -142,8 +142,8 @@ pub enum Unavailable {
         /// Why.
         reason: String,
     },
-    /// It has been starting for too long to wait. The start goes on.
-    #[error("it is still starting after {} s; calls wait for it no longer than a minute", .0.as_secs())]
+    /// It has been starting for too long, so callers no longer wait for it. The start continues.
+    #[error("it is still starting after {} s; calls wait at most a minute for it", .0.as_secs())]
     StillStarting(Duration),
     /// It is down for good.
     #[error("it does not serve: {}", .0.reason)]
@@ -151,43 +151,43 @@ pub enum Unavailable {
     /// It was stopped, or is being stopped.
     #[error("it was stopped")]
     Stopped,
-    /// All that there may be for calls that can be asked something are in use.
-    #[error("its {0} processes for calls that it may ask something in are all in use; raise `max_leases`")]
+    /// All leases for clients that can be asked are in use.
+    #[error("all {0} processes for calls during which it may ask questions are in use; raise `max_leases`")]
     AllLeased(usize),
     /// It is no longer configured.
     #[error("it was removed from the configuration")]
     Removed,
 }
 
-/// What all upstreams of a gateway share.
+/// Shared by all upstreams of a gateway.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// The gateway's own variables, of which a server gets only the few that every program needs.
+    /// The gateway's own variables; a server gets only the few that every program needs.
     pub environment: Arc<BTreeMap<String, String>>,
-    /// The largest message that is taken.
+    /// The largest accepted message, in bytes.
     pub limit: usize,
-    /// Chooses the credentials of remote servers; by default they have their configured headers.
+    /// Chooses the credentials of remote servers; by default they use their configured headers.
     pub credentials: Option<CredentialSource>,
-    /// Told of every change of state.
+    /// Notified of every change of state.
     pub changed: Arc<Notify>,
-    /// Is told what servers say outside of any request.
+    /// Receives what servers say outside of any request.
     pub notices: Option<NoticeSink>,
-    /// How many server processes are launched at the same time. One that was launched and has not answered yet does not
-    /// count.
+    /// Limits how many server processes are launched at the same time. A process that was launched but has not
+    /// answered yet does not count.
     pub warm_up: Arc<Semaphore>,
-    /// Where what happens to servers is counted and told.
+    /// Counts and reports what happens to servers.
     pub signals: Signals,
-    /// What is remembered of them.
+    /// The records of the servers.
     pub records: ServerRecords,
-    /// The folder in which the tools of lazy servers are kept; nowhere, if absent.
+    /// The folder that caches the lists of lazy servers; no caching, if absent.
     pub shelf: Option<PathBuf>,
-    /// When a server that went down is started again; its configuration decides on jitter and on when it counts
-    /// as stable.
+    /// When a lost server is restarted; the server's configuration decides on jitter and on when it counts as
+    /// stable.
     pub policy: RestartPolicy,
 }
 
-/// A configured server, attached to the process that serves it. Clones share it; the last one that goes ends
-/// the attachment.
+/// A configured server, attached to the process that serves it. Clones share the attachment; dropping the last one
+/// ends it.
 #[derive(Debug, Clone)]
 pub struct Upstream(Arc<Attachment>);
 
@@ -200,15 +200,15 @@ struct Attachment {
     listener: Listener,
     runtime: Handle,
     removed: AtomicBool,
-    /// Processes of single sessions and calls, which end with this.
+    /// Processes of single sessions and calls, which end with this attachment.
     owned: Mutex<Vec<Owned>>,
-    /// Those for clients that can be asked something.
+    /// Processes and sessions for clients that can be asked.
     leases: Leases,
-    /// Those that wait for their call.
+    /// Processes that wait for their call.
     pools: Pools,
 }
 
-/// A session's own process: who is attached, if the session still is, and what is left of it.
+/// A process of a single session or call: its attachment, if that still exists, and its tasks.
 #[derive(Debug)]
 struct Owned {
     attachment: Weak<Attachment>,
@@ -221,7 +221,7 @@ impl Drop for Attachment {
     }
 }
 
-/// A server that serves and does not go to sleep as long as this lives.
+/// A serving server that does not go to sleep while this lives.
 #[derive(Debug)]
 pub struct Acquired {
     ready: Arc<Ready>,
@@ -261,27 +261,26 @@ impl Upstream {
         }))
     }
 
-    /// Starts the server in the background and keeps it running, in a registry of its own.
+    /// Starts the server in the background and keeps it running, in its own registry.
     pub fn start(server: Server, surroundings: Surroundings) -> Self {
         Registry::new().attach(server, surroundings)
     }
 
-    /// The process of this server that one session has for itself, by the session's number; started if it is
-    /// not there.
+    /// The session's own process of this server, by the session's number; started if it does not exist.
     pub fn own(&self, session: u64) -> Result<Self, Unavailable> {
         self.beside(Scope::Session(session), Arc::clone(&self.0.server))
     }
 
-    /// Another process or session of this server, for whom `scope` says.
+    /// Another process or session of this server, for the clients that `scope` names.
     pub(crate) fn beside(&self, scope: Scope, server: Arc<Server>) -> Result<Self, Unavailable> {
         let this = &*self.0;
         let mut owned = this.owned.lock();
-        // Seen under the lock, so that whoever stops this finds the new one in the list.
+        // Checked under the lock, so that a concurrent stop finds the new process in the list.
         if this.listener.left.is_cancelled() {
             drop(owned);
             return Err(self.gone());
         }
-        // Who lists tools hears of the shared one only.
+        // Only the shared process counts for tool lists.
         let surroundings = Surroundings { changed: Arc::default(), ..this.surroundings.clone() };
         let own = this.registry.join(server, surroundings, scope, this.runtime.clone());
         owned.retain(|other| !other.tasks.is_empty());
@@ -289,14 +288,14 @@ impl Upstream {
         Ok(own)
     }
 
-    /// How many processes or sessions there are next to this one.
+    /// How many processes or sessions exist beside this one.
     pub fn beside_count(&self) -> usize {
         self.0.owned.lock().iter().filter(|other| !other.tasks.is_empty()).count()
     }
 
     /// How many of them belong to sessions.
     pub(crate) fn session_count(&self) -> usize {
-        // Out of the lock: the last to let go of one takes it again.
+        // Without holding the lock: dropping the last reference takes it again.
         self.owned().iter().filter(|own| own.is_session()).count()
     }
 
@@ -304,7 +303,7 @@ impl Upstream {
         &self.0.leases
     }
 
-    /// A process of this server for one call of a tool: one that waits for it, or a new one.
+    /// A process of this server for one call of a tool: a waiting one, or a new one.
     pub fn one_shot(&self, tool: &str) -> Result<OneShot, Unavailable> {
         let number = self.0.pools.of(&self.0.server, tool);
         let pool = self.0.pools.get(number);
@@ -323,14 +322,14 @@ impl Upstream {
         self.0.pools.count()
     }
 
-    /// Has processes wait for calls of tools without limits of their own, if calls have processes of their own.
+    /// Starts waiting processes for calls of tools without limits of their own, if each call has its own process.
     pub(crate) fn refill_own(&self) {
         if let Some(own) = self.0.pools.numbers().next() {
             self.refill(own);
         }
     }
 
-    /// Has processes wait for calls, if calls have processes of their own.
+    /// Starts waiting processes for calls, if each call has its own process.
     pub(crate) fn refill(&self, number: PoolNumber) {
         let pool = self.0.pools.get(number);
         let unused = || pool.count().1 == 0;
@@ -354,10 +353,10 @@ impl Upstream {
         }
     }
 
-    /// Lets go of one that has ended while it waited, and has another take its place, later if this happens often.
+    /// Drops a process that ended while it waited and replaces it; later, if this happens often.
     fn replace(&self, number: PoolNumber, key: u64) {
         let Some(before) = self.0.pools.get(number).lost(key) else { return };
-        // Chance has no part in it: there are few of them, and no two servers wait for each other.
+        // No jitter: there are few of them, and no two servers depend on each other.
         let policy = &self.0.surroundings.policy;
         if policy.gives_up(before) {
             return;
@@ -378,18 +377,18 @@ impl Upstream {
         });
     }
 
-    /// A new process for one call. It is not started again if it ends.
+    /// A new process for one call. It is not restarted if it ends.
     fn instance(&self, limits: Limits) -> Result<Self, Unavailable> {
         let this = &*self.0;
         let mut owned = this.owned.lock();
-        // Seen under the lock, so that whoever stops this finds the new one in the list.
+        // Checked under the lock, so that a concurrent stop finds the new process in the list.
         if this.listener.left.is_cancelled() {
             drop(owned);
             return Err(self.gone());
         }
         let mut server = Server::clone(&this.server);
         (server.restart, server.lazy, server.idle_timeout, server.limits) = (false, false, None, limits);
-        // What happens to it between two calls is nobody's business but the log's.
+        // What happens to it between calls goes only to the log.
         let surroundings = Surroundings {
             changed: Arc::default(),
             signals: Signals::default(),
@@ -402,14 +401,13 @@ impl Upstream {
         Ok(instance)
     }
 
-    /// How many requests it is answering, in its own process and in those that sessions, clients or calls have to
-    /// themselves.
+    /// How many requests it is answering, in its own process and in those of single sessions, clients or calls.
     pub fn in_flight(&self) -> usize {
         let of = |upstream: &Self| match upstream.state() {
             UpstreamState::Ready(ready) => ready.link.in_flight(),
             _ => 0,
         };
-        // Out of the lock: the last to let go of one takes it again.
+        // Without holding the lock: dropping the last reference takes it again.
         let owned: Vec<Self> =
             self.0.owned.lock().iter().filter_map(|owned| owned.attachment.upgrade().map(Self)).collect();
         of(self) + owned.iter().map(of).sum::<usize>()
@@ -425,12 +423,12 @@ impl Upstream {
         &self.0.server
     }
 
-    /// Whether it is a process of ours.
+    /// Whether the gateway runs its process.
     pub fn is_process(&self) -> bool {
         matches!(self.0.server.launch, Launch::Stdio(_))
     }
 
-    /// Whether it is there for one client session only.
+    /// Whether it serves one client session only.
     pub fn is_session(&self) -> bool {
         matches!(self.0.core.scope, Scope::Session(_))
     }
@@ -450,12 +448,12 @@ impl Upstream {
         Arc::ptr_eq(&self.0.core, &other.0.core)
     }
 
-    /// What is remembered of it.
+    /// Its record.
     pub fn record(&self) -> &ServerRecord {
         &self.0.core.record
     }
 
-    /// Its state now.
+    /// Its current state.
     pub fn state(&self) -> UpstreamState {
         if self.0.listener.left.is_cancelled() {
             return UpstreamState::Stopped;
@@ -468,36 +466,36 @@ impl Upstream {
         self.0.core.state.clone()
     }
 
-    /// Waits until its first start has succeeded or failed, or it waits for its first use.
+    /// Waits until its first start has succeeded or failed, or until it waits for its first use.
     pub async fn settled(&self) {
         let mut state = self.0.core.state.clone();
-        // An error means the task is gone, and with it any start.
+        // An error means that the supervisor is gone, and with it any start.
         let _ = state.wait_for(|state| !matches!(state, UpstreamState::Starting { .. })).await;
     }
 
-    /// Keeps it from going to sleep, and wakes it. None if it never sleeps.
+    /// Keeps it awake, and wakes it. `None` if it never sleeps.
     pub fn hold(&self) -> Option<Hold> {
         self.0.core.hold()
     }
 
-    /// Has it tell of changes of a resource, for as long as the watch lives. Wakes it.
+    /// Watches a resource: the server reports its changes while the watch lives. Wakes the server.
     pub fn watch_resource(&self, uri: &str) -> Watch {
         self.0.core.watch(Watched::Resource(uri.to_owned()), self.0.listener.left.clone())
     }
 
-    /// Has the server tell how a task is doing, by its own id for it, until the watch is dropped.
+    /// Watches a task by the server's id for it, until the watch is dropped.
     pub fn watch_task(&self, id: &str) -> Watch {
         self.0.core.watch(Watched::Task(id.to_owned()), self.0.listener.left.clone())
     }
 
-    /// The server, ready to be called. Waits for one that is coming up, at most until `deadline` and at most
-    /// until it has been down for [`INIT_TIMEOUT`]; all who wait fail together then, and whoever comes later
-    /// fails at once, until it serves again.
+    /// The server, ready for a call. Waits for a starting server, at most until `deadline` and at most until it has
+    /// been down for [`INIT_TIMEOUT`]. Then all waiting callers fail together, and later ones fail at once until it
+    /// serves again.
     pub async fn acquire(&self, deadline: Instant) -> Result<Acquired, Unavailable> {
-        // Before its state is looked at: from here on it does not fall asleep.
+        // Taken before the state is read: from here on the server does not fall asleep.
         let hold = self.hold();
         let left = &self.0.listener.left;
-        // The ordinary case, without a receiver of its own.
+        // The common case, without cloning the receiver.
         if let UpstreamState::Ready(ready) = &*self.0.core.state.borrow()
             && ready.link.is_open()
             && !left.is_cancelled()
@@ -511,7 +509,7 @@ impl Upstream {
                 UpstreamState::Ready(ready) if ready.link.is_open() => {
                     return Ok(Acquired { ready: Arc::clone(ready), _hold: hold });
                 }
-                // Lost a moment ago; its supervisor is about to say so.
+                // Lost a moment ago; the supervisor is about to report it.
                 UpstreamState::Ready(_) => (Instant::now(), "its connection was just lost".to_owned()),
                 UpstreamState::Failed(failure) => return Err(Unavailable::Failed(Arc::clone(failure))),
                 UpstreamState::Stopped => return Err(self.gone()),
@@ -545,19 +543,19 @@ impl Upstream {
         }
     }
 
-    /// Asks for a look at its health, after a call that it did not answer.
+    /// Requests a health probe, after a call that was not answered.
     pub fn suspect(&self) {
         self.0.core.orders.suspect.notify_one();
     }
 
-    /// Ends the server and starts it anew, also one that is waiting for its next attempt, sleeps or was given up;
-    /// processes of single sessions too. Says whether it will: not once it is stopped.
+    /// Restarts the server, even if it waits for its next attempt, sleeps or was given up; processes of single
+    /// sessions too. Returns `false` if it is already stopped.
     pub fn restart(&self) -> bool {
         if self.0.listener.left.is_cancelled() {
             return false;
         }
         self.0.core.orders.restart.notify_one();
-        // Those that wait for a call are of what was; calls that run go on.
+        // Waiting processes are from before the restart; running calls continue.
         if self.0.server.isolation == Isolation::Call {
             self.0.pools.empty();
             self.refill_own();
@@ -569,10 +567,10 @@ impl Upstream {
         true
     }
 
-    /// Ends the attachment at once; the process ends soon, if nobody else is attached.
+    /// Ends the attachment at once; the process ends soon after, if it has no other attachment.
     pub fn release(&self) {
         let this = &*self.0;
-        // Left first, so that no process of a session comes after the look at them.
+        // Leave first, so that no process of a session is added after the loop below.
         this.registry.leave(&this.core, &this.listener);
         this.pools.empty();
         for own in self.owned() {
@@ -580,7 +578,7 @@ impl Upstream {
         }
     }
 
-    /// The same for a server that is no longer configured, which is what calls are told.
+    /// The same for a server that is no longer configured; calls then say so.
     pub fn remove(&self) {
         self.0.removed.store(true, Ordering::Release);
         for own in self.owned() {
@@ -589,7 +587,7 @@ impl Upstream {
         self.release();
     }
 
-    /// Ends the attachment and returns when nothing is left of the processes that nobody else uses.
+    /// Ends the attachment and returns when nothing is left of the processes that only it used.
     pub async fn stop(&self) {
         self.release();
         let owned: Vec<TaskTracker> = self.0.owned.lock().drain(..).map(|own| own.tasks).collect();

@@ -1,45 +1,45 @@
-//! When a server that ended is started again; starting it is the supervisor's job.
+//! When a lost server is started again; the supervisor does the starting.
 //!
-//! A policy is a value: the registry and the provider adapter differ in nothing else. Randomness comes in
-//! from outside, so every delay can be foretold in a test.
+//! A policy is a value; it is the only difference between the registry and the provider adapter. Randomness is
+//! passed in, so tests can predict every delay.
 
 use std::time::Duration;
 
-/// Delays, whether they are spread, when they begin anew, and how many attempts one outage gets.
+/// The delays, their jitter, when they start over, and the attempts per outage.
 ///
-/// The two counts differ: a server that comes back and is soon lost again waits ever longer between its restarts, but it is
-/// not given up, since each of its outages was ended by an attempt.
+/// The two counts differ. A server that comes back but is soon lost again waits longer and longer between restarts,
+/// but it is not given up: each of its outages ended with a successful attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartPolicy {
     /// How long to wait before each attempt.
     pub delays: Delays,
-    /// Whether long delays get up to a tenth more, so that many servers do not come back at once.
+    /// Whether long delays get up to a tenth more, so that many servers do not restart at once.
     pub jitter: bool,
-    /// After how many vain attempts of one outage to give up; never, if absent.
+    /// After how many failed attempts of one outage the server is given up; `None` means never.
     pub attempts: Option<u32>,
-    /// How long a server must have served for the delays to begin anew.
+    /// How long a server must have served before the delays start over.
     pub stable_after: Duration,
 }
 
-/// The waiting time before the n-th attempt.
+/// The delay before the n-th attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delays {
-    /// These seconds in turn, then the last of them for ever.
+    /// These seconds in turn, then the last of them repeatedly.
     Steps(&'static [u64]),
-    /// Twice as long each time, up to a limit.
+    /// Doubles each time, up to a limit.
     Doubling {
-        /// Before the first attempt.
+        /// The delay before the first attempt.
         first: Duration,
-        /// Never longer than this.
+        /// The longest delay.
         most: Duration,
     },
 }
 
-/// From this delay on jitter applies.
+/// The shortest delay that gets jitter.
 const JITTER_FROM: Duration = Duration::from_secs(5);
 
 impl RestartPolicy {
-    /// Servers behind the gateway: at once, then ever more patiently, for ever.
+    /// Servers behind the gateway: at once, then after longer and longer delays, without end.
     pub const REGISTRY: Self = Self {
         delays: Delays::Steps(&[0, 1, 2, 5, 10, 30, 60]),
         jitter: true,
@@ -54,7 +54,7 @@ impl RestartPolicy {
         stable_after: Duration::from_secs(60),
     };
 
-    /// Whether a server is given up after `vain` attempts of one outage.
+    /// Whether a server is given up after `vain` failed attempts of one outage.
     pub fn gives_up(&self, vain: u32) -> bool {
         self.attempts.is_some_and(|most| vain >= most)
     }
@@ -82,7 +82,7 @@ mod tests {
         tries.map(|number| policy.delay(number, random).as_secs_f64()).collect()
     }
 
-    /// POOL-3: 0, 1, 2, 5, 10, 30, 60 s, then 60 s for ever, with up to a tenth more from 5 s up.
+    /// POOL-3: 0, 1, 2, 5, 10, 30, 60 s, then always 60 s, with up to a tenth more from 5 s up.
     #[test]
     fn the_registrys_delays() {
         let plain = [0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 60.0, 60.0, 60.0, 60.0, 60.0];

@@ -1,8 +1,7 @@
-//! What is remembered of each server: its lines, its processes, how its last start and end went.
+//! What is remembered of each server: its log lines, its processes, and its last start and end.
 //!
-//! Kept by name and outside of the servers themselves, so that it outlives restarts. Everything is bounded, and
-//! whoever follows the lines and is too slow learns how many it missed. Lines come in already cleaned of control
-//! characters and of secrets.
+//! Records are kept by name, apart from the servers, so they outlive restarts. Everything is bounded; a follower
+//! that is too slow learns how many lines it missed. Lines arrive already free of control characters and secrets.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -20,9 +19,9 @@ use tokio::sync::Notify;
 /// How many lines of a server are kept, and how many bytes of them.
 const KEPT_LINES: usize = 2_000;
 const KEPT_BYTES: usize = 256 * 1024;
-/// How many lines on standard output that are no messages are kept of one process.
+/// How many lines on standard output that are not messages are kept per process.
 const KEPT_NOISE: u32 = 20;
-/// How many lines of standard error tell why a server ended.
+/// How many lines of standard error explain why a server ended.
 const LAST_WORDS: usize = 10;
 
 /// Who wrote a line.
@@ -37,7 +36,7 @@ pub enum LineSource {
 }
 
 impl LineSource {
-    /// As people and programs read it.
+    /// The name shown to people and programs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stderr => "stderr",
@@ -50,13 +49,13 @@ impl LineSource {
 /// One line of or about a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// When it came.
+    /// The time it arrived.
     pub time: Timestamp,
     /// The server.
     pub server: Arc<str>,
     /// Who wrote it.
     pub source: LineSource,
-    /// What it says.
+    /// Its text.
     pub text: Box<str>,
 }
 
@@ -79,12 +78,12 @@ impl Serialize for LogLine {
     }
 }
 
-/// Is shown every line as it comes, and must not block.
+/// Receives every line as it arrives. It must not block.
 #[derive(Clone)]
 pub struct LineSink(Arc<dyn Fn(&LogLine) + Send + Sync>);
 
 impl LineSink {
-    /// Shows every line to `show`.
+    /// Passes every line to `show`.
     pub fn new(show: impl Fn(&LogLine) + Send + Sync + 'static) -> Self {
         Self(Arc::new(show))
     }
@@ -117,12 +116,12 @@ impl fmt::Debug for ServerRecords {
 }
 
 impl ServerRecords {
-    /// None yet. Times come from `clock`; every line is shown to `sink` too.
+    /// An empty set. Times come from `clock`; every line also goes to `sink`.
     pub fn new(clock: Arc<dyn Clock>, sink: Option<LineSink>) -> Self {
         Self { clock, sink, all: Arc::default() }
     }
 
-    /// The record of a server, empty for one that has none yet.
+    /// The record of a server; a new one if there is none yet.
     pub fn of(&self, server: &str) -> ServerRecord {
         let mut all = self.all.lock();
         if let Some(record) = all.get(server) {
@@ -147,7 +146,7 @@ impl ServerRecords {
     }
 }
 
-/// What is remembered of one server. Clones share it.
+/// The record of one server. Clones share it.
 #[derive(Clone)]
 pub struct ServerRecord(Arc<Shared>);
 
@@ -157,7 +156,7 @@ struct Shared {
     sink: Option<LineSink>,
     redactor: Redactor,
     kept: Mutex<Kept>,
-    /// Told of every line.
+    /// Notified of every line.
     more: Notify,
 }
 
@@ -165,43 +164,43 @@ struct Shared {
 struct Kept {
     lines: VecDeque<Arc<LogLine>>,
     bytes: usize,
-    /// How many lines there have been in all.
+    /// The total number of lines so far.
     seen: u64,
     processes: Vec<ProcessView>,
     noise: Noise,
     facts: Facts,
 }
 
-/// What stood on standard output and was no message, of the process that was started last.
+/// The lines on standard output that were not messages, of the last started process.
 #[derive(Default)]
 struct Noise {
     lines: u32,
     first: Option<Box<str>>,
 }
 
-/// How a server has fared, beyond its state.
+/// The history of a server, beyond its state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Whether a process of it ever ran.
+    /// Whether one of its processes ever ran.
     pub ran: bool,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u32,
-    /// The last start that came to an end.
+    /// The last completed start.
     pub last_init: Option<Initialisation>,
-    /// How its process ended last, and when.
+    /// When and how its process last ended.
     pub last_exit: Option<(Timestamp, String)>,
-    /// What went wrong last, and when.
+    /// The last error and its time.
     pub last_error: Option<(Timestamp, String)>,
-    /// What is wrong with its tools without keeping it from serving.
+    /// Problems of its tools that do not keep it from serving.
     pub findings: Vec<String>,
 }
 
-/// How a start went.
+/// The result of a start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Initialisation {
     /// When it ended.
     pub time: Timestamp,
-    /// How.
+    /// The outcome.
     pub outcome: InitOutcome,
     /// How many tools the server has.
     pub tools: usize,
@@ -216,7 +215,7 @@ pub struct Initialisation {
 pub enum Followed {
     /// A line.
     Line(Arc<LogLine>),
-    /// So many lines stood here and are no longer kept.
+    /// This many lines were dropped before the follower read them.
     Missed(u64),
 }
 
@@ -227,7 +226,7 @@ impl fmt::Debug for ServerRecord {
 }
 
 impl ServerRecord {
-    /// Keeps a line. Secrets are taken out of it.
+    /// Keeps a line, with secrets redacted.
     pub fn line(&self, source: LineSource, text: &str) {
         let line = Arc::new(LogLine {
             time: self.0.clock.wall(),
@@ -250,30 +249,30 @@ impl ServerRecord {
         }
     }
 
-    /// The last lines, at most `most` of them, oldest first.
+    /// The last lines, at most `most`, oldest first.
     pub fn tail(&self, most: usize) -> Vec<Arc<LogLine>> {
         let kept = self.0.kept.lock();
         kept.lines.iter().skip(kept.lines.len().saturating_sub(most)).cloned().collect()
     }
 
-    /// Lines as they come, beginning with the last `most` of those that are kept.
+    /// Follows the lines as they arrive, starting with the last `most` kept ones.
     pub fn follow(&self, most: usize) -> Follower {
         let kept = self.0.kept.lock();
         let back = u64::try_from(most.min(kept.lines.len())).unwrap_or_default();
         Follower { record: self.clone(), next: kept.seen - back }
     }
 
-    /// How it has fared.
+    /// Its history.
     pub fn facts(&self) -> Facts {
         self.0.kept.lock().facts.clone()
     }
 
-    /// Its processes now.
+    /// Its current processes.
     pub fn processes(&self) -> Vec<ProcessView> {
         self.0.kept.lock().processes.clone()
     }
 
-    /// The last of what it wrote on standard error, oldest line first.
+    /// The last lines on its standard error, oldest first.
     pub fn last_words(&self) -> Vec<String> {
         let kept = self.0.kept.lock();
         let stderr = kept.lines.iter().rev().filter(|line| line.source == LineSource::Stderr);
@@ -282,12 +281,12 @@ impl ServerRecord {
         words
     }
 
-    /// The first line that the process of now wrote on standard output and that is no message.
+    /// The first line of the current process on standard output that is not a message.
     pub fn noise(&self) -> Option<String> {
         self.0.kept.lock().noise.first.as_ref().map(ToString::to_string)
     }
 
-    /// Counts a process in until the guard is dropped.
+    /// Counts a process until the guard is dropped.
     pub(crate) fn began(&self, process: ProcessView) -> Counted {
         let mut kept = self.0.kept.lock();
         kept.processes.push(process);
@@ -296,7 +295,7 @@ impl ServerRecord {
         Counted { record: self.clone(), pid: process.pid() }
     }
 
-    /// A line on standard output that is no message.
+    /// Takes a line on standard output that is not a message.
     pub(crate) fn noisy(&self, line: &str) {
         let mut kept = self.0.kept.lock();
         kept.noise.lines = kept.noise.lines.saturating_add(1);
@@ -310,7 +309,7 @@ impl ServerRecord {
         }
     }
 
-    /// Takes note of what happened to it.
+    /// Records a signal about the server.
     pub(crate) fn hear(&self, signal: &ServerSignal<'_>) {
         if let Some(detail) = signal.detail() {
             self.note(&detail);
@@ -320,14 +319,14 @@ impl ServerRecord {
         }
     }
 
-    /// It was lost.
+    /// Records that the server was lost.
     fn lost(&self, reason: &str) {
         let time = self.0.clock.wall();
         let reason = self.0.redactor.text(reason).into_owned();
         self.0.kept.lock().facts.last_error = Some((time, reason));
     }
 
-    /// What its last tool list has wrong with it.
+    /// Records the problems of its latest tool list.
     pub(crate) fn found(&self, findings: Vec<String>) {
         for finding in &findings {
             self.line(LineSource::Gateway, finding);
@@ -335,7 +334,7 @@ impl ServerRecord {
         self.0.kept.lock().facts.findings = findings;
     }
 
-    /// Takes note of what the bus is told of it.
+    /// Records an event about the server.
     fn note(&self, detail: &Detail) {
         let time = self.0.clock.wall();
         {
@@ -367,7 +366,7 @@ impl ServerRecord {
     }
 }
 
-/// What happened, in a line; nothing for what only programs want to know.
+/// An event as a log line; `None` for events that only programs need.
 fn told(detail: &Detail) -> Option<String> {
     Some(match detail {
         Detail::InitStarted => "is being started".to_owned(),
@@ -380,12 +379,16 @@ fn told(detail: &Detail) -> Option<String> {
             None => format!("did not come up: {}", outcome.as_str()),
         },
         Detail::ToolsRefreshed { added, removed, unchanged } if !added.is_empty() || !removed.is_empty() => {
-            format!("has other tools: {} new, {} gone, {unchanged} unchanged", added.len(), removed.len())
+            format!(
+                "changed its tools: {} added, {} removed, {unchanged} unchanged",
+                added.len(),
+                removed.len()
+            )
         }
         Detail::Disconnected => "is disconnected".to_owned(),
         Detail::Reconnected => "is back".to_owned(),
         Detail::ReconnectExhausted => "will not be started again".to_owned(),
-        Detail::Probe { error: Some(error), .. } => format!("is not well: {error}"),
+        Detail::Probe { error: Some(error), .. } => format!("is unhealthy: {error}"),
         Detail::Restart { attempt, delay_ms, reason } => {
             format!("is started again in {delay_ms} ms (attempt {attempt}): {reason}")
         }
@@ -394,7 +397,7 @@ fn told(detail: &Detail) -> Option<String> {
     })
 }
 
-/// A process that is counted among a server's own.
+/// A process that counts as one of a server's own.
 #[derive(Debug)]
 pub(crate) struct Counted {
     record: ServerRecord,
@@ -402,7 +405,7 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// It ended, and so.
+    /// The process ended with this status.
     pub(crate) fn exited(self, status: &str) {
         let time = self.record.0.clock.wall();
         self.record.0.kept.lock().facts.last_exit = Some((time, status.to_owned()));
@@ -418,22 +421,22 @@ impl Drop for Counted {
     }
 }
 
-/// The lines of a server, one after the other.
+/// Reads the lines of a server one by one.
 #[derive(Debug)]
 pub struct Follower {
     record: ServerRecord,
-    /// The number of the next line, counted from the first there ever was.
+    /// The number of the next line, counted from the very first.
     next: u64,
 }
 
 impl Follower {
-    /// The next line, or how many are missing before it. Nothing is lost if the future is dropped.
+    /// The next line, or how many lines are missing before it. Cancel safe.
     pub async fn next(&mut self) -> Followed {
         loop {
             let record = self.record.clone();
             let more = record.0.more.notified();
             tokio::pin!(more);
-            // From here on no line is slept through.
+            // From here on no notification is missed.
             more.as_mut().enable();
             if let Some(followed) = self.take() {
                 return followed;
@@ -442,7 +445,7 @@ impl Follower {
         }
     }
 
-    /// The next line, if it is there already.
+    /// The next line, if there is one.
     fn take(&mut self) -> Option<Followed> {
         let kept = self.record.0.kept.lock();
         let oldest = kept.seen - u64::try_from(kept.lines.len()).unwrap_or_default();

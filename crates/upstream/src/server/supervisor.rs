@@ -1,14 +1,14 @@
-//! The one task that owns a server's process: brings it up, watches it, and brings it back.
+//! The one task that owns a server's process: starts it, watches it, and restarts it.
 //!
-//! Everybody else only reads the state. A server is `Ready` again only after its tool list was read anew and
-//! a probe succeeded, so "ready" never means "ready, but without tools".
+//! Everything else only reads the state. A server becomes `Ready` only after its tool list was read and a probe
+//! succeeded, so "ready" never means "ready, but without tools".
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
 use bridgehead_config::{Launch, Requirement, Server};
-use bridgehead_events::{Change, Parting, ServerSignal};
+use bridgehead_events::{Change, DisconnectReason, ServerSignal};
 use bridgehead_process::SpawnError;
 use bridgehead_wire::{Era, Object, Raw, Redactor};
 use futures_util::FutureExt;
@@ -30,7 +30,7 @@ use crate::server::record::ServerRecord;
 use crate::server::{Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, Surroundings, UpstreamState};
 use crate::transport::{ConnectError, Connection, connect};
 
-/// Changes of the tool list within this time are read as one.
+/// Changes of the tool list within this time are read together.
 const CHANGE_DEBOUNCE: Duration = Duration::from_millis(50);
 /// How long a list of prompts or resources may take.
 const ITEMS_TIMEOUT: Duration = Duration::from_secs(15);
@@ -47,35 +47,35 @@ pub(crate) struct Supervisor {
     record: ServerRecord,
 }
 
-/// Why a server that served does not any more.
+/// Why a server stopped serving.
 enum End {
-    /// It ended by itself, or was ended because it was not well.
+    /// It ended by itself, or was ended because it was unhealthy.
     Lost(String),
-    /// Somebody asked for a restart.
+    /// A restart was requested.
     Asked,
-    /// Nobody used it for long enough; it is said to be asleep already.
+    /// It was unused for long enough; its state is `Asleep` already.
     Unused,
 }
 
-/// Why a server did not come up.
+/// Why a server did not start.
 struct Refusal {
     reason: String,
-    /// It would have run, but not as limited and confined as was asked: trying again is of no use.
+    /// It could not be limited and confined as configured: retrying does not help.
     sandbox: bool,
     /// Whether its program was run.
     ran: bool,
-    /// Whether its confinement may have to do with it.
+    /// Whether its confinement may be the cause.
     walls: bool,
-    /// Whether it will be the same at the next attempt.
+    /// Whether the next attempt will fail the same way.
     lasting: bool,
 }
 
 impl End {
-    fn parting(&self) -> Parting<'_> {
+    fn parting(&self) -> DisconnectReason<'_> {
         match self {
-            Self::Lost(reason) => Parting::Lost(reason),
-            Self::Asked => Parting::Asked,
-            Self::Unused => Parting::Unused,
+            Self::Lost(reason) => DisconnectReason::Lost(reason),
+            Self::Asked => DisconnectReason::Asked,
+            Self::Unused => DisconnectReason::Unused,
         }
     }
 }
@@ -115,10 +115,10 @@ impl Supervisor {
         Self { core, server, state, surroundings, policy, redactor: Redactor::default(), record }
     }
 
-    /// Until stopped. Dropping what is under way ends its process with it.
+    /// Runs until stopped. Dropping the work in progress ends its process too.
     pub(crate) async fn run(self) {
         let stop = self.core.stop.clone();
-        // Kept over restarts, so that each finds it.
+        // Kept across restarts, so that each restart can use it.
         let _prepared = self.starts_now().then(bridgehead_process::prepare);
         let mut known = None;
         loop {
@@ -137,7 +137,7 @@ impl Supervisor {
             let Some(failure) = given_up else { break };
             self.become_state(UpstreamState::Failed(Arc::new(failure)));
             if self.core.one_shot {
-                // Whoever takes it sees that, and takes another.
+                // A caller that takes it sees the failure and takes another.
                 stop.cancelled().await;
                 break;
             }
@@ -151,13 +151,12 @@ impl Supervisor {
         self.become_state(UpstreamState::Stopped);
     }
 
-    /// Whether it begins with a process of ours.
+    /// Whether it starts a process of ours right away.
     fn starts_now(&self) -> bool {
         matches!(self.server.launch, Launch::Stdio(_)) && !self.core.lazy
     }
 
-    /// Brings the server up and keeps it up; returns when it will not be tried again. `known` is what it
-    /// last offered.
+    /// Starts the server and keeps it running; returns when it is given up. `known` is its last listing.
     async fn keep(&self, current: &mut Option<Connection>, known: &mut Option<Arc<Listing>>) -> Failure {
         if let Some(failure) = unusable(&self.server) {
             return failure;
@@ -170,14 +169,14 @@ impl Supervisor {
             }
         }
         let mut since = Instant::now();
-        // Since it was last stable, which the delays go by.
+        // Attempts since it was last stable, which set the delays.
         let mut attempts = 0;
-        // Since it last served, after so many of which it is given up.
+        // Failed attempts since it last served; after too many the server is given up.
         let mut vain = 0;
         let mut restarts = 0;
         let mut served = false;
         loop {
-            // One id for an attempt and all that follows from it.
+            // One id for an attempt and everything that follows from it.
             let cause = CorrelationId::mint();
             let listed_until = since + LISTED_FOR;
             let coming_up = self.come_up(restarts, attempts, cause);
@@ -220,7 +219,8 @@ impl Supervisor {
                             continue;
                         }
                     };
-                    // Down before its process is ended, so that nobody calls on a link that is about to go.
+                    // Marked as down before its process is ended, so that no call starts on a link that is about to
+                    // end.
                     self.down(since, attempts, (&reason, false), known.as_ref());
                     if let Some(process) = current.take() {
                         self.end(process, cause).await;
@@ -250,13 +250,13 @@ impl Supervisor {
         }
     }
 
-    /// What this server offered the last time, from disk.
+    /// The last listing of this server, from disk.
     async fn remembered(&self) -> Option<Arc<Listing>> {
         let folder = self.core.shelf.as_deref()?;
         cache::read(folder, self.core.key.identity(), &self.server.name).await.map(Arc::new)
     }
 
-    /// Keeps what it offers now on disk, unless it was kept before.
+    /// Caches the current listing on disk, unless it is the same as before.
     async fn remember(&self, before: Option<&Listing>, now: &Arc<Listing>) {
         let Some(folder) = &self.core.shelf else { return };
         if !before.is_some_and(|before| before.offers_the_same(now)) {
@@ -264,7 +264,7 @@ impl Supervisor {
         }
     }
 
-    /// Until somebody uses it, or asks for a restart. It is said to be asleep already.
+    /// Waits for the first use or a restart. Its state is `Asleep` already.
     async fn sleep(&self, listing: &Arc<Listing>) {
         while self.core.usage.lock().holds == 0 {
             tokio::select! {
@@ -276,8 +276,8 @@ impl Supervisor {
         self.become_state(UpstreamState::Starting { since: Instant::now(), known });
     }
 
-    /// Resolves when nobody has used it for long enough, and has then put it to sleep: whoever takes hold of it
-    /// later finds it so. A lazy server that nobody has used yet came up to tell its tools only.
+    /// Resolves after putting the server to sleep, once it was unused for long enough; a later hold finds it
+    /// asleep. A lazy server that was never used was started only to list its tools.
     async fn unused(&self, listing: Option<&Arc<Listing>>) {
         let Some(listing) = listing.filter(|_| self.core.sleeps) else { return std::future::pending().await };
         loop {
@@ -300,7 +300,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs `work`, and takes the tools of a server that is down out of the lists when their time is over.
+    /// Runs `work`, and takes the tools of a server that is down out of the lists when `listed_until` passes.
     async fn unlisting<T>(&self, listed_until: Instant, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         tokio::select! {
@@ -320,7 +320,7 @@ impl Supervisor {
         work.await
     }
 
-    /// Says that it is down, for a reason that may be a lasting one.
+    /// Marks the server as down, for a reason that may be a lasting one.
     fn down(
         &self,
         since: Instant,
@@ -334,7 +334,7 @@ impl Supervisor {
         self.become_state(UpstreamState::Restarting(Arc::new(outage)));
     }
 
-    /// One attempt, after so many that failed; told of at its beginning and end.
+    /// One attempt, after `attempt` failed ones; its beginning and end are reported.
     async fn come_up(
         &self,
         restarts: u32,
@@ -361,13 +361,13 @@ impl Supervisor {
         outcome
     }
 
-    /// Says which variables of the gateway's own a program that did not come up may have missed, and what it was refused
-    /// by its confinement.
+    /// Adds to the reason which of the gateway's variables a failed program may have missed, and what its
+    /// confinement may have denied.
     fn with_missed(&self, mut refusal: Refusal) -> Refusal {
         if let (Some(asked), true) = (&self.server.confinement, refusal.walls) {
             let words = format!("{}\n{}", self.record.last_words().join("\n"), refusal.reason);
             let denied = match refusal.sandbox {
-                true => format!("what it asks for is {}", denied::describe(asked)),
+                true => format!("the configured confinement is {}", denied::describe(asked)),
                 false => self.redactor.text(&denied::by_confinement(asked, &words)).into_owned(),
             };
             refusal.reason = format!("{}; {denied}", refusal.reason);
@@ -422,7 +422,7 @@ impl Supervisor {
             let late = format!("the server gave no usable answer within {patience:?} (`start_timeout_ms`)");
             Err(Refusal::from(match self.record.noise() {
                 Some(noise) => {
-                    format!("{late}, but wrote on standard output what is no message: `{noise}`")
+                    format!("{late}, but wrote something on standard output that is not a message: `{noise}`")
                 }
                 None => late,
             }))
@@ -447,8 +447,8 @@ impl Supervisor {
         Ok((process, ready))
     }
 
-    /// Until the server is lost or asked to restart: probes it now and then, and reads its tool list again
-    /// whenever it says that it changed.
+    /// Serves until the server is lost or a restart is requested. Probes it from time to time, and reads its lists
+    /// again whenever it says that they changed.
     async fn serve(
         &self,
         process: &mut Connection,
@@ -472,16 +472,17 @@ impl Supervisor {
                 changed = link.lists_changed() => {
                     let reading = async {
                         tokio::time::sleep(CHANGE_DEBOUNCE).await;
-                        // What was said meanwhile is read now, not once more.
+                        // Covers changes announced meanwhile, so they are not read again.
                         let more = link.lists_changed().now_or_never().unwrap_or(Lists::NONE);
                         self.refresh(&link, last, changed | more, cause).await;
                     };
                     tokio::select! {
-                        // One that does not list its tools any more is looked at like any other that hangs.
+                        // A server that no longer answers is probed like any other that hangs.
                         read = tokio::time::timeout(INIT_TIMEOUT, reading) => if read.is_err() {
                             self.core.orders.suspect.notify_one();
                         },
-                        // Nobody else hears of the end, and nothing is answered after it; it is seen at the top.
+                        // Nothing else notices the end, and nothing is answered after it; the top of the loop
+                        // handles it.
                         () = process.ended() => {}
                     }
                 }
@@ -501,7 +502,7 @@ impl Supervisor {
                     let Some(ready) = last.clone() else { continue };
                     let looked = tokio::select! {
                         looked = self.look(&link, &ready.peer, cause) => looked,
-                        // The end is seen at the top of the loop.
+                        // The top of the loop handles the end.
                         () = process.ended() => continue,
                     };
                     if let Err(reason) = looked {
@@ -513,7 +514,7 @@ impl Supervisor {
         }
     }
 
-    /// A health probe. Fails with words.
+    /// Probes the health. Fails with the reason as text.
     async fn look(&self, link: &Link, peer: &Peer, cause: CorrelationId) -> Result<(), String> {
         let began = Instant::now();
         let probed = probe(link, peer, self.server.health_probe).await;
@@ -523,7 +524,7 @@ impl Supervisor {
         looked
     }
 
-    /// Ends a process, and tells how it ended.
+    /// Ends a process, and reports how it ended.
     async fn end(&self, process: Connection, cause: CorrelationId) {
         let (pid, link) = (process.pid(), process.link.clone());
         let exit = process.stop().await;
@@ -532,18 +533,19 @@ impl Supervisor {
         self.emit(cause, &ServerSignal::ProcessExited { pid, status: &exit, reason });
     }
 
-    /// What is offered now, and was before.
+    /// Reports the current tools, and the earlier ones.
     fn listed(&self, cause: CorrelationId, before: Option<&Listing>, now: &Listing) {
         let before = before.map(names);
         self.emit(cause, &ServerSignal::Listed { before: before.as_deref(), now: &names(now) });
     }
 
-    /// The one place where what happens to the server is told.
+    /// The one place that reports what happens to the server.
     fn emit(&self, cause: CorrelationId, signal: &ServerSignal<'_>) {
         self.core.emit(self.server.name.as_ref(), cause, signal);
     }
 
-    /// What it offers: `wanted` is read, the rest is as `before`. What is wrong with some of its tools is told.
+    /// Reads the lists in `wanted` and takes the rest from `before`. Problems of single tools are logged and
+    /// recorded.
     async fn list(
         &self,
         link: &Link,
@@ -552,7 +554,7 @@ impl Supervisor {
         before: &Listing,
     ) -> Result<Listing, String> {
         let declared = Features::declared(&peer.capabilities);
-        // Those of the legacy era are others, and not relayed.
+        // Tasks of the legacy era are different, and not relayed.
         let tasks = declared.tasks && peer.revision.era() == Era::Modern;
         let features = Features { tasks, ..declared };
         let experimental = Object::parse(&peer.capabilities).ok().and_then(|all| all.get("experimental"));
@@ -582,7 +584,7 @@ impl Supervisor {
         Ok(listing)
     }
 
-    /// Takes a list of items. One that cannot be had leaves what was there: a server is here for its tools first.
+    /// Replaces a list of items. If it cannot be read, the old list stays: the tools matter most.
     async fn replace(
         &self,
         items: &mut Items,
@@ -593,7 +595,7 @@ impl Supervisor {
             Ok(Err(ListError::Link(lost))) => return Err(lost.to_string()),
             Ok(Err(error)) => warn!(server = %self.label(), %error, "a list could not be read"),
             Err(_) => {
-                warn!(server = %self.label(), "a list of prompts or resources did not come in time");
+                warn!(server = %self.label(), "a list of prompts or resources did not arrive in time");
             }
         }
         Ok(())
@@ -635,7 +637,7 @@ impl Supervisor {
     fn become_state(&self, state: UpstreamState) {
         let change = change(&self.state.borrow(), &state, self.core.one_shot);
         if let Some(change) = change {
-            // No event tells of it, so that it belongs to nothing else.
+            // No event reports this change, so it needs no shared id.
             self.emit(CorrelationId::mint(), &ServerSignal::State(change));
         }
         self.state.send_replace(state);
@@ -647,7 +649,7 @@ impl Supervisor {
     }
 }
 
-/// What is another once a server that was in the state `before` is in the state `now`.
+/// What changed when a server went from the state `before` to the state `now`.
 fn change<'a>(before: &UpstreamState, now: &'a UpstreamState, one_shot: bool) -> Option<Change<'a>> {
     Some(match (before, now) {
         (UpstreamState::Asleep(_), UpstreamState::Starting { .. }) => Change::Woken,
@@ -671,7 +673,7 @@ fn names(listing: &Listing) -> Vec<&str> {
     listing.iter().map(|tool| tool.name.as_str()).collect()
 }
 
-/// Why such a server is not even tried.
+/// Why the server is not even tried, if so.
 fn unusable(server: &Server) -> Option<Failure> {
     if let Launch::Unusable { reason } = &server.launch {
         return Some(Failure { stage: FailureStage::Init, reason: reason.clone() });
@@ -679,8 +681,8 @@ fn unusable(server: &Server) -> Option<Failure> {
     unenforceable(server).map(|reason| Failure { stage: FailureStage::Sandbox, reason })
 }
 
-/// What is required of its limits and cannot be kept by anybody: that of a limit which is not set, or of processes that
-/// are not here. Whether the rest is kept is known when a process was started.
+/// A requirement on limits that can never be met: the limit is not set, or the process runs elsewhere. Whether the
+/// other requirements are met is known only once a process was started.
 fn unenforceable(server: &Server) -> Option<String> {
     server.require.iter().find_map(|required| {
         let (set, key) = match required {
@@ -698,7 +700,7 @@ fn unenforceable(server: &Server) -> Option<String> {
         if !matches!(server.launch, Launch::Stdio(_)) {
             Some(format!(
                 "`require` names `{required}`, but the server runs elsewhere, where nothing can be limited; take it out of \
-                 `require`, or write `isolation = \"call\"` to have the limits of the process that reaches it"
+                 `require`, or write `isolation = \"call\"` to limit the process that reaches it"
             ))
         } else if !set {
             Some(format!(
@@ -711,7 +713,7 @@ fn unenforceable(server: &Server) -> Option<String> {
     })
 }
 
-/// Waits until then; for ever, if there is no such time.
+/// Waits until `time`; forever, if there is none.
 pub(crate) async fn sleep_until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
@@ -719,7 +721,7 @@ pub(crate) async fn sleep_until(time: Option<Instant>) {
     }
 }
 
-/// A number in 0..1, to spread restarts.
+/// A random number in 0..1, to spread restarts.
 fn random() -> f64 {
     f64::from(u32::from_ne_bytes(*uuid::Uuid::new_v4().as_bytes().first_chunk().unwrap_or(&[0; 4])))
         / f64::from(u32::MAX)

@@ -1,4 +1,4 @@
-//! What an attachment says of its server, and which processes it has wait.
+//! What an attachment reports about its server, and which processes it keeps waiting.
 
 use bridgehead_config::{GatewaySettings, Remote};
 use bridgehead_events::{Delivery, Topic};
@@ -6,7 +6,8 @@ use bridgehead_events::{Delivery, Topic};
 use super::*;
 use crate::testing;
 
-/// POOL-2: an attempt may bring what is in no list now, unless it is known to fail or all of it is still listed.
+/// POOL-2: an attempt may add tools that are in no list now, unless it is known to fail or all of them are still
+/// listed.
 #[tokio::test(start_paused = true)]
 async fn what_the_next_attempt_may_bring() {
     #[track_caller]
@@ -25,7 +26,7 @@ async fn what_the_next_attempt_may_bring() {
     }
 }
 
-/// POOL-10: what is reached and not run is no process of ours, which could be restarted.
+/// POOL-10: a remote server is not a process of ours that could be restarted.
 #[tokio::test]
 async fn only_what_is_run_is_a_process() {
     let far = Launch::Remote(Remote::new("http://127.0.0.1:9/".parse().unwrap()));
@@ -52,7 +53,7 @@ async fn only_what_sleeps_is_held() {
     }
 }
 
-/// ERA-1: what was watched by an attachment is watched no more once that has ended.
+/// ERA-1: a watch ends with the attachment that took it.
 #[tokio::test]
 async fn a_watch_is_over_with_its_attachment() {
     let registry = Registry::new();
@@ -70,8 +71,8 @@ fn is_full(upstream: &Upstream) -> bool {
     !upstream.0.pools.get(own).wants()
 }
 
-/// BOX-5: where calls have processes of their own, some wait from the beginning; those of a lazy server from the first
-/// call on. Elsewhere none does.
+/// BOX-5: if each call has its own process, some wait from the beginning; those of a lazy server wait from the
+/// first call on. Otherwise none wait.
 #[tokio::test]
 async fn some_wait_before_they_are_called() {
     for (isolation, lazy, at_first, later) in [
@@ -90,7 +91,7 @@ async fn some_wait_before_they_are_called() {
     }
 }
 
-/// BUS-1: what happens to a process that is there for one call is not told as what happens to its server.
+/// BUS-1: events of a process for one call are not reported as events of its server.
 #[tokio::test(start_paused = true)]
 async fn processes_of_calls_are_not_told_of() {
     let around = testing::surroundings();
@@ -103,10 +104,11 @@ async fn processes_of_calls_are_not_told_of() {
     assert!(matches!(call.state(), UpstreamState::Failed(_)), "{:?}", call.state());
     let started = std::iter::from_fn(|| told.try_next())
         .filter(|delivery| matches!(delivery, Delivery::Event(event) if event.topic() == Topic::InitStarted));
-    assert_eq!(started.count(), 1, "that of the server itself");
+    assert_eq!(started.count(), 1, "only the start of the server itself");
 }
 
-/// BOX-5: those that end while they wait are replaced, ever later, and not at all once the policy gives up.
+/// BOX-5: processes that end while they wait are replaced, later and later, and not at all once the policy gives
+/// up.
 #[tokio::test(start_paused = true)]
 async fn what_ends_while_it_waits_is_replaced() {
     for (attempts, replaced) in [(Some(0), false), (Some(3), true)] {
@@ -123,6 +125,6 @@ async fn what_ends_while_it_waits_is_replaced() {
         // The server itself, and the two that waited first.
         assert_eq!(all > 3, replaced, "{attempts:?}: {all}");
         tokio::time::sleep(Duration::from_secs(3_600)).await;
-        assert_eq!(starts(), all, "it was given up");
+        assert_eq!(starts(), all, "the pool was given up");
     }
 }

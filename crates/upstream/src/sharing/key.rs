@@ -1,7 +1,7 @@
-//! What a server *is*: two that agree in this may be one process, two that differ in any of it never are.
+//! The identity of a server: servers with equal keys may share a process, servers with different keys never do.
 //!
-//! Its name is no part of it. Every field of the configuration is named here, so that a new one cannot be
-//! forgotten.
+//! The server's name is not part of it. The code destructures every field of the configuration, so that a new field
+//! cannot be forgotten.
 
 use std::fmt;
 
@@ -15,23 +15,23 @@ use crate::server::Surroundings;
 use crate::server::given;
 use crate::transport::credentials::CredentialSource;
 
-/// For whom a process runs.
+/// The clients that a process runs for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Scope {
-    /// Whoever has the same configuration.
+    /// All with the same configuration.
     Shared,
     /// One client session, by its number.
     Session(u64),
-    /// One call, by a number that no other has.
+    /// One call, by a unique number.
     Call(u64),
-    /// One call at a time of clients that declared this, by a number of its own.
+    /// One call at a time, of clients that declared these abilities, by a unique number.
     Lease(u64, Abilities),
-    /// All clients that declared this.
+    /// All clients that declared these abilities.
     Class(Abilities),
 }
 
 impl Scope {
-    /// What a legacy server is told that it may ask.
+    /// What a legacy server is told that it may ask for.
     pub(crate) const fn offer(self) -> Offer {
         match self {
             Self::Shared | Self::Call(_) => Offer::Questions,
@@ -47,13 +47,14 @@ pub(crate) struct Key {
     identity: Identity,
     kept: [u8; 32],
     scope: Scope,
-    /// Who chooses the credentials of a remote server, by its number: the same headers may be proof of somebody else there.
+    /// The source of a remote server's credentials, by its number: under another source the same headers may stand
+    /// for another principal.
     credentials: Option<usize>,
     /// A process is driven by tasks, which end with their runtime.
     runtime: Id,
 }
 
-/// What is run and what it is given. A digest, for it covers secrets.
+/// What is run and with which inputs. It is a digest because it covers secrets.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Identity([u8; 32]);
 
@@ -86,7 +87,7 @@ impl Key {
             limits,
             require,
             confinement,
-            // How calls are treated on their way is each gateway's own.
+            // How calls are handled is up to each gateway.
             name: _,
             prefix: _,
             request_timeout: _,
@@ -111,7 +112,7 @@ impl Key {
         kept.add(format!("{era:?}").as_bytes());
         kept.add(format!("{health_probe:?}").as_bytes());
         kept.add(roots.as_ref().map_or(&b""[..], |roots| roots.as_str().as_bytes()));
-        // How long a call may run is the gateway's to see to, but two who differ in it are rare.
+        // The gateway enforces how long a call may run, but servers that differ only in that are rare.
         kept.add(format!("{limits:?}{require:?}{confinement:?}").as_bytes());
         kept.add(format!("{:?}", surroundings.policy).as_bytes());
         let identity = Identity::of(launch, surroundings);
@@ -159,7 +160,7 @@ impl Identity {
     }
 }
 
-/// Fields one after the other, each with its length, so that no two lists of fields read the same.
+/// A digest of fields, each with its length, so that no two different lists of fields give the same bytes.
 #[derive(Default)]
 struct Fields(Sha256);
 

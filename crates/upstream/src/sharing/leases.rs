@@ -1,16 +1,16 @@
-//! Processes and sessions of a server for clients that can be asked something.
+//! Processes and sessions of a server for clients that can be asked questions.
 //!
-//! One that everybody shares is told at its handshake that it may ask anything, and its question on a shared stream says
-//! nothing about whose call it is for. So there are others, next to it: such a server is told exactly what the clients
-//! of a *class* declared. A call of a client that can be asked has one for itself where it would meet another such call
-//! on the stream of a server that asks, and always once a question could not be attributed: at most `max_leases` at a
-//! time, and whoever comes then waits. A client that declared nothing needs none of it.
+//! The shared process is told at its handshake that it may ask anything, and its question on a shared stream does
+//! not say which call it belongs to. So other processes run beside it, each told exactly what the clients of a
+//! *class* declared. A call of a client that can be asked gets its own process if it would otherwise share the
+//! stream of an asking server with another such call, and always once a question could not be attributed. At most
+//! `max_leases` exist at a time; further calls wait. A client that declared nothing needs no lease.
 //!
-//! A server may keep the roots that it was told, so those of one client are never told to a server that another uses,
-//! once it is known to ask for them: a session then has one for itself. A call that belongs to no session uses the one
-//! that is kept for its principal and its roots, where the server asks for roots of its own accord: its client is asked
-//! for them first, and the server gets them whenever it asks. Where a server asks for roots within calls only, and so may
-//! be told others by each, such a call has one that ends with it.
+//! A server may remember the roots it was given. Once a server is known to ask for roots, those of one client are
+//! never given to a process that another client uses: each session gets its own. A call outside any session uses
+//! the process kept for its principal and roots, if the server asks for roots unprompted: the client is asked
+//! first, and the server gets the answer whenever it asks. If the server asks for roots only within calls, and may
+//! get different ones each time, such a call gets a process that ends with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,22 +27,22 @@ use tracing::info;
 use crate::server::{Unavailable, Upstream, UpstreamState};
 use crate::sharing::key::Scope;
 
-/// How long one that nobody uses keeps running.
+/// How long an unused lease keeps running.
 const IDLE: Duration = Duration::from_secs(300);
-/// How many classes of clients have one; further ones use the shared one.
+/// The most classes of clients with their own process; further classes use the shared one.
 const MOST_CLASSES: usize = 16;
 
-/// Those of one server.
+/// The leases of one server.
 #[derive(Debug)]
 pub(crate) struct Leases {
     turns: Arc<Semaphore>,
-    /// Set once a question could have been for more than one call.
+    /// Set once a question could have belonged to more than one call.
     exclusive: AtomicBool,
-    /// Set once it was seen to ask.
+    /// Set once the server has asked a question.
     asks: AtomicBool,
-    /// Set once it was seen to ask for roots.
+    /// Set once it has asked for roots.
     roots: AtomicBool,
-    /// Set once it was seen to ask for them outside of calls.
+    /// Set once it has asked for roots outside of calls.
     unbidden: AtomicBool,
     pool: Mutex<Pool>,
 }
@@ -51,36 +51,36 @@ pub(crate) struct Leases {
 struct Pool {
     entries: Vec<Entry>,
     classes: Vec<(Abilities, Upstream)>,
-    /// Counts uses, to find the one that was not used for longest.
+    /// Counts uses, to find the least recently used entry.
     clock: u64,
 }
 
-/// One that serves a call at a time, or the calls of whom it is kept for.
+/// A process for one call at a time, or for the calls of its keeper.
 #[derive(Debug)]
 struct Entry {
     number: u64,
     upstream: Upstream,
     abilities: Abilities,
-    /// Who used it last, and finds there what was left.
-    whose: Option<Keeper>,
+    /// Who used it last; it may still hold that client's state.
+    whose: Option<LeaseOwner>,
     why: Reason,
     /// How many calls use it.
     users: usize,
-    /// Held while there are some.
+    /// Held while it has users.
     turn: Option<OwnedSemaphorePermit>,
     used: u64,
 }
 
-/// Whom a process or session is kept for from call to call.
+/// Whom a process or session is kept for between calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Keeper {
+pub enum LeaseOwner {
     /// A session of a legacy client, by its number.
     Session(u64),
     /// Calls of a principal whose client has these roots.
     Roots {
-        /// Who calls.
+        /// The principal of the calls.
         principal: Arc<str>,
-        /// What its client answered.
+        /// The roots that its client answered with.
         roots: Roots,
     },
 }
@@ -88,26 +88,26 @@ pub enum Keeper {
 /// Why a client has a process or session beside the shared one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// It has roots, and the server keeps those that it was told.
+    /// It has roots, and the server remembers the roots it was given.
     Roots,
-    /// The server asks during calls.
+    /// The server asks questions during calls.
     Questions,
-    /// The server is told what its clients declared.
+    /// The server is told at its handshake what the clients declared.
     Class,
     /// `isolation = "session"`.
     Isolation,
 }
 
 impl Reason {
-    /// In words.
+    /// The reason as text.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Roots => "its client has roots, and this server keeps the roots that it was told",
+            Self::Roots => "its client has roots, and this server remembers the roots it was given",
             Self::Questions => {
-                "this server asks during calls, and on a shared stream a question does not say whose call it is for"
+                "this server asks during calls, and on a shared stream a question does not say which call it belongs to"
             }
             Self::Class => {
-                "its client can be asked some things only, and this server is told what it may ask when it starts"
+                "its client answers only some questions, and this server is told what it may ask when it starts"
             }
             Self::Isolation => "`isolation = \"session\"`",
         }
@@ -118,14 +118,14 @@ impl Reason {
 #[derive(Debug)]
 pub struct Lease {
     upstream: Upstream,
-    /// Where it goes back to, and under which number; none for one that a class shares.
+    /// The upstream to return it to, and its number there; `None` for one that a class shares.
     home: Option<(Upstream, u64)>,
-    /// Whether it is of no use to another.
+    /// Whether it cannot be used again.
     once: bool,
 }
 
 impl Lease {
-    /// What it is of.
+    /// The leased process or session.
     pub const fn upstream(&self) -> &Upstream {
         &self.upstream
     }
@@ -163,16 +163,16 @@ impl Leases {
 }
 
 impl Upstream {
-    /// What the call of a client with these abilities is to use instead of this; none if this will do. `whose` says whom
-    /// it is kept for, if its client is one that servers remember. Waits until `deadline` where all are in use.
+    /// The lease for a call of a client with these abilities; `None` if this upstream will do. `whose` names the
+    /// keeper, if the server may remember the client. Waits until `deadline` if all leases are in use.
     pub async fn lease(
         &self,
         abilities: Abilities,
-        whose: Option<Keeper>,
+        whose: Option<LeaseOwner>,
         deadline: Instant,
     ) -> Result<Option<Lease>, Unavailable> {
         let interactive = self.config().interactive;
-        // A modern one asks by its results, which are always somebody's.
+        // A modern server asks in its results, which always belong to a call.
         let is_modern =
             matches!(&self.state(), UpstreamState::Ready(ready) if ready.peer.revision.era() == Era::Modern);
         if interactive == Interactive::Shared || is_modern || !abilities.answers_any() {
@@ -183,7 +183,7 @@ impl Upstream {
         if interactive == Interactive::Auto && !self.leases().exclusive.load(Ordering::Relaxed) && !rooted {
             let class = if self.has_classes(abilities) { self.class(abilities)? } else { None };
             let crowded = class.as_ref().unwrap_or(self).is_crowded(self.leases());
-            // Where nothing went wrong yet, calls are not made to wait: there may be no question at all.
+            // Without any ambiguity so far, calls do not wait for a lease: there may be no question at all.
             let free = !self.leases().exclusive.load(Ordering::Relaxed) && turns.available_permits() == 0;
             if !crowded || free {
                 return Ok(class.map(|upstream| Lease { upstream, home: None, once: false }));
@@ -201,8 +201,8 @@ impl Upstream {
         Ok(Some(Lease { upstream, home: Some((self.clone(), number)), once }))
     }
 
-    /// Whether a call that belongs to no session is to bring the roots of its client with it, because there may be one
-    /// of this server that is kept for them.
+    /// Whether a call outside any session must bring its client's roots, because a process of this server may be
+    /// kept for them.
     pub fn wants_roots(&self, abilities: Abilities) -> bool {
         let leases = self.leases();
         if self.config().interactive == Interactive::Shared
@@ -221,11 +221,11 @@ impl Upstream {
         seen
     }
 
-    /// One that is kept for these roots and in use, where its calls may run beside each other.
-    fn join(&self, pool: &mut Pool, abilities: Abilities, whose: Option<&Keeper>) -> Option<(u64, Self)> {
+    /// A process in use that is kept for these roots, if its calls may run concurrently.
+    fn join(&self, pool: &mut Pool, abilities: Abilities, whose: Option<&LeaseOwner>) -> Option<(u64, Self)> {
         let alone = self.config().interactive == Interactive::Exclusive
             || self.leases().exclusive.load(Ordering::Relaxed);
-        let whose = whose.filter(|whose| matches!(whose, Keeper::Roots { .. }) && !alone)?;
+        let whose = whose.filter(|whose| matches!(whose, LeaseOwner::Roots { .. }) && !alone)?;
         pool.clock += 1;
         let clock = pool.clock;
         let entry = pool.entries.iter_mut().find(|entry| {
@@ -238,7 +238,7 @@ impl Upstream {
         Some((entry.number, entry.upstream.clone()))
     }
 
-    /// Whether it is a legacy server that was seen to ask for roots, and so may know those of whoever used it.
+    /// Whether a legacy server has asked for roots, and so may remember those of its clients.
     pub fn keeps_roots(&self) -> bool {
         let leases = self.leases();
         if leases.roots.load(Ordering::Relaxed) {
@@ -252,8 +252,8 @@ impl Upstream {
         asked
     }
 
-    /// Whether clients that did not declare everything have one of their class: where that costs a session only, or
-    /// where the server is known to ask.
+    /// Whether clients that did not declare everything get a process of their class: if that costs only a session,
+    /// or if the server is known to ask.
     fn has_classes(&self, abilities: Abilities) -> bool {
         let UpstreamState::Ready(ready) = self.state() else { return false };
         if ready.link.has_asked() {
@@ -263,18 +263,17 @@ impl Upstream {
             && (ready.link.has_own_streams() || self.leases().asks.load(Ordering::Relaxed))
     }
 
-    /// Whether a question could be taken for that of another call here, and so this is no place for one more. `leases`
-    /// are those of the whole server.
+    /// Whether a further call here could make a question ambiguous. `leases` are those of the whole server.
     fn is_crowded(&self, leases: &Leases) -> bool {
         let UpstreamState::Ready(ready) = self.state() else { return false };
         let link = &ready.link;
         if link.was_ambiguous() {
             if !leases.exclusive.swap(true, Ordering::Relaxed) {
-                info!(server = %self.name(), "asks during calls; calls of clients that can be asked do not share it any more");
+                info!(server = %self.name(), "asks during calls; calls of clients that can be asked no longer share it");
             }
             return true;
         }
-        // One that never asked is shared by all: most never do.
+        // A server that never asked is shared by all: most never ask.
         link.has_asked() && !link.has_own_streams() && link.has_askable()
     }
 
@@ -287,17 +286,17 @@ impl Upstream {
             return Ok(None);
         }
         let upstream = self.beside(Scope::Class(abilities), Arc::new(leased(self.config())))?;
-        info!(server = %self.name(), why = Reason::Class.as_str(), "clients of a class have one of their own beside the shared one");
+        info!(server = %self.name(), why = Reason::Class.as_str(), "a class of clients gets its own process or session");
         pool.classes.push((abilities, upstream.clone()));
         Ok(Some(upstream))
     }
 
-    /// One that nobody uses: the session's own of before, else a new one, else the one that was not used for longest.
-    /// One that may know the roots of another is not given away.
+    /// Takes an unused process: the keeper's own from before, else a new one, else the least recently used. A
+    /// process that may know another client's roots is never given away.
     fn take(
         &self,
         abilities: Abilities,
-        whose: Option<Keeper>,
+        whose: Option<LeaseOwner>,
         rooted: bool,
         turn: OwnedSemaphorePermit,
     ) -> Result<(u64, Self), Unavailable> {
@@ -322,7 +321,7 @@ impl Upstream {
             (entry.users, entry.turn, entry.whose, entry.used) = (1, Some(turn), whose, clock);
             return Ok((entry.number, entry.upstream.clone()));
         }
-        // There is a turn for every one that is in use, so that without room somebody else's is not.
+        // Every process in use has a permit, so without room an idle entry exists.
         let given_up = idle.first().filter(|_| !has_room).map(|entry| entry.number);
         if let Some(number) = given_up
             && let Some(at) = pool.entries.iter().position(|entry| entry.number == number)
@@ -331,12 +330,12 @@ impl Upstream {
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut server = leased(self.config());
-        if let Some(Keeper::Roots { roots, .. }) = &whose {
+        if let Some(LeaseOwner::Roots { roots, .. }) = &whose {
             server.roots = Some(roots.clone());
         }
         let upstream = self.beside(Scope::Lease(number, abilities), Arc::new(server))?;
         let why = if rooted { Reason::Roots } else { Reason::Questions };
-        info!(server = %self.name(), why = why.as_str(), "a client has one of its own beside the shared one");
+        info!(server = %self.name(), why = why.as_str(), "a client gets its own process or session");
         pool.entries.push(Entry {
             number,
             upstream: upstream.clone(),
@@ -350,7 +349,7 @@ impl Upstream {
         Ok((number, upstream))
     }
 
-    /// How many processes or sessions there are beside the shared one, and why.
+    /// How many processes or sessions exist beside the shared one, by reason.
     pub fn reasons_beside(&self) -> BTreeMap<Reason, usize> {
         let mut reasons = BTreeMap::new();
         let mut count = |reason, more: usize| {
@@ -368,14 +367,14 @@ impl Upstream {
         reasons
     }
 
-    /// How many processes or sessions there are beside the shared one for clients that can be asked.
+    /// How many processes or sessions exist beside the shared one for clients that can be asked.
     pub fn leased(&self) -> usize {
         let pool = self.leases().pool.lock();
         pool.entries.len() + pool.classes.len()
     }
 }
 
-/// The configuration of a lease: it sleeps when nobody uses it.
+/// The configuration of a lease: it sleeps when unused.
 fn leased(server: &Server) -> Server {
     let idle = server.idle_timeout.unwrap_or(IDLE).min(IDLE);
     Server { idle_timeout: Some(idle), lazy: false, ..server.clone() }

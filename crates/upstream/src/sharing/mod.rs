@@ -1,5 +1,5 @@
-//! Who shares a process of a server with whom, and who has one alone: for a session, for a client that can be asked, for one
-//! call.
+//! Which clients share a process of a server, and which get their own: for a session, for a client that can be
+//! asked, for one call.
 
 pub(crate) mod key;
 pub(crate) mod leases;

@@ -1,12 +1,12 @@
-//! Processes that wait for a call, each for one.
+//! Processes that wait for a call; each serves one.
 //!
-//! A process that has served a call is killed with all its tree, whatever the call came to, and another is started in
-//! its place. Started means: it runs, its protocol is settled and its tools were listed, so that a call finds it warm.
-//! What a call leaves behind, in memory or in processes, is gone before the next.
+//! A process that has served a call is killed with its whole tree, whatever the result, and a new one is started in
+//! its place. Started means: it runs, its protocol is negotiated and its tools are listed, so a call finds it warm.
+//! Whatever a call leaves behind, in memory or in processes, is gone before the next.
 //!
-//! One that ends while it waits is let go of at once and replaced; those that end again and again before any call
-//! came are replaced ever more patiently, as the server's restart policy says. Tools with limits of their own have
-//! processes of their own, which are started once such a tool was called.
+//! A process that ends while it waits is dropped at once and replaced. If this keeps happening before any call
+//! comes, the replacements come after longer and longer delays, by the server's restart policy. Tools with limits
+//! of their own have separate processes, which start once such a tool was called.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -19,13 +19,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::server::{Upstream, UpstreamState};
 
-/// How many wait.
+/// How many processes wait.
 const IDLE: usize = 2;
 
-/// The processes of a server that wait, by what they may use.
+/// The waiting processes of a server, grouped by their limits.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    /// The first is of tools without limits of their own.
+    /// The first pool is for tools without limits of their own.
     pools: Vec<Pool>,
 }
 
@@ -72,35 +72,35 @@ impl Pools {
             .fold((0, 0), |(idle, misses), (more, missed)| (idle + more, misses + missed))
     }
 
-    /// Ends all that wait.
+    /// Ends all waiting processes.
     pub(crate) fn empty(&self) {
         self.pools.iter().for_each(Pool::empty);
     }
 }
 
-/// What a process is started with. How long a call may run is not among it: that is the call's own clock, and its process
-/// only has to be able to run as long.
+/// The limits that a process is started with. How long a call may run is not among them: the call has its own
+/// clock, and its process only has to be able to run that long.
 fn of_processes(limits: Limits) -> Limits {
     Limits { execution: None, ..limits }
 }
 
-/// The longer of two times; none is no bound.
+/// The longer of two durations; `None` means no bound.
 fn longer(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     one.zip(other).map(|(one, other)| one.max(other))
 }
 
-/// Those that wait and may use the same, the longest waiting first.
+/// The waiting processes with the same limits, the longest waiting first.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// What each may use.
+    /// The limits of each.
     pub(crate) limits: Limits,
     idle: Mutex<VecDeque<Waiting>>,
     misses: AtomicU64,
-    /// How many have ended since the last that served a call.
+    /// How many have ended since the last one that served a call.
     vain: AtomicU32,
 }
 
-/// One that waits, and whoever notices that it has ended.
+/// A waiting process, and the task that notices its end.
 #[derive(Debug)]
 struct Waiting {
     number: u64,
@@ -119,7 +119,7 @@ impl Pool {
         Self { limits, idle: Mutex::default(), misses: AtomicU64::new(0), vain: AtomicU32::new(0) }
     }
 
-    /// One that serves, or else one that is about to.
+    /// A process that is ready, or else one that is starting.
     pub(crate) fn take(&self) -> Option<Upstream> {
         let taken = {
             let mut idle = self.idle.lock();
@@ -139,23 +139,24 @@ impl Pool {
         self.misses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many wait and would serve at once, and how many calls found none.
+    /// How many wait and are ready, and how many calls found none.
     pub(crate) fn count(&self) -> (usize, u64) {
         let idle = self.idle.lock().iter().filter(|waiting| waiting.serves()).count();
         (idle, self.misses.load(Ordering::Relaxed))
     }
 
-    /// Whether one more may wait.
+    /// Whether another process may wait.
     pub(crate) fn wants(&self) -> bool {
         self.idle.lock().len() < IDLE
     }
 
-    /// Has one wait under a number that no other has, as long as `watch` does not say that it has ended.
+    /// Adds a waiting process under a unique number; `watch` notices its end.
     pub(crate) fn put(&self, number: u64, instance: Upstream, watch: AbortOnDropHandle<()>) {
         self.idle.lock().push_back(Waiting { number, instance, _watch: watch });
     }
 
-    /// Lets go of one that has ended. How many have, in a row, before this one; nothing if it does not wait any more.
+    /// Drops a process that has ended. Returns how many have ended in a row before it; `None` if it was not
+    /// waiting.
     pub(crate) fn lost(&self, number: u64) -> Option<u32> {
         let lost = {
             let mut idle = self.idle.lock();
@@ -166,20 +167,20 @@ impl Pool {
         Some(self.vain.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Ends all that wait.
+    /// Ends all waiting processes.
     fn empty(&self) {
         let ended = std::mem::take(&mut *self.idle.lock());
         ended.iter().for_each(|waiting| waiting.instance.release());
     }
 }
 
-/// A number that no other process has.
+/// A unique number for a process.
 pub(crate) fn number() -> u64 {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A process for one call. Dropping it kills the process and has another wait for the next call.
+/// A process for one call. Dropping it kills the process and starts another that waits for the next call.
 #[derive(Debug)]
 pub struct OneShot {
     pub(crate) instance: Upstream,
@@ -218,7 +219,7 @@ mod tests {
         (instance, AbortOnDropHandle::new(tokio::spawn(std::future::pending())))
     }
 
-    /// BOX-5: two wait, no more. The one that waits for longest is taken first, and one that has ended is let go of.
+    /// BOX-5: two wait, no more. The one that has waited longest is taken first, and one that has ended is dropped.
     #[tokio::test]
     async fn two_wait_for_their_calls() {
         let pool = Pool::new(Limits::default());
@@ -241,11 +242,11 @@ mod tests {
         pool.put(14, instance.clone(), watch);
         pool.empty();
         assert!(instance.is_released() && pool.wants());
-        assert!(!taken.is_released(), "a call has it");
+        assert!(!taken.is_released(), "a call is using it");
     }
 
-    /// BOX-1: tools that differ only in how long they may run share processes, each of which may run as long as the most
-    /// patient of them; the processor time of a process is bounded by that.
+    /// BOX-1: tools that differ only in how long they may run share processes, each of which may run as long as the
+    /// longest of them; that also bounds the processor time of a process.
     #[test]
     fn a_process_may_run_as_long_as_any_of_its_tools() {
         let launch = Launch::Stdio(Stdio::new("true", [""; 0]));

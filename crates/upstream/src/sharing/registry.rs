@@ -1,7 +1,7 @@
-//! Who is attached to which process of which server.
+//! Tracks which attachments use which process of which server.
 //!
-//! A process belongs to what the server is ([`Key`]), not to what it is called: one starts with the first who
-//! attaches and stops when the last has left. Knows nothing of calls; running the process is the supervisor's.
+//! A process belongs to the server's identity ([`Key`]), not to its name: it starts with the first attachment and
+//! stops with the last. The registry knows nothing of calls; the supervisor runs the process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::server::{Surroundings, Upstream};
 use crate::sharing::key::{Key, Scope};
 use crate::transport::relay;
 
-/// The servers that run. Clones share it.
+/// The running servers. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Registry(Arc<Shared>);
 
@@ -28,12 +28,12 @@ struct Shared {
 }
 
 impl Registry {
-    /// An empty one, whose processes nobody else shares.
+    /// An empty registry, whose processes are not shared with any other.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The one that all gateways of this process use unless they are given another.
+    /// The registry that all gateways of this process use unless they are given another.
     pub fn of_this_process() -> Self {
         static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::new);
         REGISTRY.clone()
@@ -77,13 +77,13 @@ impl Registry {
                 core
             }
         };
-        // Under the lock of the map, so that the last to leave cannot stop it in between.
+        // Done under the lock of the map, so that a concurrent `leave` cannot stop it in between.
         core.listeners.write().push(listener.clone());
         drop(cores);
         Upstream::new(self.clone(), core, server, surroundings, listener, runtime)
     }
 
-    /// Ends an attachment, and the process with it if it was the last.
+    /// Ends an attachment, and its process if it was the last.
     pub(crate) fn leave(&self, core: &Arc<Core>, listener: &Listener) {
         let mut cores = self.0.cores.lock();
         let mut listeners = core.listeners.write();
@@ -100,18 +100,18 @@ impl Registry {
         }
     }
 
-    /// How many processes there are, the sleeping ones included.
+    /// How many processes there are, including sleeping ones.
     pub fn len(&self) -> usize {
         self.0.cores.lock().len()
     }
 
-    /// Whether nothing runs.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Ends every server, whoever is attached, and returns when nothing of them is left. The registry can be
-    /// used again at once.
+    /// Ends every server, whatever is attached, and returns when nothing of them is left. The registry can be used
+    /// again at once.
     pub async fn clean_up(&self) {
         let cores: Vec<Arc<Core>> = self.0.cores.lock().drain().map(|(_, core)| core).collect();
         for core in &cores {
@@ -137,7 +137,7 @@ mod tests {
     use crate::server::record::{LineSink, ServerRecords};
     use crate::testing;
 
-    /// POOL-1: a process stops when the last has left, and not before.
+    /// POOL-1: a process stops with its last attachment, and not before.
     #[tokio::test]
     async fn the_last_to_leave_stops_it() {
         let registry = Registry::new();
@@ -155,7 +155,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(10), alone.stop()).await.expect("nothing is left of it");
     }
 
-    /// POOL-1: whoever attaches to a server whose supervisor has panicked gets another one.
+    /// POOL-1: attaching to a server whose supervisor has panicked starts a new one.
     #[tokio::test]
     async fn a_dead_supervisor_is_not_joined() {
         let first = AtomicBool::new(true);
@@ -167,7 +167,7 @@ mod tests {
         let dead = attach();
         let mut states = dead.watch();
         let gone = tokio::time::timeout(Duration::from_secs(10), states.wait_for(|_| false)).await;
-        assert!(gone.is_ok_and(|gone| gone.is_err()), "its supervisor is gone");
+        assert!(gone.is_ok_and(|gone| gone.is_err()), "its supervisor has ended");
         let next = attach();
         assert!(!next.is_same_process(&dead));
         next.settled().await;

@@ -1,9 +1,9 @@
-//! What proves to a remote server who asks: the one place for a sign-in at an upstream.
+//! Credentials for remote servers: the one place for a sign-in at an upstream.
 //!
-//! Every request to a remote server, over whatever transport, carries the headers that its [`Credentials`] present for it,
-//! and every refusal of them (401, 403) is told to them. Headers of the configuration never change
-//! ([`ConfiguredHeaders`]). A token that is refreshed is another implementation, given to a gateway by a
-//! [`CredentialSource`]. Nothing here is ever shown: neither headers nor credentials print their values.
+//! Every request to a remote server, over any transport, carries the headers that its [`Credentials`] present, and
+//! every refusal (401, 403) is reported to them. Configured headers never change ([`ConfiguredHeaders`]). A token
+//! that is refreshed is another implementation, which a gateway gets from a [`CredentialSource`]. Values are never
+//! shown: neither headers nor credentials print them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,35 +16,35 @@ use crate::link::LinkError;
 
 /// The credentials of one remote server.
 ///
-/// They are asked by many requests at once, each of which may be given up while it waits. So what is done for all of them,
-/// such as one refresh of a token, must not depend on whichever asked first.
+/// Many requests ask at once, and each may be dropped while it waits. So work that is done for all of them, such as
+/// refreshing a token, must not depend on the request that asked first.
 pub trait Credentials: Send + Sync + 'static {
-    /// What the next request carries. Asked once for each request, just before it leaves; one that is sent again, or
-    /// after a redirect, is another request. As long as nothing changes, give clones of the same headers: then the
-    /// prepared head of requests is used as it is.
+    /// The headers of the next request. Called once per request, just before it leaves; a retry or a redirect is
+    /// another request. While nothing changes, return clones of the same headers: then the prepared head of
+    /// requests can be reused.
     fn present(&self) -> Presented<'_>;
 
-    /// The server refused what a request carried. Says whether the same request is worth sending again, which happens
-    /// once and with what is presented then. By default it is not.
+    /// The server refused the credentials of a request. Returns whether to send the same request again, which
+    /// happens at most once and with newly presented headers. By default it is not sent again.
     fn refused<'a>(&'a self, refusal: Refusal<'a>) -> BoxFuture<'a, AfterRefusal> {
         drop(refusal);
         Box::pin(std::future::ready(AfterRefusal::GiveUp))
     }
 }
 
-/// What to put on a request.
+/// The headers for a request.
 pub enum Presented<'a> {
-    /// This.
+    /// Available now.
     Now(CredentialHeaders),
-    /// What comes of this, for which the request waits.
+    /// Available later; the request waits.
     Later(BoxFuture<'a, Result<CredentialHeaders, NoCredentials>>),
 }
 
-/// Headers that a request carries. Clones are the same headers; others are not, even with the same values.
+/// Headers that a request carries. Clones count as the same headers; others do not, even with equal values.
 #[derive(Clone, Default)]
 pub struct CredentialHeaders(Arc<[(HeaderName, HeaderValue)]>);
 
-/// There is nothing to present, so the request is not sent.
+/// There are no credentials, so the request is not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoCredentials(String);
@@ -54,20 +54,20 @@ pub struct NoCredentials(String);
 pub struct Refusal<'a> {
     /// 401 or 403.
     pub status: u16,
-    /// The values of `WWW-Authenticate` as they came, from whoever answers at that address.
+    /// The values of `WWW-Authenticate`, unchanged and untrusted: whatever answers at that address wrote them.
     pub challenges: Vec<&'a str>,
-    /// What the request carried. By now others may be presented: then it is worth sending again.
+    /// What the request carried. If other headers would be presented by now, the request is worth sending again.
     pub presented: &'a CredentialHeaders,
-    /// Whether the request was sent a second time already, and will not be sent a third time.
+    /// Whether this was the second attempt, so that there is no third.
     pub is_final: bool,
 }
 
-/// What becomes of a request that was refused.
+/// What to do with a refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterRefusal {
-    /// It is sent once more.
+    /// Send it once more.
     TryAgain,
-    /// It ends, in words about its status.
+    /// Fail it, with an error that explains the status.
     GiveUp,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Debug for Presented<'_> {
 }
 
 impl CredentialHeaders {
-    /// Headers by their names. What cannot be a header is left out.
+    /// Headers by name. Invalid names and values are left out.
     pub fn new<'a>(headers: impl IntoIterator<Item = (&'a str, &'a Secret)>) -> Self {
         let header = |(name, value): (&str, &Secret)| {
             let mut value = HeaderValue::from_str(value.expose()).ok()?;
@@ -116,7 +116,7 @@ impl CredentialHeaders {
         Self(headers.into_iter().filter_map(header).collect())
     }
 
-    /// Whether these are the same headers, and not only equal ones.
+    /// Whether these are clones of the same headers; equal values are not enough.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -134,7 +134,7 @@ impl fmt::Debug for CredentialHeaders {
 }
 
 impl NoCredentials {
-    /// Says why, and what helps, in words that show no secret.
+    /// The reason and the cure, as text without secrets.
     pub fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())
     }
@@ -147,7 +147,7 @@ impl From<NoCredentials> for LinkError {
 }
 
 impl ConfiguredHeaders {
-    /// Those of a server.
+    /// The configured headers of a server.
     pub fn of(remote: &Remote) -> Self {
         let headers = remote.headers.iter().map(|(name, value)| (name.as_str(), value));
         Self(CredentialHeaders::new(headers))
@@ -161,8 +161,9 @@ impl Credentials for ConfiguredHeaders {
 }
 
 impl CredentialSource {
-    /// Servers have the credentials that `choose` gives for them; where it gives none, their configured headers. Asked
-    /// whenever a server is connected to: what is to outlive a connection is for `choose` to keep and give again.
+    /// Servers get the credentials that `choose` returns for them, or their configured headers if it returns none.
+    /// It is called for every new connection: to keep something across connections, `choose` must store it and
+    /// return it again.
     pub fn new(choose: impl Fn(&Remote) -> Option<Arc<dyn Credentials>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(choose))
     }
@@ -171,7 +172,7 @@ impl CredentialSource {
         (self.0)(remote)
     }
 
-    /// A number that no other source has as long as this one exists.
+    /// A number that no other source has while this one exists.
     pub(crate) fn number(&self) -> usize {
         Arc::as_ptr(&self.0).cast::<()>().addr()
     }
@@ -183,15 +184,15 @@ impl fmt::Debug for CredentialSource {
     }
 }
 
-/// The credentials of a server. For whom a process or session runs is not asked yet: a source that has credentials for
-/// each principal gets its [`Scope`](crate::sharing::key::Scope) here.
+/// The credentials of a server. The client is not considered yet: a source with credentials per principal would get
+/// the [`Scope`](crate::sharing::key::Scope) here.
 pub(crate) fn of(remote: &Remote, source: Option<&CredentialSource>) -> Arc<dyn Credentials> {
     let chosen = source.and_then(|source| source.choose(remote));
     chosen.unwrap_or_else(|| Arc::new(ConfiguredHeaders::of(remote)))
 }
 
-/// Tells credentials of an answer, if it refuses them, and says whether the request is sent again. `sent_again` says that
-/// it was already.
+/// Reports a refusing answer to the credentials, and returns whether to send the request again. `sent_again` says
+/// that it was already sent twice.
 pub(crate) async fn is_worth_another(
     credentials: &dyn Credentials,
     (status, headers): (StatusCode, &HeaderMap),
@@ -215,7 +216,7 @@ pub(crate) async fn is_worth_another(
 mod tests {
     use super::*;
 
-    /// GATE-7: no credentials show a value, in whatever form they are printed.
+    /// GATE-7: credentials never show a value, in any debug output.
     #[tokio::test]
     async fn nothing_is_shown() {
         let mut remote = Remote::new("https://h/mcp".parse().unwrap());
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(format!("{presented:?}"), "Now([\"authorization\"])");
         let presented = presented.wait().await.unwrap();
         assert!(presented.iter().all(|(_, value)| value == "Bearer hunter2" && value.is_sensitive()));
-        assert!(presented.is_same(&configured.0), "as long as nothing changes");
+        assert!(presented.is_same(&configured.0), "the headers stay the same while nothing changes");
         assert!(!presented.is_same(&ConfiguredHeaders::of(&remote).0));
         let refusal = Refusal { status: 401, challenges: vec![], presented: &presented, is_final: false };
         let later = Presented::Later(Box::pin(std::future::ready(Ok(presented.clone()))));
@@ -236,10 +237,14 @@ mod tests {
         let chosen = of(&remote, Some(&source));
         let all = format!("{refusal:?} {later:?} {source:?} {chosen:?} {:?}", presented.iter().next());
         assert!(all.contains("Later CredentialSource Credentials") && !all.contains("hunter2"), "{all}");
-        assert_eq!(configured.refused(refusal).await, AfterRefusal::GiveUp, "they have no others");
+        assert_eq!(
+            configured.refused(refusal).await,
+            AfterRefusal::GiveUp,
+            "configured headers have no replacement"
+        );
     }
 
-    /// GATE-7: a refusal is an answer of 401 or 403, and a request is sent again no more than once.
+    /// GATE-7: only 401 and 403 count as refusals, and a request is sent again at most once.
     #[tokio::test]
     async fn what_is_a_refusal() {
         struct Eager;

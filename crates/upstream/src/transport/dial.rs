@@ -1,7 +1,7 @@
-//! Opens connections to remote servers, encrypted where the address asks for it.
+//! Opens connections to remote servers, encrypted if the address says so.
 //!
-//! A proxy is used where one is configured, whatever the environment says. What TLS needs is made at the first
-//! encrypted connection: a gateway without one pays neither memory nor time for it.
+//! A proxy is used if one is configured, regardless of the environment. The TLS configuration is built at the first
+//! encrypted connection: a gateway without one spends neither memory nor time on it.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::proxy::tunnel;
 
-/// How long a server may take to accept a connection, the way through a proxy and encryption included.
+/// How long connecting may take, including the proxy and TLS.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection.
@@ -29,7 +29,7 @@ pub(crate) enum Socket {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Why there is no connection. Nothing was sent.
+/// Why connecting failed. Nothing was sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
     #[error("the host of {0} cannot be found ({1}): check the `url`")]
@@ -39,16 +39,16 @@ pub(crate) enum DialError {
     #[error("{0} did not accept a connection within {seconds} s: is it reachable from here?", seconds = DIAL_TIMEOUT.as_secs())]
     Timeout(Url),
     #[error(
-        "no encrypted connection to {0} ({1}): check that https is spoken there and that this machine trusts its certificate (`SSL_CERT_FILE` names further ones)"
+        "no encrypted connection to {0} ({1}): check that the server speaks https and that this machine trusts its certificate (`SSL_CERT_FILE` names further ones)"
     )]
     Tls(Url, io::Error),
     #[error("the certificates that this machine trusts cannot be read: {0}")]
     Trust(String),
     #[error("the host of the proxy {0} cannot be found ({1}): check `proxy`")]
     ResolveProxy(Proxy, io::Error),
-    #[error("cannot connect to the proxy {0} ({1}): check `proxy`, or is it not running?")]
+    #[error("cannot connect to the proxy {0} ({1}): check `proxy`, and whether it is running")]
     ConnectProxy(Proxy, io::Error),
-    /// In the words of what it did.
+    /// A failure of the proxy, as text.
     #[error("{0}")]
     Proxy(String),
 }
@@ -70,7 +70,7 @@ pub(crate) async fn dial(url: &Url, proxy: Option<&Proxy>) -> Result<Socket, Dia
     })
 }
 
-/// A connection on which the server is spoken to, or the proxy that carries what is said.
+/// A TCP connection to the server, or to the proxy that carries the requests.
 async fn reach(url: &Url, proxy: Option<&Proxy>) -> Result<TcpStream, DialError> {
     let Some(proxy) = proxy else {
         let resolve = |error| DialError::Resolve(url.clone(), error);
@@ -106,7 +106,7 @@ async fn encrypt(url: &Url, tcp: TcpStream, trust: Arc<ClientConfig>) -> Result<
     Ok(Socket::Tls(Box::new(tls)))
 }
 
-/// Whom this machine trusts, read once.
+/// The certificates that this machine trusts, read once.
 async fn trust() -> Result<Arc<ClientConfig>, DialError> {
     static TRUST: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     if let Some(trust) = TRUST.get() {
@@ -202,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// A proxy that passes one connection on, and then says what it was asked.
+    /// A proxy that passes on one connection, and then returns what it was asked.
     async fn proxy() -> (Proxy, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = format!("http://me:x@{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -221,8 +221,8 @@ mod tests {
         (proxy, passing)
     }
 
-    /// LINK-2: an encrypted connection to a server whose certificate is trusted, also through a proxy, which sees nothing
-    /// of what is asked; and none to any other.
+    /// LINK-2: an encrypted connection needs a trusted certificate. It also works through a proxy, which sees
+    /// nothing of the requests.
     #[tokio::test]
     async fn encryption() {
         let Encryption { acceptor, certificate, .. } = Encryption::of_localhost();
@@ -256,7 +256,7 @@ mod tests {
         }
         let asked = passing.await.unwrap();
         assert_eq!(asked.lines().next().unwrap(), format!("CONNECT localhost:{} HTTP/1.1", address.port()));
-        assert!(!asked.contains("hunter2"), "what is asked for is between us and the server: {asked}");
+        assert!(!asked.contains("hunter2"), "the proxy saw a part of the request: {asked}");
         assert!(asked.contains("\r\nproxy-authorization: Basic bWU6eA==\r\n"), "{asked}");
 
         let error = format!("https://127.0.0.1:{}/hunter2", address.port()).parse().unwrap();

@@ -1,4 +1,4 @@
-//! The ways to reach a server, one module each, and what they have in common: a [`Connection`].
+//! The transports to a server, one module each, and what they share: a [`Connection`].
 
 pub mod credentials;
 pub mod relay;
@@ -23,7 +23,7 @@ use crate::link::Link;
 use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer};
 use crate::server::record::ServerRecord;
 
-/// A server that was reached, and the link to it. Dropping it lets go of the server at once.
+/// A connected server, and the link to it. Dropping it disconnects at once.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Where requests go.
@@ -47,22 +47,22 @@ pub(crate) enum ConnectionKind {
     WebSocket,
 }
 
-/// Why a server was not reached.
+/// Why connecting failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     #[error(transparent)]
     Negotiate(#[from] NegotiateError),
-    /// Its configuration does not say how.
+    /// Its configuration does not allow it.
     #[error("{0}")]
     Unusable(String),
 }
 
-/// Reaches the server as its configuration says and agrees with it on a protocol. `environment` is the gateway's
-/// own, `limit` the largest message that is taken. What proves to a remote server who asks is chosen by `source`. A process
-/// is launched in one of the `turns`; whoever only waits for answers has none, so a server that never answers holds up
-/// nobody else.
+/// Connects to the server as configured and negotiates a protocol. `environment` is the gateway's own, `limit` the
+/// largest accepted message; `source` chooses the credentials of a remote server. A process is launched while
+/// holding one of the `turns`. Waiting for answers holds none, so a server that never answers does not block other
+/// launches.
 pub(crate) async fn connect(
     server: &Server,
     environment: &BTreeMap<String, String>,
@@ -95,7 +95,7 @@ pub(crate) async fn connect(
     }
 }
 
-/// Which question to put to a peer on a stream first.
+/// Which request to send first to a peer on a stream.
 fn opening(era: EraChoice) -> Opening {
     match era {
         EraChoice::Auto => Opening::Probe,
@@ -105,7 +105,7 @@ fn opening(era: EraChoice) -> Opening {
 }
 
 impl ConnectError {
-    /// Whether it will be the same at the next attempt, unless somebody changes something.
+    /// Whether the next attempt will fail the same way, unless something is changed.
     pub(crate) const fn is_lasting(&self) -> bool {
         match self {
             Self::Spawn(error) => !matches!(error, SpawnError::Other { .. }),
@@ -116,7 +116,7 @@ impl ConnectError {
         }
     }
 
-    /// Whether the server would have run, but not as limited and confined as was asked.
+    /// Whether the server could not be limited and confined as configured.
     pub(crate) fn is_of_sandbox(&self) -> bool {
         matches!(self, Self::Spawn(error) if error.is_of_sandbox())
     }
@@ -133,7 +133,7 @@ impl Connection {
         }
     }
 
-    /// Its process, if it has one here.
+    /// The id of its process, if the gateway runs it.
     pub(crate) fn pid(&self) -> Option<u32> {
         match &self.carrier {
             Carrier::Process(process) => Some(process.pid()),
@@ -141,7 +141,7 @@ impl Connection {
         }
     }
 
-    /// Resolves when the server is lost; the link then says why.
+    /// Resolves when the server is lost; the link then has the reason.
     pub(crate) async fn ended(&mut self) {
         match &mut self.carrier {
             Carrier::Process(process) => process.ended().await,
@@ -150,14 +150,14 @@ impl Connection {
         }
     }
 
-    /// Says to all who wait for an answer that the server is ended because it did not answer somebody else.
+    /// Fails all open requests, because the server is ended for not answering another one.
     pub(crate) fn hangs(&self) {
         if let Carrier::Process(process) = &self.carrier {
             process.hangs();
         }
     }
 
-    /// Ends the server without asking. Nothing of it is left here after.
+    /// Ends the server at once. Nothing of it is left here afterwards.
     pub(crate) async fn kill(self) {
         match self.carrier {
             Carrier::Process(process) => process.kill().await,
@@ -166,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// Lets go of the server. Nothing of it is left here after; a process says how it ended.
+    /// Disconnects from the server. Nothing of it is left here afterwards; a process reports how it ended.
     pub(crate) async fn stop(self) -> Option<Exit> {
         match self.carrier {
             Carrier::Process(process) => Some(process.stop().await),

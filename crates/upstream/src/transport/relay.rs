@@ -1,9 +1,9 @@
-//! Servers that are reached instead of run, but from a process of its own: the relay.
+//! The relay: a separate process that reaches a remote server.
 //!
-//! The relay is this very program under another verb, with the server's address and headers in its environment; it speaks
-//! to its starter over stdio like any server. So a call to a remote server can be given a process tree with limits, and
-//! what an untrusted peer sends over the network is taken apart there and not in the gateway. A relay has the configured
-//! headers and no other credentials: those that change stay in the gateway.
+//! The relay is this program under another verb, with the server's address and headers in its environment. It
+//! speaks to the process that started it over stdio, like any server. So a call to a remote server can run in a
+//! process tree with limits, and data from an untrusted peer is parsed there and not in the gateway. A relay has
+//! only the configured headers: credentials that change stay in the gateway.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 
 use super::credentials::CredentialSource;
 
-/// The verb.
+/// The verb that makes the program a relay.
 pub const VERB: &str = "relay";
-/// The variable that tells a relay whom to reach.
+/// The variable that tells a relay which server to reach.
 pub const VARIABLE: &str = "RELAYED_SERVER";
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Says which program relays, by the verb [`VERB`]. The first who says so is heard.
+/// Sets the program that relays, under the verb [`VERB`]. Only the first call counts.
 pub fn use_relay(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// How a relay is told.
+/// What a relay is told.
 #[derive(Serialize, Deserialize)]
 struct Told {
     url: String,
@@ -44,7 +44,7 @@ fn place<T: PartialEq>(all: &[T], one: &T) -> u8 {
     all.iter().position(|other| other == one).and_then(|at| u8::try_from(at).ok()).unwrap_or_default()
 }
 
-/// The server as it is run: one that is reached, with a process for every call, through a relay.
+/// The server as it is run: a remote server with a process per call goes through a relay.
 pub(crate) fn relayed(mut server: Server, source: Option<&CredentialSource>) -> Server {
     let Launch::Remote(remote) = &server.launch else { return server };
     if server.isolation != Isolation::Call {
@@ -72,18 +72,18 @@ pub(crate) fn relayed(mut server: Server, source: Option<&CredentialSource>) -> 
             Launch::Stdio(stdio)
         }
         _ => Launch::Unusable {
-            reason: "with `isolation = \"call\"` a `url` is reached from another process of this program, which cannot be \
-                     one: call `bridgehead::main_if_asked()` first in its `main`, or choose the isolation `shared` or \
-                     `session`"
+            reason: "with `isolation = \"call\"` a `url` is reached from another process of this program, which is not \
+                     set up for it: call `bridgehead::main_if_asked()` first in its `main`, or choose the isolation \
+                     `shared` or `session`"
                 .to_owned(),
         },
     };
-    // What the relay speaks is its own affair.
+    // The configured era is for the relay's own connection; the link to the relay negotiates.
     server.era = EraChoice::Auto;
     server
 }
 
-/// Whom a relay is to reach, from what its variable says.
+/// The server that a relay must reach, from the text of its variable.
 pub fn told(text: &str) -> Option<(Remote, EraChoice)> {
     let Told { url, transport, headers, proxy, follow_redirects, era } = serde_json::from_str(text).ok()?;
     let headers = headers.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::transport::credentials::ConfiguredHeaders;
 
-    /// GATE-7: a relay is told the configured headers, and is not used where there are other credentials.
+    /// GATE-7: a relay gets the configured headers, and is not used with other credentials.
     #[test]
     fn a_relay_is_told_whom_to_reach() {
         let mut remote = Remote::new("https://example.com/mcp".parse().unwrap());
@@ -115,10 +115,13 @@ mod tests {
         remote.follow_redirects = true;
         let name: bridgehead_config::ServerName = "far".parse().unwrap();
         let mut server = Server::new(name, Launch::Remote(remote.clone()), &GatewaySettings::default());
-        assert_eq!(relayed(server.clone(), None), server, "it is not isolated");
+        assert_eq!(relayed(server.clone(), None), server, "a shared server needs no relay");
 
         (server.isolation, server.era) = (Isolation::Call, EraChoice::Legacy);
-        assert!(matches!(relayed(server.clone(), None).launch, Launch::Unusable { .. }), "nobody relays");
+        assert!(
+            matches!(relayed(server.clone(), None).launch, Launch::Unusable { .. }),
+            "no relay program is set"
+        );
         use_relay("/bin/relay".into());
         let through = relayed(server.clone(), None);
         let Launch::Stdio(stdio) = &through.launch else { panic!("{through:?}") };

@@ -1,4 +1,4 @@
-//! A server as a child process: spawned, wired to a link, and asked what it speaks.
+//! A server as a child process: started, connected to a link, and negotiated with.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::server::given;
 use crate::server::record::{Counted, LineSource, ServerRecord};
 use crate::transport::{ConnectError, opening};
 
-/// How long a server that was asked to end by closing its stdin has before it is killed.
+/// How long a server has to end after its stdin was closed, before it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(2);
-/// How long a process whose output has ended may take to be gone as well.
+/// How long a process may take to exit after its output has ended.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
-/// How long a launch may keep others from theirs; one whose program lies on a disk that hangs takes longer.
+/// How long one launch may block others; a program on a disk that hangs takes longer.
 const LONGEST_TURN: Duration = Duration::from_secs(2);
-/// How one ends that its keeper kills.
+/// The exit of a process that is killed for a breached limit.
 const KILLED: Exit = Exit { code: None, signal: Some(9) };
 /// How many characters of the end of stderr an error quotes.
 const STDERR_SHOWN: usize = 600;
@@ -34,14 +34,14 @@ const STDERR_SHOWN: usize = 600;
 pub(crate) struct Process {
     pub(crate) link: Link,
     child: Child,
-    /// Gone once it was seen to end.
+    /// `None` once the reader was seen to end.
     reader: Option<AbortOnDropHandle<()>>,
     writer: AbortOnDropHandle<()>,
-    /// Among the server's processes as long as this is here.
+    /// Counts as one of the server's processes while this lives.
     counted: Counted,
 }
 
-/// What it takes to launch a server.
+/// Everything needed to launch a server.
 #[derive(Clone, Copy)]
 pub(super) struct Launch<'a> {
     pub(super) server: &'a Server,
@@ -49,12 +49,12 @@ pub(super) struct Launch<'a> {
     pub(super) environment: &'a BTreeMap<String, String>,
     pub(super) limit: usize,
     pub(super) record: &'a ServerRecord,
-    /// How many may be launched at the same time.
+    /// Limits how many are launched at the same time.
     pub(super) turns: &'a Semaphore,
 }
 
 impl Launch<'_> {
-    /// Launches the server when it is its turn. The turn ends when the process is there, or takes too long to be.
+    /// Launches the server when it gets a turn. The turn ends when the process exists, or takes too long to start.
     async fn run(&self) -> Result<Process, ConnectError> {
         let stopping = |_| ConnectError::Unusable("the gateway is stopping".to_owned());
         let turn = self.turns.acquire().await.map_err(stopping)?;
@@ -67,12 +67,12 @@ impl Launch<'_> {
     }
 }
 
-/// Starts the server and negotiates; a server that ends on the probe is started once more without it.
+/// Starts the server and negotiates; a server that ends on the probe is started again without it.
 pub(super) async fn connect(launch: &Launch<'_>, offer: Offer) -> Result<(Process, Peer), ConnectError> {
     let process = launch.run().await?;
     match process.negotiate(opening(launch.server.era), offer).await {
         Err((NegotiateError::EndedOnProbe(reason), process)) => {
-            debug!(server = %format_args!("mcp:{}", launch.server.name), %reason, "the server ended on the probe; starting it again without");
+            debug!(server = %format_args!("mcp:{}", launch.server.name), %reason, "the server ended on the probe; retrying without it");
             process.stop().await;
         }
         Err((error, process)) => {
@@ -94,8 +94,8 @@ fn tree_size(child: &Child) -> u32 {
     u32::try_from(child.tree().len()).unwrap_or(u32::MAX)
 }
 
-/// How much processor time one process of a call may take: more than it could on all processors within its time. Only
-/// one that the clock does not end is ended by this.
+/// How much processor time a process of a call may use: more than it could use on all processors within its time.
+/// It ends only a process that the clock does not end.
 fn cpu_seconds(execution: Duration) -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let seconds = execution.as_secs().saturating_add(2).saturating_mul(processors as u64);
@@ -155,7 +155,7 @@ impl Process {
                 .line(LineSource::Gateway, &format!("is not confined as asked: this system lacks {missing}"));
         }
         for gap in spec.confinement.iter().flat_map(|asked| kept.gaps(asked)) {
-            debug!(server = %format_args!("mcp:{name}"), gap, "is confined as asked, but for what this system cannot keep");
+            debug!(server = %format_args!("mcp:{name}"), gap, "is confined as asked, but this system leaves a gap");
         }
         let pipes = child.take_stdout().zip(child.take_stdin());
         let (stdout, stdin) = pipes.ok_or_else(|| SpawnError::Other {
@@ -203,7 +203,7 @@ impl Process {
         if let Some(reader) = &mut self.reader {
             tokio::select! {
                 biased;
-                // A panic of the reader would end the link like any other end of it.
+                // A panic of the reader ends the link like any other end.
                 _ = reader => {}
                 () = self.link.given_up() => {}
             }
@@ -214,7 +214,8 @@ impl Process {
         }
         let (exit, killed) = match tokio::time::timeout(EXIT_GRACE, self.child.wait()).await {
             Ok(exit) => (exit, self.child.killed()),
-            // Its keeper kills it for a limit, and has said so; a large tree on a busy machine takes a while to go.
+            // The process tree exceeds a limit and is being killed; on a busy machine a large tree takes a while to
+            // end.
             Err(_) if self.child.breach().is_some() => (KILLED, tree_size(&self.child)),
             Err(_) => return self.end_for(&Fault::Closed),
         };
@@ -222,14 +223,14 @@ impl Process {
         self.link.end(LinkError::Crashed(Arc::new(crash)));
     }
 
-    /// Says to all who wait for an answer why the server is ended with its tree, as large as that is now. Whoever owns
-    /// the process ends it; nobody waits for that.
+    /// Fails all open requests with the reason why the server is ended, and the current size of its tree. The owner
+    /// of the process ends it; this does not wait for that.
     fn end_for(&self, fault: &Fault) {
         let crash = Crash::of(fault, self.tail(), tree_size(&self.child));
         self.link.end(LinkError::Crashed(Arc::new(crash)));
     }
 
-    /// The end of its error output, as errors quote it.
+    /// The end of its stderr, as errors quote it.
     fn tail(&self) -> String {
         let tail = self.child.stderr_tail();
         let tail = Redactor::default().text(tail.trim()).into_owned();
@@ -237,12 +238,12 @@ impl Process {
         tail[skip..].to_owned()
     }
 
-    /// Says to all who wait for an answer that the server is ended because it did not answer somebody else.
+    /// Fails all open requests, because the server is ended for not answering another one.
     pub(crate) fn hangs(&self) {
         self.end_for(&Fault::Hangs);
     }
 
-    /// Kills the server and all its tree at once.
+    /// Kills the server and its whole tree at once.
     pub(crate) async fn kill(self) {
         let Self { link, child, reader, writer, counted } = self;
         let exit = child.kill().await;
@@ -251,7 +252,8 @@ impl Process {
         link.end(LinkError::Closed("the server was stopped".into()));
     }
 
-    /// Ends the server: stdin closes, then the group is asked, then killed. Nothing of it is left after.
+    /// Ends the server: closes stdin, then asks the process group to end, then kills it. Nothing of it is left
+    /// afterwards.
     pub(crate) async fn stop(self) -> Exit {
         let Self { link, child, reader, writer, counted } = self;
         writer.abort();

@@ -1,7 +1,7 @@
-//! A server behind a WebSocket: one text frame is one message, both ways.
+//! A server behind a WebSocket: each message is one text frame, both ways.
 //!
-//! The connection is to the link what a process is over stdio, so the same engine and the same probe serve it.
-//! The peer is pinged; one that says nothing for a while is dead, whatever the network pretends.
+//! For the link it works like a process over stdio, so the same engine and the same probe serve it. The peer is
+//! pinged; one that stays silent for a while counts as dead, whatever the network says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,23 +32,23 @@ use crate::link::{Link, LinkError};
 
 /// How often the peer is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// How long the peer may say nothing, not even to a ping.
+/// How long the peer may stay silent, even to a ping.
 const DEAD_AFTER: Duration = Duration::from_secs(45);
-/// How long the peer may take to say good-bye.
+/// How long the peer may take to close.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
-/// Between the engine, which speaks lines, and the frames.
+/// The buffer between the engine, which speaks lines, and the frames.
 const PIPE: usize = 64 * 1024;
 
 /// An open socket and the link over it.
 #[derive(Debug)]
 pub(crate) struct WebSocket {
     pub(crate) link: Link,
-    /// Moves frames; ends with the reason when the socket does. Gone once it was seen to end.
+    /// Moves frames; returns the reason when the socket ends. `None` once it was seen to end.
     carrier: Option<AbortOnDropHandle<String>>,
     engine: [AbortOnDropHandle<()>; 2],
 }
 
-/// Connects and agrees on a protocol; a server that ends on the probe is reached once more without it.
+/// Connects and negotiates; a server that ends on the probe is connected to again without it.
 pub(crate) async fn connect(
     server: &Server,
     settings: &Remote,
@@ -59,7 +59,7 @@ pub(crate) async fn connect(
     let first = opening(server.era);
     match open(server, settings, credentials, limit).await?.negotiate(first, offer).await {
         Err((NegotiateError::EndedOnProbe(reason), _)) => {
-            debug!(server = %format_args!("mcp:{}", server.name), %reason, "the server ended on the probe; asking it again without");
+            debug!(server = %format_args!("mcp:{}", server.name), %reason, "the server ended on the probe; retrying without it");
             let again = open(server, settings, credentials, limit).await?;
             let again = again.negotiate(Opening::Initialize, offer).await;
             again.map_err(|(error, _)| error)
@@ -93,7 +93,7 @@ async fn open(
             return Err(refused(status, reason).into());
         }
     };
-    // The engine's two ends speak lines; each frame becomes one, and the other way round.
+    // The engine's two ends speak lines; each frame becomes a line, and each line a frame.
     let (to_engine, engine_reads) = tokio::io::duplex(PIPE);
     let (engine_writes, from_engine) = tokio::io::duplex(PIPE);
     let (link, read, write) = Link::over(server.name.as_ref(), engine_reads, engine_writes, limit);
@@ -106,7 +106,7 @@ async fn open(
     })
 }
 
-/// Opens the socket at `url`. The inner error is what the server said instead.
+/// Opens the socket at `url`. The inner error is the server's HTTP answer instead.
 async fn shake(
     url: &Url,
     settings: &Remote,
@@ -117,19 +117,21 @@ async fn shake(
     let mut request = url
         .expose()
         .into_client_request()
-        .map_err(|_| format!("{url} is no address of a WebSocket: check the `url`"))?;
+        .map_err(|_| format!("{url} is not a WebSocket address: check the `url`"))?;
     request.headers_mut().extend(presented.iter());
     let config = WebSocketConfig::default().max_message_size(Some(limit)).max_frame_size(Some(limit));
     let shaking = tokio_tungstenite::client_async_with_config(request, socket, Some(config));
     match tokio::time::timeout(DIAL_TIMEOUT, shaking).await {
         Ok(Ok((frames, _))) => Ok(Ok(frames)),
         Ok(Err(Error::Http(response))) => Ok(Err((response.status(), response.headers().clone()))),
-        Ok(Err(error)) => Err(format!("{url} opened no WebSocket ({error}): check the `url` and the `type`")),
-        Err(_) => Err(format!("{url} opened no WebSocket in time: check the `url` and the `type`")),
+        Ok(Err(error)) => {
+            Err(format!("{url} did not open a WebSocket ({error}): check the `url` and the `type`"))
+        }
+        Err(_) => Err(format!("{url} did not open a WebSocket in time: check the `url` and the `type`")),
     }
 }
 
-/// Moves messages both ways until one side ends, and says why.
+/// Moves messages both ways until one side ends, and returns the reason.
 async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
     frames: WebSocketStream<S>,
     to_engine: DuplexStream,
@@ -139,7 +141,7 @@ async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> String {
     let (sink, stream) = frames.split();
     let born = Instant::now();
-    // When the peer was last heard, in milliseconds since `born`.
+    // When the peer was last heard from, in milliseconds since `born`.
     let heard = Arc::new(AtomicU64::new(0));
     tokio::select! {
         reason = receive(stream, to_engine, Arc::clone(&heard), born, &url) => reason,
@@ -211,7 +213,7 @@ async fn transmit<S: AsyncRead + AsyncWrite + Unpin>(
             _ = ping.tick() => {
                 let silent = born.elapsed().saturating_sub(Duration::from_millis(heard.load(Ordering::Relaxed)));
                 if silent > DEAD_AFTER {
-                    return format!("{url} has not been heard for {} s, not even in answer to a ping", silent.as_secs());
+                    return format!("{url} has been silent for {} s and did not answer a ping", silent.as_secs());
                 }
                 Message::Ping(bytes::Bytes::new())
             }
@@ -246,7 +248,7 @@ impl WebSocket {
             self.carrier = None;
             let reason = match reason {
                 Some(reason) => {
-                    // What came before the end is an answer still.
+                    // Messages from before the end still count.
                     let _ = (&mut self.engine[0]).await;
                     reason
                 }
@@ -263,7 +265,7 @@ impl WebSocket {
         writer.abort();
         let _ = writer.await;
         if let Some(carrier) = carrier {
-            // The end of the engine's lines is the carrier's sign to say good-bye.
+            // The end of the engine's lines makes the carrier close the socket.
             let _ = tokio::time::timeout(CLOSE_GRACE * 2, carrier).await;
         }
         drop(reader);
@@ -288,7 +290,7 @@ mod tests {
         (reason, began.elapsed())
     }
 
-    /// LINK-4: a peer that is there answers pings and is kept; one that is not is noticed.
+    /// LINK-4: a live peer answers pings and is kept; a dead one is noticed.
     #[tokio::test(start_paused = true)]
     async fn a_dead_peer_is_noticed() {
         let silent = async |frames| {
@@ -296,9 +298,9 @@ mod tests {
             drop::<WebSocketStream<_>>(frames);
         };
         let (reason, _) = carried(silent).await;
-        assert_eq!(reason, "ws://h/ has not been heard for 60 s, not even in answer to a ping");
+        assert_eq!(reason, "ws://h/ has been silent for 60 s and did not answer a ping");
         let alive = async |mut frames: WebSocketStream<DuplexStream>| {
-            // Reading is all it takes to answer.
+            // Reading is enough to answer.
             let _ = tokio::time::timeout(Duration::from_secs(200), async {
                 while let Some(Ok(_)) = frames.next().await {}
             })

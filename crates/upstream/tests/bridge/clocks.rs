@@ -1,4 +1,4 @@
-//! How long handshakes, attempts and pauses take, to the millisecond, on a clock that jumps from timer to timer.
+//! The exact duration of handshakes, attempts and pauses, on a clock that jumps from timer to timer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,8 +32,8 @@ fn silent() -> TransportFactory {
     })
 }
 
-/// BRG-1, BRG-2: a handshake has the option's time, else the variable's, else 30 000 ms; one that takes longer is an error
-/// with one attempt, and may be worth another.
+/// BRG-1, BRG-2: a handshake's limit is the option, else the variable, else 30 000 ms. A longer handshake is an error
+/// with one attempt, and retryable.
 #[tokio::test(start_paused = true)]
 async fn a_handshake_has_the_time_that_is_said() {
     for (variable, option, expected) in [
@@ -57,8 +57,8 @@ async fn a_handshake_has_the_time_that_is_said() {
     }
 }
 
-/// BRG-2, BRG-3: each attempt has the time of the call's option, else the variable's, else 30 000 ms, and has all of it
-/// anew; what the handshake may take is another matter.
+/// BRG-2, BRG-3: each attempt's limit is the call's option, else the variable, else 30 000 ms, and starts anew for
+/// each. It does not depend on the handshake's limit.
 #[tokio::test(start_paused = true)]
 async fn each_attempt_has_the_time_that_is_said() {
     for (variable, option, expected) in [
@@ -90,7 +90,7 @@ async fn each_attempt_has_the_time_that_is_said() {
     assert_eq!((error.retryable(), world.seen.lock().calls), (false, 0), "nothing was sent");
 }
 
-/// BRG-3: at most `max_attempts` attempts, and base × 2^(n−1) between them; one at least.
+/// BRG-3: at most `max_attempts` attempts, at least one, with pauses of base × 2^(n−1) between them.
 #[tokio::test(start_paused = true)]
 async fn attempts_and_pauses_are_those_of_the_options() {
     for (max_attempts, backoff, expected) in [
@@ -113,7 +113,7 @@ async fn attempts_and_pauses_are_those_of_the_options() {
     }
 }
 
-/// BRG-3, BRG-6: without options a call whose tool may have run is tried three times, with 1 s and 2 s in between.
+/// BRG-3, BRG-6: by default a call whose tool may have run is tried three times, with pauses of 1 s and 2 s.
 #[tokio::test(start_paused = true)]
 async fn a_call_without_options() {
     for (turns, outcome) in [
@@ -130,13 +130,13 @@ async fn a_call_without_options() {
     }
 }
 
-/// BRG-3: a retry is logged to the subscriber of whoever calls where the options name no logger; a call that is not tried
-/// again logs nothing.
+/// BRG-3: without a logger in the options, a retry is logged to the caller's subscriber. A call that is not retried
+/// logs nothing.
 #[tokio::test(start_paused = true)]
 async fn retries_are_logged_where_the_caller_logs() {
     let lines = Lines::default();
     let _listening = tracing::subscriber::set_default(lines.clone());
-    // With one dispatcher alone, `tracing` remembers for every thread what the first thread wanted of a line.
+    // With a single dispatcher `tracing` caches for every thread whether the first thread wanted a line.
     let _second = Dispatch::new(Lines::default());
     let world = World::new(&[Turn::Fail(-32603), Turn::Answer, Turn::Fail(-32602)]);
     let bridge = world.bridge().await;
@@ -151,7 +151,7 @@ async fn retries_are_logged_where_the_caller_logs() {
     bridge.close().await;
 }
 
-/// ENV-2, ENV-8: the latency of a result is what the call took, its retries and pauses included.
+/// ENV-2, ENV-8: the latency of a result is the whole duration of the call, with its retries and pauses.
 #[tokio::test(start_paused = true)]
 async fn latencies_are_told_to_the_millisecond() {
     let world = World::new(&[Turn::After(1_234), Turn::Fail(-32603), Turn::After(5)]);

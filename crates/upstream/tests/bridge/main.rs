@@ -1,4 +1,4 @@
-//! The bridge client, against peers that are scripted here and joined in memory.
+//! The bridge client against scripted peers, connected in memory.
 #![expect(clippy::unwrap_used, reason = "a failed assumption is a failed test")]
 
 mod clocks;
@@ -23,8 +23,8 @@ use tracing::Dispatch;
 
 use world::{Lines, Turn, World};
 
-/// BRG-1: connecting gives the url, the client and a close that resolves, also twice; a failed connect is the
-/// same error as a failed call, with one attempt.
+/// BRG-1: connecting gives the URL, the client and a close that resolves, also twice. A failed connect is the same
+/// error as a failed call, with one attempt.
 #[tokio::test(start_paused = true)]
 async fn connect() {
     let world = World::new(&[]);
@@ -46,14 +46,14 @@ async fn connect() {
     assert_eq!(
         *asked.lock(),
         "http://user:hunter2@host/mcp?key=hunter3",
-        "the factory is told the whole address"
+        "the factory gets the whole address"
     );
     let said = error.to_string();
     assert!(said.starts_with("connecting to http://host/mcp failed after 1 attempt: "), "{said}");
     assert!(!said.contains("hunter"), "{said}");
 }
 
-/// BRG-1, BRG-2: a handshake that takes too long is that error too.
+/// BRG-1, BRG-2: a handshake that takes too long is the same error.
 #[tokio::test(start_paused = true)]
 async fn a_handshake_takes_its_time_and_no_more() {
     let silent = TransportFactory::new(|_| async {
@@ -71,7 +71,7 @@ async fn a_handshake_takes_its_time_and_no_more() {
     assert_eq!((error.attempts, began.elapsed()), (1, Duration::from_millis(70)));
 }
 
-/// BRG-3, BRG-7: a call and its answer, between two ends in one process; a tool's own error is an answer.
+/// BRG-3, BRG-7: a call and its answer between two ends in one process; a tool's own error is an answer.
 #[tokio::test(start_paused = true)]
 async fn round_trip() {
     let world = World::new(&[Turn::Answer, Turn::ToolError]);
@@ -85,7 +85,7 @@ async fn round_trip() {
     bridge.close().await;
 }
 
-/// BRG-2: the variable bounds each attempt, and a wrong one is named before anything is sent.
+/// BRG-2: the variable limits each attempt, and an invalid value is reported before anything is sent.
 #[tokio::test(start_paused = true)]
 async fn timeout_by_variable() {
     let world = World::new(&[Turn::Silence; 9]);
@@ -102,14 +102,14 @@ async fn timeout_by_variable() {
     assert!(matches!(error.cause, Cause::Timeout(limit) if limit == Duration::from_millis(250)), "{error}");
     assert_eq!(began.elapsed(), Duration::from_millis(250));
     tokio::task::yield_now().await;
-    assert_eq!(world.seen.lock().cancelled, 1, "the server is told that nobody waits any more");
+    assert_eq!(world.seen.lock().cancelled, 1, "the server gets the cancellation");
 
     let error = connect_to_server("memory:scripted", connect("soon")).await.unwrap_err();
     assert!(error.to_string().contains("BRIDGEHEAD_MCP_TIMEOUT is `soon`"), "{error}");
     assert!(!error.retryable());
 }
 
-/// BRG-2: 30 000 ms where nobody says anything.
+/// BRG-2: the default timeout is 30 000 ms.
 #[tokio::test(start_paused = true)]
 async fn default_timeout() {
     let world = World::new(&[Turn::Silence; 9]);
@@ -120,7 +120,7 @@ async fn default_timeout() {
     assert_eq!(began.elapsed(), Duration::from_millis(DEFAULT_TIMEOUT_MS));
 }
 
-/// BRG-3, BRG-4: what may pass is tried again, after 1 s and then 2 s, also over a new connection.
+/// BRG-3, BRG-4: transient failures are retried after 1 s and then 2 s, over a new connection if needed.
 #[tokio::test(start_paused = true)]
 async fn retry_to_success() {
     for turn in [Turn::Fail(-32603), Turn::Fail(-32001), Turn::Fail(-32000), Turn::Silence, Turn::Close] {
@@ -134,7 +134,7 @@ async fn retry_to_success() {
     assert_eq!((DEFAULT_ATTEMPTS, BACKOFF_BASE), (3, Duration::from_millis(1_000)));
 }
 
-/// BRG-4: what would fail the same way again is not tried again.
+/// BRG-4: a failure that would repeat is not retried.
 #[tokio::test(start_paused = true)]
 async fn no_retry() {
     for code in [-32601, -32602, -32600, 7, -32050] {
@@ -158,8 +158,8 @@ async fn retries_exhausted() {
     assert_eq!(world.pauses(), [1, 2]);
 }
 
-/// BRG-6: `safe` repeats what provably never reached the server, and tools that say it does no harm; `never`
-/// repeats nothing.
+/// BRG-6: `safe` repeats calls that provably never reached the server, and tools annotated as harmless to repeat;
+/// `never` repeats nothing.
 #[tokio::test(start_paused = true)]
 async fn what_may_run_twice() {
     async fn attempts(retry: Retry, annotations: Value) -> u32 {
@@ -173,7 +173,7 @@ async fn what_may_run_twice() {
     assert_eq!(attempts(Retry::Safe, json!({"idempotentHint": true})).await, 3);
     assert_eq!(attempts(Retry::Never, json!({"idempotentHint": true})).await, 1);
 
-    // A connection that does not come about has carried nothing.
+    // A connection that was never established has sent nothing.
     let world = World::new(&[]);
     let once = Arc::new(Mutex::new(Some(world.factory())));
     let flaky = TransportFactory::new(move |url| {
@@ -198,7 +198,7 @@ async fn what_may_run_twice() {
     assert_eq!(error.attempts, 3, "{error}");
 }
 
-/// BRG-1: what is closed stays closed, and says so.
+/// BRG-1: a closed bridge stays closed, and says so.
 #[tokio::test(start_paused = true)]
 async fn close() {
     let world = World::new(&[]);
@@ -210,8 +210,8 @@ async fn close() {
     assert_eq!(world.seen.lock().connections, 1);
 }
 
-/// ENV-9, ENV-4: every tool is an operation with its schemas as the server gave them, anything where it gave none or none
-/// that is one; a result comes with its data cast, and the id of the call went along. GATE-6: what was cast is counted.
+/// ENV-9, ENV-4: every tool becomes an operation with the server's schemas; a missing or invalid schema accepts
+/// anything. A result's data is cast, and the call's id is sent along. GATE-6: casts are counted.
 #[tokio::test(start_paused = true)]
 async fn tools_become_operations() {
     let world = World::new(&[Turn::Structured, Turn::Answer]);
@@ -240,7 +240,7 @@ async fn tools_become_operations() {
     bridge.close().await;
 }
 
-/// ENV-8: a server without a name of its own is called by its address, without what may be secret in it.
+/// ENV-8: a server without a name is called by its address, without any secret in it.
 #[tokio::test(start_paused = true)]
 async fn a_nameless_server_is_called_by_its_address() {
     let world = World { name: "", ..World::new(&[]) };
@@ -251,7 +251,7 @@ async fn a_nameless_server_is_called_by_its_address() {
     bridge.close().await;
 }
 
-/// ENV-9: operations are those of the list as it is now, announced or not.
+/// ENV-9: operations follow the current list, whether or not its change was announced.
 #[tokio::test(start_paused = true)]
 async fn operations_follow_list_changes() {
     let names = async |bridge: &Bridge| -> Vec<String> {
@@ -265,21 +265,21 @@ async fn operations_follow_list_changes() {
     bridge.close().await;
 }
 
-/// BRG-6: whether a tool may run twice is what its server says now, after it said that its list has changed.
+/// BRG-6: after a server announces a changed list, its current annotations decide whether a tool may run twice.
 #[tokio::test(start_paused = true)]
 async fn retries_follow_list_changes() {
     let world = World::new(&[Turn::Fail(-32603), Turn::NewList, Turn::Fail(-32603), Turn::Answer]);
     let bridge = world.bridge().await;
     let options = world.options(Retry::Safe);
     let call = async || call_tool(&bridge, "add", &json!({}), &options).await;
-    assert_eq!(call().await.unwrap_err().attempts, 1, "it may change something");
+    assert_eq!(call().await.unwrap_err().attempts, 1, "the tool may change something");
     call().await.unwrap();
     call().await.unwrap();
     assert_eq!(world.seen.lock().calls, 4);
     bridge.close().await;
 }
 
-/// BRG-1, BRG-3: options can be shown, also with the functions that an embedder brings.
+/// BRG-1, BRG-3: options can be printed, even with an embedder's functions in them.
 #[test]
 fn options_can_be_shown() {
     let options = ConnectOptions { factory: Some(World::new(&[]).factory()), ..ConnectOptions::default() };
@@ -288,7 +288,7 @@ fn options_can_be_shown() {
     assert!(format!("{options:?}").contains("sleep: Sleep"), "{options:?}");
 }
 
-/// BRG-2: the options of the process's environment have the timeout and what programs need, and nothing else.
+/// BRG-2: options from the process environment have the timeout and the variables that programs need, and nothing else.
 #[expect(clippy::disallowed_methods, reason = "an environment of its own needs a process of its own")]
 #[test]
 fn options_from_the_environment() {
@@ -307,14 +307,14 @@ fn options_from_the_environment() {
     assert_eq!(resolve_timeout_ms(&environment, None), Ok(1234));
 }
 
-/// BRG-3, GATE-6: each retry is logged at WARN with its delay and cause, to the embedder's logger where there is one, and
-/// counted.
+/// BRG-3, GATE-6: each retry is counted and logged at WARN with its delay and cause, to the embedder's logger if there
+/// is one.
 #[tokio::test(start_paused = true)]
 async fn retries_are_logged_to_the_logger_of_the_options() {
     let world = World::new(&[Turn::Fail(-32603), Turn::Fail(-32001)]);
     let lines = Lines::default();
     let logger = Some(Dispatch::new(lines.clone()));
-    // With one dispatcher alone, `tracing` remembers for every thread what the first thread wanted of a line.
+    // With a single dispatcher `tracing` caches for every thread whether the first thread wanted a line.
     let _second = Dispatch::new(Lines::default());
     let options = ConnectOptions { factory: Some(world.factory()), logger, ..ConnectOptions::default() };
     let bridge = connect_to_server("memory:scripted", options).await.unwrap();

@@ -1,4 +1,4 @@
-//! A scripted server, joined to its client in memory: what it does with each call, and what it saw.
+//! A scripted server, connected to its client in memory: what it does with each call, and what it saw.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Turn {
     Answer,
-    /// Answers after so many milliseconds.
+    /// Answers after this many milliseconds.
     After(u64),
-    /// A tool that calls its own answer an error.
+    /// The tool reports its own answer as an error.
     ToolError,
     Fail(i64),
-    /// Data that does not fit what the tool promises.
+    /// Data that violates the tool's output schema.
     Structured,
     /// A malformed result.
     Scalar,
     Silence,
     Close,
-    /// Says that the list has changed: there is one more tool, and all change nothing.
+    /// Announces a changed list: one more tool, and every tool is read-only.
     NewList,
 }
 
-/// Connections that were made, calls that came, pauses that were taken.
+/// Counts of connections and calls, and the pauses taken.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) connections: usize,
@@ -46,7 +46,7 @@ pub(crate) struct World {
     pub(crate) turns: Arc<Vec<Turn>>,
     /// The annotations of the one tool.
     pub(crate) annotations: Value,
-    /// What the server calls itself.
+    /// The name that the server reports.
     pub(crate) name: &'static str,
 }
 
@@ -163,7 +163,7 @@ impl World {
     }
 }
 
-/// Keeps the lines of warnings.
+/// Keeps the log lines of level WARN.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(pub(crate) Arc<Mutex<Vec<String>>>);
 

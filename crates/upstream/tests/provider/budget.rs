@@ -1,4 +1,4 @@
-//! How long a call may take: one budget for all of it, on a clock that only the test moves.
+//! How long a call may take: one budget for the whole call, on a clock that only the test moves.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn milliseconds(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// A tool that never answers, but tells that it was called.
+/// A tool that never answers, but leaves a file when it is called.
 struct Work {
     folder: TempDir,
 }
@@ -37,7 +37,7 @@ impl Work {
         Behaviour::Shell { script, then: Box::new(Behaviour::Hang) }
     }
 
-    /// Waits by the wall clock until it was called, while the paused one stands.
+    /// Waits by the wall clock until the tool was called, while the paused clock stands still.
     async fn is_called(&self) {
         for _ in 0..30_000 {
             if std::fs::remove_file(self.called()).is_ok() {
@@ -45,12 +45,12 @@ impl Work {
             }
             wall_clock_tick().await;
         }
-        panic!("it was never called");
+        panic!("the tool was never called");
     }
 }
 
-/// Runs a call that is not answered. The clock stands while `meanwhile` works, and then jumps from one timer to the next:
-/// how the call ended, and after what time to the millisecond.
+/// Runs a call that is never answered. The clock stands still while `meanwhile` works, and then jumps from timer to
+/// timer. Returns how the call ended, and after how many milliseconds.
 async fn ended(
     world: &World,
     tool: &str,
@@ -70,14 +70,14 @@ async fn ended(
 #[track_caller]
 fn assert_timeout((error, took): &(ProviderError, u128), after: u128, setting: &str) {
     assert_eq!((error.code, error.retryable()), (Code::ProviderTimeout, true), "{error}");
-    // A timer is as exact as a millisecond.
+    // Timers are exact to one millisecond.
     assert!((after..=after + 1).contains(took), "ended after {took} ms: {error}");
     let words = format!("within {after} ms, its `{setting}` (tool failed: timeout)");
     assert!(error.message.contains(&words), "{error}");
 }
 
-/// BOX-1, PROV-1, PROV-4: `limits.execution` ends a call, whoever has its process; the lesser of it, the configuration's
-/// timeout and the invocation's counts.
+/// BOX-1, PROV-1, PROV-4: `limits.execution` ends a call, in its own process or a shared one. It applies together with
+/// the timeout of the invocation, or else of the configuration; the shorter one counts.
 #[tokio::test]
 async fn the_execution_limit_is_a_clock() {
     for (way, isolation) in
@@ -103,7 +103,7 @@ async fn the_execution_limit_is_a_clock() {
     }
 }
 
-/// PROV-1, BOX-1: without being asked a call ends after 30 s.
+/// PROV-1, BOX-1: by default a call ends after 30 s.
 #[tokio::test]
 async fn a_call_has_thirty_seconds_by_default() {
     let work = Work::new();
@@ -115,22 +115,22 @@ async fn a_call_has_thirty_seconds_by_default() {
     world.end().await;
 }
 
-/// A provider whose calls have processes of their own, with none that has started.
+/// A provider whose calls have their own processes, none of which has started.
 async fn held(mock: Mock) -> World {
     let world = World::new(Way::Stdio, mock);
     world.peer.can_be_held();
     let config = ProviderConfig { isolation: Isolation::Call, ..world.config() };
     world.provider.init(config).await.unwrap();
     world.peer.hold();
-    // Two processes wait for a call and may have started already; what takes their place is held.
+    // Two processes may already wait for a call; their replacements are held.
     for _ in 0..2 {
         assert_timeout(&ended(&world, "hang", Some(milliseconds(10)), async {}).await, 10, "timeout");
     }
     world
 }
 
-/// PROV-1, PROV-4: the budget of a call is spent once. What its process takes to start is gone for the answer, and a call
-/// whose process never came up ends like any other that took too long.
+/// PROV-1, PROV-4: a call has a single budget. The start of its process uses it up too, and a call whose process never
+/// started ends like any other timeout.
 #[tokio::test]
 async fn a_call_spends_one_budget() {
     let work = Work::new();
@@ -150,8 +150,8 @@ async fn a_call_spends_one_budget() {
     world.end().await;
 }
 
-/// PROV-1, BOX-1: a tool may have limits of its own, for time whoever has the process, and for the rest where it has one for
-/// each call; where a limit could not be kept, `init` says so.
+/// PROV-1, BOX-1: a tool may have its own limits: for time in any process, for the rest only where each call has its
+/// own process. If a limit could not be enforced, `init` says so.
 #[tokio::test]
 async fn limits_of_a_tool_are_its_own() {
     let more = Limits { execution: Some(milliseconds(700)), output: Some(4 << 20), ..Limits::default() };
@@ -182,7 +182,7 @@ async fn limits_of_a_tool_are_its_own() {
         let late = ended(&world, "other", None, other.is_called()).await;
         assert_timeout(&late, 300, "limits.execution");
         if isolation == Isolation::Call {
-            // The clock stands, however long a loaded machine takes.
+            // The clock stands still, however long a loaded machine takes.
             tokio::time::pause();
             let run = async |tool: &str| {
                 tokio::select! {

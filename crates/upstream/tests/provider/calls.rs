@@ -1,5 +1,5 @@
-//! What a call gives back and what is told of it: the result that keeps its promise, the time it took, one event for each
-//! outcome, and limits that reach the process which serves it.
+//! What a call returns and reports: a valid result, its duration, one event for each outcome, and limits that reach the
+//! process that serves it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use bridgehead_call::CorrelationId;
 use bridgehead_config::{Isolation, Limits};
 use bridgehead_events::Event;
-use bridgehead_testkit::{Behaviour, Standstill, Tool};
+use bridgehead_testkit::{Behaviour, FrozenClock, Tool};
 use bridgehead_upstream::provider::{Execution, Invocation, ProviderAdapter, ProviderConfig, ProviderError};
 use bridgehead_wire::Code;
 use serde_json::{Value, json};
@@ -24,8 +24,8 @@ async fn execute(world: &World, tool: &str, arguments: Value) -> Result<Executio
     world.provider.execute(&invocation, CorrelationId::mint()).await
 }
 
-/// PROV-4, ENV-9: a result that breaks its tool's promise is `PROVIDER_INVALID_OUTPUT`, for good; what a tool calls an
-/// error has promised nothing, and without an output schema anything goes.
+/// PROV-4, ENV-9: a result that violates its tool's output schema is `PROVIDER_INVALID_OUTPUT`, not retryable. A tool's
+/// own error is exempt, and without an output schema anything is valid.
 #[tokio::test]
 async fn results_must_keep_their_promise() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
@@ -68,7 +68,7 @@ async fn results_must_keep_their_promise() {
     }
 }
 
-/// PROV-4: a tool that is not there and arguments that do not fit are refused before anything is sent.
+/// PROV-4: unknown tools and invalid arguments are refused before anything is sent.
 #[tokio::test]
 async fn what_does_not_fit_is_not_sent() {
     let folder = tempfile::tempdir().unwrap();
@@ -90,7 +90,7 @@ async fn what_does_not_fit_is_not_sent() {
     world.end().await;
 }
 
-/// A tool that tells when it was called, and answers when it is let go.
+/// A tool that reports when it was called, and answers when the test lets it.
 struct Gate(tempfile::TempDir);
 
 impl Gate {
@@ -111,7 +111,7 @@ impl Gate {
         ))
     }
 
-    /// Until it is called, by the wall clock.
+    /// Waits until the tool is called, by the wall clock.
     async fn is_called(&self) {
         for _ in 0..30_000 {
             if self.file("called").exists() {
@@ -119,7 +119,7 @@ impl Gate {
             }
             wall_clock_tick().await;
         }
-        panic!("it was never called");
+        panic!("the tool was never called");
     }
 
     fn let_go(&self) {
@@ -127,8 +127,8 @@ impl Gate {
     }
 }
 
-/// PROV-4, BUS-1, ENV-8: a call gives the tool, the result, the id it was given, and the time it took to the millisecond,
-/// which is what the bus and the form for agents say too.
+/// PROV-4, BUS-1, ENV-8: a call returns the tool, the result, the given id, and the duration to the millisecond. The
+/// bus and the form for agents report the same duration.
 #[tokio::test]
 async fn a_call_is_told_with_what_it_took() {
     for isolation in [Isolation::Shared, Isolation::Call] {
@@ -137,7 +137,7 @@ async fn a_call_is_told_with_what_it_took() {
         world.provider.init(ProviderConfig { isolation, ..world.config() }).await.unwrap();
         world.told();
         tokio::time::pause();
-        let still = Standstill::begin();
+        let still = FrozenClock::begin();
         let invocation =
             Invocation { tool: "far__work".to_owned(), arguments: json!({"n": 1}), timeout: None };
         let correlation = CorrelationId::mint();
@@ -167,14 +167,14 @@ async fn a_call_is_told_with_what_it_took() {
     }
 }
 
-/// The events about outcomes of calls.
+/// The events about call outcomes.
 fn outcomes(events: &[std::sync::Arc<Event>]) -> Vec<Value> {
     let written = events.iter().map(|event| json!(**event));
     written.filter(|event| event["topic"].as_str().unwrap().starts_with("provider.mcp.tool.")).collect()
 }
 
-/// BUS-1, BUS-2: every outcome of a call, whatever it is and also that its caller dropped it, is one event under the call's
-/// id, with all that its topic has to tell.
+/// BUS-1, BUS-2: every outcome of a call, including a drop by its caller, is one event under the call's id, with every
+/// member of its topic.
 #[tokio::test]
 async fn every_outcome_is_told_once() {
     let long = "x".repeat(5_000);
@@ -278,14 +278,14 @@ async fn every_outcome_is_told_once() {
     world.end().await;
 }
 
-/// The soft limit of a process's table that `/proc/*/limits` shows.
+/// The soft limit in a process's `/proc/*/limits` table.
 fn limit(table: &str, name: &str) -> String {
     let line = table.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.split_whitespace().next().unwrap().to_owned()
 }
 
-/// BOX-1, PROV-1: a call has a process with the limits of such a call, or with those of its tool; a process that calls
-/// share has none that nobody set.
+/// BOX-1, PROV-1: an isolated call's process has the default limits of a call, or those of its tool. A shared process
+/// has only the limits that are set.
 #[tokio::test]
 async fn limits_reach_the_process() {
     let folder = tempfile::tempdir().unwrap();
@@ -300,7 +300,7 @@ async fn limits_reach_the_process() {
         file_size: Some(3 << 20),
         ..Limits::default()
     };
-    // A control group keeps memory where there is one, and the process is not told then.
+    // Where there is a control group it limits memory, and the process has no rlimit for it.
     let memory = |found: &str, most: u64| found == most.to_string() || found == limit(&own, "Max data size");
 
     let world = World::new(Way::Stdio, scripted());
@@ -331,11 +331,11 @@ async fn limits_reach_the_process() {
     world.end().await;
 }
 
-/// BOX-3: an isolated call that crashes is `PROVIDER_CRASHED` with the end of its error output, and one that takes too much
-/// memory with that as the reason.
+/// BOX-3: an isolated call that crashes is `PROVIDER_CRASHED` with the end of its error output; one that uses too much
+/// memory gives that as the reason.
 #[tokio::test]
 async fn crashes_say_why() {
-    // Three processes that have 150 MB together for a moment.
+    // Three processes that together hold 150 MB for a moment.
     let hog = "for i in 1 2 3; do (head -c 50000000 /dev/zero; sleep 2) | tail | wc -c >&2 & done; wait";
     let words = "echo the disk is on fire >&2; kill -ABRT $PPID; sleep 60";
     let world = World::new(Way::Stdio, mock().tool("hog", shell(hog)).tool("abort", shell(words)));
@@ -356,7 +356,7 @@ async fn crashes_say_why() {
     world.end().await;
 }
 
-/// PROV-1: the variables and the largest answer of a configuration reach the server.
+/// PROV-1: the environment variables and the message limit of a configuration reach the server.
 #[tokio::test]
 async fn the_configuration_reaches_the_server() {
     let values = ["HOME", "TOKEN"].map(str::to_owned).to_vec();

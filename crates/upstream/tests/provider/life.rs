@@ -1,11 +1,11 @@
-//! How a provider notices that its server is gone, how it comes back, and how it ends.
+//! How a provider notices the loss of its server, reconnects, and terminates.
 
 use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
 use bridgehead_config::{Isolation, Limits};
 use bridgehead_events::{Detail, Topic};
-use bridgehead_testkit::{Behaviour, Standstill, Tool};
+use bridgehead_testkit::{Behaviour, FrozenClock, Tool};
 use bridgehead_upstream::provider::{Health, Invocation, ProviderAdapter, ProviderConfig};
 use bridgehead_wire::Code;
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use crate::outage::delays_until;
 use crate::world::{Peer, Way, World, mock, wall_clock_tick};
 
-/// PROV-1, POOL-4, PROV-2: by default a lost server is tried ten times, after 1 s, then twice as long each time up to 30 s,
-/// without jitter; then it is given up, and only a new `init` brings it back.
+/// PROV-1, POOL-4, PROV-2: by default a lost server is tried ten times, after 1 s and then with doubling pauses up to
+/// 30 s, without jitter. Then it is given up, and only a new `init` brings it back.
 #[tokio::test]
 async fn ten_attempts_and_doubling_pauses_by_default() {
     let mut world = World::new(Way::Stdio, mock());
@@ -34,14 +34,14 @@ async fn ten_attempts_and_doubling_pauses_by_default() {
     let began = Instant::now();
     let delays = delays_until(&mut world, |detail| matches!(detail, Detail::ReconnectExhausted)).await;
     assert_eq!(delays, [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000, 30_000, 30_000]);
-    // A part of the first pause went by in real time.
+    // Part of the first pause passed in real time.
     let took = began.elapsed().as_secs();
     assert!((178..=182).contains(&took), "{took} s");
     assert_eq!(world.provider.health(), Health::Unavailable);
     world.peer.restart();
     tokio::time::sleep(Duration::from_secs(3_600)).await;
     assert_eq!(world.provider.health(), Health::Unavailable, "it does not come back by itself");
-    assert!(world.told().is_empty(), "nobody tries any more");
+    assert!(world.told().is_empty(), "no more attempts");
     let error = world.run("echo", json!({})).await.unwrap_err();
     assert_eq!((error.code, error.retryable()), (Code::ProviderUnavailable, true), "{error}");
     tokio::time::resume();
@@ -55,7 +55,7 @@ async fn pid(world: &World) -> Pid {
     Pid::from_raw(i32::try_from(result["structuredContent"]["pid"].as_i64().unwrap()).unwrap()).unwrap()
 }
 
-/// Until it is so, by the wall clock.
+/// Waits for the health, by the wall clock.
 async fn until(world: &World, health: Health) {
     for _ in 0..30_000 {
         if world.provider.health() == health {
@@ -66,7 +66,7 @@ async fn until(world: &World, health: Health) {
     panic!("never {health:?}");
 }
 
-/// PROV-2: the end of a transport is noticed when it comes, without a call and without any clock moving.
+/// PROV-2: the end of a transport is noticed immediately, without a call and without any clock moving.
 #[tokio::test]
 async fn the_end_of_a_transport_is_noticed() {
     for way in [Way::Stdio, Way::Sse, Way::WebSocket] {
@@ -76,7 +76,7 @@ async fn the_end_of_a_transport_is_noticed() {
         let pid = pid(&world).await;
         world.told();
         tokio::time::pause();
-        let still = Standstill::begin();
+        let still = FrozenClock::begin();
         match &mut world.peer {
             Peer::Program { .. } => kill_process(pid, Signal::KILL).unwrap(),
             Peer::Served(served) => served.kill(),
@@ -91,8 +91,8 @@ async fn the_end_of_a_transport_is_noticed() {
     }
 }
 
-/// PROV-2, POOL-5: a server that is there and answers nothing is noticed by its keep-alive, after 30 s and the 3 s that a
-/// probe may take; after a call that took too long, at once.
+/// PROV-2, POOL-5: a server that runs but answers nothing is noticed by its keep-alive, after 30 s plus the 3 s that a
+/// probe may take. After a call that timed out it is probed at once.
 #[tokio::test]
 async fn a_server_that_hangs_is_noticed() {
     for (timeout, noticed) in [(None, 33_000), (Some(200), 3_200)] {
@@ -114,7 +114,7 @@ async fn a_server_that_hangs_is_noticed() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let took = u64::try_from(began.elapsed().as_millis()).unwrap();
-        // Some of the 30 s went by before the server was stopped.
+        // Some of the 30 s passed before the server was stopped.
         let slack = if timeout.is_none() { 3_000 } else { 20 };
         assert!((noticed - slack..=noticed + 50).contains(&took), "{timeout:?}: after {took} ms");
         let probe = world.told().into_iter().find(|event| event.topic() == Topic::Probe).unwrap();
@@ -127,8 +127,8 @@ async fn a_server_that_hangs_is_noticed() {
     }
 }
 
-/// PROV-2, BUS-1: a reconnect reads the catalog again, and tells first what is new, gone and unchanged in it, then that it
-/// is back.
+/// PROV-2, BUS-1: a reconnect reads the catalog again. It first reports what is new, gone and unchanged in it, then
+/// that the server is back.
 #[tokio::test]
 async fn a_reconnect_tells_how_the_tools_differ() {
     let later = Box::new(Tool::new("later", Behaviour::Echo));
@@ -165,8 +165,7 @@ async fn a_reconnect_tells_how_the_tools_differ() {
     world.end().await;
 }
 
-/// PROV-5: terminate ends calls that run, with their processes, and what is tried in the background; nothing is told
-/// afterwards.
+/// PROV-5: terminate ends running calls, with their processes, and background attempts; no events follow.
 #[tokio::test]
 async fn terminate_ends_what_runs() {
     for isolation in [Isolation::Shared, Isolation::Call] {
@@ -203,7 +202,7 @@ async fn terminate_ends_what_runs() {
     tokio::time::pause();
     tokio::time::sleep(Duration::from_secs(3_600)).await;
     tokio::time::resume();
-    assert!(world.told().is_empty(), "nobody tries any more");
+    assert!(world.told().is_empty(), "no more attempts");
     world.provider.terminate().await;
     world.end().await;
 }

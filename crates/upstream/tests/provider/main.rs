@@ -1,4 +1,4 @@
-//! The provider adapter: the same twelve scenarios over every transport, and what holds for single calls and outages.
+//! The provider adapter: the same twelve scenarios over every transport, then single calls and outages.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed assumption is a failed test")]
 
 mod budget;
@@ -68,7 +68,7 @@ async fn timeout(way: Way) {
     let error = world.provider.execute(&invocation, CorrelationId::mint()).await.unwrap_err();
     assert_eq!((error.code, error.retryable()), (Code::ProviderTimeout, true), "{error}");
     assert!(error.message.contains("(tool failed: timeout)"), "{error}");
-    assert!(world.run("echo", json!({})).await.is_ok(), "the others go on");
+    assert!(world.run("echo", json!({})).await.is_ok(), "other calls continue");
     world.end().await;
 }
 
@@ -102,8 +102,8 @@ async fn disconnect_degrades(way: Way) {
     world.until(Health::Degraded).await;
     let error = world.run("echo", json!({})).await.unwrap_err();
     assert_eq!((error.code, error.retryable()), (Code::ProviderUnavailable, true), "{error}");
-    assert_eq!(world.provider.tools().len(), 3, "what it offered is still known");
-    assert!(world.provider.tool_schema("far__echo").is_some(), "and what its tools take");
+    assert_eq!(world.provider.tools().len(), 3, "its tools are still known");
+    assert!(world.provider.tool_schema("far__echo").is_some(), "and so are their schemas");
     world.end().await;
 }
 
@@ -180,7 +180,7 @@ async fn terminate(way: Way) {
     world.end().await;
 }
 
-/// PROV-1, CAT-2, CAT-3: init connects and reads what is offered, always under the namespace; what a tool takes is answered
+/// PROV-1, CAT-2, CAT-3: init connects and reads the tools, always under the namespace; a tool's schema is answered
 /// from memory.
 #[tokio::test]
 async fn stdio_connect_and_discover() {
@@ -193,7 +193,7 @@ async fn stdio_version_mismatch() {
     version_mismatch(Way::Stdio).await;
 }
 
-/// PROV-1: a call gives the tool, the result, the time it took and the id it was given.
+/// PROV-1: a call returns the tool, the result, its duration and the given id.
 #[tokio::test]
 async fn stdio_success() {
     success(Way::Stdio).await;
@@ -211,7 +211,7 @@ async fn stdio_crash() {
     crash(Way::Stdio).await;
 }
 
-/// ERR-1: a tool that nobody offers; names are never taken apart.
+/// ERR-1: a tool that no server offers; names are never split.
 #[tokio::test]
 async fn stdio_unknown_tool() {
     unknown_tool(Way::Stdio).await;
@@ -223,31 +223,31 @@ async fn stdio_invalid_input() {
     invalid_input(Way::Stdio).await;
 }
 
-/// PROV-2, PROV-3: without its server the provider is degraded, and a call is refused at once and retryable.
+/// PROV-2, PROV-3: without its server the provider is degraded, and a call is refused at once as retryable.
 #[tokio::test]
 async fn stdio_disconnect_degrades() {
     disconnect_degrades(Way::Stdio).await;
 }
 
-/// PROV-2: a reconnect reads the catalog again and says so, first the tools, then that it is back.
+/// PROV-2: a reconnect reads the catalog again and reports it: first the tools, then that the server is back.
 #[tokio::test]
 async fn stdio_reconnect_success() {
     reconnect_success(Way::Stdio).await;
 }
 
-/// PROV-2: given up after the last attempt, and left only by a new init.
+/// PROV-2: after the last attempt the provider gives up; only a new init leaves that state.
 #[tokio::test]
 async fn stdio_reconnect_exhausted() {
     reconnect_exhausted(Way::Stdio).await;
 }
 
-/// BUS-2: a call's outcome carries the call's id, and all of one initialisation one id of its own.
+/// BUS-2: a call's outcome carries the call's id; all events of one initialisation share their own id.
 #[tokio::test]
 async fn stdio_bus_events() {
     bus_events(Way::Stdio).await;
 }
 
-/// PROV-5: terminate ends everything, also while it is reconnecting, and may be repeated.
+/// PROV-5: terminate ends everything, also during a reconnect, and may be repeated.
 #[tokio::test]
 async fn stdio_terminate() {
     terminate(Way::Stdio).await;
@@ -302,8 +302,8 @@ scenarios! {
     websocket_terminate: terminate over WebSocket;
 }
 
-/// PROV-4, BOX-1, BOX-3, BOX-4: without being asked, every call of a program's tool has a process of its own, limited; a
-/// crash or a timeout is that call's alone, and what is returned has the tool, the result, the duration and the id.
+/// PROV-4, BOX-1, BOX-3, BOX-4: by default every call of a program's tool has its own limited process. A crash or a
+/// timeout affects only that call. The result has the tool, the result, the duration and the id.
 #[tokio::test]
 async fn calls_of_a_program_are_isolated_by_default() {
     let scripted = mock()
@@ -336,7 +336,7 @@ async fn calls_of_a_program_are_isolated_by_default() {
     let stay = Invocation { tool: "far__stay".to_owned(), arguments: json!({}), timeout };
     let late = world.provider.execute(&stay, correlation).await.unwrap_err();
     assert_eq!(late.code, Code::ProviderTimeout, "{late}");
-    assert_eq!(world.provider.health(), Health::Healthy, "nothing of this touches the connection");
+    assert_eq!(world.provider.health(), Health::Healthy, "none of this affects the connection");
     assert!(world.run("pid", json!({})).await.is_ok());
 
     world.provider.terminate().await;
@@ -350,8 +350,8 @@ async fn calls_of_a_program_are_isolated_by_default() {
     world.end().await;
 }
 
-/// PROV-3, PROV-4: a call whose process cannot be started ends at once, with the reason, and may be repeated; its time is
-/// not over.
+/// PROV-3, PROV-4: a call whose process cannot be started ends at once, before its timeout, with the reason and as
+/// retryable.
 #[tokio::test]
 async fn a_call_whose_program_is_gone_is_unavailable() {
     let mut world = World::new(Way::Stdio, mock());
@@ -359,7 +359,7 @@ async fn a_call_whose_program_is_gone_is_unavailable() {
         ProviderConfig { isolation: Isolation::Call, timeout: Duration::from_secs(600), ..world.config() };
     world.provider.init(config).await.unwrap();
     world.peer.away();
-    // A few processes may have been waiting for calls.
+    // A few processes may already wait for calls.
     let mut outcome = Ok(json!(null));
     for _ in 0..5 {
         outcome = outcome.and(world.run("echo", json!({})).await);
@@ -374,8 +374,8 @@ async fn a_call_whose_program_is_gone_is_unavailable() {
     world.end().await;
 }
 
-/// BOX-1: a server that is reached is isolated by default too; a program that cannot be a second process is told what it
-/// lacks, and nothing of such a server is read in it.
+/// BOX-1: a remote server is isolated by default too. A host program that cannot start itself as a second process gets
+/// an error that names what it lacks, and reads nothing from such a server.
 #[tokio::test]
 async fn a_server_that_is_reached_is_never_called_from_the_host_by_default() {
     let world = World::new(Way::Http, mock());

@@ -1,4 +1,4 @@
-//! How often and after what time a provider is connected again.
+//! How often, and after which delays, a provider reconnects.
 
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use serde_json::json;
 
 use crate::world::{Way, World, mock};
 
-/// Loses the server, which can be started again at once. The delays of the attempts until it is back, in milliseconds.
+/// Loses the server, which can be restarted at once. Returns the delays of the attempts until it is back, in
+/// milliseconds.
 async fn lose_and_regain(world: &mut World) -> Vec<u64> {
     world.run("die", json!({})).await.unwrap_err();
     delays_until(world, |detail| matches!(detail, Detail::Reconnected)).await
 }
 
-/// The delays of all attempts that are told before something else is.
+/// The delays of all attempts before the event that `last` accepts.
 pub(crate) async fn delays_until(world: &mut World, last: fn(&Detail) -> bool) -> Vec<u64> {
     let mut delays = Vec::new();
     let told = async {
@@ -34,7 +35,7 @@ pub(crate) async fn delays_until(world: &mut World, last: fn(&Detail) -> bool) -
     delays
 }
 
-/// PROV-2, POOL-4: each outage has all attempts, whatever earlier ones took; the delay goes on doubling until the
+/// PROV-2, POOL-4: each outage gets all attempts, however many earlier outages used. The delay keeps doubling until the
 /// connection has held for a minute.
 #[tokio::test]
 async fn attempts_count_per_outage_and_delays_do_not() {
@@ -45,16 +46,16 @@ async fn attempts_count_per_outage_and_delays_do_not() {
         world.until(Health::Healthy).await;
     }
 
-    // What follows is due after a minute: the health probe, which is answered in real time.
+    // The health probe is due after a minute, and is answered in real time.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(60)).await;
     tokio::time::resume();
-    assert_eq!(lose_and_regain(&mut world).await, [5], "it has been stable");
+    assert_eq!(lose_and_regain(&mut world).await, [5], "the connection was stable");
     world.until(Health::Healthy).await;
 
     world.lose().await;
     let delays = delays_until(&mut world, |detail| matches!(detail, Detail::ReconnectExhausted)).await;
-    assert_eq!(delays, [10, 20, 40], "three vain attempts, and no more");
+    assert_eq!(delays, [10, 20, 40], "three failed attempts, and no more");
     world.until(Health::Unavailable).await;
     world.end().await;
 }

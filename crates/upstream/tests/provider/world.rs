@@ -1,4 +1,4 @@
-//! A provider and a server that can be taken away, held up while it starts, and brought back.
+//! A provider and a server that can be removed, held during its start, and restored.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ pub(crate) enum Way {
     WebSocket,
 }
 
-/// A server that can be taken away and brought back.
+/// A server that can be removed and restored.
 pub(crate) enum Peer {
-    /// A program behind a link that can be cut.
+    /// A program behind a symlink that can be removed.
     Program {
         mock: Box<Mock>,
         folder: TempDir,
@@ -49,7 +49,7 @@ pub(crate) fn mock() -> Mock {
         .tool("die", Behaviour::Crash(Crash::Exit { status: 3 }))
 }
 
-/// Two milliseconds of real time, in which a paused clock stands.
+/// Two milliseconds of real time, during which a paused clock stands still.
 pub(crate) async fn wall_clock_tick() {
     let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(2))).await;
 }
@@ -94,7 +94,7 @@ impl World {
         };
         ProviderConfig {
             reconnect_backoff: Duration::from_millis(5),
-            // What is lost here is the one connection.
+            // The tests lose the one shared connection.
             isolation: Isolation::Shared,
             limits: Limits::default(),
             ..ProviderConfig::new("far".parse().unwrap(), endpoint)
@@ -113,7 +113,7 @@ impl World {
         Ok(executed.result.decode().unwrap())
     }
 
-    /// Takes the server away while a call is open; by then its loss has been noticed.
+    /// Removes the server while a call is open; returns once its loss is noticed.
     pub(crate) async fn lose(&mut self) {
         match &mut self.peer {
             Peer::Program { .. } => {
@@ -122,7 +122,7 @@ impl World {
             }
             Peer::Served(served) => {
                 served.kill();
-                // Over HTTP nothing stands between two calls; the first one that fails tells.
+                // Over HTTP nothing is open between calls; the first failing call reveals the loss.
                 self.run("echo", json!({})).await.unwrap_err();
             }
         }
@@ -160,11 +160,11 @@ impl Peer {
     pub(crate) fn program(&self) -> PathBuf {
         match self {
             Self::Program { folder, .. } => folder.path().join("server"),
-            Self::Served(_) => unreachable!("it is not run here"),
+            Self::Served(_) => unreachable!("a served mock has no program here"),
         }
     }
 
-    /// Cannot be started any more.
+    /// Makes the server impossible to start.
     pub(crate) fn away(&mut self) {
         match self {
             Self::Program { .. } => std::fs::remove_file(self.program()).unwrap(),
@@ -178,11 +178,11 @@ impl Peer {
         }
     }
 
-    /// From now on a start takes as long as it is held, in place of the program itself.
+    /// Replaces the program with a script that starts it only while it is not held.
     pub(crate) fn can_be_held(&self) {
         use std::os::unix::fs::PermissionsExt;
 
-        let Self::Program { mock, .. } = self else { unreachable!("it is not run here") };
+        let Self::Program { mock, .. } = self else { unreachable!("a served mock has no program here") };
         let (program, held) = (self.program(), self.held());
         let (mock, held) = (mock.command().0, held.display());
         let script =
@@ -192,7 +192,7 @@ impl Peer {
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Lets no start go on until [`Self::let_go`].
+    /// Blocks every start until [`Self::let_go`].
     pub(crate) fn hold(&self) {
         std::fs::write(self.held(), "").unwrap();
     }

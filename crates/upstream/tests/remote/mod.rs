@@ -1,4 +1,4 @@
-//! What the tests of remote servers share: a started upstream, and the parts of MCP that a scripted peer plays.
+//! Shared by the tests of remote servers: a started upstream, and the parts of MCP that a scripted peer plays.
 
 #![allow(dead_code, clippy::allow_attributes, reason = "each test program uses a part of it")]
 
@@ -22,7 +22,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts an upstream at the peer, configured further by `edit`.
+    /// Starts an upstream at the peer, configured by `edit`.
     pub(crate) fn start(peer: &Peer, edit: impl FnOnce(&mut Server, &mut Remote)) -> Self {
         Self::at(&peer.url("/mcp?key=hunter2"), edit)
     }
@@ -53,7 +53,7 @@ impl Running {
         }
     }
 
-    /// Why it did not come up.
+    /// Why it did not start.
     pub(crate) async fn outage(&self) -> String {
         self.upstream.settled().await;
         match self.upstream.state() {
@@ -67,7 +67,7 @@ impl Running {
     }
 }
 
-/// What an upstream finds, with credentials that `source` chooses.
+/// The surroundings of an upstream, with credentials that `source` chooses.
 pub(crate) fn surroundings(source: Option<CredentialSource>) -> Surroundings {
     Surroundings {
         environment: Arc::default(),
@@ -94,7 +94,7 @@ pub(crate) async fn open(ready: &Ready, tool: &str) -> Exchange {
     exchange
 }
 
-/// The text of the answer, or what went wrong.
+/// The text of the answer, or the error.
 pub(crate) async fn call(ready: &Ready, tool: &str) -> Result<String, String> {
     match open(ready, tool).await.answer().await {
         Ok(Ok(result)) => {
@@ -175,7 +175,7 @@ pub(crate) fn legacy(asked: &Asked, call: impl FnOnce(&Asked) -> Vec<Part>) -> V
     }
 }
 
-/// A door in front of a server that keeps what clients send through it, by connection. It closes with the test.
+/// A proxy in front of a server that records what clients send, by connection. It ends with the test.
 pub(crate) async fn overheard(address: String) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let door = listener.local_addr().unwrap().to_string();
@@ -207,7 +207,7 @@ pub(crate) async fn overheard(address: String) -> (String, Arc<Mutex<Vec<Vec<u8>
     (door, heard)
 }
 
-/// The heads of the requests that stand one behind the other.
+/// The heads of consecutive requests.
 pub(crate) fn heads(mut bytes: &[u8]) -> Vec<String> {
     let mut heads = Vec::new();
     while let Some(end) = bytes.windows(4).position(|part| part == b"\r\n\r\n") {

@@ -1,7 +1,7 @@
 //! Which names belong to secrets.
 //!
-//! A name is judged by how it ends, without case and separators: `X-Api-Key`, `api_key` and `apiKey` are
-//! one name. Judging by the end keeps names *about* secrets (`token_count`, `password_file`,
+//! A name is judged by its ending, ignoring case and separators: `X-Api-Key`, `api_key` and `apiKey` are
+//! one name. Judging by the ending keeps names *about* secrets (`token_count`, `password_file`,
 //! `authorization_endpoint`) apart from names *of* secrets.
 
 use smallvec::SmallVec;
@@ -53,7 +53,7 @@ const SECRET: [&str; 41] = [
 
 static SECRET_TAILS: [[u8; 3]; SECRET.len()] = tails(&SECRET);
 
-/// What may follow without changing whose value it is.
+/// Suffixes after which the value is still the secret: `password_new`.
 const TRAILERS: [&str; 17] = [
     "b64",
     "base64",
@@ -76,7 +76,7 @@ const TRAILERS: [&str; 17] = [
 
 static TRAILER_TAILS: [[u8; 3]; TRAILERS.len()] = tails(&TRAILERS);
 
-/// What stands before `token` where it is no secret: cursors, progress and the vocabulary of models.
+/// Words before `token` that make it harmless: cursors, progress and the vocabulary of models.
 const HARMLESS_TOKENS: &[&str] = &[
     "bos",
     "cancellation",
@@ -95,13 +95,13 @@ const HARMLESS_TOKENS: &[&str] = &[
     "unk",
 ];
 
-/// A secret as the whole name only.
+/// Secret only as the whole name.
 const SIGNATURE: &str = "sig";
 
 /// Endings that are secrets only as a word of their own: `db_pass`, but not `bypass`.
 const SECRET_WORDS: &[&str] = &["pass", "pwd"];
 
-/// For each last letter the letters before it, of all words that this module knows.
+/// For each last letter, the set of letters that precede it in any word that this module knows.
 static ENDINGS: [u32; 26] = {
     let mut endings = [0; 26];
     let mut at = 0;
@@ -129,7 +129,8 @@ const fn note_ending(endings: &mut [u32; 26], word: &str) {
     }
 }
 
-/// Whether `name` may be one of a secret, by its last two letters. Digits are looked through, so they tell nothing.
+/// Whether `name` may belong to a secret, by its last two letters. A name that ends with digits passes: they are stripped
+/// later.
 fn at_first_glance(name: &[u8]) -> bool {
     let mut last = name.iter().rev().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase);
     match (last.next(), last.next()) {
@@ -140,7 +141,7 @@ fn at_first_glance(name: &[u8]) -> bool {
     }
 }
 
-/// Whether `name` is one that nearly every result has. Some of them end like names of secrets.
+/// Whether nearly every result has a member called `name`. Some such names end like those of secrets.
 const fn is_common(name: &[u8]) -> bool {
     matches!(name, b"text" | b"content" | b"structuredContent" | b"version" | b"description" | b"annotations")
 }
@@ -169,7 +170,7 @@ pub(super) fn is_secret(name: &[u8]) -> bool {
     }
 }
 
-/// The word that `name` ends with. The last three letters tell most names from all words.
+/// The word that `name` ends with. The last three letters rule most names out.
 fn one_ends<'w, const N: usize>(words: &[&'w str; N], tails: &[[u8; 3]; N], name: &[u8]) -> Option<&'w str> {
     if !tails.contains(name.last_chunk()?) {
         return None;
@@ -190,7 +191,7 @@ const fn tails<const N: usize>(words: &[&str; N]) -> [[u8; 3]; N] {
     tails
 }
 
-/// Whether the value called `name` runs to the end of its line where nothing quotes it.
+/// Whether an unquoted value called `name` runs to the end of its line.
 pub(super) fn takes_the_line(name: &[u8]) -> bool {
     ends_with_ignoring_case(name, b"cookie")
 }
@@ -236,7 +237,7 @@ mod tests {
         assert!(TRAILERS.iter().all(|word| is_secret(format!("password_{word}").as_bytes())));
     }
 
-    /// In capitals they are not known and looked at like any other.
+    /// In capitals they do not count as common, and are checked like any other name.
     #[test]
     fn common_names_are_none_of_secrets() {
         check(false, &["text", "content", "structuredContent", "version", "description", "annotations"]);

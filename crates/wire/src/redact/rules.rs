@@ -1,8 +1,8 @@
-//! What the operator wants hidden besides the built-in list: text by pattern, and values by their path in the
-//! arguments and results of a tool.
+//! The operator's own redaction rules: text by pattern, and values by their path in the arguments and results
+//! of a tool.
 //!
-//! What must stay true: a pattern finds neither nothing nor the mark, so that redacting twice is redacting
-//! once; matching takes time linear in the text, which the engine promises.
+//! What must stay true: no pattern matches the empty text or the mark, so that redacting twice is redacting
+//! once; matching takes time linear in the text, which the regex engine guarantees.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,16 +15,16 @@ use super::{Edit, MARK, QUOTED_MARK, skip_blank, string_at, value_end};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
-    /// The pattern is no regular expression.
+    /// The pattern is not a valid regular expression.
     #[error("{0}")]
     Pattern(String),
     /// The pattern would hide everything.
     #[error("the pattern matches the empty text, so it would hide everything")]
     Empty,
-    /// The pattern finds what it would put in place.
-    #[error("the pattern matches `[redacted]`, which stands where a secret stood")]
+    /// The pattern matches the text that replaces a secret.
+    #[error("the pattern matches `[redacted]`, the text that replaces a secret; make it more specific")]
     Mark,
-    /// The path does not begin like one.
+    /// The path does not begin with `/`.
     #[error("a path begins with `/`, such as `/user/ssn` or `/items/*/key`")]
     Path,
 }
@@ -40,7 +40,7 @@ impl Rules {
     /// Hides every text that matches a regular expression.
     ///
     /// # Errors
-    /// When it is none, or would hide everything.
+    /// When it is not valid, or matches the empty text or the mark.
     pub fn pattern(&mut self, pattern: &str) -> Result<(), RuleError> {
         let regex = Regex::new(pattern).map_err(|error| RuleError::Pattern(error.to_string()))?;
         if regex.is_match("") {
@@ -53,8 +53,8 @@ impl Rules {
         Ok(())
     }
 
-    /// Hides the value at `path` in the arguments and the results of `tool`, or of every tool if that is `*`: steps after `/`, with `*` for any
-    /// member or element, and `~1` and `~0` for `/` and `~` in a name.
+    /// Hides the value at `path` in the arguments and the results of `tool`, or of every tool if `tool` is `*`. A path is
+    /// a sequence of steps after `/`. A `*` step matches any member or element; `~1` and `~0` stand for `/` and `~`.
     ///
     /// # Errors
     /// When it does not begin with `/`.
@@ -86,7 +86,7 @@ impl Rules {
         })
     }
 
-    /// The text without what the paths of `tool` lead to; none if there is nothing of that.
+    /// The text without the values at the paths of `tool`; `None` if there are none.
     pub(super) fn hide_paths(&self, tool: &str, json: &[u8]) -> Option<Vec<u8>> {
         if self.paths.is_empty() {
             return None;
@@ -99,7 +99,7 @@ impl Rules {
     }
 }
 
-/// Walks the value at `start` as far as the paths go; gives the place behind it.
+/// Walks the value at `start` as far as the paths go; returns the position after it.
 fn hide(edit: &mut Edit<'_>, start: usize, paths: &[&[String]]) -> usize {
     let json = edit.json;
     if paths.iter().any(|path| path.is_empty()) {
@@ -122,7 +122,7 @@ fn hide(edit: &mut Edit<'_>, start: usize, paths: &[&[String]]) -> usize {
         let name = if object {
             let (end, name) = string_at(json, None, at);
             let name = name.map_or_else(|| "*".to_owned(), Cow::into_owned);
-            // Behind the colon; on text that is no JSON somewhere behind the name.
+            // After the colon; in text that is not JSON, somewhere after the name.
             at = skip_blank(json, skip_blank(json, end) + 1).min(json.len());
             name
         } else {
@@ -161,7 +161,7 @@ mod tests {
         Redactor::with(rules)
     }
 
-    /// AUD-4: the operator's patterns hide text and numbers, in free text and in JSON, once and for all.
+    /// AUD-4: the operator's patterns hide text and numbers, in free text and in JSON; hiding again changes nothing.
     #[test]
     fn patterns_hide_what_they_match() {
         #[track_caller]

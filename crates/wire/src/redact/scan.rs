@@ -1,7 +1,7 @@
-//! Finds secrets in free text, each byte looked at a bounded number of times.
+//! Finds secrets in free text; each byte is looked at a bounded number of times.
 //!
 //! Every rule starts at a byte that announces it (`:` and `=` a pair, `-` a PEM block or a flag, a letter
-//! a shape). A rule that hides something resumes behind it, so what was hidden is never read again.
+//! a shape). After a rule has hidden something the scan resumes behind it, so hidden text is not read again.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::{MARK, name, skip_blank, value_end};
 
-/// The first of a known kind of token.
+/// How a known kind of token begins.
 struct Shape {
     prefix: &'static str,
-    /// The bytes that may follow beside letters and digits.
+    /// The bytes that may follow besides letters and digits.
     extra: &'static [u8],
     /// How many must follow.
     least: usize,
@@ -52,14 +52,14 @@ const SHAPES: &[Shape] = &[
     shape("hf_", b"", 30, true),
 ];
 
-/// What a byte may be the first of and the second of. Where two neighbours have no kind in common no rule begins: most
-/// text is passed over by looking at nothing else.
+/// For each byte, the kinds of beginnings that it may be the first and the second byte of. Where two neighbouring bytes
+/// have no kind in common, no rule begins: this check alone skips most text.
 struct Glance {
     first: [u8; 256],
     second: [u8; 256],
 }
 
-/// Kinds of beginnings: a pair or a URL, which one byte announces; then by their first and second bytes.
+/// Kinds of beginnings. One byte announces a pair or a URL; the other kinds are known by two bytes.
 const ONE_BYTE: u8 = 1;
 const TWO_BYTES: [(&[u8], &[u8]); 7] = [
     (b"-", b"-"),
@@ -100,13 +100,13 @@ impl Glance {
         let rest = bytes.get(at..)?;
         let meets = |first: u8, second: u8| self.first[first as usize] & self.second[second as usize] != 0;
         let found = rest.windows(2).position(|pair| meets(pair[0], pair[1]));
-        // Behind the last byte there is nothing that a second one could be.
+        // The last byte has no second byte.
         let last = || rest.last().filter(|last| meets(**last, 0)).map(|_| rest.len() - 1);
         Some(at + found.or_else(last)?)
     }
 }
 
-/// Words that follow `Bearer` or a flag in prose, where no secret does.
+/// Words that follow `Bearer` or a flag in prose; they are no secrets.
 const PROSE: &[&str] = &[
     "and",
     "argument",
@@ -137,13 +137,13 @@ const SCHEMES: &[&str] = &["apikey", "aws4-hmac-sha256", "basic", "bearer", "dig
 /// How far to look for the `@` of a URL whose password holds a slash.
 const URL_LOOK: usize = 256;
 
-/// How often text is read at most.
+/// How often a text is scanned at most.
 const PASSES: usize = 4;
 
 /// The text without its secrets.
 ///
-/// What one rule hides can bare what another looks for (credentials that a token was glued to), so text
-/// that changed is read again; the limit keeps the time linear whatever a peer contrives.
+/// Hiding one secret can expose another (credentials that a token was glued to), so text that changed is
+/// scanned again. The limit keeps the time linear, even for hostile input.
 pub(super) fn text(text: &str) -> Cow<'_, str> {
     let mut hidden = pass(text);
     for _ in 1..PASSES {
@@ -182,9 +182,9 @@ struct Scan<'a> {
     text: &'a str,
     bytes: &'a [u8],
     out: String,
-    /// Everything before is in `out` or hidden.
+    /// Everything before this position is in `out` or hidden.
     copied: usize,
-    /// A JWT that begins before this was looked for in vain.
+    /// No JWT begins before this position.
     no_jwt_before: usize,
 }
 
@@ -211,13 +211,13 @@ impl<'a> Scan<'a> {
         self.bytes.get(at..).unwrap_or_default()
     }
 
-    /// Where the bytes from `at` that `accept` takes end.
+    /// The end of the run of bytes from `at` that `accept` takes.
     fn run(&self, at: usize, accept: impl Fn(u8) -> bool) -> usize {
         at + self.rest(at).iter().take_while(|byte| accept(**byte)).count()
     }
 
-    /// Whether a word can begin at `at`. What was hidden just before counts as a boundary, because it
-    /// will be one when the result is read again; so does an escape such as `\n`.
+    /// Whether a word can begin at `at`. Hidden text just before it counts as a boundary, because it will
+    /// be one when the result is scanned again. So does an escape such as `\n`.
     fn starts_word(&self, at: usize) -> bool {
         match self.bytes[self.copied..at] {
             [.., b'\\', b'n' | b'r' | b't'] | [] => true,
@@ -282,7 +282,7 @@ impl<'a> Scan<'a> {
         let padded = self.run(end, |byte| byte == b'=');
         let credentials = &self.bytes[start..padded];
         let hidden = if bearer {
-            // `Bearer realm="…"` is what a server asks with, not what a client answers.
+            // `Bearer realm="…"` is a server's challenge, not a client's credentials.
             let parameter = padded > end && self.bytes.get(padded) == Some(&b'"');
             !parameter && !is_one_of(PROSE, credentials)
         } else {
@@ -303,7 +303,7 @@ impl<'a> Scan<'a> {
         let end = self.run(start, |byte| !ends_url(byte) && !matches!(byte, b'/' | b'?' | b'#'));
         let authority = &self.bytes[start..end];
         let at_sign = memchr::memrchr(b'@', authority).or_else(|| {
-            // Not a port behind the colon, so perhaps a password with a slash that nobody escaped.
+            // No port follows the colon, so this may be a password with an unescaped slash.
             let colon = memchr::memchr(b':', authority)?;
             let port = authority[colon + 1..].iter().all(u8::is_ascii_digit);
             let near = &self.bytes[start..(end + URL_LOOK).min(self.bytes.len())];
@@ -311,7 +311,7 @@ impl<'a> Scan<'a> {
             if port || authority.starts_with(b"[") { None } else { memchr::memchr(b'@', near) }
         });
         let userinfo = start..start + at_sign.unwrap_or_default();
-        // A name alone is no secret; without anything to hide this is still no pair.
+        // A user name alone is no secret. The empty range still says that this is a URL and not a pair.
         let secret = memchr::memchr(b':', &self.bytes[userinfo.clone()]).is_some();
         Some(if secret { userinfo } else { start..start })
     }
@@ -345,7 +345,7 @@ impl<'a> Scan<'a> {
         let behind = self.run(end, |byte| is_quote(byte) || byte == b',');
         let start = self.run(behind, is_blank);
         let value = self.value(start, b"");
-        // No value, the next flag, or one that another rule has hidden already.
+        // There is no value, the next flag follows, or another rule has hidden the value already.
         let nothing = start == behind
             || self.bytes.get(start) == Some(&b'-')
             || self.rest(start).starts_with(MARK.as_bytes());
@@ -354,7 +354,7 @@ impl<'a> Scan<'a> {
 
     /// `name=value`, `name: value`, `"name": "value"`; `at` is the separator.
     fn pair(&self, at: usize) -> Option<Range<usize>> {
-        // Never back across another separator or over what was hidden, so this stays linear.
+        // Never looks back across another separator or hidden text, so the time stays linear.
         let before = &self.bytes[self.copied..at];
         let before = before.trim_ascii_end();
         let before = trim_end(before, |byte| byte == b']');
@@ -383,7 +383,7 @@ impl<'a> Scan<'a> {
                 start..self.line_or_word_end(start, end, name)
             }
             Some(b'{' | b'[') if escapes == 0 => {
-                // Text cut short leaves brackets open; then everything goes.
+                // Truncated text leaves brackets open; then everything to its end is hidden.
                 start..self.line_or_word_end(start, value_end(self.bytes, start), name)
             }
             _ => start..self.line_or_word_end(start, start, name),
@@ -428,8 +428,8 @@ impl<'a> Scan<'a> {
         at
     }
 
-    /// Where the quote closes that was opened with `escapes` backslashes before it: text quoted `n` times
-    /// has 2ⁿ−1 of them, and a quote inside it more.
+    /// The end of a quoted text whose opening quote has `escapes` backslashes before it. Text quoted `n`
+    /// times has 2ⁿ−1 of them, and a quote inside it has more.
     fn closing(&self, from: usize, quote: u8, escapes: usize) -> usize {
         let mut at = from;
         while let Some(found) = memchr::memchr(quote, self.rest(at)) {
@@ -461,9 +461,9 @@ fn is_quote(byte: u8) -> bool {
     matches!(byte, b'"' | b'\'' | b'`')
 }
 
-/// Whether a value only stands for a secret, as in our own words about where to put one: `${NAME}`, `…`, or what the
-/// banner says of a token file, each perhaps after a scheme. `behind` is what follows it, for a value ends at a brace. A
-/// variable with a default is none: the default may be the secret.
+/// Whether a value is only a placeholder for a secret, as our own messages show one: `${NAME}`, `…`, or the banner's text
+/// for a token file, each perhaps after a scheme. `behind` is the text after the value, because a value ends at a brace. A
+/// variable with a default is no placeholder: the default may be the secret.
 fn is_placeholder(value: &str, behind: &[u8]) -> bool {
     let value = match value.split_once(' ') {
         Some((scheme, rest)) if is_one_of(SCHEMES, scheme.as_bytes()) => rest.trim_start(),
@@ -540,8 +540,8 @@ mod tests {
         check("--password=abc", "--password=[redacted]");
     }
 
-    /// HOUR-11: our own words about where a secret goes stay as they are, in text and inside of JSON; what only looks
-    /// like them does not.
+    /// HOUR-11: our own messages about where a secret goes stay unchanged, in text and inside JSON; text that only
+    /// resembles them does not.
     #[test]
     fn placeholders_are_no_secrets() {
         for line in [
@@ -573,7 +573,7 @@ mod tests {
         check("sent Basic dXNlcjpwYXNz to", "sent Basic [redacted] to");
     }
 
-    /// AUD-4: shapes, wherever they stand.
+    /// AUD-4: shapes, wherever they appear.
     #[test]
     fn known_shapes_go() {
         let shapes = [
@@ -624,7 +624,7 @@ mod tests {
         }
     }
 
-    /// The processor time of this thread so far, which other programs do not lengthen; elsewhere than on Linux, time.
+    /// The CPU time of this thread so far, which other programs do not lengthen; on other systems than Linux, real time.
     fn spent() -> std::time::Duration {
         static BEGAN: std::sync::LazyLock<std::time::Instant> =
             std::sync::LazyLock::new(std::time::Instant::now);
@@ -662,7 +662,7 @@ mod tests {
             "Some(\"",
             "-----BEGIN PRIVATE KEY-----",
         ] {
-            // Each the best of three: what else runs on the processor makes one of them slow, a slow rule makes all of them.
+            // The best of three runs: other load makes one of them slow, a slow rule makes all of them slow.
             let taken = |length: usize| {
                 let long = beginning.repeat(length / beginning.len());
                 let once = || {

@@ -1,8 +1,8 @@
-//! Finds the members of an object in text that was found to be JSON before.
+//! Finds the members of an object in text that is known to be JSON.
 //!
-//! A message is checked as a whole when it comes in; looking into it afterwards checks nothing again, it only has to
-//! find where keys and values begin and end. What must stay true: on JSON it finds what a decoder finds, and on
-//! anything else nothing or something, within the text.
+//! A message is validated as a whole when it arrives. This code only finds where keys and values begin and end, and
+//! validates nothing again. What must stay true: on JSON it finds the members that a decoder finds. On any other text it
+//! finds something or nothing, but never reads outside the text.
 
 use smallvec::SmallVec;
 
@@ -14,36 +14,36 @@ pub(super) fn members(text: &[u8]) -> Option<SmallVec<[Member; 6]>> {
     if text.first() != Some(&b'{') {
         return None;
     }
-    let mut at = behind_blank(text, 1);
+    let mut at = skip_space(text, 1);
     if text.get(at) == Some(&b'}') {
         return (at + 1 == text.len()).then_some(members);
     }
     loop {
         let (key, escaped) = string_end(text, at)?;
-        let colon = behind_blank(text, key);
+        let colon = skip_space(text, key);
         if text.get(colon) != Some(&b':') {
             return None;
         }
-        let value = behind_blank(text, colon + 1);
+        let value = skip_space(text, colon + 1);
         let end = value_end(text, value)?;
         members.push(Member { key: Span::of(at + 1..key - 1)?, value: Span::of(value..end)?, escaped });
-        at = behind_blank(text, end);
+        at = skip_space(text, end);
         match text.get(at)? {
-            b',' => at = behind_blank(text, at + 1),
+            b',' => at = skip_space(text, at + 1),
             b'}' => return (at + 1 == text.len()).then_some(members),
             _ => return None,
         }
     }
 }
 
-fn behind_blank(text: &[u8], mut at: usize) -> usize {
+fn skip_space(text: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\n' | b'\t' | b'\r') = text.get(at) {
         at += 1;
     }
     at
 }
 
-/// Behind the string that begins at `start`, and whether it is written with escapes.
+/// The position after the string that begins at `start`, and whether it is written with escapes.
 fn string_end(text: &[u8], start: usize) -> Option<(usize, bool)> {
     if text.get(start) != Some(&b'"') {
         return None;
@@ -59,7 +59,7 @@ fn string_end(text: &[u8], start: usize) -> Option<(usize, bool)> {
     }
 }
 
-/// Behind the value that begins at `start`.
+/// The position after the value that begins at `start`.
 fn value_end(text: &[u8], start: usize) -> Option<usize> {
     match text.get(start)? {
         b'"' => string_end(text, start).map(|(end, _)| end),
@@ -181,7 +181,7 @@ mod tests {
             prop_assert_eq!(found.transpose()?, decoded);
         }
 
-        /// Whatever the text is, nothing is found outside of it.
+        /// In any text, no member is found outside of it.
         #[test]
         fn any_text_is_survived(text in "[{}\\[\\]\":,\\\\a1 ]{0,24}") {
             for member in members(text.as_bytes()).into_iter().flatten() {

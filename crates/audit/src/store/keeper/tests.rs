@@ -12,7 +12,7 @@ use crate::{Clock, Exit, Outcome, SystemClock, read_checkpoints};
 
 const LONG: Duration = Duration::from_secs(60 * 60);
 
-/// A store that nobody keeps.
+/// A store without a keeper.
 fn begun(folder: &Path, change: impl FnOnce(&mut StoreOptions)) -> (Shared, Intake) {
     let mut options = StoreOptions::new(folder);
     change(&mut options);
@@ -40,7 +40,7 @@ fn value(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// AUD-2: the journal waits only while rows come fast, by what came since a look that was not just now.
+/// AUD-2: the journal waits only while rows come fast, measured since a look that is long enough ago.
 #[test]
 fn a_rush_is_told_by_what_was_written() {
     let mut pace = Pace { since: Instant::now(), written: 0, rush: false };
@@ -52,14 +52,14 @@ fn a_rush_is_told_by_what_was_written() {
     assert!(!pace.is_rush(10 * RUSH + RUSH / 2));
 }
 
-/// AUD-2: the journal waits for the end of a rush, but not when many segments do.
+/// AUD-2: the journal waits for the end of a rush, unless many segments wait.
 #[test]
 fn many_segments_do_not_wait_for_the_end_of_a_rush() {
     let folder = tempfile::tempdir().unwrap();
     let (shared, intake) = begun(folder.path(), |_| {});
     let mut keeper = Keeper::new(&shared, intake);
     assert!(keeper.has_time());
-    // A look that is yet to come is too short to tell.
+    // A look in the future: too short to tell.
     keeper.pace = Pace { since: Instant::now() + LONG, written: 0, rush: true };
     for number in 1..=MOST_WAITING {
         assert!(!keeper.has_time(), "{number}");
@@ -68,7 +68,7 @@ fn many_segments_do_not_wait_for_the_end_of_a_rush() {
     assert!(keeper.has_time());
 }
 
-/// AUD-2: a store that takes nothing is waited for with patience; then the segments behind have their turn.
+/// AUD-2: the keeper waits with patience for a store that refuses rows; then the segments behind it get their turn.
 #[test]
 fn a_database_that_takes_nothing_is_waited_for() {
     #[track_caller]
@@ -89,8 +89,8 @@ fn a_database_that_takes_nothing_is_waited_for() {
     check(Duration::ZERO, 3, 2, None);
 }
 
-/// PIPE-4: calls behind a write that does not come back are refused, and exits stay; a write that takes its time is looked
-/// at again.
+/// PIPE-4: calls behind a write that does not return are refused, and exits stay; a write that is only slow is checked
+/// again later.
 #[test]
 fn calls_behind_a_write_that_does_not_come_back_are_refused() {
     #[track_caller]
@@ -118,7 +118,7 @@ fn calls_behind_a_write_that_does_not_come_back_are_refused() {
     check(Duration::ZERO, true, true, true);
 }
 
-/// AUD-3: rows come under a checkpoint when they are many or have waited long enough, and not before.
+/// AUD-3: a checkpoint covers rows once they are many or have waited long enough, and not before.
 #[test]
 fn rows_are_covered_when_they_are_many_or_old() {
     #[track_caller]
@@ -145,7 +145,7 @@ fn rows_are_covered_when_they_are_many_or_old() {
     check(3, LONG, &[3]);
 }
 
-/// AUD-2, AUD-6: the journal goes into the database, is begun anew when it is long, and goes with its segment's end.
+/// AUD-2, AUD-6: the journal goes into the store, is replaced when it is long, and is removed when its segment is finished.
 #[test]
 fn the_journal_is_brought_in() {
     let folder = tempfile::tempdir().unwrap();
@@ -156,7 +156,7 @@ fn the_journal_is_brought_in() {
     append(&shared, 3);
     assert!(keeper.is_behind());
     keeper.bring_in();
-    assert!(!keeper.is_behind() && length() > Some(0), "a short one goes on");
+    assert!(!keeper.is_behind() && length() > Some(0), "a short journal stays in use");
     append(&shared, 250);
     keeper.bring_in();
     assert_eq!((keeper.is_behind(), length()), (false, Some(0)));
@@ -172,7 +172,7 @@ fn the_journal_is_brought_in() {
     assert!(recover::is_sealed(&*shared.store, &name));
 }
 
-/// AUD-2: a row that came in while the journal was brought in is not lost with it.
+/// AUD-2: a row that arrives while the journal is brought in is not lost.
 #[test]
 fn a_journal_with_a_new_row_is_not_begun_anew() {
     let folder = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ fn a_journal_with_a_new_row_is_not_begun_anew() {
     assert_eq!(rows(&*shared.store, &only(&shared), &[250, 251]).unwrap().len(), 2);
 }
 
-/// AUD-2: large payloads become rows that wait, in the order they came.
+/// AUD-2: large payloads become waiting rows, in the order they arrived.
 #[test]
 fn large_payloads_become_rows() {
     let folder = tempfile::tempdir().unwrap();
@@ -204,7 +204,7 @@ fn large_payloads_become_rows() {
     assert_eq!((rows, line.heavy.len()), (vec![(true, true), (false, false)], 0));
 }
 
-/// AUD-2: what can be brought in is brought in at once, and what failed is tried again after a while.
+/// AUD-2: the journal is brought in without a pause where possible, and a failure is retried after a while.
 #[test]
 fn a_keeper_pauses_longest_after_a_failure() {
     let folder = tempfile::tempdir().unwrap();
@@ -212,18 +212,18 @@ fn a_keeper_pauses_longest_after_a_failure() {
     let mut keeper = Keeper::new(&shared, intake);
     assert_eq!(keeper.pause(), COME_BY);
     keeper.intakes.push_front(another(folder.path(), 1));
-    assert_eq!(keeper.pause(), Duration::ZERO, "a segment is to be finished");
+    assert_eq!(keeper.pause(), Duration::ZERO, "a segment must be finished");
     keeper.trouble = Some(Trouble { since: Instant::now(), told: false });
-    assert_eq!(keeper.pause(), AFTER_FAILURE, "a database takes nothing");
+    assert_eq!(keeper.pause(), AFTER_FAILURE, "a store refuses rows");
     keeper.trouble = None;
     shared.failing.store(true, Ordering::Relaxed);
-    assert_eq!(keeper.pause(), AFTER_FAILURE, "the journal takes nothing");
+    assert_eq!(keeper.pause(), AFTER_FAILURE, "the journal cannot be written");
     shared.failing.store(false, Ordering::Relaxed);
     keeper.pace = Pace { since: Instant::now() + LONG, written: 0, rush: true };
     assert_eq!(keeper.pause(), COME_BY, "in a rush");
 }
 
-/// Whether a keeper that nobody calls wakes up by itself within this time.
+/// Whether a keeper wakes by itself within this time.
 fn wakes(keeper: &mut Keeper<'_>, within: Duration) -> bool {
     let counter = &keeper.shared.counter;
     counter.line.lock().armed = false;
@@ -236,12 +236,12 @@ fn wakes(keeper: &mut Keeper<'_>, within: Duration) -> bool {
         let awake = sleeper.is_finished();
         counter.line.lock().arm();
         counter.bell.notify_one();
-        assert!(!sleeper.join().unwrap(), "nobody closes the store");
+        assert!(!sleeper.join().unwrap(), "the store is not closing");
         awake
     })
 }
 
-/// AUD-2: a keeper with nothing to do sleeps until it is called; what is left to do, and a checkpoint that is due, wake it.
+/// AUD-2: a keeper with nothing to do sleeps until it is woken; remaining work or a due checkpoint wakes it.
 #[test]
 fn a_keeper_sleeps_while_there_is_nothing_to_do() {
     let folder = tempfile::tempdir().unwrap();

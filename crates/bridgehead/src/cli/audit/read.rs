@@ -1,4 +1,4 @@
-//! `audit list`, `show` and `export`.
+//! Implements `audit list`, `show` and `export`.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, one_line};
 
-/// The columns of a table and of CSV: those of the JSON form that are not text of the parties.
+/// The columns of a table and of CSV: the members of the JSON form, without arguments, results and the client's name.
 const COLUMNS: [&str; 22] = [
     "time",
     "correlationId",
@@ -42,10 +42,10 @@ const COLUMNS: [&str; 22] = [
 
 /// How a call may have ended.
 const OUTCOMES: [&str; 6] = ["result", "toolError", "error", "cancelled", "interrupted", OPEN];
-/// What is said of one that has not.
+/// The outcome of a call that has not ended.
 const OPEN: &str = "open";
 
-/// Which calls.
+/// Filters that choose calls.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
     /// Calls that began at this time or later: 2026-11-15T12:00:00Z, or how long ago, such as 90m or 24h
@@ -72,7 +72,7 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    fn lets_pass(&self, call: &RecordedCall) -> bool {
+    fn matches(&self, call: &RecordedCall) -> bool {
         let same = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is);
         let in_time = || match call.first.time.parse::<jiff::Timestamp>() {
             Ok(time) => {
@@ -101,42 +101,49 @@ fn moment(text: &str) -> Result<jiff::Timestamp, String> {
 
 /// List calls, the newest last
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bridgehead audit list --since 1h --outcome error\n  bridgehead audit list --method tools/call --json"
+)]
 pub(crate) struct List {
     #[command(flatten)]
     which: Which,
-    /// How many of the newest; 0 for all
+    /// Show only the newest N calls; 0 shows all
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
 }
 
-/// Show all that is kept of a call
+/// Show everything that is recorded about a call
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  bridgehead audit show 0199d0a5-6f2b-7c3e-8d4f-0123456789ab")]
 pub(crate) struct Show {
-    /// Its correlation id, or so much of its beginning that no other has it
+    /// The call's correlation id, or a unique beginning of it
     id: String,
 }
 
 /// What an export looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Whole segments, one record a line; can be verified
+    /// Whole segments, one record per line; can be verified
     Jsonl,
-    /// One call a line, for spreadsheets; cannot be verified
+    /// One call per line, for spreadsheets; cannot be verified
     Csv,
 }
 
 /// Write the record to a file that others can check
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bridgehead audit export --output record.jsonl\n  bridgehead audit export --format csv > calls.csv"
+)]
 pub(crate) struct Export {
     #[command(flatten)]
     which: Which,
-    /// jsonl: whole segments, which can be verified; csv: one call a line, which cannot
+    /// Format: jsonl (whole segments, can be verified) or csv (one call per line, cannot be verified)
     #[arg(long, default_value = "jsonl", hide_possible_values = true)]
     format: Format,
-    /// Only this segment; may be given several times
+    /// Only this segment; may be repeated
     #[arg(long, value_name = "NAME")]
     segment: Vec<String>,
-    /// The file to write; stdout otherwise
+    /// File to write, instead of stdout
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -144,7 +151,7 @@ pub(crate) struct Export {
 pub(super) fn list(list: &List, archive: &Archive, json: bool) -> Result<Exit, String> {
     let mut newest = Newest { limit: list.limit, calls: Vec::new() };
     each(&readable(archive)?, |call| {
-        if list.which.lets_pass(&call) {
+        if list.which.matches(&call) {
             newest.push(call);
         }
         Ok(())
@@ -159,7 +166,7 @@ pub(super) fn list(list: &List, archive: &Archive, json: bool) -> Result<Exit, S
         });
     }
     if calls.is_empty() {
-        output::talk(&format!("no such calls in {}", archive.folder().display()));
+        output::talk(&format!("no matching calls in {}", archive.folder().display()));
         return Ok(Exit::Success);
     }
     let head = ["TIME", "TOOL", "OUTCOME", "MS", "PRINCIPAL", "CORRELATION ID"].map(str::to_owned).to_vec();
@@ -179,7 +186,7 @@ pub(super) fn list(list: &List, archive: &Archive, json: bool) -> Result<Exit, S
     Ok(output::data(&output::table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()), Exit::Success))
 }
 
-/// What was asked for: a tool by its name, all else by its method and what that is about.
+/// The request in a few words: a tool by its name, any other request by its method and subject.
 fn asked(first: &Row) -> String {
     match &first.method {
         None => first.tool.clone(),
@@ -189,9 +196,9 @@ fn asked(first: &Row) -> String {
     }
 }
 
-/// The newest calls of all gateways. They come gateway by gateway, each in the order of their ends.
+/// The newest calls of all gateways. Calls arrive gateway by gateway, ordered by their end.
 struct Newest {
-    /// How many; all if it is 0.
+    /// How many to keep; 0 keeps all.
     limit: usize,
     calls: Vec<RecordedCall>,
 }
@@ -223,13 +230,13 @@ fn begins_with(id: &str, beginning: &str) -> bool {
     id.get(..beginning.len()).is_some_and(|start| start.eq_ignore_ascii_case(beginning))
 }
 
-/// How many ids are listed to choose from.
+/// How many matching ids an error lists.
 const MOST_IDS: usize = 10;
 
-/// The one correlation id that begins like this.
+/// The one correlation id with this beginning.
 ///
 /// # Errors
-/// When there is none, or several: then these are told.
+/// If no id matches, or several do; then the error lists them.
 pub(super) fn whole_id(
     archive: &Archive,
     segments: &[StoredSegment],
@@ -248,7 +255,7 @@ pub(super) fn whole_id(
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let several = output::counted(ids.len() as u64, "call");
         let shown = shown.join(", ");
-        return Err(format!("{several} begin with {beginning}; write more of one of these: {shown}{more}"));
+        return Err(format!("{several} begin with {beginning}; give more of the id, one of: {shown}{more}"));
     }
     ids.pop_first().ok_or_else(|| format!("there is no call {beginning} in {}", archive.folder().display()))
 }
@@ -268,7 +275,7 @@ pub(super) fn show(show: &Show, archive: &Archive, json: bool) -> Result<Exit, S
     Ok(write(&texts.join("\n"), Exit::Success))
 }
 
-/// All members, one a line.
+/// All members, one per line.
 fn page(call: &Value) -> String {
     let rows: Vec<Vec<String>> = COLUMNS
         .iter()
@@ -320,7 +327,7 @@ fn write_to(export: &Export, segments: &[StoredSegment], out: &mut impl Write) -
         Format::Csv => {
             writeln!(out, "{}", COLUMNS.join(","))?;
             read_calls(segments, |call| {
-                if export.which.lets_pass(&call) {
+                if export.which.matches(&call) {
                     let value = serde_json::to_value(&call).unwrap_or_default();
                     let cells: Vec<String> =
                         COLUMNS.iter().map(|column| cell(&plain(&value[*column]))).collect();
@@ -333,17 +340,17 @@ fn write_to(export: &Export, segments: &[StoredSegment], out: &mut impl Write) -
     Ok(out.flush()?)
 }
 
-/// A cell of CSV. What a spreadsheet would take for a formula gets a quote before it: names come from clients.
+/// A cell of CSV. Names come from clients, so a text that a spreadsheet would take for a formula gets a leading quote.
 fn cell(text: &str) -> String {
     let text =
         if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
 }
 
-/// The segments that can be read; of the others is told, and the rest is shown.
+/// The readable segments. Each unreadable one causes a warning and is left out.
 ///
 /// # Errors
-/// When the store does not answer.
+/// If the store does not answer.
 pub(super) fn readable(archive: &Archive) -> Result<Vec<StoredSegment>, String> {
     let mut segments = archive.segments().map_err(|error| error.to_string())?;
     segments.retain(|segment| {
@@ -374,7 +381,7 @@ mod tests {
 
     use super::*;
 
-    /// GATE-2: a tool is shown by its name, any other request by its method and what that is about.
+    /// GATE-2: a tool is shown by its name, any other request by its method and subject.
     #[test]
     fn how_a_request_is_shown() {
         #[track_caller]
@@ -387,7 +394,7 @@ mod tests {
         check(r#""tool":"","method":"tools/list""#, "tools/list");
     }
 
-    /// GATE-5: the verbs read any store. Here the calls are in memory and the folder has the journal alone.
+    /// GATE-5: the verbs read any store. Here the calls are in memory, and the folder holds only the journal.
     #[test]
     fn verbs_read_any_store() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The store as the configuration wishes it.
+//! Opens the store of the record as configured.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -10,20 +10,20 @@ use bridgehead_events::Signal;
 
 use crate::cli::world::World;
 
-/// A store, and where what happens to it is told once there is a gateway.
+/// An open store, and the gateway that emits its signals once it exists.
 pub(crate) struct OpenRecord {
     pub(crate) sink: Arc<StoreSink>,
     gateway: Arc<OnceLock<Gateway>>,
 }
 
 impl OpenRecord {
-    /// Has what happens to the record told as signals of the gateway.
+    /// Emits the store's signals through this gateway from now on.
     pub(crate) fn tell(&self, gateway: &Gateway) {
         let _ = self.gateway.set(gateway.clone());
     }
 }
 
-/// The folder of the record: the configured one, else that of this user's state.
+/// The folder of the record: the configured one, or one in the user's state folder.
 pub(crate) fn folder(settings: &AuditSettings, world: &World) -> Option<PathBuf> {
     let variable = |name: &str| {
         let path = PathBuf::from(world.variables.get(name)?);
@@ -36,15 +36,15 @@ pub(crate) fn folder(settings: &AuditSettings, world: &World) -> Option<PathBuf>
         .or_else(|| variable("HOME").map(|home| home.join(".local/state/bridgehead/audit")))
 }
 
-/// What the verbs of `audit` read: the store that `serve` with the same folder records in.
+/// The archive that the `audit` verbs read: the store that `serve` writes in the same folder.
 pub(super) fn archive(folder: PathBuf) -> Archive {
     Archive::in_folder(folder)
 }
 
-/// Opens the store that `serve` records in; none where nothing is to be recorded.
+/// Opens the store that `serve` records in; `None` if nothing is to be recorded.
 ///
 /// # Errors
-/// In words, when it cannot be opened and calls must not be made without it.
+/// A message, if the store cannot be opened and calls must not run without it.
 pub(crate) fn open(config: &Config, world: &World) -> Result<Option<OpenRecord>, String> {
     let settings = &config.audit;
     if settings.store == AuditStore::None || config.gateway.mode == Mode::Test {
@@ -53,7 +53,7 @@ pub(crate) fn open(config: &Config, world: &World) -> Result<Option<OpenRecord>,
     match try_open(settings, world) {
         Ok(record) => Ok(Some(record)),
         Err(error) if settings.continue_on_failure => {
-            tracing::warn!(error, "calls are made without a record, as `audit.on_failure` says");
+            tracing::warn!(error, "calls run without a record, because `audit.on_failure` is `continue`");
             Ok(None)
         }
         Err(error) => Err(error),
@@ -68,7 +68,7 @@ fn try_open(settings: &AuditSettings, world: &World) -> Result<OpenRecord, Strin
     Ok(OpenRecord { sink: Arc::new(sink), gateway })
 }
 
-/// How the store is kept, and how `gateway` is told of its checkpoints once there is one.
+/// The options of the store. Its checkpoints and lag become signals of `gateway`, once that is set.
 fn options(
     settings: &AuditSettings,
     folder: PathBuf,
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// AUD-2, AUD-3, AUD-6: the store is kept as the configuration says.
+    /// AUD-2, AUD-3, AUD-6: the configuration decides the options of the store.
     #[test]
     fn a_store_is_kept_as_configured() {
         let place = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(options(&none, "/record".into(), &Arc::default()).unwrap().payloads, Payloads::None);
     }
 
-    /// AUD-3: a checkpoint is told on the gateway's bus, with all that shows later whether something was changed.
+    /// AUD-3: a checkpoint is an event on the gateway's bus, with everything that is needed to detect a later change.
     #[tokio::test]
     async fn checkpoints_are_told_as_events() {
         let gateway = Gateway::new(Options::default()).unwrap();
@@ -176,7 +176,7 @@ mod tests {
             key: None,
             signature: None,
         };
-        // Before there is a gateway nobody can be told.
+        // Without a gateway the checkpoint emits no event.
         tell(&checkpoint(1));
         assert!(told.set(gateway).is_ok());
         tell(&checkpoint(2));

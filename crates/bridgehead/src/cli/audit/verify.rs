@@ -1,4 +1,4 @@
-//! `audit verify`, `prove` and `verify-proof`.
+//! Implements `audit verify`, `prove` and `verify-proof`.
 
 use std::path::PathBuf;
 
@@ -16,13 +16,16 @@ use crate::cli::output;
 
 /// Check that nothing was changed, removed or reordered
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bridgehead audit verify\n  bridgehead audit verify --head SEGMENT:COUNT:HEAD"
+)]
 pub(crate) struct Verify {
-    /// Segments (*.sqlite) or exports (*.jsonl), in place of the whole folder
+    /// Segments (*.sqlite) or exports (*.jsonl), instead of the whole folder
     files: Vec<PathBuf>,
-    /// A head that was kept: finds a tail that was cut off since; may be given several times
+    /// A head that you saved earlier; detects rows that were cut off since; may be repeated
     #[arg(long, value_name = "SEGMENT:COUNT:HEAD", value_parser = head)]
     head: Vec<Expected>,
-    /// A kept copy of the file of checkpoints; may be given several times
+    /// A saved copy of the checkpoint file; may be repeated
     #[arg(long, value_name = "FILE")]
     checkpoints: Vec<PathBuf>,
     /// File with the public key that every checkpoint must be signed with
@@ -32,20 +35,22 @@ pub(crate) struct Verify {
 
 /// Prove that a row is in the record
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  bridgehead audit prove ID > proof.json")]
 pub(crate) struct Prove {
-    /// The call's correlation id, or so much of its beginning that no other has it
+    /// The call's correlation id, or a unique beginning of it
     id: String,
-    /// Prove its end instead of its beginning
+    /// Prove the end of the call instead of its beginning
     #[arg(long)]
     exit: bool,
 }
 
 /// Check a proof, without the record
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  bridgehead audit verify-proof proof.json")]
 pub(crate) struct VerifyProof {
-    /// What `audit prove` wrote
+    /// The proof that `audit prove` printed
     file: PathBuf,
-    /// The root that was kept
+    /// The root that you saved earlier
     #[arg(long, value_name = "ROOT", value_parser = root)]
     root: Option<Hash>,
     /// File with the public key that the checkpoint must be signed with
@@ -80,7 +85,7 @@ pub(super) fn verify(
         read.checkpoints.iter().for_each(|checkpoint| verifier.expect(checkpoint.into()));
         read.removed.into_iter().for_each(|removal| verifier.explain(removal));
         for line in read.unknown {
-            verifier.report(&file.display().to_string(), format!("line {line} is no checkpoint"));
+            verifier.report(&file.display().to_string(), format!("line {line} is not a checkpoint"));
         }
     }
     if whole {
@@ -112,8 +117,8 @@ pub(super) fn verify(
     }
     text.push_str(&match (problems.len(), verified.len()) {
         (0, 0) => format!("there is no record in {}", archive.folder().display()),
-        (0, 1) => "1 segment is as it was written".to_owned(),
-        (0, count) => format!("{count} segments are as they were written"),
+        (0, 1) => "1 segment is unchanged".to_owned(),
+        (0, count) => format!("{count} segments are unchanged"),
         (count, _) => output::counted(count as u64, "problem"),
     });
     Ok(output::data(&text, exit))
@@ -132,8 +137,8 @@ pub(super) fn prove(prove: &Prove, archive: &Archive) -> Result<Exit, String> {
     })
     .map_err(|error| error.to_string())?;
     let (segment, seq) =
-        found.ok_or_else(|| format!("there is no such row of {id} in {}", archive.folder().display()))?;
-    // An exit may stand in a later segment of the instance than its enter.
+        found.ok_or_else(|| format!("call {id} has no such row in {}", archive.folder().display()))?;
+    // An exit may be in a later segment of the instance than its enter.
     let instance = segment.split('.').next().unwrap_or_default();
     segments.retain(|later| later.name().starts_with(instance) && later.name() >= segment.as_str());
     let mut refused = String::new();
@@ -152,20 +157,20 @@ pub(super) fn prove(prove: &Prove, archive: &Archive) -> Result<Exit, String> {
     Err(refused)
 }
 
-/// When a row can be proved that cannot be proved yet.
+/// Says when a row without a checkpoint can be proved.
 fn not_covered(row: u64, since: jiff::Timestamp, now: jiff::Timestamp) -> String {
     let due = since.checked_add(CHECKPOINT_AFTER).unwrap_or(since);
     let left = due.duration_since(now).as_secs();
-    // What the keeper of the record may need to get to it on a busy machine.
+    // On a busy machine, the keeper may be this late with a checkpoint.
     if left < -30 {
         return format!(
-            "no checkpoint covers row {row}, though one was due at {due:.0}: its gateway is gone or cannot write; the next \
-             one that starts with this folder makes it"
+            "no checkpoint covers row {row}, although one was due at {due:.0}: its gateway has ended or cannot write; the \
+             next gateway that starts with this folder writes it"
         );
     }
     let left = output::counted(left.max(1).unsigned_abs() + 1, "second");
     format!(
-        "no checkpoint covers row {row} yet; its gateway makes one at {due:.0} (try again in {left}), or when it ends"
+        "no checkpoint covers row {row} yet; its gateway writes one at {due:.0} (try again in {left}), or when it ends"
     )
 }
 
@@ -173,7 +178,7 @@ pub(super) fn verify_proof(proof: &VerifyProof, json: bool) -> Result<Exit, Stri
     let text = std::fs::read(&proof.file)
         .map_err(|error| format!("cannot read {}: {error}", proof.file.display()))?;
     let read: Proof = serde_json::from_slice(&text)
-        .map_err(|error| format!("{} is no proof: {error}", proof.file.display()))?;
+        .map_err(|error| format!("{} is not a proof: {error}", proof.file.display()))?;
     let key = public_key(proof.key.as_ref())?;
     read.check(key.as_ref(), proof.root).map_err(|error| error.to_string())?;
     if json {
@@ -182,8 +187,8 @@ pub(super) fn verify_proof(proof: &VerifyProof, json: bool) -> Result<Exit, Stri
     }
     let checkpoint = &read.checkpoint;
     let trusted = match (proof.root.is_some(), key.is_some()) {
-        (false, false) => "whether the root is the true one only --root or --key can tell",
-        (true, _) => "the root is the one that was kept",
+        (false, false) => "pass --root or --key to check that the root is genuine",
+        (true, _) => "the root is the one you gave",
         (false, true) => "the root is signed",
     };
     let text = format!(
@@ -197,7 +202,7 @@ pub(super) fn verify_proof(proof: &VerifyProof, json: bool) -> Result<Exit, Stri
 mod tests {
     use super::*;
 
-    /// HOUR-4: what cannot be proved yet is told with when it can.
+    /// HOUR-4: the message about a row that cannot be proved yet says when it can be.
     #[test]
     fn a_proof_that_comes_later_says_when() {
         let time = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
@@ -208,6 +213,6 @@ mod tests {
             "{early}"
         );
         let late = not_covered(7, since, time("2026-11-15T12:05:00Z"));
-        assert!(late.contains("was due") && late.contains("next one that starts"), "{late}");
+        assert!(late.contains("was due") && late.contains("next gateway that starts"), "{late}");
     }
 }

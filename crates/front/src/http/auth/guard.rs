@@ -1,8 +1,8 @@
-//! Who may speak to the endpoint at all: `Host`, `Origin`, then whom the [`Authenticator`] knows.
+//! Decides which requests may reach the endpoint: by `Host`, by `Origin`, then by the [`Authenticator`].
 //!
-//! `Host` and `Origin` keep web pages out that reach a local port through a browser (DNS rebinding,
-//! cross-site requests). Whoever must show a secret may come by any `Host`: a page that got here by a name of its own
-//! does not have it.
+//! `Host` and `Origin` keep out web pages that reach a local port through a browser (DNS rebinding, cross-site
+//! requests). Where a secret is required any `Host` is served: a page that gets here by its own host name does not have
+//! the secret.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -49,7 +49,7 @@ impl Guard {
         }
     }
 
-    /// Finds out who connects, once for all that they will ask.
+    /// Finds out who connects, once for all requests of the connection.
     pub(crate) fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
         self.authenticator.meet(peer, ours)
     }
@@ -59,7 +59,7 @@ impl Guard {
         !self.origins.is_empty()
     }
 
-    /// The origin of a request, if it is listed. That any is admitted counts only where a secret is asked for too.
+    /// The origin of a request, if it is listed. A `*` in the list counts only where a secret is required too.
     pub(crate) fn listed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let mut values = headers.get_all(header::ORIGIN).iter();
         let (Some(value), None) = (values.next(), values.next()) else { return None };
@@ -72,14 +72,14 @@ impl Guard {
         self.host(parts).is_ok()
     }
 
-    /// Says who asks, or why they may not.
+    /// The principal of a request, or why it is refused.
     pub(crate) async fn admit(&self, parts: &Parts, peer: Peer) -> Result<Principal, Refusal> {
         let host = self.host(parts)?;
         self.origin(&parts.headers, host)?;
         self.authenticator.authenticate(&parts.headers, peer).await
     }
 
-    /// The same for operators, who must show a secret in any case: the token of the instance, or what clients show.
+    /// The same for operators, who must always show a secret: the token of the instance, or the secret of clients.
     pub(crate) async fn admit_operator(
         &self,
         parts: &Parts,
@@ -88,14 +88,14 @@ impl Guard {
         let host = self.host(parts)?;
         self.origin(&parts.headers, host)?;
         let offered = bearer_token(&parts.headers).ok_or(NO_TOKEN)?;
-        // Both are looked at in any case, so that the time tells nothing.
+        // Both are always checked, so that the time reveals nothing.
         let is_client = self.authenticator.asks_for_secret()
             && self.authenticator.authenticate(&parts.headers, Peer::Refused(None)).await.is_ok();
         let is_operator = instance.is_some_and(|token| token.matches(offered));
         if is_client || is_operator { Ok(()) } else { Err(NO_TOKEN) }
     }
 
-    /// The host that is asked, if it is known by name.
+    /// The requested host, if it is one of those served here by name.
     fn host<'a>(&self, parts: &'a Parts) -> Result<Option<&'a str>, Refusal> {
         let mut values = parts.headers.get_all(header::HOST).iter();
         let (value, more) = (values.next(), values.next());
@@ -133,7 +133,7 @@ impl Guard {
                 let name = authority.and_then(split_authority).map(|(name, _)| name);
                 self.origins.iter().any(|known| known == origin)
                     || (self.listen.ip().is_loopback() && name.is_some_and(is_loopback))
-                    // A page of the very host that was just admitted by name.
+                    // A page of the same host that was just admitted by name.
                     || authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
             });
         if admitted { Ok(()) } else { Err(BAD_ORIGIN) }
@@ -212,6 +212,7 @@ mod tests {
             "evil.example",
             "localhost.evil.example",
             "localhost:x",
+            "localhost:+1",
             "127.0.0.1.evil",
             "[::1",
             "",
@@ -228,7 +229,7 @@ mod tests {
         check(local, &["*"], "anything.example", true);
     }
 
-    /// HOUR-10: whoever holds the token may come by any name, but a page of that name is not admitted for it.
+    /// HOUR-10: a holder of the token may use any host name, but that does not admit a page of that host.
     #[test]
     fn with_a_token_any_host_is_served() {
         let guard = guard("0.0.0.0:4848", &[], &[], Some("s3cret"));
@@ -273,7 +274,8 @@ mod tests {
         check(remote, &["*"], "null", true);
     }
 
-    /// AUD-5: operators hold a token in any case, the instance's own or the endpoint's, and come from where clients may.
+    /// AUD-5: operators always need a token, the instance's own or the endpoint's, and pass the same checks of `Host` and
+    /// `Origin` as clients.
     #[test]
     fn operators() {
         #[track_caller]
@@ -324,13 +326,13 @@ mod tests {
         assert_eq!(ask(&open, "/mcp", &[("host", "localhost")]).as_deref(), Ok("local"));
     }
 
-    /// WALL-6: the refusal names the user and the key; with a token nobody is looked up.
+    /// WALL-6: the refusal names the user and the key; with a token no user is looked up.
     #[test]
     fn users() {
         let request = http::Request::builder().uri("/mcp").header("host", "localhost");
         let (parts, ()) = request.header("authorization", "Bearer s3cret").body(()).unwrap().into_parts();
         let open = guard("127.0.0.1:1", &[], &[], None);
-        for (user, named) in [(Some(4711), "user 4711"), (None, "cannot be found out")] {
+        for (user, named) in [(Some(4711), "user 4711"), (None, "cannot be determined")] {
             let refusal = open.admit(&parts, Peer::Refused(user)).now_or_never().unwrap().unwrap_err();
             assert_eq!(refusal.status, StatusCode::FORBIDDEN);
             assert!(refusal.reason.contains(named) && refusal.reason.contains("`http.local_users`"));

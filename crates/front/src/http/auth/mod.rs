@@ -1,7 +1,7 @@
-//! Who makes a request: what it shows, turned into a [`Principal`].
+//! Turns what a request shows into a [`Principal`].
 //!
-//! The [`guard`] keeps out whoever comes by a wrong `Host` or `Origin`; then the one [`Authenticator`] of the endpoint says
-//! who asks. A kind that refuses is not followed by another.
+//! The [`guard`] refuses a wrong `Host` or `Origin`. Then the [`Authenticator`] of the endpoint names the principal. There
+//! is only one: if it refuses, no other one is tried.
 
 pub(crate) mod guard;
 pub(crate) mod peer;
@@ -18,9 +18,10 @@ use self::peer::LocalRule;
 pub use self::peer::Peer;
 use crate::Token;
 
-/// Says who makes a request.
+/// Names the principal of a request.
 pub trait Authenticator: Send + Sync + 'static {
-    /// Looks at who connects, once for all that they will ask. Where the connection proves nothing it is anybody's.
+    /// Looks at who connects, once for all requests of the connection. The default admits every connection, because it
+    /// learns nothing from it.
     fn meet(&self, _peer: SocketAddr, _ours: SocketAddr) -> Peer {
         Peer::Admitted
     }
@@ -28,17 +29,17 @@ pub trait Authenticator: Send + Sync + 'static {
     /// Finds out who makes a request, by its headers and by who connected.
     fn authenticate<'a>(&'a self, headers: &'a HeaderMap, peer: Peer) -> Authenticating<'a>;
 
-    /// Whether requests must show a secret. A web page that reaches us by a name of its own has none, so that `Host` need
-    /// not be known then.
+    /// Whether requests must show a secret. If so, any `Host` is served: a web page that reaches us by its own host name
+    /// does not have the secret.
     fn asks_for_secret(&self) -> bool;
 }
 
-/// Who makes a request, or why that cannot be said. What is known at once costs no allocation; the other form is for
-/// whoever must ask somebody else first.
+/// The principal of a request, or why it is refused. An answer that is known at once costs no allocation; the boxed form is
+/// for an authenticator that must ask elsewhere first.
 pub type Authenticating<'a> =
     Either<Ready<Result<Principal, Refusal>>, BoxFuture<'a, Result<Principal, Refusal>>>;
 
-/// Why a request is turned away.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// 401 where other credentials may help, 403 where none do.
@@ -47,7 +48,7 @@ pub struct Refusal {
     pub reason: Cow<'static, str>,
 }
 
-/// How an endpoint with these settings finds out who asks: by the token, or without one by the local user.
+/// The authenticator of an endpoint with these settings: by the token or, without one, by the local user.
 pub fn authenticator(settings: &HttpSettings, token: Option<Token>) -> Box<dyn Authenticator> {
     match token {
         Some(token) => Box::new(token),
@@ -60,7 +61,7 @@ const NO_TOKEN: Refusal = Refusal {
     reason: Cow::Borrowed("a valid bearer token is required; send it as `Authorization: Bearer …`"),
 };
 
-/// One bearer token: whoever holds it is its principal, wherever they come from.
+/// One bearer token: its holder is its principal, from any address.
 impl Authenticator for Token {
     fn authenticate<'a>(&'a self, headers: &'a HeaderMap, _peer: Peer) -> Authenticating<'a> {
         Either::Left(ready(match bearer_token(headers) {
@@ -102,9 +103,9 @@ fn not_a_caller(user: Option<u32>) -> Refusal {
     let reason = match user {
         Some(user) => format!(
             "user {user} of this machine may not call; add {user} to `http.local_users` to admit that user, or \
-             ask for a token with `http.token_file`"
+             require a token with `http.token_file`"
         ),
-        None => "the user at the other end cannot be found out, so `http.local_users` admits nobody here; ask for a \
+        None => "the user at the other end cannot be determined, so `http.local_users` admits nobody here; require a \
                  token with `http.token_file`, or set `http.local_users` to \"any\""
             .to_owned(),
     };

@@ -1,28 +1,28 @@
-//! Which local user holds the other end of a connection over loopback.
+//! Finds the local user that holds the other end of a connection over loopback.
 //!
-//! The kernel is asked for the one socket that the peer's address and ours name (`sock_diag`), and where it has no
-//! such interface, its table of all sockets is read (`/proc/net/tcp`). A socket without an owner, because it was closed
-//! or only waits out its time, is reported with user 0: it counts as not found.
+//! The kernel is asked for the one socket between the peer's address and ours (`sock_diag`). Where it has no such
+//! interface, its table of all sockets is read (`/proc/net/tcp`). The kernel reports user 0 for a socket without an owner,
+//! which was closed or is in `TIME_WAIT`. Such a socket counts as not found.
 
 use std::net::SocketAddr;
 
 use bridgehead_config::{HttpSettings, LocalUsers};
 
-/// Who may connect where no token is asked for.
+/// Which local users may connect where no token is required.
 #[derive(Debug)]
 pub(crate) struct LocalRule {
-    /// None for everybody.
+    /// `None` admits every user.
     admitted: Option<Vec<u32>>,
-    /// The number that stands for all users that have none in this namespace.
+    /// The user id that all users share who are not mapped in this namespace.
     nobody: Option<u32>,
 }
 
-/// What is known of whoever is at the other end of a connection.
+/// What is known of the peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// One who may call, as far as users go.
+    /// It may call, as far as the local user is concerned.
     Admitted,
-    /// A local user who may not; without a number, if the user cannot be found out.
+    /// A local user who may not call; `None` if the user cannot be determined.
     Refused(Option<u32>),
 }
 
@@ -33,14 +33,14 @@ impl LocalRule {
             LocalUsers::These(users) => Some(users.clone()),
             LocalUsers::Same => {
                 let own = own_user();
-                // Whoever became root by `sudo` is still sitting there.
+                // The user who became root with `sudo` counts as the same user.
                 Some(own.into_iter().chain(settings.sudo_uid.filter(|_| own == Some(0))).collect())
             }
         };
         Self { admitted, nobody: unmapped_user() }
     }
 
-    /// Looks the user up. One question to the kernel, so this is for connections, not for requests.
+    /// Looks the user up. That costs a query to the kernel, so it is done once for each connection, not for each request.
     pub(crate) fn judge(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
         let Some(admitted) = &self.admitted else { return Peer::Admitted };
         let user = owner(peer, ours).filter(|user| Some(*user) != self.nobody);
@@ -57,7 +57,7 @@ use linux::{own_user, owner, unmapped_user};
 #[cfg(not(target_os = "linux"))]
 use elsewhere::{own_user, owner, unmapped_user};
 
-/// Nobody can be found out, so only those get in who need not be.
+/// No user can be determined here, so callers are admitted only if `http.local_users` is "any".
 // Not mutated: no test runs where this is compiled.
 #[cfg(not(target_os = "linux"))]
 #[cfg_attr(false, mutants::skip)]
@@ -86,7 +86,7 @@ mod linux {
         AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
     };
 
-    /// `SOCK_DIAG_BY_FAMILY`, the kind of the question and of its answer.
+    /// `SOCK_DIAG_BY_FAMILY`, the type of the query and of its answer.
     const BY_FAMILY: u16 = 20;
     /// `NLM_F_REQUEST`
     const REQUEST: u16 = 1;
@@ -97,21 +97,21 @@ mod linux {
     const QUESTION_BYTES: usize = 16 + 56;
     /// A header and an `inet_diag_msg`.
     const ANSWER_BYTES: usize = 16 + 72;
-    /// The states of a socket whose process holds it: established, and closed for writing (`FIN_WAIT1`, `FIN_WAIT2`).
+    /// The states of a socket that a process still holds: established, and closed for writing (`FIN_WAIT1`, `FIN_WAIT2`).
     const HELD: [u8; 3] = [1, 4, 5];
 
     pub(in super::super) fn own_user() -> Option<u32> {
         Some(rustix::process::geteuid().as_raw())
     }
 
-    /// In a user namespace that does not know all users, the others share one number.
+    /// In a user namespace that does not map all users, the unmapped ones share one user id.
     pub(in super::super) fn unmapped_user() -> Option<u32> {
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         let number = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
         unmapped(&map, &number)
     }
 
-    /// `map` is the namespace's map of users, `number` the one that those share who are not in it.
+    /// `map` is the user map of the namespace, `number` the user id that all unmapped users share.
     pub(super) fn unmapped(map: &str, number: &str) -> Option<u32> {
         let knows_all = map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
         (!knows_all).then(|| number.trim().parse().unwrap_or(65_534))
@@ -122,7 +122,7 @@ mod linux {
         asked(peer, ours).or_else(|| listed(peer, ours))
     }
 
-    /// By `sock_diag`. That nothing is found and that nobody can be asked look the same.
+    /// Asks `sock_diag`. `None` if there is no such socket, or no such interface.
     pub(super) fn asked(peer: SocketAddr, ours: SocketAddr) -> Option<u32> {
         let socket = socket_with(
             AddressFamily::NETLINK,
@@ -134,17 +134,17 @@ mod linux {
         let question = question(peer, ours);
         send(&socket, &question, SendFlags::empty()).ok()?;
         let mut answer = [0; 1024];
-        // The answer is there when the question is sent.
+        // The kernel has answered by the time `send` returns.
         let (_, length) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT).ok()?;
         told(&question, answer.get(..length)?)
     }
 
-    /// The user that the kernel's answer to a question names.
+    /// The user that the kernel's answer to a query names.
     pub(super) fn told(question: &[u8; QUESTION_BYTES], answer: &[u8]) -> Option<u32> {
         let answer = answer.get(..ANSWER_BYTES)?;
         let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
         let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
-        // The very socket that was asked for: in place of one that is not there the kernel gives one that listens.
+        // It must be the requested socket: in place of a missing one the kernel returns one that listens.
         let the_one = kind == BY_FAMILY
             && answer.get(16) == question.get(16)
             && answer.get(17).is_some_and(|state| HELD.contains(state))
@@ -178,7 +178,7 @@ mod linux {
         out
     }
 
-    /// By the table of all sockets.
+    /// Searches the table of all sockets.
     pub(super) fn listed(peer: SocketAddr, ours: SocketAddr) -> Option<u32> {
         let table = if peer.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
         let table = std::fs::read_to_string(table).ok()?;
@@ -200,7 +200,7 @@ mod linux {
         held.next()
     }
 
-    /// An address as the table shows it: words of the machine's own byte order.
+    /// An address as the table shows it: words in the machine's own byte order.
     fn shown(address: SocketAddr) -> String {
         let mut out = String::new();
         let octets: &[u8] = match address.ip() {
@@ -233,14 +233,14 @@ mod tests {
         (client, served, peer, ours)
     }
 
-    /// WALL-6: both ways to find a user say the same, in both families.
+    /// WALL-6: both ways to find a user give the same result, in both address families.
     #[test]
     fn the_user_of_a_connection_is_found_both_ways() {
         let own = own_user();
         for listen in ["127.0.0.1:0", "127.1.2.3:0", "[::1]:0"] {
             let Ok(_) = TcpListener::bind(listen) else { continue };
             let (client, _served, peer, ours) = connected(listen);
-            // A kernel without `sock_diag` leaves the table.
+            // On a kernel without `sock_diag` only the table is tested.
             if asked(peer, ours).is_some() {
                 assert_eq!(asked(peer, ours), own, "{listen}");
             }
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    /// WALL-6: a socket that nobody holds any more has no user, and above all not root.
+    /// WALL-6: a socket that no process holds any more has no user, and above all not root.
     #[test]
     fn a_socket_that_was_closed_has_no_user() {
         let (client, mut served, peer, ours) = connected("127.0.0.1:0");
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!((asked(peer, ours), listed(peer, ours)), (None, None));
     }
 
-    /// WALL-6: one that listens where the peer's socket was is not the peer.
+    /// WALL-6: a socket that listens at the peer's address is not the peer.
     #[test]
     fn a_listener_is_not_taken_for_the_peer() {
         let (listener, other) = (TcpListener::bind("127.0.0.1:0").unwrap(), "127.0.0.1:9".parse().unwrap());
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!((asked(address, other), listed(address, other)), (None, None));
     }
 
-    /// WALL-6: the kernel is asked for the one socket at the peer's address that is connected to ours, as it lays that out.
+    /// WALL-6: the query, in the kernel's layout, names the one socket at the peer's address that is connected to ours.
     #[test]
     fn a_question_names_one_socket() {
         #[track_caller]
@@ -294,7 +294,7 @@ mod tests {
         check("[::1]:36864", "[::1]:4848", 10, [&loopback, &loopback]);
     }
 
-    /// WALL-6: the kernel's answer names a user only if it is about the socket that was asked for, and that one is held.
+    /// WALL-6: the kernel's answer counts only if it is about the requested socket, and a process holds that socket.
     #[test]
     fn an_answer_counts_only_for_the_socket_in_question() {
         #[track_caller]
@@ -326,7 +326,7 @@ mod tests {
         check(|answer| answer[84..88].fill(0), None);
     }
 
-    /// WALL-6: users whom the namespace does not know share one number, which belongs to no user.
+    /// WALL-6: users that the namespace does not map share one user id, which belongs to no user.
     #[test]
     fn a_user_that_the_namespace_does_not_know_is_nobody() {
         #[track_caller]
@@ -341,7 +341,7 @@ mod tests {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let expected = unmapped(&read("/proc/self/uid_map"), &read("/proc/sys/kernel/overflowuid"));
         assert_eq!(unmapped_user(), expected);
-        // Known by a number or not: one that is shared admits nobody.
+        // Even a listed user id admits nobody if it is the shared one.
         let (_client, _served, peer, ours) = connected("127.0.0.1:0");
         let own = own_user().unwrap();
         for (nobody, expected) in [(None, Peer::Admitted), (Some(own), Peer::Refused(None))] {
@@ -367,12 +367,12 @@ mod tests {
         assert_eq!(found(&row("01", "1000", "77"), peer, ours), Some(1000));
         assert_eq!(found(&row("05", "1000", "77"), peer, ours), Some(1000));
         assert_eq!(found(&row("01", "0", "0"), peer, ours), None, "orphaned");
-        assert_eq!(found(&row("06", "0", "0"), peer, ours), None, "waits out its time");
-        assert_eq!(found(&row("02", "0", "5"), peer, ours), None, "another one that only begins");
+        assert_eq!(found(&row("06", "0", "0"), peer, ours), None, "in TIME_WAIT");
+        assert_eq!(found(&row("02", "0", "5"), peer, ours), None, "another one that is still connecting");
         assert_eq!(found(&row("01", "1000", "77"), ours, peer), None, "our own end");
     }
 
-    /// WALL-6: root by `sudo` also means who typed it; anybody else's `SUDO_UID` means nothing.
+    /// WALL-6: for root by `sudo`, the user who ran `sudo` counts too; for any other user `SUDO_UID` means nothing.
     #[test]
     fn who_is_the_same_user() {
         let settings = HttpSettings { sudo_uid: Some(4711), ..HttpSettings::default() };

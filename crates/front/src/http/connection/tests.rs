@@ -1,4 +1,4 @@
-//! Connections over pipes of this process, under a clock that the tests turn.
+//! Connections over in-process pipes, with a clock that the tests control.
 
 use super::super::reply::Body;
 use super::*;
@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// Serves to the end, which comes: a request that is never answered fails its test.
+/// Serves a connection to its end; a connection that never ends fails the test.
 async fn serve_to_its_end<R>(
     stream: DuplexStream,
     answer: impl Fn(Request<Counted>) -> R,
@@ -40,7 +40,7 @@ fn start_within(
     (client, tokio::spawn(serving))
 }
 
-/// BOUND-4: a head has its own time, from the beginning of the connection or from its first byte; between requests a
+/// BOUND-4: a head has its own time limit, from the start of the connection or from its first byte; between requests a
 /// client may be silent for longer.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_slow_with_its_headers_is_closed() {
@@ -58,7 +58,7 @@ async fn a_client_that_is_slow_with_its_headers_is_closed() {
     }
     let began = Instant::now();
     client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
-    // However often a little more of it comes.
+    // More pieces of the head do not extend the time.
     for _ in 0..3 {
         sleep(HEAD_WITHIN / 4).await;
         client.write_all(b"a: b\r\n").await.unwrap();
@@ -99,7 +99,7 @@ async fn a_client_that_reads_slowly_is_served() {
     served.await.unwrap().unwrap();
 }
 
-/// A front whose connections answer with `ok`, behind a listener that has so many descriptors.
+/// A front whose connections answer with `ok`, behind a listener with a limited number of descriptors.
 struct Listener {
     come: tokio::sync::mpsc::Sender<DuplexStream>,
     shutdown: CancellationToken,
@@ -153,14 +153,14 @@ async fn ask(client: &mut DuplexStream) -> String {
     let asked = client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     let mut heard = vec![0; 1000];
     let read = match asked {
-        // The clock stands still while anything happens.
+        // The paused clock stands still while any task can run.
         Ok(()) => tokio::time::timeout(HEADERS_WITHIN, client.read(&mut heard)).await.expect("an answer"),
         Err(_) => Ok(0),
     };
     String::from_utf8_lossy(&heard[..read.unwrap_or_default()]).into_owned()
 }
 
-/// BOUND-4: connections that are not used lock nobody out, and whoever was served is not closed for them.
+/// BOUND-4: unused connections lock no client out, and a connection that has sent a request is not closed for them.
 #[tokio::test(start_paused = true)]
 async fn idle_connections_lock_nobody_out() {
     let front = listen(4, 100);
@@ -180,7 +180,7 @@ async fn idle_connections_lock_nobody_out() {
     front.serving.await.unwrap();
 }
 
-/// BOUND-4: where everybody is being served a newcomer hears that there is no room.
+/// BOUND-4: where no connection can make way, a new client is told that there is no room.
 #[tokio::test(start_paused = true)]
 async fn a_newcomer_is_refused_where_all_are_served() {
     let front = listen(0, 100);
@@ -195,7 +195,7 @@ async fn a_newcomer_is_refused_where_all_are_served() {
     front.serving.await.unwrap();
 }
 
-/// BOUND-1: a front without descriptors closes what nobody uses and goes on.
+/// BOUND-1: a front without descriptors closes an unused connection and continues.
 #[tokio::test(start_paused = true)]
 async fn a_front_without_descriptors_goes_on() {
     let front = listen(100, 3);
@@ -204,14 +204,14 @@ async fn a_front_without_descriptors_goes_on() {
     let began = Instant::now();
     let mut newcomer = front.connect().await;
     assert!(ask(&mut newcomer).await.ends_with("ok"));
-    assert!(began.elapsed() < HEAD_WITHIN, "it did not have to wait for the others to be late");
+    assert!(began.elapsed() < HEAD_WITHIN, "it did not have to wait until the others timed out");
     assert_eq!(idle[0].read(&mut [0]).await.unwrap(), 0, "closed");
     front.shutdown.cancel();
     front.serving.await.unwrap();
 }
 
-/// BOUND-4: where all descriptors are gone and everybody is being served, the one in reserve does to refuse a newcomer,
-/// again and again; where somebody makes way, nobody is refused.
+/// BOUND-4: where no descriptor is left and no connection can make way, the reserve serves to refuse each new client;
+/// where a connection makes way, no client is refused.
 #[tokio::test]
 async fn the_reserve_refuses_a_newcomer_in_words() {
     let sockets = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -219,7 +219,7 @@ async fn the_reserve_refuses_a_newcomer_in_words() {
     for room in [0, 1] {
         let shutdown = CancellationToken::new();
         let (waiting, refusing) = (std::cell::RefCell::new(None), std::cell::Cell::new(true));
-        // Whoever comes is met without a descriptor first.
+        // The first accept of a client fails, for lack of a descriptor.
         let accept = async || {
             if let Some(stream) = waiting.take() {
                 return Ok(stream);
@@ -250,7 +250,7 @@ async fn the_reserve_refuses_a_newcomer_in_words() {
         let clients = async {
             for _ in 0..3 {
                 let mut client = TcpStream::connect(address).await.unwrap();
-                // Whoever is refused has said nothing that nobody reads.
+                // A client that is refused sends nothing, because it would stay unread.
                 if room == 1 {
                     let request = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
                     client.write_all(request).await.unwrap();
@@ -269,8 +269,8 @@ async fn the_reserve_refuses_a_newcomer_in_words() {
     }
 }
 
-/// BOUND-4: a connection that has made way serves nothing more: a request that comes meanwhile was not done at all, and
-/// the connection is closed.
+/// BOUND-4: a connection that has made way serves no more requests: one that arrives meanwhile is not started, and the
+/// connection is closed.
 #[tokio::test(start_paused = true)]
 async fn whoever_has_made_way_is_not_served() {
     for makes_way in [false, true] {
@@ -284,7 +284,7 @@ async fn whoever_has_made_way_is_not_served() {
                 *count.lock() += 1;
                 async { Reply::new(Body::from("ok")) }
             };
-            // The request is there before the connection is looked at.
+            // The request arrives before the connection is first polled.
             tokio::task::yield_now().await;
             serve_to_its_end(server, answer, &member.activity).await
         });
@@ -298,8 +298,7 @@ async fn whoever_has_made_way_is_not_served() {
     }
 }
 
-/// BOUND-3: answers that clients do not read are held for them, within the bounds; whoever comes then hears why its
-/// answer is not there.
+/// BOUND-3: unread answers are held within the limits; a client beyond them is told why its answer is missing.
 #[tokio::test(start_paused = true)]
 async fn answers_that_nobody_reads_are_bounded() {
     let budget = Budget::new(10 << 20, 4 << 20);
@@ -327,8 +326,7 @@ async fn answers_that_nobody_reads_are_bounded() {
     assert!(ask(&mut client).await.starts_with("HTTP/1.1 200 "), "what the others held is free");
 }
 
-/// BOUND-3: bodies that were sent by half are held for their senders, within the bounds; others hear that there is no
-/// room.
+/// BOUND-3: half-sent bodies are held within the limits; clients beyond them are told that there is no room.
 #[tokio::test(start_paused = true)]
 async fn bodies_that_are_sent_by_half_are_bounded() {
     let budget = Budget::new(10 << 20, 4 << 20);
@@ -377,7 +375,7 @@ async fn bodies_that_are_sent_by_half_are_bounded() {
     assert!(String::from_utf8_lossy(&heard[..read]).contains("Ok("), "a body that fits is read whole");
 }
 
-/// SRV-2: a connection whose own task panics is told of, while others are accepted and after that.
+/// SRV-2: the panic of a connection's own task is reported, both while others are accepted and after that.
 #[tokio::test]
 async fn a_connection_that_panics_is_told_of() {
     let told = parking_lot::Mutex::new(Vec::new());

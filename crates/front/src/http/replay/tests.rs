@@ -1,4 +1,4 @@
-//! Streams that are read, left and taken up again, under a clock that the tests turn.
+//! Streams that are read, left and resumed, with a clock that the tests control.
 
 use bridgehead_wire::held::Budget;
 use http::StatusCode;
@@ -15,7 +15,7 @@ fn streams() -> Streams {
 }
 
 impl Streams {
-    /// A finished stream that holds about so many bytes, read to its end or not at all.
+    /// A finished stream that holds about this many bytes, read to its end or not at all.
     pub(crate) fn keep_finished(&self, bytes: usize, read: bool) {
         let log = self.open();
         log.push(&vec![b'x'; bytes]).unwrap();
@@ -55,7 +55,7 @@ fn finished(body: &'static str) -> Running<Option<Answer>> {
     Running::new(OnDisconnect::Finish, async move { done(body) })
 }
 
-/// ERA-1: events have ids, the client learns when to come back, and whoever comes back reads on.
+/// ERA-1: events have ids, the client learns when to come back, and a client that comes back reads on.
 #[tokio::test(start_paused = true)]
 async fn a_stream_is_taken_up_again() {
     let streams = streams();
@@ -82,8 +82,8 @@ async fn a_stream_is_taken_up_again() {
     }
 }
 
-/// ERA-1: whoever stays away for too long is told nothing more, and who asks it something learns that; the answer is
-/// still kept for it.
+/// ERA-1: a client that stays away for too long gets no more notifications, and questions to it fail; the answer is still
+/// kept for it.
 #[tokio::test(start_paused = true)]
 async fn whoever_stays_away_is_given_up() {
     let streams = streams();
@@ -124,7 +124,7 @@ async fn plain_unless_there_is_something_to_stream() {
     assert_eq!(text(answer(nothing, None, &streams, MANNER, false).await).await, "");
 }
 
-/// A client that waits in silence is sent away and comes back for the answer.
+/// A client on a silent stream is sent away and comes back for the answer.
 #[tokio::test(start_paused = true)]
 async fn a_silent_stream_sends_its_client_away() {
     let streams = streams();
@@ -164,7 +164,7 @@ async fn logs_are_bounded() {
     assert!(!text(reply).await.contains("data: 1"));
 }
 
-/// BOUND-1: of one stream so many bytes are kept, and not one more.
+/// BOUND-1: of one stream `MOST_BYTES` are kept, and not one byte more.
 #[test]
 fn a_log_is_kept_to_the_last_byte() {
     let overhead = {
@@ -184,7 +184,7 @@ fn a_log_is_kept_to_the_last_byte() {
     }
 }
 
-/// BOUND-3: however many events have come and gone, those that are left are on the account, and nothing else is.
+/// BOUND-3: however many events were dropped, the account counts exactly those that are left.
 #[test]
 fn a_long_stream_is_on_the_account() {
     let streams = streams();
@@ -203,8 +203,8 @@ fn a_long_stream_is_on_the_account() {
     assert_eq!(streams.account.held(), 0);
 }
 
-/// BOUND-3: only finished streams that nobody reads go, the oldest first and no more of them than are asked for; those
-/// that were not read to their end only if that is said.
+/// BOUND-3: only finished streams without a reader are dropped, the oldest first and no more of them than asked for; those
+/// that were not read to their end only with `Kept::Unread`.
 #[test]
 fn which_streams_go() {
     let streams = streams();
@@ -240,7 +240,7 @@ fn which_streams_go() {
 #[test]
 fn the_stream_of_an_id() {
     let streams = streams();
-    assert!(streams.find("0-0").is_none(), "nothing was told yet");
+    assert!(streams.find("0-0").is_none(), "nothing was sent yet");
     let call = streams.open();
     for log in [streams.own(), &call] {
         for message in [b"1", b"2"] {
@@ -261,8 +261,8 @@ fn the_stream_of_an_id() {
     }
 }
 
-/// BOUND-3: what streams hold is bounded for a session and for all. What was read goes first, then answers that
-/// nobody has come for, then an answer is an error that says why.
+/// BOUND-3: the memory of streams is bounded for a session and in total. Streams that were read are dropped first, then
+/// answers that no client has fetched; after that an answer becomes an error that says why.
 #[tokio::test(start_paused = true)]
 async fn what_streams_hold_is_bounded() {
     let budget = Budget::new(10 << 20, 4 << 20);
@@ -286,7 +286,7 @@ async fn what_streams_hold_is_bounded() {
     assert_eq!(one.account.held() / large.len(), 2, "the latest are kept");
     assert!(one.find("21-1").is_some() && one.find("19-1").is_none());
     assert!(budget.peak() <= 10 << 20, "{}", budget.peak());
-    // Whoever is being read does not go: then there is no room for another.
+    // A stream that is being read is not dropped, so there is no room for another.
     let mut bodies: Vec<_> =
         [20, 21].map(|log| body(one.find(&format!("{log}-0")).unwrap().0, 0, MANNER)).into();
     let refused = text(answer(call(), None, &one, MANNER, true).await).await;

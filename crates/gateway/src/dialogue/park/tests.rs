@@ -1,4 +1,4 @@
-//! Parked calls on a paused clock; what the server does is a future that is made here.
+//! Tests of parked calls on a paused clock; the server is a future made here.
 
 use futures_util::FutureExt;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn done() -> Outcome {
     Ok(Raw::literal(r#"{"done":true}"#).into())
 }
 
-/// A call that asks once, and then does what `then` does.
+/// A call that asks once and then continues as `then`.
 async fn begin<F: Future<Output = Outcome> + Send + 'static>(
     parks: &Arc<Parks>,
     then: impl FnOnce(Arc<Park>) -> F + Send + 'static,
@@ -50,8 +50,8 @@ fn asks(outcome: &Value, keys: &[&str]) {
     assert_eq!(asked, keys, "{outcome}");
 }
 
-/// ERA-1: what a server asks and takes back in the same breath is not asked; the client has the end, or what is asked
-/// after it.
+/// ERA-1: a question that the server withdraws at once is not asked; the client gets the outcome, or the next
+/// question.
 #[tokio::test(start_paused = true)]
 async fn what_is_taken_back_in_a_later_round_is_not_asked() {
     let parks = Arc::<Parks>::default();
@@ -79,7 +79,8 @@ async fn what_is_taken_back_in_a_later_round_is_not_asked() {
     asks(&resume(&parks, &asked).await.unwrap(), &["q3"]);
 }
 
-/// ERA-2: a call that has ended asks nothing: its client has the end, also where a question was never taken back.
+/// ERA-2: a call that has ended asks nothing: its client gets the outcome, even if a question was never
+/// withdrawn.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_has_ended_asks_nothing() {
     let parks = Arc::<Parks>::default();
@@ -92,7 +93,7 @@ async fn a_call_that_has_ended_asks_nothing() {
     assert_eq!(resume(&parks, &asked).await.unwrap(), json!({"done": true}));
 }
 
-/// POOL-12: calls are parked again when a gateway is started once more, and none while it is closed.
+/// POOL-12: a gateway that starts again parks calls again, and parks none while it is closed.
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_starts_again_parks_again() {
     let parks = Arc::<Parks>::default();
@@ -105,13 +106,13 @@ async fn a_gateway_that_starts_again_parks_again() {
     parks.reopen();
     let asked = begin(&parks, |_| async { done() }).await.unwrap();
     assert_eq!(resume(&parks, &asked).await.unwrap(), json!({"done": true}));
-    // Whoever closes it once more waits for what is left of the calls, and for nothing else.
+    // A second close waits for the remaining calls, and for nothing else.
     begin(&parks, |_| async { done() }).await.unwrap();
     parks.close().await;
     assert_eq!(parks.count(), 0);
 }
 
-/// ERA-2: only so many calls are parked at once.
+/// ERA-2: the number of parked calls is bounded.
 #[tokio::test(start_paused = true)]
 async fn parked_calls_are_bounded() {
     let parks = Arc::<Parks>::default();
@@ -125,7 +126,7 @@ async fn parked_calls_are_bounded() {
     begin(&parks, |_| async { done() }).await.unwrap();
 }
 
-/// ERA-2: a client may come back as long as its server is patient, and a moment more; then its call is over.
+/// ERA-2: a client may come back within its server's patience plus the grace period; then its call is over.
 #[tokio::test(start_paused = true)]
 async fn a_client_has_its_time_to_come_back() {
     #[track_caller]

@@ -1,4 +1,4 @@
-//! The tool runs, here or on its server.
+//! Runs the tool, in this process or on its server.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -72,8 +72,8 @@ async fn run_upstream(
     };
     let mut watched = gate.cancels.watch(call.caller.session.number(), &called.name, call.correlation);
     let mut running = pin!(relayed.run(upstream, queue, &gate.signals, |queued| record.waited(queued)));
-    // Leaving drops the request, which reaches whoever runs the call. By hand, because an outcome is large: `select!` moves
-    // it twice more.
+    // Returning drops the request, which cancels the call wherever it runs. Polled by hand, because an
+    // outcome is large: `select!` would move it twice more.
     let outcome = poll_fn(|context| {
         if let Some(reason) = watched.cancelled() {
             return Poll::Ready(given_up(upstream, &tool.name, reason));
@@ -94,7 +94,7 @@ async fn run_upstream(
     }
 }
 
-/// How a call ends that somebody other than its client gave up.
+/// The end of a call that was cancelled from outside, not by its client.
 fn given_up(upstream: &Upstream, tool: &str, reason: CancelReason) -> Result<Outcome, CallError> {
     let server = upstream.name();
     match reason {

@@ -1,4 +1,5 @@
-//! Calls of tools, built-in or of a server: the arguments fit the schema, the tool runs, its result keeps what it promises.
+//! Calls of tools, built-in or on a server: check the arguments, run the tool, check the result against its
+//! output schema.
 
 mod dispatch;
 mod output;
@@ -26,10 +27,10 @@ use crate::relay::trace::Trace;
 /// One tool, by the name that the client used.
 pub(crate) struct CalledTool {
     name: Arc<str>,
-    /// Where it goes, or why it goes nowhere.
+    /// The route, or why there is none.
     route: Result<Arc<Route>, CallError>,
     arguments: Raw,
-    /// Whether the authorizer is asked about this call.
+    /// Whether the authorizer decides about this call by its arguments.
     by_arguments: bool,
 }
 
@@ -46,7 +47,7 @@ impl Gateway {
         let find = |view: &Catalog| Some((Arc::clone(view.route(&name)?), view.asks_about(&name)));
         let mut found = find(&self.inner().view(&caller.principal));
         if found.is_none() {
-            // A client may know the name from an earlier list, while its server is still coming up.
+            // A client may know the name from an earlier list while the server is still starting.
             found = Box::pin(self.wait_for(&caller.principal, Some(&name), find)).await;
         }
         let (route, by_arguments) = match found {
@@ -60,7 +61,8 @@ impl Gateway {
         );
         call.trace = Trace::of(&span, &request.meta, call.correlation);
         let tool = CalledTool::new(&name, route, request, by_arguments);
-        // Pinned where it is made, here and wherever a span is around much: an instrumented future is moved twice.
+        // Pinned where it is made, as around every large instrumented future: `instrument` moves its future
+        // twice.
         let outcome = pin!(self.inner().gate.pass(&call, &tool)).instrument(span).await;
         let outcome = match outcome {
             Outcome::Result(result, reply) if reply.is_task() => {
@@ -125,7 +127,7 @@ impl CalledTool {
 }
 
 impl Subject for CalledTool {
-    /// Where it goes, and the arguments where somebody takes them decoded.
+    /// The route, and the arguments, decoded for a tool that takes them so.
     type Checked = (Arc<Route>, Value);
 
     fn name(&self) -> &Arc<str> {
@@ -174,7 +176,8 @@ impl Subject for CalledTool {
     }
 }
 
-/// ENV-1: the envelope as text and, for our own tools, as structured content with the same JSON.
+/// ENV-1: the envelope as text and, for the gateway's own tools, also as structured content with the same
+/// JSON.
 fn envelope_result(envelope: &Value, is_error: bool, structured: bool) -> Raw {
     let text = envelope.to_string();
     let mut result = json!({"content": [{"type": "text", "text": text}], "isError": is_error});

@@ -1,4 +1,4 @@
-//! Whether a result keeps what its tool promises, for servers where that is wanted.
+//! Checks results against the tool's output schema, for servers where the configuration asks for it.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::error::CallError;
 use crate::gate::{Call, Gate, Subject};
 use crate::relay::request::Outcome;
 
-/// The error that an outcome is where promises are enforced; told and counted in any case. A question is no result
-/// yet, and what a tool calls an error has promised nothing.
+/// The error for a result that does not fit its schema; signalled even if the error is not enforced. A
+/// question is not a result yet, and a result with `isError` need not fit.
 pub(super) async fn broken_promise(
     gate: &Gate,
     call: &Call<'_>,
@@ -26,7 +26,7 @@ pub(super) async fn broken_promise(
     let why = match tool.check_output(result, Effort::Brief) {
         Ok(()) => return None,
         Err(OutputError::Broken(why)) => why,
-        Err(OutputError::NotBriefly) => {
+        Err(OutputError::TooSlow) => {
             Box::pin(check_apart(gate, call, called, Arc::clone(tool), result.clone())).await.err()?
         }
     };

@@ -1,7 +1,7 @@
-//! The arguments against the tool's schema, compiled when the catalog was merged.
+//! Checks the arguments against the tool's schema.
 //!
-//! What takes more than a few milliseconds runs on a thread of its own, and few of these at once: the threads that serve
-//! have others to serve. How much work it is, is counted beforehand by the schema.
+//! A check that takes more than a few milliseconds runs on a thread of its own, and only a few of these run
+//! at once, because the serving threads have other calls. The schema counts the work beforehand.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::catalog::{Route, Target};
 use crate::error::CallError;
 use crate::gate::{Call, Gate};
 
-/// Whether the call may go on, and its arguments, decoded where somebody takes them so. A tool that goes nowhere is a refusal like any other, so that it is audited
-/// like any other.
+/// Whether the call may continue, and its arguments, decoded for a tool that takes them so. A call without a
+/// route is refused here, so that it is audited like any other refusal.
 pub(super) async fn check(
     gate: &Gate,
     call: &Call<'_>,
@@ -35,7 +35,7 @@ pub(super) async fn check(
     let arguments = match read(route, &called.arguments, Effort::Brief) {
         Ok(arguments) => arguments,
         Err(Unfit::Issues(issues)) => return Err(refuse(route, &json!(issues))),
-        Err(Unfit::NotBriefly) => Box::pin(read_apart(gate, call, called, route)).await?,
+        Err(Unfit::TooSlow) => Box::pin(read_apart(gate, call, called, route)).await?,
     };
     Ok((Arc::clone(route), arguments))
 }
@@ -65,7 +65,7 @@ async fn read_apart(
     outcome.map_err(|unfit| refuse(route, &json!(issues(unfit))))
 }
 
-/// There is nothing that a full effort leaves open.
+/// A full effort always yields issues.
 fn issues(unfit: Unfit) -> Vec<Issue> {
     if let Unfit::Issues(issues) = unfit { issues } else { Vec::new() }
 }
@@ -86,8 +86,8 @@ mod tests {
     use crate::catalog::Registered;
     use crate::catalog::native::NativeTool;
 
-    /// PIPE-3: arguments that fit are what the handler gets; those that do not are refused with where and why, and so
-    /// are two of the same name.
+    /// PIPE-3: arguments that fit are passed to the handler; others are refused with the place and the
+    /// reason, and so are duplicate names.
     #[test]
     fn arguments_by_schema() {
         #[track_caller]

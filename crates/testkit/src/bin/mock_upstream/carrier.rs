@@ -1,7 +1,7 @@
-//! The same server on a port of loopback: streamable HTTP, HTTP+SSE or WebSocket.
+//! The same server on a loopback port: streamable HTTP, HTTP+SSE or WebSocket.
 //!
-//! A thread per connection, and nothing that a small server would not do: plain HTTP/1.1, bodies of known length
-//! in, chunked event streams out. The first line on standard output says where it listens.
+//! One thread per connection, and only what a small server does: plain HTTP/1.1, bodies of known length in, chunked
+//! event streams out. The first line on standard output is the address.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -19,10 +19,10 @@ use crate::output::Output;
 use crate::server::{Server, aside};
 use crate::transcript::Transcript;
 
-/// How often a silent connection is looked at.
+/// How often the thread of a silent connection polls.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What all connections share.
+/// State that all connections share.
 struct Port {
     server: Arc<Server>,
     transcript: Transcript,
@@ -40,7 +40,7 @@ struct Request {
     body: Vec<u8>,
 }
 
-/// Serves for ever.
+/// Serves forever.
 pub(crate) fn serve(
     server: &Arc<Server>,
     carrier: Carrier,
@@ -63,7 +63,7 @@ pub(crate) fn serve(
         stream.set_nodelay(true)?;
         let port = Arc::clone(&port);
         aside(move || {
-            // A client that goes away in the middle is its own business.
+            // A client may disconnect at any time.
             let _ = match carrier {
                 Carrier::Http => port.http(stream, Port::streamable),
                 Carrier::Sse => port.http(stream, Port::sse),
@@ -126,7 +126,7 @@ impl Port {
         if message["id"].is_null() || method.is_empty() {
             return reply(out, "202 Accepted", "", "");
         }
-        // Whoever plays the call on another thread has its own; when all are gone, nothing more comes.
+        // A call on another thread has its own output; when all outputs are dropped, no more messages come.
         drop(output);
         let id = message["id"].to_string();
         let Some(first) = self.first(&messages, out, &id, modern) else {
@@ -155,7 +155,7 @@ impl Port {
         reply(out, status, &headers, &first)
     }
 
-    /// The first message for a request; none if the client went away first.
+    /// The first message for a request; `None` if the client disconnected first.
     fn first(
         &self,
         messages: &Receiver<String>,
@@ -208,7 +208,7 @@ impl Port {
 
     fn websocket(&self, stream: TcpStream) -> std::io::Result<()> {
         let Ok(mut socket) = tungstenite::accept(stream) else { return Ok(()) };
-        // One thread for both directions: it looks for what comes, then sends what waits.
+        // One thread for both directions: it reads what has arrived, then sends what is queued.
         socket.get_mut().set_read_timeout(Some(LOOK))?;
         let (sender, messages) = channel();
         self.server.output.add(sender.clone());

@@ -1,9 +1,8 @@
-//! An MCP server, on standard input and output or on a port of loopback, that does what its script says, right or wrong.
+//! An MCP server on standard input and output, or on a loopback port, that does what its script says, right or wrong.
 //!
-//! The script ([`bridgehead_testkit::Script`]) comes in the variable `MOCK_SCRIPT` or as the
-//! first argument. One thread reads; whatever waits does so on a thread of its own, so calls
-//! run side by side. What does not wait is answered in the order it came. The process ends
-//! with its standard input, and where a script forbids that, a minute later.
+//! The script ([`bridgehead_testkit::Script`]) comes in the variable `MOCK_SCRIPT` or as the first argument. One thread
+//! reads; anything that waits runs on its own thread, so calls run concurrently. Everything else is answered in the
+//! order it came. The process ends with its standard input, or a minute later if the script says so.
 
 mod carrier;
 mod message;
@@ -22,7 +21,7 @@ use bridgehead_testkit::{SCRIPT_VARIABLE, Script};
 use crate::server::Server;
 use crate::transcript::Transcript;
 
-/// How long a process that ignores the end of its input lives on.
+/// How long a process that ignores the end of its input keeps running.
 const LONGEST_AFTERLIFE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -81,6 +80,6 @@ fn main() -> ExitCode {
 }
 
 fn complain(line: &str) {
-    // A closed standard error is no reason to end.
+    // A closed standard error must not end the process.
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,14 +1,13 @@
-//! Reads what the client sends, as far as a mock needs to, keeping the text of every member.
+//! Parses the client's messages as far as a mock needs, keeping the text of every member.
 //!
-//! Nothing is judged here but the shape: whether a request fits its era is the server's
-//! business.
+//! Only the shape is checked here: the server decides whether a request fits its era.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Any message; which kind it is shows in which members are there.
+/// Any message; its members show which kind it is.
 #[derive(Deserialize)]
 pub(crate) struct Message<'a> {
     #[serde(borrow)]
@@ -23,7 +22,7 @@ pub(crate) struct Message<'a> {
     pub(crate) error: Option<&'a RawValue>,
 }
 
-/// The parameters that matter to any method.
+/// The parameters that any method may use.
 #[derive(Default, Deserialize)]
 pub(crate) struct Params<'a> {
     #[serde(borrow)]

@@ -1,7 +1,7 @@
-//! The ways out: whole messages, one at a time, to whoever is to get them.
+//! Writes whole messages, one at a time, to their readers.
 //!
-//! Over standard output the script's litter follows each. A reader that went away ends nothing here; the end of
-//! standard input does, or of the process.
+//! On standard output a noise line from the script follows each message. A reader that disconnects ends nothing here;
+//! only the end of standard input or of the process does.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,43 +9,43 @@ use std::sync::mpsc::Sender;
 
 use parking_lot::Mutex;
 
-/// Where messages go. Clones share it.
+/// Where messages go. Clones share the destination.
 #[derive(Clone)]
 pub(crate) struct Output(Arc<Way>);
 
 enum Way {
-    /// Standard output, and the lines that litter it.
+    /// Standard output, and the noise lines between messages.
     Standard { noise: Vec<String>, next_noise: Mutex<usize> },
     /// One reader: a response, a stream or a socket.
     Reader(Mutex<Sender<String>>),
-    /// All who listen.
+    /// All listeners.
     Listeners(Mutex<Vec<Sender<String>>>),
 }
 
 impl Output {
-    /// Standard output, littered with these lines.
+    /// Standard output, with these noise lines between messages.
     pub(crate) fn standard(noise: Vec<String>) -> Self {
         Self(Arc::new(Way::Standard { noise, next_noise: Mutex::new(0) }))
     }
 
-    /// Nobody yet.
+    /// No listeners yet.
     pub(crate) fn listeners() -> Self {
         Self(Arc::new(Way::Listeners(Mutex::default())))
     }
 
-    /// One reader.
+    /// A single reader.
     pub(crate) fn reader(sender: Sender<String>) -> Self {
         Self(Arc::new(Way::Reader(Mutex::new(sender))))
     }
 
-    /// One more listener.
+    /// Adds a listener.
     pub(crate) fn add(&self, sender: Sender<String>) {
         if let Way::Listeners(listeners) = &*self.0 {
             listeners.lock().push(sender);
         }
     }
 
-    /// Writes all the litter at once, as a chatty program does at start.
+    /// Writes all noise lines at once, as a chatty program does at start.
     pub(crate) fn litter(&self) {
         let Way::Standard { noise, .. } = &*self.0 else { return };
         let mut out = std::io::stdout().lock();
@@ -55,7 +55,7 @@ impl Output {
         let _ = out.flush();
     }
 
-    /// Writes one message, or what a script has in the place of one.
+    /// Writes one message, or what the script writes instead of one.
     pub(crate) fn line(&self, text: &str) {
         match &*self.0 {
             Way::Standard { noise, next_noise } => {
@@ -78,12 +78,12 @@ impl Output {
         }
     }
 
-    /// Answers a request. Both texts go out as they stand.
+    /// Answers a request. Both texts are written unchanged.
     pub(crate) fn result(&self, id: &str, result: &str) {
         self.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#));
     }
 
-    /// Answers a request with an error, `data` as it stands.
+    /// Answers a request with an error; `data` is written unchanged.
     pub(crate) fn error(&self, id: &str, code: i64, message: &str, data: Option<&str>) {
         let message = serde_json::Value::from(message);
         let data = data.map_or_else(String::new, |data| format!(r#","data":{data}"#));

@@ -1,4 +1,4 @@
-//! Decides the era of each message and answers everything but tool calls.
+//! Decides the era of each message and answers everything except tool calls.
 //!
 //! A request is modern if it carries the envelope, legacy after `initialize`. A mock of one
 //! era refuses what belongs to the other as a real server of that era would.
@@ -17,10 +17,10 @@ use crate::message::{Message, Params};
 use crate::output::Output;
 use crate::tools::Call;
 
-/// The mock, shared by the reading thread and those that wait.
+/// The mock, shared by the reading thread and the threads that wait.
 pub(crate) struct Server {
     pub(crate) script: Script,
-    /// Where what nobody asked for goes.
+    /// Where unprompted messages go.
     pub(crate) output: Output,
     initialized: AtomicBool,
     pub(crate) tools: Mutex<Vec<Tool>>,
@@ -30,7 +30,7 @@ pub(crate) struct Server {
     /// The ids of open `subscriptions/listen` requests, and where their messages go.
     pub(crate) listens: Mutex<Vec<(String, Output)>>,
     pub(crate) next_question: AtomicU64,
-    /// Who waits for the answer to a question of ours, by its id.
+    /// The senders that wait for answers to our questions, by question id.
     pub(crate) questions: Mutex<HashMap<String, Sender<String>>>,
 }
 
@@ -53,7 +53,7 @@ impl Server {
         }
     }
 
-    /// Takes one message from the client; `out` is where its answer goes.
+    /// Handles one message from the client; its answer goes to `out`.
     pub(crate) fn receive(self: &Arc<Self>, line: &[u8], out: &Output) {
         let Ok(message) = serde_json::from_slice::<Message<'_>>(line) else {
             out.error("null", -32700, "parse error", None);
@@ -83,7 +83,7 @@ impl Server {
         }
     }
 
-    /// Nobody waits for the request any more.
+    /// Marks the request as cancelled.
     pub(crate) fn cancel(&self, id: &str) {
         self.listens.lock().retain(|(listen, _)| listen != id);
         self.cancelled.lock().push(id.to_owned());
@@ -190,7 +190,7 @@ impl Server {
         self.finish_discovery(out, id, self.discovery(params));
     }
 
-    /// What the probe comes to: modern with a complete envelope, or the fault in it.
+    /// The outcome of the probe: modern with a complete envelope, or the fault in it.
     fn discovery(&self, params: &Params<'_>) -> Discovery {
         if self.script.era == Era::Legacy {
             return Discovery::Unknown;
@@ -329,12 +329,12 @@ impl Server {
         );
     }
 
-    /// Tells whoever can be told that the tools have changed.
+    /// Announces a change of the tools to every listener.
     pub(crate) fn announce_change(&self) {
         self.announce("notifications/tools/list_changed", "{}");
     }
 
-    /// Says something of its own accord to whoever can be told.
+    /// Sends a notification to every listener, unprompted.
     pub(crate) fn announce(&self, method: &str, params: &str) {
         for (id, out) in self.listens.lock().iter() {
             let rest = params.trim_start().trim_start_matches('{').trim_start();
@@ -395,7 +395,7 @@ fn subscription_meta(id: &str) -> String {
     format!(r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}"#)
 }
 
-/// Does something on a thread of its own after a pause.
+/// Runs an action on its own thread after a pause.
 pub(crate) fn later(ms: u64, action: impl FnOnce() + Send + 'static) {
     aside(move || {
         std::thread::sleep(Duration::from_millis(ms));
@@ -403,9 +403,9 @@ pub(crate) fn later(ms: u64, action: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// Does something on a thread of its own.
+/// Runs an action on its own thread.
 pub(crate) fn aside(action: impl FnOnce() + Send + 'static) {
-    // Small stacks, as a test may have a thousand calls waiting.
+    // Small stacks, because a test may have a thousand calls waiting.
     let spawned = std::thread::Builder::new().stack_size(256 * 1024).spawn(action);
     if spawned.is_err() {
         std::process::exit(70);

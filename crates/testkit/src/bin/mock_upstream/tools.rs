@@ -1,8 +1,7 @@
-//! Plays what a tool does when it is called.
+//! Runs the scripted behaviour of a tool when it is called.
 //!
-//! Whatever waits, or writes more than a pipe holds, runs on its own thread: the reading
-//! thread must always be free to take the next message. Everything else is answered at
-//! once and in order.
+//! A behaviour that waits, or writes more than a pipe holds, runs on its own thread: the reading thread must always be
+//! free for the next message. Everything else is answered at once and in order.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,11 +27,11 @@ pub(crate) struct Call {
     name: String,
     arguments: String,
     progress_token: Option<String>,
-    /// What the client declared with the call.
+    /// The capabilities that the client declared with the call.
     capabilities: Value,
-    /// Whether it brings what an earlier round asked for.
+    /// Whether the call brings answers or state from an earlier round.
     retries: bool,
-    /// The number behind the last dash of the state that it brings.
+    /// The number after the last dash of the state that the call brings.
     round: usize,
     params: Option<String>,
 }
@@ -73,7 +72,7 @@ impl Call {
         }
     }
 
-    /// Starts the call, and ends it if nothing in it waits.
+    /// Starts the call, and completes it if nothing in it waits.
     pub(crate) fn run(self) {
         let behaviour = self
             .server
@@ -280,7 +279,7 @@ impl Call {
     }
 
     fn put(&self, method: &str, params: Option<&str>) -> mpsc::Receiver<String> {
-        // Counted from 0, as clients count theirs, so that the two spaces meet.
+        // Counted from 0, as clients count theirs, so that the two id spaces overlap.
         let id = self.server.next_question.fetch_add(1, Ordering::SeqCst);
         let (sender, receiver) = mpsc::channel();
         self.server.questions.lock().insert(id.to_string(), sender);
@@ -303,7 +302,7 @@ fn waits(behaviour: &Behaviour) -> bool {
     }
 }
 
-/// Writes requests until nobody takes them, on the thread that reads.
+/// Writes requests until the reader stops taking them, on the thread that reads.
 fn flood(method: &str) {
     let mut out = std::io::stdout().lock();
     let lines: String = (0..1000)
@@ -312,7 +311,7 @@ fn flood(method: &str) {
     while out.write_all(lines.as_bytes()).is_ok() {}
 }
 
-/// Runs a script to its end, whatever that is.
+/// Runs a script to its end and ignores how it ends.
 #[expect(clippy::disallowed_methods, reason = "a mock server may start programs")]
 fn shell(script: &str) {
     let _ = std::process::Command::new("sh").arg("-c").arg(script).stdin(Stdio::null()).status();
@@ -330,7 +329,7 @@ fn environment(told: &[String]) -> Value {
     json!({"names": variables.keys().collect::<Vec<_>>(), "values": values})
 }
 
-/// Starts a copy of this program that does not mind the end of its input.
+/// Starts a copy of this program that ignores the end of its input.
 ///
 /// It keeps this program's standard output open, as the forgotten children of real servers
 /// do.

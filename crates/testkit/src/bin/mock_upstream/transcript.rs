@@ -1,4 +1,4 @@
-//! What came in, appended to a file for the test to read.
+//! Appends every received message to a file for the test to read.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! What a server is asked to tell, when, and what is made of its answers.
+//! What a server is asked to report, when, and what happens with its answers.
 
 use bridgehead_wire::Revision;
 use futures_util::FutureExt;
@@ -19,7 +19,7 @@ struct Listener {
     _driven: AbortOnDropHandle<()>,
 }
 
-/// A modern server of these capabilities that is listened to.
+/// Listens to a modern server with these capabilities.
 fn listen(capabilities: &'static str, watched: &[Watched]) -> (Listener, Vec<Watch>) {
     listen_to(Revision::MODERN, capabilities, watched)
 }
@@ -38,7 +38,7 @@ fn listen_to(revision: Revision, capabilities: &'static str, watched: &[Watched]
 }
 
 impl Listener {
-    /// The next listen: its id, and what it is for.
+    /// The next listen: its id, and its filter.
     async fn next(&mut self) -> (Value, Value) {
         let asked = self.far.next().await;
         assert_eq!(asked["method"], "subscriptions/listen", "{asked}");
@@ -71,7 +71,7 @@ fn task(id: &str) -> Watched {
     Watched::Task(id.to_owned())
 }
 
-/// ERA-1: a listen that ended is asked for again after 1, 2, 4 … and at most 60 s, and after 1 s again once one was
+/// ERA-1: a listen that ended is repeated after 1, 2, 4 … and at most 60 s, and after 1 s again once one was
 /// acknowledged.
 #[tokio::test(start_paused = true)]
 async fn a_listen_that_ended_is_asked_for_again_ever_later() {
@@ -93,7 +93,7 @@ async fn a_listen_that_ended_is_asked_for_again_ever_later() {
     listener.is_quiet().await;
 }
 
-/// ERA-1: only its answer ends a listen; what else comes for it does not.
+/// ERA-1: only its answer ends a listen; other messages for it do not.
 #[tokio::test(start_paused = true)]
 async fn only_an_answer_ends_a_listen() {
     let (mut listener, _) = listen(ALL, &[]);
@@ -113,8 +113,8 @@ async fn only_an_answer_ends_a_listen() {
     assert_eq!(doubted, Ok(Lists::TOOLS), "something may have changed in between");
 }
 
-/// ERA-1: tasks that a server refuses a listen with are left out of the next. A listen that ends later, or without an
-/// error, says nothing against them.
+/// ERA-1: tasks of a refused listen are left out of the next one. A listen that ends later, or without an error,
+/// does not exclude them.
 #[tokio::test(start_paused = true)]
 async fn only_a_refusal_makes_tasks_forgotten() {
     let (mut listener, _watches) = listen(ALL, &[task("t"), Watched::Resource("a://r".to_owned())]);
@@ -123,18 +123,18 @@ async fn only_a_refusal_makes_tasks_forgotten() {
     assert_eq!(wanted, all);
     listener.end(&id).await;
     let (id, wanted) = listener.next().await;
-    assert_eq!(wanted, all, "it ended without an error");
+    assert_eq!(wanted, all, "the listen ended without an error");
     listener.acknowledge(&id).await;
     listener.core.followed.subscribe().wait_for(|followed| followed.len() == 2).await.unwrap();
     listener.refuse(&id, -32000).await;
     let (id, wanted) = listener.next().await;
-    assert_eq!(wanted, all, "it had been acknowledged");
+    assert_eq!(wanted, all, "the listen had been acknowledged");
     listener.refuse(&id, -32000).await;
     let (_, wanted) = listener.next().await;
     assert_eq!(wanted, json!({"toolsListChanged": true, "resourceSubscriptions": ["a://r"]}));
 }
 
-/// ERA-1: a server is asked for what it says that it tells, and not at all where that is nothing.
+/// ERA-1: a server is asked only for what it declares that it reports, and not at all if it declares nothing.
 #[tokio::test(start_paused = true)]
 async fn only_what_a_server_tells_is_asked_for() {
     let watched = [task("t"), Watched::Resource("a://r".to_owned())];
@@ -153,14 +153,16 @@ async fn only_what_a_server_tells_is_asked_for() {
     listener.is_quiet().await;
 }
 
-/// ERA-1: another listen is asked for when something else is wanted, and takes the place of the old one only once it is
-/// acknowledged; the old one is cancelled then.
+/// ERA-1: a new listen is opened when the wanted set changes. It replaces the old one only once it is acknowledged;
+/// the old one is then cancelled.
 #[tokio::test(start_paused = true)]
 async fn a_listen_is_replaced_by_the_next() {
     let (mut listener, mut watches) = listen(ALL, &[task("t")]);
     let (first, _) = listener.next().await;
     listener.acknowledge(&first).await;
-    tokio::time::timeout(Duration::from_secs(1), watches[0].settled()).await.expect("it is acknowledged");
+    tokio::time::timeout(Duration::from_secs(1), watches[0].settled())
+        .await
+        .expect("the listen is acknowledged");
     watches.push(listener.core.watch(Watched::Resource("a://r".to_owned()), CancellationToken::new()));
     let settled = watches[1].settled();
     tokio::pin!(settled);
@@ -171,7 +173,7 @@ async fn a_listen_is_replaced_by_the_next() {
     );
     assert!(settled.as_mut().now_or_never().is_none(), "it is not acknowledged yet");
     listener.acknowledge(&second).await;
-    tokio::time::timeout(Duration::from_secs(1), settled).await.expect("it is told from now on");
+    tokio::time::timeout(Duration::from_secs(1), settled).await.expect("changes are reported from now on");
     let cancelled = listener.far.next().await;
     assert_eq!(
         (&cancelled["method"], &cancelled["params"]["requestId"]),
@@ -185,8 +187,8 @@ async fn a_listen_is_replaced_by_the_next() {
     assert!(listener.core.followed.borrow().is_empty());
 }
 
-/// ERA-1: a legacy server is asked for each resource once, however many want it, and told when nobody does any more. One
-/// that does not answer is not waited for longer than ten seconds.
+/// ERA-1: a legacy server is asked for each resource once, however many watch it, and unsubscribed when the last
+/// watch ends. A server that does not answer is waited for at most ten seconds.
 #[tokio::test(start_paused = true)]
 async fn a_legacy_server_is_asked_for_single_resources() {
     let resource = |uri: &str| Watched::Resource(uri.to_owned());
@@ -194,7 +196,9 @@ async fn a_legacy_server_is_asked_for_single_resources() {
     let subscribes = r#"{"resources":{"subscribe":true,"listChanged":true}}"#;
     let (mut listener, mut watches) = listen_to(Revision::V2025_11_25, subscribes, &watched);
     listener.far.answer("resources/subscribe", json!({})).await;
-    tokio::time::timeout(Duration::from_secs(1), watches[0].settled()).await.expect("it is told from now on");
+    tokio::time::timeout(Duration::from_secs(1), watches[0].settled())
+        .await
+        .expect("changes are reported from now on");
     watches.push(listener.core.watch(resource("a://s"), CancellationToken::new()));
     let asked = listener.far.next().await;
     assert_eq!(
@@ -202,7 +206,9 @@ async fn a_legacy_server_is_asked_for_single_resources() {
         (&json!("resources/subscribe"), &json!({"uri": "a://s"}))
     );
     let began = Instant::now();
-    tokio::time::timeout(Duration::from_secs(60), watches[3].settled()).await.expect("it goes on without");
+    tokio::time::timeout(Duration::from_secs(60), watches[3].settled())
+        .await
+        .expect("it continues without the answer");
     assert_eq!(began.elapsed(), ANSWER);
     assert_eq!(listener.far.next().await["method"], "notifications/cancelled");
     drop(watches.remove(0));

@@ -1,7 +1,7 @@
-//! Where the messages of one request wait for it, in order and bounded.
+//! Queues the messages of one request, in order and bounded.
 //!
-//! What must stay true: nothing is displaced but progress, by newer progress. A question that was let in is looked at or
-//! answered, and an answer always finds room.
+//! Invariants: only progress is ever displaced, and only by newer progress. A queued question is seen or answered,
+//! and there is always room for an answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,16 +14,17 @@ use parking_lot::Mutex;
 use crate::link::doorbell::Doorbell;
 use crate::link::{Event, Purpose};
 
-/// Progress that may wait for one slow receiver; beyond it the newest replaces the one before, and nothing else.
+/// The most queued progress for one slow receiver; beyond it the newest progress replaces the one before.
 pub(super) const QUEUED_PROGRESS: usize = 256;
-/// What may wait for one receiver altogether. Questions beyond that are refused, other messages go; an answer is let in.
+/// The most queued events for one receiver. Beyond it questions are refused and other messages dropped; an answer
+/// is always queued.
 pub(super) const QUEUED_EVENTS: usize = 2 * QUEUED_PROGRESS;
 
-/// Where one request's messages wait for it.
+/// The queue of one request's messages.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) purpose: Purpose,
-    /// The bits of what can be asked of whom the request is for, once it is sent.
+    /// The bits of the client's abilities, once the request is sent.
     abilities: AtomicU8,
     /// Whether log lines of the request are wanted.
     logs: AtomicBool,
@@ -34,7 +35,7 @@ pub(crate) struct Slot {
 pub(super) struct Waiting {
     pub(super) queue: VecDeque<Event>,
     waker: Option<Waker>,
-    /// Of the thread that the waiting task runs on.
+    /// The doorbell of the thread that the waiting task runs on.
     bell: Option<Arc<Doorbell>>,
     last_progress: Option<f64>,
 }
@@ -49,10 +50,10 @@ impl Slot {
         self.logs.load(Ordering::Acquire)
     }
 
-    /// Takes a progress notification that says `progress`.
+    /// Takes a progress notification with the value `progress`.
     pub(super) fn progressed(&self, params: Raw, progress: f64) {
         let mut waiting = self.state.lock();
-        // The protocol wants progress to increase; what does not is noise to the client.
+        // The protocol requires progress to increase; anything else is noise to the client.
         if waiting.last_progress.is_some_and(|last| progress <= last) {
             return;
         }
@@ -60,7 +61,7 @@ impl Slot {
         if waiting.queue.len() >= QUEUED_PROGRESS {
             match waiting.queue.back() {
                 Some(Event::Progress(_)) => drop(waiting.queue.pop_back()),
-                // What else waits there is never displaced: a question would stay without its answer.
+                // Other events are never displaced: a question would stay unanswered.
                 _ if waiting.is_full() => return,
                 _ => {}
             }
@@ -68,12 +69,12 @@ impl Slot {
         waiting.push(Event::Progress(params));
     }
 
-    /// For what comes once: the answer, or the end.
+    /// For events that come once: the answer, or the end.
     pub(super) fn push(&self, event: Event) {
         self.state.lock().push(event);
     }
 
-    /// For what the peer may send as often as it likes, and may be lost.
+    /// For events that the peer may send without limit and that may be lost.
     pub(super) fn push_if_room(&self, event: Event) {
         let mut waiting = self.state.lock();
         if !waiting.is_full() {
@@ -85,7 +86,7 @@ impl Slot {
         !self.state.lock().is_full()
     }
 
-    /// Lets the peer's questions in, as far as they can be answered.
+    /// Lets in the peer's questions that these abilities can answer.
     pub(crate) fn can_answer(&self, abilities: Abilities) {
         self.abilities.store(abilities.bits(), Ordering::Release);
     }
@@ -99,7 +100,7 @@ impl Slot {
         Abilities::from_bits(self.abilities.load(Ordering::Acquire))
     }
 
-    /// The ids of the questions that nobody has looked at. None come once the slot is released.
+    /// The ids of the questions that were never looked at. None arrive after the slot is released.
     pub(crate) fn unseen(&self) -> Vec<Id> {
         let asked = |event| match event {
             Event::Asked(asked) => Some(asked.id),
@@ -108,12 +109,12 @@ impl Slot {
         self.state.lock().queue.drain(..).filter_map(asked).collect()
     }
 
-    /// Whether something has come already.
+    /// Whether an event is queued.
     pub(crate) fn has_event(&self) -> bool {
         !self.state.lock().queue.is_empty()
     }
 
-    /// What has come next, or wakes the task of `context` when it does.
+    /// The next event; if there is none, wakes the task of `context` when one arrives.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Event> {
         let mut waiting = self.state.lock();
         if let Some(event) = waiting.queue.pop_front() {

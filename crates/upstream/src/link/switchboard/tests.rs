@@ -1,4 +1,4 @@
-//! What waits for a request, and what does not.
+//! Which messages are queued for a request, and which are not.
 
 use super::slot::{QUEUED_EVENTS, QUEUED_PROGRESS};
 use super::*;
@@ -26,7 +26,7 @@ fn board() -> (Switchboard, Arc<Slot>) {
     (board, slot)
 }
 
-/// What waits, shortly: progress by its number, all else by its kind.
+/// The queue in short: progress by its value, everything else by its kind.
 fn waiting(slot: &Slot) -> Vec<String> {
     let shown = |event: &Event| match event {
         Event::Progress(params) => reached(params).map_or_else(String::new, |(_, step)| step.to_string()),
@@ -38,8 +38,8 @@ fn waiting(slot: &Slot) -> Vec<String> {
     slot.state.lock().queue.iter().map(shown).collect()
 }
 
-/// WIRE-4: progress replaces the progress before it and nothing else: a question that came behind much progress is
-/// still there, in its place, and so is the answer.
+/// WIRE-4: progress replaces only the progress before it: a question behind much progress keeps its place, and so
+/// does the answer.
 #[test]
 fn progress_displaces_no_question() {
     let (board, slot) = board();
@@ -53,8 +53,8 @@ fn progress_displaces_no_question() {
     assert_eq!(waiting[QUEUED_PROGRESS - 2..], ["254", "asked 7", "899", "asked 8", "1499", "answer"]);
 }
 
-/// WIRE-4: what waits stays bounded, whatever a server sends, and a question that there is no room for is refused at
-/// once instead of being forgotten.
+/// WIRE-4: the queue stays bounded whatever a server sends; a question that finds no room is refused at once and
+/// not lost.
 #[test]
 fn what_waits_is_bounded() {
     let (board, slot) = board();
@@ -66,12 +66,12 @@ fn what_waits_is_bounded() {
         say(&board, format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#));
     }
     let asked = waiting(&slot).iter().filter(|event| event.starts_with("asked")).count();
-    assert_eq!(asked + refused, 2 * QUEUED_EVENTS, "each question waits or is answered");
+    assert_eq!(asked + refused, 2 * QUEUED_EVENTS, "each question is queued or answered");
     assert!(waiting(&slot).len() <= QUEUED_EVENTS, "{}", waiting(&slot).len());
     assert_eq!(slot.unseen().len(), asked);
 }
 
-/// ERA-1: a legacy server is asked for log lines the first time, and again only for those of a lesser level.
+/// ERA-1: a legacy server is asked for log lines the first time, and again only for a lower level.
 #[test]
 fn a_level_is_asked_for_where_it_brings_more() {
     let board = Switchboard::new("s");
@@ -88,7 +88,7 @@ fn a_level_is_asked_for_where_it_brings_more() {
         assert_eq!(board.wants_level(level), asks, "{level:?}");
     }
     let board = Switchboard::new("s");
-    assert!(board.wants_level(Level::Debug), "also if it is the least of all");
+    assert!(board.wants_level(Level::Debug), "the first request counts even at the lowest level");
     assert!(!board.wants_level(Level::Debug));
 }
 
@@ -100,8 +100,8 @@ fn asked(method: &str) -> Request {
     }
 }
 
-/// ERA-1, HOUR-1: what is answered without a client: a `ping`, and roots where they are configured. All else is refused, by
-/// what those know who might have been meant.
+/// ERA-1, HOUR-1: a `ping` and configured roots are answered without a client. Everything else is refused according
+/// to the abilities of the clients that could have been meant.
 #[test]
 fn what_is_answered_for_nobody() {
     #[track_caller]
@@ -125,7 +125,7 @@ fn what_is_answered_for_nobody() {
     check(None, Abilities::NONE, "no/such", r#""code":-32601"#);
 }
 
-/// HOUR-1: a question for configured roots is answered at once, and nobody is asked.
+/// HOUR-1: a question for configured roots is answered at once, without asking a client.
 #[test]
 fn configured_roots_reach_no_call() {
     let (board, slot) = board();
@@ -134,7 +134,7 @@ fn configured_roots_reach_no_call() {
     assert!(waiting(&slot).is_empty() && !board.has_asked_roots());
 }
 
-/// ERA-1: a question that the server takes back is taken back at whoever could have been asked, and nowhere else.
+/// ERA-1: a withdrawal reaches every request that may hold the question, and no other.
 #[test]
 fn a_question_is_taken_back() {
     let (board, slot) = board();
@@ -147,7 +147,7 @@ fn a_question_is_taken_back() {
     assert!(waiting(&other).is_empty());
 }
 
-/// Bytes are spread like ids, though no key of ours is made of any.
+/// Bytes are hashed like ids, though none of our keys consists of bytes.
 #[test]
 fn ids_are_spread() {
     use std::hash::BuildHasher;
@@ -156,7 +156,7 @@ fn ids_are_spread() {
     assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), 4, "{all:?}");
 }
 
-/// An error under an id that nobody used is the answer to the only request of a handshake, and to nothing else.
+/// An error with an unknown id answers the only request of a handshake, and nothing else.
 #[test]
 fn a_foreign_error_ends_a_handshake_only() {
     #[track_caller]
@@ -176,7 +176,7 @@ fn a_foreign_error_ends_a_handshake_only() {
     check(&[Purpose::Handshake, Purpose::Handshake], error, false);
 }
 
-/// ERA-1: what a server says outside of any request is handed on, each thing as what it is.
+/// ERA-1: what a server says outside of any request is passed on, each message with its kind.
 #[test]
 fn notices_are_handed_on() {
     let board = Switchboard::new("s");
@@ -198,7 +198,7 @@ fn notices_are_handed_on() {
     assert_eq!(*told.lock(), [r#"updated {"n":1}"#, r#"task {"n":1}"#, r#"log {"n":1}"#]);
 }
 
-/// CAT-2: lists that changed are told once, together, and only when some did.
+/// CAT-2: changed lists are reported once, together, and only if there are any.
 #[test]
 fn changed_lists_are_told_once() {
     use futures_util::FutureExt;

@@ -1,4 +1,4 @@
-//! What is kept of a server, for how long, and in which words.
+//! What is kept of a server, for how long, and the text of its lines.
 
 use bridgehead_events::Excerpt;
 
@@ -24,7 +24,7 @@ fn a_line_names_its_server() {
     );
 }
 
-/// POOL-9: embedders take the lines by callback.
+/// POOL-9: embedders receive the lines by callback.
 #[test]
 fn every_line_is_shown_to_the_sink() {
     let shown: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -117,7 +117,7 @@ fn the_facts_follow_what_happens() {
     assert_eq!(record.facts().last_error.unwrap().1, "gone, token=[redacted]");
 }
 
-/// What is wrong with a list of tools has a line each, and is known until the next list.
+/// Each problem of a tool list gets a line, and is kept until the next list.
 #[test]
 fn findings_are_kept_until_the_next_list() {
     let record = ServerRecords::default().of("a");
@@ -129,7 +129,7 @@ fn findings_are_kept_until_the_next_list() {
     assert!(record.tail(2).iter().all(|line| line.source == LineSource::Gateway));
 }
 
-/// What is shown of a record names its server and none of its lines.
+/// The debug output of a record names its server and shows none of its lines.
 #[test]
 fn a_record_is_shown_without_its_lines() {
     let records = ServerRecords::default();
@@ -153,7 +153,7 @@ fn everything_worth_a_line_gets_one() {
     check(&Detail::ToolsRefreshed { added: none(), removed: none(), unchanged: 2 }, None);
     check(
         &Detail::ToolsRefreshed { added: vec!["a".into()], removed: none(), unchanged: 2 },
-        Some("has other tools: 1 new, 0 gone, 2 unchanged"),
+        Some("changed its tools: 1 added, 0 removed, 2 unchanged"),
     );
     let cancelled =
         Detail::InitFinished { outcome: InitOutcome::Cancelled, tools: 0, duration_ms: 1, error: None };
@@ -167,7 +167,7 @@ fn everything_worth_a_line_gets_one() {
         duration_ms: 3,
         error: error.map(|text| Excerpt::new(&Redactor::default(), text)),
     };
-    check(&probe(Some("late")), Some("is not well: late"));
+    check(&probe(Some("late")), Some("is unhealthy: late"));
     check(&probe(None), None);
     let reason = Excerpt::new(&Redactor::default(), "");
     let exited = Detail::ProcessExited { pid: 5, status: "exit status 3".to_owned(), reason };

@@ -1,4 +1,4 @@
-//! The steps of a supervisor, each by itself: what is read of a server, when it is listed, and when it is given up.
+//! The steps of a supervisor, one by one: what it reads from a server, when it lists it, and when it gives it up.
 
 use bridgehead_config::{GatewaySettings, Remote};
 use bridgehead_events::{Delivery, Topic};
@@ -10,7 +10,7 @@ use crate::link::negotiate::NegotiateError;
 use crate::server::Upstream;
 use crate::testing;
 
-/// The supervisor of a server that it does not run, and what it says of its state.
+/// The supervisor of a server that it does not run, and its state.
 fn supervisor(server: Server) -> (Supervisor, watch::Receiver<UpstreamState>) {
     let core = testing::core(Server { launch: testing::unusable().launch, ..server.clone() });
     let (state, states) = watch::channel(UpstreamState::Stopped);
@@ -31,8 +31,8 @@ async fn a_server_that_is_down_is_listed_for_a_while() {
     }
 }
 
-/// CAT-2: when the time of a server that is down is over, its tools leave the lists; whatever is under way goes on. One that
-/// is not down, or not listed, stays as it is.
+/// CAT-2: when that time is over, the tools of a server that is down leave the lists; work in progress continues. A
+/// server that is not down, or not listed, does not change.
 #[tokio::test(start_paused = true)]
 async fn tools_leave_the_lists_in_time() {
     let (supervisor, states) = supervisor(testing::unusable());
@@ -44,7 +44,7 @@ async fn tools_leave_the_lists_in_time() {
     let until = Instant::now() + Duration::from_secs(5);
     let took = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
     supervisor.unlisting(until, took(4)).await;
-    assert_eq!(listed(), Some(true), "it came back in time");
+    assert_eq!(listed(), Some(true), "the server came back in time");
     let work = async {
         took(2).await;
         let seen = listed();
@@ -59,7 +59,7 @@ async fn tools_leave_the_lists_in_time() {
     assert_eq!(listed(), None);
 }
 
-/// GATE-6: what is told of each change of state, and that what stays as it is is told of no more than once.
+/// GATE-6: the signal for each change of state; an unchanged state gives none.
 #[tokio::test(start_paused = true)]
 async fn which_change_of_state_it_is() {
     #[track_caller]
@@ -102,7 +102,7 @@ async fn which_change_of_state_it_is() {
     check(&failed, &UpstreamState::Stopped, Some(Change::Stopped));
 }
 
-/// HOUR-6: which failures may have to do with walls, which will be the same the next time, and whether a program ran.
+/// HOUR-6: which failures confinement may have caused, which will repeat, and whether a program ran.
 #[test]
 fn what_a_failed_start_says() {
     #[track_caller]
@@ -124,7 +124,7 @@ fn what_a_failed_start_says() {
     check(&ConnectError::Unusable("x".to_owned()), [false, true, true, true]);
 }
 
-/// A process is prepared for only where one is about to be started.
+/// A process is prepared only if one is about to be started.
 #[tokio::test]
 async fn what_starts_now() {
     #[track_caller]
@@ -137,7 +137,8 @@ async fn what_starts_now() {
     check(Server::new("far".parse().unwrap(), far, &GatewaySettings::default()), false);
 }
 
-/// POOL-4: after as many vain attempts of one outage as the policy says a server is given up, which is told once.
+/// POOL-4: after as many failed attempts of one outage as the policy allows a server is given up, which is reported
+/// once.
 #[tokio::test(start_paused = true)]
 async fn a_server_is_given_up_after_its_attempts() {
     let around = testing::surroundings();
@@ -163,7 +164,7 @@ async fn a_server_is_given_up_after_its_attempts() {
     assert_eq!(attempts, [1, 2, 3]);
 }
 
-/// Without a time it waits for ever; with one, exactly until then.
+/// Without a time it waits forever; with one, exactly until then.
 #[tokio::test(start_paused = true)]
 async fn sleeping_until_a_time_or_for_ever() {
     let began = Instant::now();
@@ -173,7 +174,7 @@ async fn sleeping_until_a_time_or_for_ever() {
     assert!(ever.is_err());
 }
 
-/// ERA-1: tasks are offered by a modern server that declares them; those of the legacy era are others.
+/// ERA-1: tasks are offered by a modern server that declares them; tasks of the legacy era are different.
 #[tokio::test(start_paused = true)]
 async fn tasks_are_those_of_the_modern_era() {
     const TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
@@ -195,7 +196,8 @@ async fn tasks_are_those_of_the_modern_era() {
     }
 }
 
-/// CAT-1: what a server says of itself is read at each list; what is not asked for is as it was before.
+/// CAT-1: a server's capabilities and instructions are read with every list; lists that are not asked for stay as
+/// they were.
 #[tokio::test(start_paused = true)]
 async fn a_listing_is_read_in_part() {
     let (supervisor, _states) = supervisor(testing::unusable());
@@ -224,8 +226,8 @@ async fn a_listing_is_read_in_part() {
     assert!(unread.experimental.is_none() && unread.instructions.is_none());
 }
 
-/// CAT-2: a list that changed is read anew and takes the place of the old one; what is wrong with it is kept for whoever
-/// looks. One that cannot be read leaves the old one.
+/// CAT-2: a changed list is read again and replaces the old one; its problems are recorded. A list that cannot be
+/// read leaves the old one.
 #[tokio::test(start_paused = true)]
 async fn a_changed_list_takes_the_place_of_the_old_one() {
     let (supervisor, states) = supervisor(testing::unusable());
@@ -251,7 +253,7 @@ async fn a_changed_list_takes_the_place_of_the_old_one() {
         assert_eq!(names, expected);
         assert_eq!((ready.pid, ready.restarts), (Some(7), 2));
         assert!(Arc::ptr_eq(&ready, last.as_ref().unwrap()));
-        let twice = "tool `a` stands twice in the server's list; the first is used";
+        let twice = "tool `a` appears twice in the server's list; the first is used";
         assert_eq!(supervisor.record.facts().findings, [twice]);
     }
 }

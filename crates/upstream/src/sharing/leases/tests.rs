@@ -1,9 +1,9 @@
-//! Who gets which process, on servers that never come up: what is given and taken does not depend on that.
+//! Which call gets which process, on servers that never start: leasing does not depend on that.
 
 use super::*;
 use crate::testing;
 
-/// A server that was seen to ask for roots, if `rooted`.
+/// A server that, if `rooted`, has asked for roots.
 fn upstream(interactive: Interactive, max_leases: usize, rooted: bool) -> Upstream {
     let upstream =
         Upstream::start(Server { interactive, max_leases, ..testing::unusable() }, testing::surroundings());
@@ -12,11 +12,11 @@ fn upstream(interactive: Interactive, max_leases: usize, rooted: bool) -> Upstre
 }
 
 /// Calls of a principal whose client has these roots.
-fn keeper(roots: &str) -> Option<Keeper> {
-    Some(Keeper::Roots { principal: "me".into(), roots: Roots::of([roots.to_owned()]) })
+fn keeper(roots: &str) -> Option<LeaseOwner> {
+    Some(LeaseOwner::Roots { principal: "me".into(), roots: Roots::of([roots.to_owned()]) })
 }
 
-async fn lease(upstream: &Upstream, whose: Option<Keeper>) -> Result<Lease, Unavailable> {
+async fn lease(upstream: &Upstream, whose: Option<LeaseOwner>) -> Result<Lease, Unavailable> {
     let soon = Instant::now() + Duration::from_secs(1);
     Ok(upstream.lease(Abilities::ALL, whose, soon).await?.expect("one beside the shared one"))
 }
@@ -29,8 +29,8 @@ fn free(upstream: &Upstream) -> usize {
     upstream.leases().turns.available_permits()
 }
 
-/// HOUR-1: calls of one client with the same roots run beside each other in one process, and have one turn for as long as
-/// any of them runs; another's roots have another process.
+/// HOUR-1: calls of one client with the same roots run concurrently in one process, and hold one permit while any
+/// of them runs; other roots get another process.
 #[tokio::test(start_paused = true)]
 async fn calls_with_the_same_roots_share_a_process() {
     let upstream = upstream(Interactive::Auto, 2, true);
@@ -42,18 +42,18 @@ async fn calls_with_the_same_roots_share_a_process() {
     assert!(!is_same(&first, &other));
     assert_eq!(free(&upstream), 0);
     drop(second);
-    assert_eq!(free(&upstream), 0, "the first call goes on");
+    assert_eq!(free(&upstream), 0, "the first call is still running");
     drop(first);
     assert_eq!((free(&upstream), upstream.leased()), (1, 2), "it is kept for the next call");
     let again = lease(&upstream, keeper("a")).await.unwrap();
-    assert_eq!((free(&upstream), upstream.leased()), (0, 2), "who comes back has a turn too");
+    assert_eq!((free(&upstream), upstream.leased()), (0, 2), "a returning client holds a permit too");
     let refused = lease(&upstream, keeper("c")).await.map(drop);
     assert_eq!(refused, Err(Unavailable::AllLeased(2)));
     drop((again, other));
     assert_eq!(free(&upstream), 2);
 }
 
-/// HOUR-1: the process that was not used for longest makes way, and a call that joined another has used it.
+/// HOUR-1: the least recently used process makes way, and joining another call counts as use.
 #[tokio::test(start_paused = true)]
 async fn the_longest_unused_makes_way() {
     for joined in [false, true] {
@@ -70,14 +70,14 @@ async fn the_longest_unused_makes_way() {
     }
 }
 
-/// ERA-3: where calls do not share, each has a process for itself, and the next call uses it again. One that may know
-/// somebody's roots is nobody else's.
+/// ERA-3: if calls do not share, each gets its own process, and the next call reuses it. A process that may know a
+/// client's roots is never given to another client.
 #[tokio::test(start_paused = true)]
 async fn a_process_is_used_again_by_whom_it_may_be() {
     let upstream = upstream(Interactive::Exclusive, 2, false);
     drop(lease(&upstream, None).await.unwrap());
     let first = lease(&upstream, None).await.unwrap();
-    assert_eq!(upstream.leased(), 1, "there is room for another, and no need of one");
+    assert_eq!(upstream.leased(), 1, "an idle process is reused although there is room for another");
     let second = lease(&upstream, None).await.unwrap();
     assert!(!is_same(&first, &second));
     assert_eq!(lease(&upstream, None).await.map(drop), Err(Unavailable::AllLeased(2)));
@@ -94,12 +94,12 @@ async fn a_process_is_used_again_by_whom_it_may_be() {
     drop(rooted);
     assert!(used.is_released(), "it may know the roots of its call");
     let (one, other) = (lease(&upstream, keeper("a")).await.unwrap(), lease(&upstream, keeper("a")).await);
-    assert!(!is_same(&one, &other.unwrap()), "each call has one for itself");
+    assert!(!is_same(&one, &other.unwrap()), "each call has its own process");
 }
 
-/// ERA-3: who cannot be asked anything has none, and neither has anybody where sharing is wanted.
+/// ERA-3: a client that cannot be asked gets no lease, and with `interactive = "shared"` no client does.
 #[tokio::test(start_paused = true)]
-async fn who_needs_none() {
+async fn calls_that_need_no_lease() {
     for (interactive, abilities) in
         [(Interactive::Shared, Abilities::ALL), (Interactive::Exclusive, Abilities::NONE)]
     {
@@ -109,7 +109,7 @@ async fn who_needs_none() {
     }
 }
 
-/// HOUR-1: why there are others beside the shared one is told by its reason.
+/// HOUR-1: each process beside the shared one is reported with its reason.
 #[tokio::test(start_paused = true)]
 async fn why_there_are_several() {
     for (isolation, reason) in [(Isolation::Session, Reason::Isolation), (Isolation::Shared, Reason::Roots)] {
@@ -121,6 +121,10 @@ async fn why_there_are_several() {
         let questions = lease(&upstream, None).await.unwrap();
         assert_eq!(upstream.reasons_beside(), [(reason, 2), (Reason::Questions, 1)].into());
         drop((own, questions));
-        assert_eq!(upstream.reasons_beside(), [(Reason::Questions, 1)].into(), "it waits for another call");
+        assert_eq!(
+            upstream.reasons_beside(),
+            [(Reason::Questions, 1)].into(),
+            "the lease is kept for another call"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What a POST carries besides the headers of every request, and what its answer's body holds.
+//! The headers of a POST that repeat its request, and the media type of its answer's body.
 
 use bridgehead_schema::{HeaderKind, HeaderParameter};
 use bridgehead_wire::{Method, Object, Raw, encode_header_value};
@@ -9,7 +9,7 @@ use crate::link::Mirror;
 
 pub(super) static METHOD: HeaderName = HeaderName::from_static("mcp-method");
 pub(super) static NAME: HeaderName = HeaderName::from_static("mcp-name");
-/// Integers beyond this have no header form.
+/// Larger integers have no header form.
 const LARGEST_EXACT: i64 = 9_007_199_254_740_991;
 
 /// The headers that repeat parts of a modern request.
@@ -32,13 +32,13 @@ impl Mirrored {
         }
     }
 
-    /// For a message that is about nothing.
+    /// For a message that is about no tool, prompt or resource.
     pub(super) fn told(what: &str) -> Self {
         let method = HeaderValue::from_str(what).unwrap_or(HeaderValue::from_static(""));
         Self { method, name: None, parameters: Vec::new() }
     }
 
-    /// The headers, in the order in which they are written.
+    /// The headers, in the order of writing.
     pub(super) fn headers(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
         let name = self.name.as_ref().map(|name| (&NAME, name));
         let parameters = self.parameters.iter().map(|(name, value)| (name, value));
@@ -63,7 +63,7 @@ fn parameters(mirror: Mirror<'_>) -> Vec<(HeaderName, HeaderValue)> {
     mirror.parameters.iter().filter_map(header).collect()
 }
 
-/// The argument at `path`; `null` is as good as absent.
+/// The argument at `path`; `null` counts as absent.
 fn at_path(arguments: &Raw, path: &[String]) -> Option<Raw> {
     let mut value = arguments.clone();
     for name in path {
@@ -72,8 +72,7 @@ fn at_path(arguments: &Raw, path: &[String]) -> Option<Raw> {
     (!value.is_null()).then_some(value)
 }
 
-/// A value as a header has it. One of another type than the schema says has no header form: the server will
-/// refuse it in better words.
+/// A value in its header form. A value of the wrong type has none: the server's own refusal is clearer.
 fn value(kind: HeaderKind, value: &Raw) -> Option<String> {
     match kind {
         HeaderKind::String => value.to_text().map(|text| encode_header_value(&text)),
@@ -92,7 +91,7 @@ fn value(kind: HeaderKind, value: &Raw) -> Option<String> {
     }
 }
 
-/// What a response says that its body is.
+/// The media type of a response.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Media {
     Json,
@@ -102,7 +101,7 @@ pub(crate) enum Media {
 }
 
 impl Media {
-    /// What the value of `Content-Type` means.
+    /// The media type that a `Content-Type` value names.
     pub(super) fn of(value: &[u8]) -> Self {
         let end = memchr::memchr(b';', value).unwrap_or(value.len());
         match value[..end].trim_ascii() {
@@ -113,7 +112,7 @@ impl Media {
     }
 }
 
-/// The media type as it may be shown.
+/// The media type as error texts show it.
 pub(super) fn media_name(headers: &HeaderMap) -> String {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = value.split(';').next().unwrap_or_default().trim();
@@ -129,8 +128,8 @@ mod tests {
         mirrored.headers().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
-    /// LINK-2: `Mcp-Name` and `Mcp-Param-*` as a modern server wants them, base64 where a header cannot carry
-    /// the value, and nothing for a value that is absent, null or of another type.
+    /// LINK-2: `Mcp-Name` and `Mcp-Param-*` as a modern server expects them: base64 if a header cannot carry the
+    /// value, and no header for a value that is absent, null or of another type.
     #[test]
     fn a_request_is_mirrored() {
         let kinds = [

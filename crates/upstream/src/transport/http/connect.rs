@@ -1,7 +1,7 @@
-//! Finds out what is spoken at an address: modern, streamable with a handshake, HTTP+SSE, in this order.
+//! Finds out which protocol an address speaks: modern, streamable with a handshake, or HTTP+SSE, in this order.
 //!
-//! A refusal of one kind of request leads to the next; an outage (no connection, silence, a fault of the
-//! server's own) and a question of credentials lead nowhere: they say nothing about what is spoken there.
+//! A refusal of one kind of request leads to the next kind. An outage (no connection, silence, an error of the
+//! server's own) and refused credentials end the search: they say nothing about the protocol.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -25,17 +25,17 @@ use crate::link::negotiate::{
 use crate::link::{Event, Link, LinkError, Mirror, Purpose, modern_params};
 use crate::transport::credentials::Credentials;
 
-/// How long a server may think about one question of the handshake.
+/// How long a server may take to answer one request of the handshake.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an HTTP+SSE server may take to say where messages go.
+/// How long an HTTP+SSE server may take to name the address for messages.
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the request for a server's own stream may take to leave. Only a server that does not take it, or that asked
-/// to be left alone, makes anybody wait for so long.
+/// How long sending the request for a server's own stream may take. Only a server that does not accept it, or that
+/// asked us to wait, takes this long.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the server may take to let a session end.
+/// How long the server may take to end a session.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A server that has been found, and what is listened to.
+/// A connected server, and the task that listens to it.
 #[derive(Debug)]
 pub(crate) struct HttpConnection {
     remote: Arc<Remote>,
@@ -43,14 +43,14 @@ pub(crate) struct HttpConnection {
     is_sse: bool,
 }
 
-/// What a request of the handshake came to.
+/// The result of a handshake request.
 enum Shaken {
     Answered(Result<Raw, RpcError>),
-    /// The server does not know such requests here.
+    /// The server does not accept such requests here.
     NotHere(LinkError),
 }
 
-/// Connects as configured, asking the server what it speaks where that is left open.
+/// Connects as configured, and negotiates whatever the configuration leaves open.
 pub(crate) async fn connect(
     server: &Server,
     settings: &Settings,
@@ -78,7 +78,7 @@ pub(crate) async fn connect(
         }
         if server.era == EraChoice::Modern {
             let (code, message) =
-                modern_refusal.unwrap_or((0, "its answer is not that of a modern server".into()));
+                modern_refusal.unwrap_or((0, "its answer is not one of a modern server".into()));
             return Err(NegotiateError::NotModern { code, message });
         }
     }
@@ -86,16 +86,16 @@ pub(crate) async fn connect(
         Ok(peer) => {
             let (asked, answered) = oneshot::channel();
             let listener = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&remote).listen(asked)));
-            // A server that sees the request for its stream after a call may take it for one that takes up the stream
-            // of that call's answer, and what it says before it has seen the request is missed. So the request leaves
-            // first. Its answer is not waited for: servers on Node send even the head with the first event only, and
-            // before a call goes out the server has answered for its tools and its health anyway.
+            // If a server sees the request for its stream after a call, it may take it for a request to resume the
+            // stream of that call's answer; and messages from before it sees the request are lost. So this request
+            // leaves first. Its answer is not awaited: Node servers send even the head only with the first event.
+            // And before any call, the server has answered for its tools and its health anyway.
             let _ = tokio::time::timeout(STREAM_TIMEOUT, answered).await;
             return Ok(found(&remote, Some(listener), false, peer));
         }
         Err(reason) => reason,
     };
-    // Codes that only a modern server knows: it is one, and what it did not like is ours to hear.
+    // Only a modern server knows these codes: it is one, so its objection is the error to report.
     if let Some((code @ (code::HEADER_MISMATCH | code::MISSING_CLIENT_CAPABILITY), message)) = modern_refusal
     {
         return Err(NegotiateError::NotModern { code, message });
@@ -105,7 +105,7 @@ pub(crate) async fn connect(
     }
     match sse(&remote, offer).await {
         Ok(connected) => Ok(connected),
-        // Nothing of the three is spoken there: the first refusal tells most.
+        // None of the three is spoken there: the first refusal says the most.
         Err(other) => {
             debug!(server = %remote.board.server, reason = %other, "no HTTP+SSE either");
             Err(reason.into())
@@ -123,21 +123,21 @@ fn found(
     (Link::over_http(Arc::clone(remote)), connection, peer)
 }
 
-/// Asks a modern server what it is. One that refuses the very revision it then names is asked once more: it has
-/// changed while it was asked, or stands behind a balancer with one that differs.
+/// Asks a modern server to describe itself. A server that refuses the very revision it then names is asked once
+/// more: it has changed in between, or a balancer has servers that differ.
 async fn discover(remote: &Arc<Remote>) -> Result<Shaken, NegotiateError> {
     let params = modern_params(&Object::empty());
     let (shaken, _) = shake(remote, &Method::Discover, &params).await?;
     if let Shaken::Answered(Err(refusal)) = &shaken
         && supported_revisions(refusal).is_some_and(|versions| versions.iter().any(is_modern))
     {
-        debug!(server = %remote.board.server, "the server refused the revision it speaks, and is asked again");
+        debug!(server = %remote.board.server, "the server refused a revision that it supports; asking again");
         return Ok(shake(remote, &Method::Discover, &params).await?.0);
     }
     Ok(shaken)
 }
 
-/// Sends one question of the handshake. An outage is an error.
+/// Sends one request of the handshake. An outage is an error.
 async fn shake(
     remote: &Arc<Remote>,
     method: &Method,
@@ -170,7 +170,7 @@ async fn shake(
     }
 }
 
-/// Whether a status, without an answer in the protocol's own words, means that the request has no place here.
+/// Whether a status without a JSON-RPC answer means that such a request is not supported here.
 fn says_not_here(status: StatusCode) -> bool {
     let elsewhere = [
         StatusCode::UNAUTHORIZED,
@@ -182,7 +182,7 @@ fn says_not_here(status: StatusCode) -> bool {
     status.is_success() || status.is_client_error() && !elsewhere.contains(&status)
 }
 
-/// The handshake of streamable HTTP. The inner error says that it has no place here.
+/// The handshake of streamable HTTP. The inner error means that it is not supported here.
 async fn handshake(remote: &Arc<Remote>, offer: Offer) -> Result<Result<Peer, LinkError>, NegotiateError> {
     let shaking = Dialect::clone(&remote.dialect.load()).shaking();
     remote.dialect.store(Arc::new(shaking.clone()));
@@ -201,7 +201,7 @@ async fn handshake(remote: &Arc<Remote>, offer: Offer) -> Result<Result<Peer, Li
     }
 }
 
-/// HTTP+SSE: the stream first, which says where messages go, then the handshake over both.
+/// HTTP+SSE: first the stream, which names the address for messages, then the handshake over both.
 async fn sse(remote: &Arc<Remote>, offer: Offer) -> Result<(Link, HttpConnection, Peer), NegotiateError> {
     let closed = |reason: String| NegotiateError::Link(LinkError::Closed(reason.into()));
     let shaking = Dialect::clone(&remote.dialect.load()).shaking();
@@ -229,11 +229,11 @@ async fn sse(remote: &Arc<Remote>, offer: Offer) -> Result<(Link, HttpConnection
         )))
     })?;
     let endpoint = std::str::from_utf8(&endpoint).ok().and_then(|text| remote.url.join(text.trim()).ok());
-    let endpoint = endpoint
-        .ok_or_else(|| closed(format!("{} names a place for messages that is no address", remote.url)))?;
+    let endpoint =
+        endpoint.ok_or_else(|| closed(format!("{} names an invalid address for messages", remote.url)))?;
     if !endpoint.same_origin(&remote.url) {
         return Err(closed(format!(
-            "{} sends messages on to {endpoint}, another server, which is not followed: it would get our credentials",
+            "{} directs messages to {endpoint}, another server, which is not followed: it would get our credentials",
             remote.url
         )));
     }
@@ -260,7 +260,7 @@ impl HttpConnection {
         self.remote.over.cancelled().await;
     }
 
-    /// Lets the server know that we go, where it keeps something for us.
+    /// Disconnects, and ends the session if the server keeps one.
     pub(crate) async fn stop(self) {
         let Self { remote, listener, is_sse } = self;
         drop(listener);

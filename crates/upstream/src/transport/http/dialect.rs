@@ -1,7 +1,7 @@
-//! How a server is spoken to, and its requests as bytes.
+//! The dialect of a server, and its requests as bytes.
 //!
-//! The head of a POST is prepared once and copied into each. What the server's credentials present is part of it: it is
-//! prepared anew when they present something else, which takes no more than a look at whether they are the same.
+//! The head of a POST is prepared once and copied into each request. It includes the credentials: when these change
+//! it is prepared again, and checking that takes one pointer comparison.
 
 use std::fmt;
 
@@ -16,44 +16,44 @@ use super::{BOTH, EVENTS, JSON, LAST_EVENT_ID, SESSION, VERSION};
 use crate::transport::credentials::CredentialHeaders;
 use crate::transport::proxy;
 
-/// How the server is spoken to.
+/// How the gateway speaks to the server.
 #[derive(Clone)]
 pub(super) struct Dialect {
     pub(super) speech: Speech,
-    /// Where messages go, as it stands in a request.
+    /// The request target for messages.
     target: String,
-    /// Whether that is a whole address, because a proxy carries the requests.
+    /// Whether the target is an absolute address, because a proxy carries the requests.
     whole: bool,
     host: HeaderValue,
-    /// For the proxy that carries them.
+    /// For the proxy that carries the requests.
     proxy_authorization: Option<HeaderValue>,
-    /// What was agreed on, once it was.
+    /// The negotiated revision, if there is one.
     revision: Option<Revision>,
     session: Option<HeaderValue>,
     presented: CredentialHeaders,
-    /// What every request carries, by all of the above.
+    /// The headers of every request, made from all of the above.
     headers: HeaderMap,
-    /// How the head of every POST begins.
+    /// The beginning of every POST's head.
     post: Bytes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Speech {
-    /// Stateless: the answer is the response, and its end is all a cancellation takes.
+    /// Stateless: the answer is the response, and closing the response cancels.
     Modern,
-    /// A handshake, perhaps a session; the answer is the response.
+    /// A handshake, maybe a session; the answer is the response.
     Streamable,
-    /// A handshake; answers come by the one event stream.
+    /// A handshake; answers arrive on the one event stream.
     Sse,
 }
 
-/// A request before it is written: what it is, whatever credentials and redirects make of it.
+/// A request before it is written, independent of credentials and redirects.
 pub(super) enum Draft {
-    /// A message, with what of it stands in headers too.
+    /// A message, with the parts that are repeated in headers.
     Message { mirrored: Option<Mirrored>, body: Bytes },
-    /// For an event stream, from where the last one broke off.
+    /// Opens an event stream, from where the last one broke off.
     Stream { last_id: Option<HeaderValue> },
-    /// That the session ends.
+    /// Ends the session.
     End,
 }
 
@@ -71,7 +71,7 @@ impl Draft {
 }
 
 impl Dialect {
-    /// A modern one, with no credentials.
+    /// The modern dialect, without credentials.
     pub(super) fn new(settings: &Settings) -> Self {
         let whole = is_carried(&settings.url, settings.proxy.as_ref());
         let host = HeaderValue::from_str(&settings.url.authority());
@@ -90,7 +90,7 @@ impl Dialect {
         dialect.prepared()
     }
 
-    /// For a handshake: no version is agreed yet.
+    /// For a handshake: no version is negotiated yet.
     pub(super) fn shaking(mut self) -> Self {
         (self.speech, self.revision, self.session) = (Speech::Streamable, None, None);
         self.prepared()
@@ -126,7 +126,7 @@ impl Dialect {
         headers.insert(header::CONTENT_TYPE, JSON);
         headers.insert(header::ACCEPT, BOTH);
         headers.extend(self.presented.iter());
-        // What frames a message is ours to say.
+        // Only the gateway sets the headers that frame a message.
         headers.remove(header::CONTENT_LENGTH);
         headers.remove(header::TRANSFER_ENCODING);
         if let Some(value) = &self.proxy_authorization {
@@ -139,7 +139,7 @@ impl Dialect {
                 None => headers.remove(name),
             };
         }
-        // These repeat what each request is about.
+        // These headers differ for each request.
         headers.remove(&body::METHOD);
         headers.remove(&body::NAME);
         let mut head = BytesMut::new();
@@ -148,7 +148,7 @@ impl Dialect {
         self
     }
 
-    /// Writes the head of a request, but for the empty line that ends it.
+    /// Writes the head of a request without the final empty line.
     fn begin(&self, out: &mut BytesMut, method: &str, headers: &HeaderMap) {
         let target = if self.target.is_empty() { "/" } else { &self.target };
         for part in [method, " ", target, " HTTP/1.1\r\n"] {
@@ -157,7 +157,7 @@ impl Dialect {
         headers.iter().for_each(|(name, value)| put_header(out, name, value));
     }
 
-    /// A request as it goes out.
+    /// A request as bytes.
     pub(super) fn write(&self, draft: &Draft) -> Request {
         match draft {
             Draft::Message { mirrored, body } => self.post(mirrored.as_ref(), body),
@@ -186,7 +186,7 @@ impl Dialect {
         let mut head = BytesMut::with_capacity(self.post.len() + 256 + body.len().min(wire::COPIED));
         head.extend_from_slice(&self.post);
         for (name, value) in mirrored.into_iter().flat_map(Mirrored::headers) {
-            // The request decides, whatever was configured.
+            // The request's own value wins over a configured one.
             if self.headers.contains_key(name) {
                 let mut headers = self.headers.clone();
                 headers.extend(
@@ -204,12 +204,12 @@ impl Dialect {
     }
 }
 
-/// Whether requests are given to the proxy itself.
+/// Whether requests go to the proxy itself.
 pub(super) fn is_carried(url: &Url, proxy: Option<&Proxy>) -> bool {
     proxy.is_some() && proxy::carries(url)
 }
 
-/// An address as a request names it.
+/// The request target for an address.
 pub(super) fn target(url: &Url, whole: bool) -> String {
     if whole { url.expose() } else { url.target().to_owned() }
 }

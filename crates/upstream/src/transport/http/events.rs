@@ -1,7 +1,7 @@
-//! The stream on which a legacy server says things of its own accord.
+//! The event stream on which a legacy server sends messages unprompted.
 //!
-//! For streamable HTTP it is an extra: a server that has none says so, and one that breaks is taken up again.
-//! For HTTP+SSE it is the connection itself, and its end is the end of the link.
+//! For streamable HTTP it is optional: a server may refuse it, and a broken stream is resumed. For HTTP+SSE it is
+//! the connection itself, and its end is the end of the link.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ pub(super) struct Feed {
     events: EventBuffer,
 }
 
-/// Why there is no stream.
+/// Why a stream could not be opened.
 #[derive(Debug)]
 pub(super) struct NoFeed {
-    /// What the server said, if it said anything.
+    /// The server's status, if it answered.
     pub(super) status: Option<StatusCode>,
     pub(super) reason: String,
 }
@@ -46,7 +46,7 @@ impl From<NoFeed> for LinkError {
 }
 
 impl Feed {
-    /// Asks for the stream, from where the last one broke off. `sent` is called when the request has left.
+    /// Requests the stream, from where the last one broke off. `sent` is called when the request has left.
     pub(super) async fn open(
         remote: &Remote,
         last_id: Option<&str>,
@@ -73,7 +73,7 @@ impl Feed {
         }
     }
 
-    /// The next event with data; none when the stream has ended, or has grown an event too large to hold.
+    /// The next event with data; `None` if the stream has ended or an event exceeds the limit.
     pub(super) async fn next(&mut self, limit: usize) -> Option<ServerEvent> {
         loop {
             while let Some(event) = self.events.next_event() {
@@ -99,7 +99,7 @@ impl Feed {
 }
 
 impl Remote {
-    /// Takes an event; fails if the server was given up, for which nothing more is to be read.
+    /// Handles an event; fails if the server was given up, after which nothing more is read.
     async fn take(&self, event: &ServerEvent) -> Result<(), Full> {
         match self.board.accept(&event.data) {
             Some(reply) => self.reply(reply).await,
@@ -107,8 +107,8 @@ impl Remote {
         }
     }
 
-    /// Listens to a streamable server for as long as it lets us. `asked` is dropped when the first request for its
-    /// stream has left, or could not.
+    /// Listens to a streamable server for as long as it allows it. `asked` is dropped when the first request for
+    /// the stream has left, or has failed.
     pub(super) async fn listen(self: Arc<Self>, asked: oneshot::Sender<()>) {
         let mut asked = Some(asked);
         let mut last_id: Option<String> = None;
@@ -135,7 +135,7 @@ impl Remote {
                     return debug!(server = %self.board.server, %status, "the server has no stream of its own");
                 }
                 Err(NoFeed { reason, .. }) => {
-                    debug!(server = %self.board.server, reason, "the server's own stream is not to be had");
+                    debug!(server = %self.board.server, reason, "the server's own stream could not be opened");
                     delay = (delay * 2).min(RESUME_AT_MOST);
                 }
             }
@@ -143,7 +143,7 @@ impl Remote {
         }
     }
 
-    /// Reads the one stream of an HTTP+SSE server to its end, which is the link's.
+    /// Reads the only stream of an HTTP+SSE server to its end, which ends the link.
     pub(super) async fn read(self: Arc<Self>, mut feed: Feed) {
         while let Some(event) = feed.next(self.limit).await {
             if self.take(&event).await.is_err() {

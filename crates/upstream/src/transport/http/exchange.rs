@@ -1,9 +1,9 @@
-//! One request to an HTTP server, from the POST to its answer, driven by whoever waits for it.
+//! One request to an HTTP server, from the POST to its answer, driven by the task that waits for it.
 //!
-//! What must stay true: a request is sent again only if the server provably did not run it; a modern request
-//! that is dropped closes its response, a legacy one tells the server; a legacy answer whose stream breaks is
-//! taken up again where it broke off, if the server has given the stream a name. What a server asks on the stream
-//! of a request is asked of whom that request is for.
+//! Invariants: a request is sent again only if the server provably did not run it. Dropping a modern request closes
+//! its response; dropping a legacy one sends a cancellation. If the stream of a legacy answer breaks, it is resumed
+//! where it broke off, if the server has given it event ids. A server's question on the stream of a request goes to
+//! the client of that request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,15 +30,15 @@ use crate::catalog::Lists;
 use crate::link::switchboard::{Slot, reached, withdrawn_id};
 use crate::link::{Event, LinkError, Mirror, Purpose, call_is_over, cancelled_params};
 
-/// How often a request that the server put off is sent again.
+/// How often a request is sent again after the server asked to wait.
 const MOST_PAUSES: u32 = 3;
-/// How often in a row a broken stream is taken up again without an event.
+/// How often in a row a broken stream is resumed without receiving an event.
 const MOST_RESUMPTIONS: u32 = 5;
-/// How long to wait before that, where the server says nothing.
+/// The pause before resuming, if the server names none.
 pub(super) const RESUME_AFTER: Duration = Duration::from_secs(1);
-/// How long at the most, whatever the server says.
+/// The longest pause before resuming, whatever the server says.
 pub(super) const RESUME_AT_MOST: Duration = Duration::from_secs(60);
-/// How much of a refusal is read to find an error in it.
+/// How much of a refusal's body is read to find an error in it.
 const LARGEST_REFUSAL: usize = 64 * 1024;
 
 type Head = Result<(Answered, Wire), Failure>;
@@ -48,29 +48,29 @@ pub(crate) struct HttpExchange {
     remote: Arc<Remote>,
     id: u64,
     purpose: Purpose,
-    /// Where messages wait that come by the server's own stream; a modern server has none.
+    /// Queues messages from the server's own stream; a modern server has none.
     slot: Option<Arc<Slot>>,
     abilities: Abilities,
-    /// What the server asked and has no answer to.
+    /// The server's questions that have no answer yet.
     owed: Vec<Id>,
     outgoing: Option<Outgoing>,
     state: ExchangeState,
-    /// The status and the session of the last response.
+    /// The status and the session id of the last response.
     pub(super) status: Option<StatusCode>,
     pub(super) session: Option<HeaderValue>,
     last_progress: Option<f64>,
     logs: bool,
     pauses: u32,
-    /// Until when the server wants to be left alone; nothing is sent before.
+    /// Until when the server asked us to wait; nothing is sent before.
     put_off: Option<Instant>,
     resumptions: u32,
     sent: bool,
     done: bool,
-    /// The answer to a request of the server's own that has no room yet; nothing more is read before.
+    /// An answer to a request of the server's own that has no room yet; nothing more is read until it has.
     replying: Option<BoxFuture<'static, Result<(), Full>>>,
 }
 
-/// What is posted, kept to post it again.
+/// The posted request, kept to post it again.
 struct Outgoing {
     speech: Speech,
     in_session: bool,
@@ -78,17 +78,17 @@ struct Outgoing {
 }
 
 enum ExchangeState {
-    /// Nothing has been sent, or nothing more will come.
+    /// Nothing was sent, or nothing more will come.
     Idle,
-    /// A head is awaited.
+    /// Waits for the head of the answer.
     Head(BoxFuture<'static, Head>),
-    /// The answer is one JSON text.
+    /// The answer is a single JSON text.
     Whole { wire: Wire, pieces: Gathered },
-    /// The answer comes among events.
+    /// The answer arrives among events.
     Events { wire: Wire, events: Box<EventBuffer> },
-    /// The server refused; perhaps an error says why.
+    /// The server refused; its body may contain an error.
     Refused { wire: Wire, pieces: Gathered, reason: String },
-    /// The answer comes by the server's own stream.
+    /// The answer arrives on the server's own stream.
     Elsewhere,
 }
 
@@ -104,7 +104,7 @@ impl HttpExchange {
             remote.open_exchanges.fetch_add(1, Ordering::Relaxed);
         }
         let id = remote.board.next_id();
-        // A modern server has no stream of its own, so nothing could come for a slot.
+        // A modern server has no stream of its own, so no slot is needed.
         let slot = (!remote.is_modern()).then(|| remote.board.register(id, purpose));
         Self {
             remote: Arc::clone(remote),
@@ -143,7 +143,7 @@ impl HttpExchange {
         self.sent && self.put_off().is_none()
     }
 
-    /// Why nothing has been sent yet, if the server wants to be left alone.
+    /// Why nothing was sent yet, if the server asked us to wait.
     pub(crate) fn put_off(&self) -> Option<LinkError> {
         let left = self.put_off?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
         let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
@@ -171,7 +171,7 @@ impl HttpExchange {
         }
     }
 
-    /// Posts the request, after a pause if there is one.
+    /// Posts the request, after `pause` if there is one.
     fn post(&mut self, pause: Option<Duration>) {
         let Some(outgoing) = &self.outgoing else { return };
         let draft = Arc::clone(&outgoing.draft);
@@ -186,7 +186,7 @@ impl HttpExchange {
         }));
     }
 
-    /// Takes the answer's stream up again.
+    /// Resumes the stream of the answer.
     fn resume(&mut self, last_id: String, after: Duration) {
         let remote = Arc::clone(&self.remote);
         self.state = ExchangeState::Head(Box::pin(async move {
@@ -261,7 +261,7 @@ impl HttpExchange {
         let reason = match failure {
             Failure::Unsent(reason) => {
                 self.sent = self.resumptions > 0;
-                // The supervisor looks for it, and whoever comes meanwhile waits there.
+                // The supervisor reconnects, and callers wait there meanwhile.
                 if self.purpose != Purpose::Handshake {
                     self.remote.retire(&reason);
                 }
@@ -276,7 +276,7 @@ impl HttpExchange {
         Event::Lost(LinkError::Closed(reason.into()))
     }
 
-    /// What a head calls for.
+    /// Decides on the next state by the head of the answer.
     fn judge(&mut self, head: &Answered, wire: Wire) -> Option<Event> {
         self.status = Some(head.status);
         if let Some(session) = head.headers.get(SESSION) {
@@ -317,7 +317,7 @@ impl HttpExchange {
     fn turned_away(&mut self, status: StatusCode, headers: &HeaderMap, wire: Wire) -> Option<Event> {
         let reason = self.remote.explain(status, headers);
         if self.resumptions > 0 {
-            let reason = format!("the stream of the answer broke and was not given again: {reason}");
+            let reason = format!("the stream of the answer broke and could not be resumed: {reason}");
             return Some(Event::Lost(LinkError::Closed(reason.into())));
         }
         let in_session = self.outgoing.as_ref().is_some_and(|outgoing| outgoing.in_session);
@@ -364,7 +364,7 @@ impl HttpExchange {
             }
         }
         self.remote.pool.put(wire);
-        // A refusal that says why in the protocol's own way is an answer, whatever id it names.
+        // A refusal with a JSON-RPC error is an answer, whatever id it names.
         Poll::Ready(Some(match Message::parse(&pieces.take()) {
             Ok(Message::Response(response)) if response.outcome.is_err() && !self.is_about_access() => {
                 self.answer(response.outcome)
@@ -377,7 +377,7 @@ impl HttpExchange {
         refused(self.status.unwrap_or_default(), reason)
     }
 
-    /// Credentials are the operator's business: their words are ours, whatever the server says.
+    /// Access is the operator's concern: our own text explains it, whatever the server says.
     fn is_about_access(&self) -> bool {
         self.status.is_some_and(|status| {
             matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) || status.is_server_error()
@@ -426,7 +426,7 @@ impl HttpExchange {
                 self.answer(response.outcome)
             }
             Ok(_) => self.unusable("something that does not answer the request"),
-            Err(malformed) => self.unusable(&format!("something that is no message ({malformed})")),
+            Err(malformed) => self.unusable(&format!("something that is not a message ({malformed})")),
         }))
     }
 
@@ -461,7 +461,7 @@ impl HttpExchange {
                 if !event.is_last() {
                     self.state = ExchangeState::Events { wire, events };
                 } else {
-                    // Asks for the end of the stream, which the next to use the connection will find.
+                    // Polls for the end of the stream; otherwise the next user of the connection finds it.
                     match wire.poll_body(context) {
                         Poll::Ready(Some(_)) => {}
                         Poll::Ready(None) | Poll::Pending => self.remote.pool.put(wire),
@@ -488,7 +488,7 @@ impl HttpExchange {
         }
     }
 
-    /// The stream of the answer ended without it.
+    /// Handles a stream that ended before the answer.
     fn broke_off(&mut self, events: &EventBuffer) -> Option<Event> {
         if let Some(id) = events.last_id().map(str::to_owned)
             && self.speech() == Speech::Streamable
@@ -496,7 +496,7 @@ impl HttpExchange {
         {
             self.resumptions += 1;
             let after = events.retry().unwrap_or(RESUME_AFTER);
-            debug!(server = %self.remote.board.server, ?after, "the stream of an answer broke; it is taken up again");
+            debug!(server = %self.remote.board.server, ?after, "the stream of an answer broke; resuming it");
             self.resume(id, after);
             return None;
         }
@@ -504,7 +504,7 @@ impl HttpExchange {
         Some(Event::Lost(LinkError::Closed(reason.into())))
     }
 
-    /// What a message on the request's own stream is to the request.
+    /// Handles a message on the request's own stream.
     fn take(&mut self, text: &Bytes) -> Option<Event> {
         match Message::parse(text) {
             Ok(Message::Response(response)) => {
@@ -513,7 +513,7 @@ impl HttpExchange {
                 if self.is_ours(id) || foreign_error {
                     return Some(self.answer(response.outcome));
                 }
-                debug!(server = %self.remote.board.server, id = ?response.id, "ignored an answer nobody waits for");
+                debug!(server = %self.remote.board.server, id = ?response.id, "ignored an answer that no request waits for");
                 None
             }
             Ok(Message::Notification(note)) if note.method == Method::Progress => {
@@ -564,14 +564,14 @@ impl HttpExchange {
                 None
             }
             Err(malformed) => {
-                warn!(server = %self.remote.board.server, reason = %malformed, "ignored an event that is no message");
+                warn!(server = %self.remote.board.server, reason = %malformed, "ignored an event that is not a message");
                 None
             }
         }
     }
 
     fn answer(&self, outcome: Result<Raw, RpcError>) -> Event {
-        // The server has other annotations in mind than we do: its list has changed.
+        // The server expects other header annotations than we know: its tool list has changed.
         if outcome.as_ref().is_err_and(|error| error.code() == code::HEADER_MISMATCH) {
             self.remote.board.doubt(Lists::TOOLS);
         }
@@ -604,7 +604,7 @@ impl Drop for HttpExchange {
             }
         }
         let waits = self.sent && !self.done && self.purpose != Purpose::Handshake;
-        // A modern server learns it from the end of the response, which goes with this.
+        // A modern server notices that the response is closed, which happens with this drop.
         if !waits || self.speech() == Speech::Modern {
             return;
         }

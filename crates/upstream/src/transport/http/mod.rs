@@ -1,11 +1,11 @@
 //! Servers reached over HTTP: streamable HTTP of both eras, and the older HTTP+SSE.
 //!
-//! There is no reader task for answers: a request is a POST that its sender drives in its own task, on a
-//! connection of its own thread ([`wire`], [`pool`]). What a legacy server says of its own accord comes by an event stream
-//! ([`events`]). What it is owed (answers to its own requests, cancellations) waits in one bounded outbox, which one task
-//! per server delivers ([`replies`]). Every request passes [`Remote::exchange`], which asks the server's credentials what to
-//! put on it ([`dialect`]) and tells them if that is refused. A redirect is followed only where that is configured and only
-//! to another path of the same server, so credentials go nowhere but to the configured address.
+//! There is no reader task for answers: a request is a POST that its sender drives in its own task, on a connection
+//! of its own thread ([`wire`], [`pool`]). What a legacy server sends unprompted arrives on an event stream
+//! ([`events`]). What it is owed (answers to its own requests, cancellations) waits in one bounded outbox, which
+//! one task per server delivers ([`replies`]). Every request passes [`Remote::exchange`], which asks the server's
+//! credentials for headers ([`dialect`]) and reports refusals to them. A redirect is followed only if configured,
+//! and only to another path of the same server, so credentials go only to the configured address.
 
 mod body;
 mod connect;
@@ -54,7 +54,7 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 /// How many redirects in a row are followed.
 pub(crate) const MOST_REDIRECTS: u32 = 3;
-/// How long a message that has no answer may take to be accepted.
+/// How long the server may take to accept a message that has no answer.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One server, shared by all requests to it.
@@ -69,12 +69,12 @@ pub(crate) struct Remote {
     credentials: Arc<dyn Credentials>,
     dialect: ArcSwap<Dialect>,
     open_exchanges: AtomicUsize,
-    /// Until when the server wants to be left alone, in milliseconds since `born`; 0 for never.
+    /// Until when the server asked us to wait, in milliseconds since `born`; 0 if it did not.
     hold_until: AtomicU64,
     born: Instant,
     /// Cancelled when the link has ended.
     over: CancellationToken,
-    /// What the server is owed.
+    /// Messages owed to the server.
     replies: Replies,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Remote {
 enum Failure {
     /// Nothing of it left.
     Unsent(String),
-    /// It left, or part of it did.
+    /// All or part of it left.
     Lost(String),
     /// There are no credentials for it.
     Withheld(NoCredentials),
@@ -125,12 +125,12 @@ impl Remote {
         self.dialect.load().speech == Speech::Modern
     }
 
-    /// Whether what the server asks comes on the stream of the request that it is for.
+    /// Whether the server's questions arrive on the stream of the request that they belong to.
     pub(crate) fn has_own_streams(&self) -> bool {
         self.dialect.load().speech == Speech::Streamable
     }
 
-    /// Sends a notification. Where it cannot be delivered nobody waits for it.
+    /// Sends a notification. A failed delivery is only logged.
     pub(crate) async fn notify(&self, method: &Method, params: Option<&Spliced>) {
         let mut body = BytesMut::new();
         notification(&mut body, method.as_str(), params);
@@ -152,16 +152,18 @@ impl Remote {
                 let reason = failure.reason();
                 debug!(server = %self.board.server, what, reason, "a message did not reach the server");
             }
-            Err(_) => debug!(server = %self.board.server, what, "the server did not take a message in time"),
+            Err(_) => {
+                debug!(server = %self.board.server, what, "the server did not accept a message in time");
+            }
         }
     }
 
-    /// One request and the head of its answer, wherever the server has moved it to and with whatever credentials it takes.
+    /// Sends a request and reads the head of its answer; follows redirects and retries with new credentials.
     async fn exchange(&self, draft: &Draft) -> Result<(Head, Wire), Failure> {
         self.exchange_telling(draft, || {}).await
     }
 
-    /// The same, and `sent` is called when the request has left, perhaps more than once.
+    /// The same; `sent` is called when the request has left, perhaps more than once.
     async fn exchange_telling(&self, draft: &Draft, mut sent: impl FnMut()) -> Result<(Head, Wire), Failure> {
         let mut moved: Option<Url> = None;
         let (mut redirects, mut sent_again) = (0, false);
@@ -192,7 +194,7 @@ impl Remote {
         }
     }
 
-    /// A request with these credentials, from the prepared head if it has them.
+    /// A request with these credentials, from the prepared head if that has them.
     fn write(&self, draft: &Draft, presented: &CredentialHeaders) -> Request {
         let dialect = self.dialect.load();
         if dialect.presents(presented) {
@@ -200,18 +202,18 @@ impl Remote {
         }
         let prepared = Arc::new(dialect.presenting(presented));
         let request = prepared.write(draft);
-        // A handshake that has changed it meanwhile must not be undone; then the next request prepares it.
+        // Must not undo a concurrent handshake; in that case the next request prepares it again.
         self.dialect.compare_and_swap(&dialect, prepared);
         request
     }
 
-    /// One request and the head of its answer, on a connection that waits or on a new one.
+    /// One request and the head of its answer, on an idle connection or a new one.
     async fn exchange_once(
         &self,
         request: &Request,
         sent: &mut impl FnMut(),
     ) -> Result<(Head, Wire), Failure> {
-        // Each may have been closed by the server since it was looked at.
+        // The server may have closed each of them since it was checked.
         while let Some(mut wire) = self.pool.take() {
             match wire.send(request, &mut *sent).await {
                 Ok(head) => return Ok((head, wire)),
@@ -234,11 +236,11 @@ impl Remote {
     }
 
     fn broken(&self, error: &io::Error) -> Failure {
-        // Its words hold nothing that was sent.
+        // The error text contains nothing that was sent.
         Failure::Lost(format!("the connection to {} broke before an answer came ({error})", self.place()))
     }
 
-    /// Whom a connection leads to, for messages.
+    /// The other end of a connection, for messages.
     fn place(&self) -> String {
         match &self.proxy {
             None => self.url.to_string(),
@@ -246,7 +248,7 @@ impl Remote {
         }
     }
 
-    /// Says why the server gave no answer.
+    /// Explains a status that is not an answer.
     fn explain(&self, status: StatusCode, headers: &HeaderMap) -> String {
         match &self.proxy {
             Some(proxy) if proxy::carries(&self.url) && matches!(status.as_u16(), 407 | 502 | 504) => {
@@ -256,7 +258,7 @@ impl Remote {
         }
     }
 
-    /// Waits while the server wants to be left alone.
+    /// Waits for as long as the server asked us to.
     async fn held(&self) {
         let until = self.hold_until.load(Ordering::Relaxed);
         if until != 0 {
@@ -265,20 +267,20 @@ impl Remote {
         }
     }
 
-    /// Until when that is, if it is not over.
+    /// The end of that wait, if it has not passed.
     fn rests_until(&self) -> Option<Instant> {
         let until = self.hold_until.load(Ordering::Relaxed);
         (until != 0).then(|| self.born + Duration::from_millis(until)).filter(|until| *until > Instant::now())
     }
 
-    /// Leaves the server alone for a while.
+    /// Sends the server nothing for a while.
     fn hold(&self, pause: Duration) {
         let until = (self.born.elapsed() + pause).as_millis();
         self.hold_until.fetch_max(u64::try_from(until).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
     }
 
-    /// The server does not know us any more, or is not there: no further request goes out, and the supervisor
-    /// begins anew. Requests that wait for their answers are left to do so.
+    /// For a server that has forgotten us or is unreachable: no further request goes out, and the supervisor
+    /// reconnects. Open requests keep waiting for their answers.
     fn retire(&self, reason: &str) {
         self.board.retire(LinkError::Closed(reason.into()));
         self.over.cancel();
@@ -296,7 +298,7 @@ mod tests {
         CredentialHeaders::new([("Authorization", &Secret::new(token))])
     }
 
-    /// GATE-7: the head of requests is prepared for the credentials that are presented, once as long as they are the same.
+    /// GATE-7: the head of requests is prepared once for the same credentials, and again when they change.
     #[test]
     fn heads_are_prepared_once_for_the_same_credentials() {
         let mut settings = Settings::new("http://h/mcp".parse().unwrap());

@@ -1,8 +1,8 @@
-//! Connections that wait for their next request, apart for each thread.
+//! Idle connections of a server, a separate pool for each thread.
 //!
-//! A call takes a connection of the thread it runs on, drives it in its own task and gives it back: no other
-//! task has a part in it, and nothing is handed over between threads. A connection that waits is driven by
-//! nobody; whether its server has closed it is seen when it is taken.
+//! A call takes a connection from the pool of its thread, drives it in its own task and gives it back. So no other
+//! task is involved, and nothing is handed between threads. Nothing drives an idle connection; whether the server
+//! has closed it is checked when it is taken.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,7 +11,7 @@ use thread_local::ThreadLocal;
 
 use super::wire::Wire;
 
-/// How many connections may wait on one thread.
+/// The most idle connections on one thread.
 const MOST_WAITING: usize = 128;
 
 /// The connections of one server.
@@ -19,7 +19,7 @@ const MOST_WAITING: usize = 128;
 pub(crate) struct Pool(ThreadLocal<RefCell<Vec<Wire>>>);
 
 impl Pool {
-    /// A connection that can take a request, if one waits on this thread.
+    /// An idle connection of this thread that can take a request.
     pub(crate) fn take(&self) -> Option<Wire> {
         let mut waiting = self.0.get()?.borrow_mut();
         while let Some(mut wire) = waiting.pop() {
@@ -30,8 +30,7 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection for the next request on this thread, though the end of its last answer may not have been
-    /// read.
+    /// Keeps a connection for the next request on this thread. The end of its last answer may still be unread.
     pub(crate) fn put(&self, mut wire: Wire) {
         if !wire.rest() {
             return;

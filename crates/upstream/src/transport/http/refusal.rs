@@ -1,4 +1,4 @@
-//! What an HTTP status that is no answer means, in words that name the cure and never a secret.
+//! Explains HTTP statuses that are not answers: each text names the cure and never a secret.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,10 +7,10 @@ use http::{HeaderMap, StatusCode, header};
 
 use crate::link::LinkError;
 
-/// The longest time that a server may ask us to wait.
+/// The longest wait that a server may ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Says why the server at `url` gave no answer; `follows` whether its redirects were followed.
+/// Explains why the server at `url` gave no answer; `follows` says whether redirects were followed.
 pub(crate) fn explain(url: &Url, status: StatusCode, headers: &HeaderMap, follows: bool) -> String {
     let code = status.as_u16();
     match code {
@@ -47,14 +47,16 @@ pub(crate) fn explain(url: &Url, status: StatusCode, headers: &HeaderMap, follow
                 "{url} redirects to {to} ({code}), which is not followed: write that address as `url` if you trust it"
             )
         }
-        500..=599 => format!("{url} has a fault of its own ({status}): look there, it is asked again"),
+        500..=599 => {
+            format!("{url} has a fault of its own ({status}): check that server, and try again later")
+        }
         _ => format!("{url} refused the request ({status}): check `url`, `type` and `headers`"),
     }
 }
 
-/// The address that the same request may be sent to instead: none but another path of the same server.
+/// The address to send the same request to instead: only another path of the same server.
 pub(crate) fn redirect(url: &Url, status: StatusCode, headers: &HeaderMap) -> Option<Url> {
-    // The other codes make it another request.
+    // The other codes change the method of the request.
     let kept = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
     location(url, headers).filter(|to| kept && to.same_origin(url))
 }
@@ -63,7 +65,7 @@ fn location(url: &Url, headers: &HeaderMap) -> Option<Url> {
     url.join(headers.get(header::LOCATION)?.to_str().ok()?.trim()).ok()
 }
 
-/// How long the server asks us to wait, if the request was turned away for want of capacity.
+/// How long the server asks us to wait, if it turned the request away for lack of capacity.
 pub(crate) fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     if !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
         return None;
@@ -76,13 +78,13 @@ pub(crate) fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration>
     (pause <= LONGEST_PAUSE).then_some(pause)
 }
 
-/// A refusal as the end of a request: whether the same may be taken later is in its status.
+/// A refusal as the end of a request: its status says whether the request may be accepted later.
 pub(crate) fn refused(status: StatusCode, reason: String) -> LinkError {
     let transient = matches!(status.as_u16(), 429 | 502 | 503 | 504);
     LinkError::Refused { reason: reason.into(), transient }
 }
 
-/// Whether the server cannot have run the request.
+/// Whether the request cannot have run.
 pub(crate) fn never_ran(status: StatusCode, headers: &HeaderMap) -> bool {
     status.is_client_error() || status.is_redirection() || pause(status, headers).is_some()
 }
@@ -128,7 +130,7 @@ mod tests {
         check(308, &[("location", "https://evil/hunter2")], "redirects to https://evil/… (308)");
     }
 
-    /// LINK-2: only a redirect that keeps the request as it is and stays at the same server can be followed.
+    /// LINK-2: a redirect is followed only if it keeps the request unchanged and stays at the same server.
     #[test]
     fn redirects() {
         let url: Url = "https://h/s/mcp?k".parse().unwrap();

@@ -1,8 +1,8 @@
-//! What a server reached over HTTP is owed: answers to its own requests, and cancellations.
+//! Messages owed to an HTTP server: answers to its own requests, and cancellations.
 //!
-//! Each is a POST. They wait in one bounded outbox, and one task for each server delivers them, a few at a time: however
-//! many requests a server sends, it has no more than that of our tasks and descriptors. Whoever reads what the server
-//! sends waits while the outbox is full, and a server that takes nothing from it for [`UNTAKEN_FOR`] is given up.
+//! Each is a POST. They wait in one bounded outbox, and one task per server delivers a few at a time. So the tasks
+//! and descriptors of a server stay bounded, however many requests it sends. The readers of the server's messages
+//! wait while the outbox is full, and a server that accepts nothing for [`UNTAKEN_FOR`] is given up.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,15 +16,16 @@ use tracing::{debug, warn};
 use super::Remote;
 use crate::link::LinkError;
 
-/// How much may wait for one server; what cannot wait has as much again.
+/// How much may wait for one server; messages that cannot wait for room have as much again.
 const WAITING: Bounds = Bounds { bytes: 4 * 1024 * 1024, messages: 512 };
-/// How many are on their way at once: one that hangs does not hold up the others.
+/// How many are delivered at once, so that one that hangs does not block the others.
 const AT_ONCE: usize = 4;
-/// How long a server may take no answer to its own requests, once they fill the outbox. Less than one of them may take to
-/// be accepted, or a server that hangs would be given a little room again and again.
+/// How long a server may accept no answer to its own requests, once they fill the outbox. It is shorter than the
+/// time that one of them may take to be accepted: otherwise a server that hangs would get a little room again and
+/// again.
 const UNTAKEN_FOR: Duration = Duration::from_secs(5);
 
-/// The outbox of one server. The task that empties it ends with this.
+/// The outbox of one server. Its task ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Replies(Arc<Outbox>);
 
@@ -41,7 +42,7 @@ impl Drop for Replies {
 }
 
 impl Remote {
-    /// Starts to deliver.
+    /// Starts the delivery.
     pub(super) fn deliver_replies(self: &Arc<Self>) {
         let outbox = Arc::clone(&self.replies.0);
         let remote: Weak<Self> = Arc::downgrade(self);
@@ -63,8 +64,8 @@ impl Remote {
         });
     }
 
-    /// Answers a request of the server's own, or gives the server up if it has taken nothing for too long. Whoever
-    /// reads what the server sends reads on only after this.
+    /// Answers a request of the server's own, or gives the server up if it has accepted nothing for too long. The
+    /// reader of the server's messages continues only after this.
     pub(super) async fn reply(&self, reply: BytesMut) -> Result<(), Full> {
         let outbox = &self.replies.0;
         while outbox.push(|out| out.extend_from_slice(&reply)).is_err() {
@@ -76,33 +77,33 @@ impl Remote {
         Ok(())
     }
 
-    /// The same for those who cannot wait; the error has what there was no room for.
+    /// The same for callers that cannot wait; returns the reply if there was no room for it.
     pub(super) fn try_reply(&self, reply: BytesMut) -> Result<(), BytesMut> {
         self.replies.0.push(|out| out.extend_from_slice(&reply)).map_err(|Full| reply)
     }
 
-    /// The same for what cannot be answered later either.
+    /// The same for a reply that cannot be sent later either.
     pub(super) fn owe(&self, reply: BytesMut) {
         if self.try_reply(reply).is_err() {
             self.give_up();
         }
     }
 
-    /// Tells the server that nobody waits any more. It may be lost.
+    /// Sends a cancellation to the server. It may be lost.
     pub(super) fn tell_cancelled(&self, params: &Spliced) {
         let mut body = BytesMut::new();
         notification(&mut body, Method::Cancelled.as_str(), Some(params));
         if !self.replies.0.push_if_room(&body) {
-            debug!(server = %self.board.server, "the server takes nothing, and is not told of a cancellation");
+            debug!(server = %self.board.server, "the server accepts nothing; a cancellation was dropped");
         }
     }
 
-    /// Ends the link, and all who wait for an answer hear why.
+    /// Ends the link; all open requests fail with the reason.
     fn give_up(&self) {
         let waiting = self.replies.0.waiting();
-        warn!(server = %self.board.server, messages = waiting.messages, bytes = waiting.bytes, "the server sends requests and does not take the answers; it is given up");
+        warn!(server = %self.board.server, messages = waiting.messages, bytes = waiting.bytes, "the server sends requests but does not accept the answers; giving it up");
         let reason = format!(
-            "{} sends requests and does not take the answers, {} of which wait for it: the link to it was closed",
+            "{} sends requests and does not accept the answers; {} of them are waiting: the link to it was closed",
             self.url, waiting.messages
         );
         self.board.end(LinkError::Closed(reason.into()));

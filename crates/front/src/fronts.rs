@@ -1,0 +1,73 @@
+//! The fronts of a real gateway, as boxed futures.
+//!
+//! The rest of this crate is generic over [`Backend`](crate::Backend), and the code of generics and of futures is compiled in the
+//! crate that uses them. These functions are compiled here, once: the program around them builds faster, and need not be
+//! optimised for calls to be fast.
+
+use std::io;
+
+use bridgehead_config::HttpSettings;
+use bridgehead_gateway::{Caller, ClientRequest, Gateway, ProgressSink};
+use bridgehead_wire::{RpcError, Spliced};
+use futures_util::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
+
+use crate::http::{Api, Workers, authenticator, router, serve, serve_socket};
+use crate::stdio::{LineOptions, serve_lines};
+use crate::token::Token;
+
+/// Serves HTTP clients and, under its path, the operators' API, on `threads` threads. Ends after `shutdown`.
+pub fn serve_http(
+    gateway: Gateway,
+    listener: TcpListener,
+    (settings, token): (Box<HttpSettings>, Option<Token>),
+    api: Api,
+    threads: usize,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, io::Result<()>> {
+    Box::pin(async move {
+        let authenticator = authenticator(&settings, token);
+        let routes = router(gateway, &settings, authenticator, shutdown.clone()).with_api(api);
+        let workers = Workers::start(threads.saturating_sub(1))?;
+        serve(listener, routes, &workers, shutdown).await
+    })
+}
+
+/// Serves one client over lines; see [`serve_lines`].
+pub fn serve_client(
+    gateway: Gateway,
+    reader: Box<dyn AsyncRead + Send + Unpin>,
+    writer: Box<dyn AsyncWrite + Send + Unpin>,
+    options: LineOptions,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, io::Result<()>> {
+    Box::pin(serve_lines(reader, writer, gateway, options, shutdown))
+}
+
+/// Serves operators and clients of the gateway's own user on the control socket. The mode of the socket's file controls access: no
+/// browser and no other user can open it. So neither host names nor a token are checked.
+pub fn serve_control(
+    gateway: Gateway,
+    listener: UnixListener,
+    api: Api,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let any = || vec!["*".to_owned()];
+        let open = HttpSettings { allowed_hosts: any(), allowed_origins: any(), ..HttpSettings::default() };
+        let clients = router(gateway, &open, authenticator(&open, None), shutdown.clone());
+        serve_socket(listener, api, clients, shutdown).await;
+    })
+}
+
+/// Answers one request that this process makes itself; see [`Gateway::answer`].
+pub fn answer<'a>(
+    gateway: &'a Gateway,
+    caller: &'a Caller,
+    request: &'a ClientRequest,
+    progress: Option<ProgressSink>,
+) -> BoxFuture<'a, Result<Spliced, RpcError>> {
+    Box::pin(gateway.answer(caller, request, progress))
+}
