@@ -1,5 +1,4 @@
-//! `cargo xtask bench`: builds the gateway as it is shipped and the programs of the benchmark, then hands over to the
-//! benchmark.
+//! `cargo xtask bench`: builds the gateway as it is shipped and the programs of the benchmark, then runs the benchmark.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use crate::built::Built;
 use crate::{dist, steps};
 
-/// `options` go to the benchmark as they are. Where they ask for too short a look to judge anything, programs as they are built
-/// for tests will do.
+/// Passes `options` on to the benchmark unchanged. With `--brief` nothing is judged, so it uses programs that are built for
+/// tests.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     let (measuring, shipped);
     let gateway = if options.contains(&"--brief") {
@@ -31,7 +30,7 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the benchmark is told to measure this gateway.
+/// The benchmark's arguments for this gateway.
 pub(crate) fn arguments(measuring: &Built, gateway: &Path, options: &[&str]) -> Result<Vec<OsString>> {
     let programs =
         ["--gateway".into(), gateway.into(), "--upstream".into(), measuring.program("echo-upstream")?.into()];

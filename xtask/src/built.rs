@@ -1,4 +1,4 @@
-//! Programs that cargo built, found by their names.
+//! Finds programs that cargo built by their names.
 
 use std::path::{Path, PathBuf};
 
@@ -7,46 +7,46 @@ use serde_json::Value;
 
 use crate::steps::{Variables, cargo_output};
 
-/// Everything that cargo said it has built and can be started: its name and where it lies.
+/// The executables that cargo reports as built: their names and paths.
 pub(crate) struct Built(Vec<(String, PathBuf)>);
 
 impl Built {
-    /// The gateway, its shim beside it, and the programs that measure it, optimised as `cargo build --release` does it.
+    /// The gateway, its shim beside it, and the programs that measure it, built with `cargo build --release`.
     pub(crate) fn optimised(root: &Path) -> Result<Self> {
         Self::by(root, OPTIMISED, &[])
     }
 
-    /// The programs that measure the gateway, and nothing else.
+    /// Only the programs that measure the gateway.
     pub(crate) fn to_measure(root: &Path) -> Result<Self> {
         Self::by(root, &["build", "--release", "--bins", "--package=bridgehead-bench"], &[])
     }
 
-    /// Every program of the workspace, built fast to look at how it behaves.
+    /// Every program of the workspace, built quickly, to check its behaviour.
     pub(crate) fn to_check(root: &Path) -> Result<Self> {
-        // An example makes Cargo take the features that tests want, and thereby the dependencies built for them.
+        // The example makes Cargo use the features that tests want, and so reuse the dependencies built for tests.
         Self::by(root, &["build", "--workspace", "--bins", "--example=embedded"], &[])
     }
 
-    /// What one call of cargo builds.
+    /// Runs cargo once and collects what it builds.
     pub(crate) fn by(root: &Path, arguments: &[&str], variables: Variables<'_>) -> Result<Self> {
         let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
         let messages = cargo_output(root, &arguments, variables)?;
         Ok(Self(read(std::str::from_utf8(&messages).context("cargo's messages are not text")?)))
     }
 
-    /// Where the program of a name lies.
+    /// The path of a program.
     pub(crate) fn program(&self, name: &str) -> Result<&Path> {
         let found = self.0.iter().find(|(known, _)| known == name);
         found.map(|(_, path)| path.as_path()).with_context(|| format!("cargo built no program `{name}`"))
     }
 
-    /// Where all lie.
+    /// The paths of all programs.
     pub(crate) fn into_programs(self) -> Vec<PathBuf> {
         self.0.into_iter().map(|(_, path)| path).collect()
     }
 }
 
-/// Nothing else may be built with them: Cargo would give the gateway the features that others want.
+/// Only these packages are built together: with others, Cargo would enable their features in the gateway too.
 const OPTIMISED: &[&str] =
     &["build", "--release", "--bins", "--package=bridgehead", "--package=bridgehead-bench"];
 

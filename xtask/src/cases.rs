@@ -1,10 +1,10 @@
-//! The cases that isolation is judged by, numbered from 1 to 59: which of them a test shows, and why the others are not.
+//! The cases that isolation is judged by, numbered from 1 to 59: which of them a test shows, and why the others have none.
 //!
-//! A test shows a case if it is named for it, `box_21_…`. A case that no test shows must stand in [`NOT_SHOWN`] with the
-//! reason, and one that a test shows must not.
+//! A test shows a case if its name begins with the number, as in `box_21_…`. A case that no test shows must be listed in
+//! [`NOT_SHOWN`] with the reason, and a case that a test shows must not be.
 //!
-//! What a machine lacks, no test can show there: such a test passes, and leaves a note with its name and what is missing
-//! in the folder that [`NOTES`] names. After a run of all tests the notes are counted.
+//! Some tests need features that a machine may lack. There such a test passes, and leaves a note with its name and what is
+//! missing in the folder that [`NOTES`] names. After a run of all tests the notes are counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -16,19 +16,19 @@ use anyhow::{Result, bail};
 
 use crate::steps;
 
-/// How many there are.
+/// The number of cases.
 const CASES: u32 = 59;
 
 /// The variable that tells tests where to leave their notes.
 const NOTES: &str = "CASES_NOT_SHOWN";
 
-/// What no test shows, and why.
+/// The cases that no test shows, and why.
 const NOT_SHOWN: &[(u32, &str)] = &[(
     11,
-    "a length prefix beyond all bounds: messages are lines here, and lines that are too long are case 12",
+    "a length prefix that is too large: messages are lines here, and lines that are too long are case 12",
 )];
 
-/// Counts, and complains about what is neither shown nor explained.
+/// Counts the cases, and fails if one is neither shown nor explained.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let shown: BTreeSet<u32> = tests(root)?.iter().filter_map(|name| case_of(name)).collect();
     let not_shown: BTreeMap<u32, &str> = NOT_SHOWN.iter().copied().collect();
@@ -46,21 +46,21 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 fn complaints(shown: &BTreeSet<u32>, not_shown: &BTreeMap<u32, &str>) -> Vec<String> {
     let neither = (1..=CASES)
         .filter(|number| !shown.contains(number) && !not_shown.contains_key(number))
-        .map(|number| format!("case {number} is shown by no test `box_{number:02}_…`, and nothing says why"));
+        .map(|number| format!("case {number} has no test `box_{number:02}_…` and no reason why not"));
     let both = not_shown
         .keys()
         .filter(|number| shown.contains(number))
-        .map(|number| format!("case {number} is shown, though it is listed as not shown"));
+        .map(|number| format!("case {number} has a test, but is listed as not shown"));
     let unknown = shown.iter().filter(|&&number| !(1..=CASES).contains(&number));
     let unknown = unknown.map(|number| format!("there is no case {number}"));
     neither.chain(both).chain(unknown).collect()
 }
 
-/// Where the tests of a run leave their notes, and whoever runs them.
+/// The folder where the tests of a run leave their notes.
 pub(crate) struct Notes(PathBuf);
 
 impl Notes {
-    /// An empty folder. Some tests run as another user, and write there too.
+    /// Makes an empty folder. It is writable by everyone, because some tests run as another user.
     pub(crate) fn new() -> Result<Self> {
         let folder = steps::target_folder()?.join("not-shown");
         if folder.exists() {
@@ -71,12 +71,12 @@ impl Notes {
         Ok(Self(folder))
     }
 
-    /// What the tests are to be told.
+    /// The variable that tells the tests about the folder.
     pub(crate) fn variable(&self) -> (&'static str, &OsStr) {
         (NOTES, self.0.as_os_str())
     }
 
-    /// Says what was shown here and what was not, after all tests have passed.
+    /// Prints what was shown on this machine and what was not, after all tests have passed.
     pub(crate) fn tell(&self, root: &Path) -> Result<()> {
         let mut notes = BTreeMap::new();
         for entry in fs::read_dir(&self.0)? {
@@ -89,7 +89,7 @@ impl Notes {
     }
 }
 
-/// The count of cases that were shown on a machine where the tests in `notes` lacked something, and those tests.
+/// The summary of a run: how many cases were shown, and which tests lacked something, as `notes` says.
 fn told(tests: &BTreeSet<String>, notes: &BTreeMap<String, String>) -> String {
     let shows = |name: &&String| !notes.contains_key(*name);
     let shown: BTreeSet<u32> = tests.iter().filter(shows).filter_map(|name| case_of(name)).collect();
@@ -117,21 +117,21 @@ fn told(tests: &BTreeSet<String>, notes: &BTreeMap<String, String>) -> String {
     text
 }
 
-/// The names of all tests that are of a case.
+/// The names of all tests that show a case.
 fn tests(root: &Path) -> Result<BTreeSet<String>> {
     let mut sources = Vec::new();
     collect(&root.join("crates"), &mut sources)?;
     Ok(sources.iter().flat_map(|source| tests_in(source)).collect())
 }
 
-/// The names of all functions in a source that are named for a case.
+/// The names of all functions in a source that are named after a case.
 fn tests_in(source: &str) -> Vec<String> {
     let names = source.lines().filter_map(|line| line.trim_start().split_once("fn box_"));
     let names = names.filter_map(|(_, rest)| Some(format!("box_{}", rest.split_once('(')?.0)));
     names.filter(|name| case_of(name).is_some()).collect()
 }
 
-/// The case that a test is named for.
+/// The case that a test is named after.
 fn case_of(name: &str) -> Option<u32> {
     name.strip_prefix("box_")?.get(..2)?.parse().ok()
 }

@@ -1,6 +1,6 @@
-//! This program in place of the compiler: under a name of its own cargo calls it, and it calls the compiler with more
-//! arguments. Given as flags they would become part of every symbol's name, and what was learned from one build could
-//! not be used by another.
+//! This program as a compiler wrapper: cargo calls it under another name, and it calls the compiler with extra arguments.
+//! As ordinary flags, the arguments would become part of every symbol's name. A profile from one build could then not be
+//! used in another.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -12,22 +12,22 @@ use anyhow::{Context, Result};
 
 use crate::steps;
 
-/// What the compiler is to do besides compiling.
+/// What the wrapper makes the compiler do besides compiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aim {
-    /// Count which lines run.
+    /// Add counters of the lines that run.
     Lines,
-    /// Count what runs how often, into the folder [`COUNTS`] beside it.
+    /// Add counters for profile-guided optimisation, which write to the folder [`COUNTS`] beside this program.
     Count,
-    /// Arrange the code by [`PROFILE`], which lies beside it.
+    /// Optimise by the file [`PROFILE`] beside this program.
     Guide,
-    /// Keep apart what it makes of a copy of the workspace, and say nothing of that.
+    /// Compile a copy of the workspace without lints. The wrapper keeps its artifacts apart from those of the original.
     Copy,
 }
 
-/// Where programs that were built to count leave their counts.
+/// The folder where programs with counters leave their counts.
 pub(crate) const COUNTS: &str = "counts";
-/// What is made of the counts.
+/// The file with the merged counts.
 pub(crate) const PROFILE: &str = "profile";
 
 impl Aim {
@@ -42,7 +42,7 @@ impl Aim {
         }
     }
 
-    /// Puts this program into `folder` under the name for this aim, and says where it is.
+    /// Copies this program into `folder` under the name for this aim, and returns its path.
     pub(crate) fn install(self, folder: &Path) -> Result<PathBuf> {
         let place = folder.join(self.name());
         fs::create_dir_all(folder)?;
@@ -51,14 +51,14 @@ impl Aim {
         Ok(place)
     }
 
-    /// What the compiler gets besides what cargo gives it; `folder` is where this program lies.
+    /// The extra arguments for the compiler; `folder` is where this program is.
     fn more(self, folder: &Path, arguments: &[OsString]) -> Vec<OsString> {
         let beside = |option: &str, name: &str| {
             let mut option = OsString::from(option);
             option.push(folder.join(name));
             option
         };
-        // Cargo names the target for what is part of the program, and not for what only helps to build it.
+        // Cargo passes `--target` for crates of the program, but not for build scripts and procedural macros.
         let of_program = arguments.iter().any(|argument| argument == "--target");
         match self {
             Self::Lines => vec!["-Cinstrument-coverage".into(), "--cfg=coverage".into()],
@@ -70,7 +70,7 @@ impl Aim {
     }
 }
 
-/// Calls the compiler if that is what this program was started for.
+/// Calls the compiler, if this program was started as its wrapper.
 pub(crate) fn compile() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let called = PathBuf::from(arguments.next()?);
@@ -83,9 +83,9 @@ pub(crate) fn compile() -> Option<ExitCode> {
     Some(ExitCode::FAILURE)
 }
 
-/// Where LLVM's own tools lie, which read counts. Installs them where they are missing.
+/// The folder of the LLVM tools that read counts. Installs them if they are missing.
 pub(crate) fn tools(root: &Path) -> Result<PathBuf> {
-    // They lie beside the libraries of the toolchain, wherever that came from.
+    // They are beside the libraries of the toolchain, however it was installed.
     let libraries = steps::output(root, "rustc", &["--print", "target-libdir"])?;
     let libraries = String::from_utf8(libraries).context("the path of the toolchain is not text")?;
     let tools = Path::new(libraries.trim()).with_file_name("bin");

@@ -1,14 +1,14 @@
 //! Runs the official conformance suite against our fixtures, directly and through the gateway, and compares.
 //!
-//! There are two fixtures, on the SDKs of two makers, with the same tools; their runs go on at the same time.
+//! There are two fixtures with the same tools, on the Rust SDK and on the TypeScript SDK. They run in parallel.
 //!
-//! The suite's own count says little about a gateway: it lets a check pass that could not be made. What is counted here
-//! besides is what the gateway *keeps*: every check that succeeds at the fixture directly must succeed through the
-//! gateway too. What is not kept yet stands in `conformance/expected-failures.json` with the reason; anything else that
-//! is lost fails the chore, and so does an entry that is no longer true.
+//! The suite's own count says little about a gateway, because a skipped check passes. Therefore this chore also counts
+//! what the gateway *keeps*: every check that succeeds at the fixture directly must succeed through the gateway too.
+//! `conformance/expected-failures.json` lists what is not kept yet, with the reason. Any other loss fails the chore, and
+//! so does an entry that is no longer true.
 //!
-//! The suite's other half judges clients. There the gateway is the client, played by [`driver`], and what it keeps is
-//! every check that the suite made.
+//! The suite's other half judges clients. There the gateway is the client, driven by [`driver`], and it must keep every
+//! check that the suite made.
 
 mod driver;
 mod peers;
@@ -30,24 +30,24 @@ pub(crate) use driver::run as play;
 /// The chore under which the suite starts [`play`].
 pub(crate) const PLAY: &str = "conformance-play";
 
-/// One comparison: a set of requirements, and the era the upstream is held to.
+/// One comparison: a set of requirements, and an upstream restricted to an era.
 struct Leg {
-    /// How the leg is called in tables and in the expectations.
+    /// The name of the leg in tables and in the expectations.
     label: &'static str,
     revision: &'static str,
     upstream: Upstream,
 }
 
-/// What stands behind the gateway.
+/// What is behind the gateway.
 enum Upstream {
-    /// The fixture as a process of the gateway's, held to an era.
+    /// The fixture as a child process of the gateway, restricted to an era.
     Stdio(Era),
-    /// The fixture, held to an era, reached over HTTP.
+    /// The fixture over HTTP, restricted to an era.
     Http(Era),
 }
 
-/// Both sets with an upstream that knows both eras, then across the eras. What a scenario asks of an upstream of one
-/// era, the fixture does in that era's manner, so the direct run is the same measure.
+/// Both sets with an upstream that knows both eras, then across the eras. The fixture does what a scenario asks in the
+/// manner of its era, so the direct run stays a valid reference.
 const LEGS: [Leg; 8] = [
     Leg { label: "2025-11-25", revision: "2025-11-25", upstream: Upstream::Stdio(Era::Both) },
     Leg { label: "2026-07-28", revision: "2026-07-28", upstream: Upstream::Stdio(Era::Both) },
@@ -75,18 +75,18 @@ const LEGS: [Leg; 8] = [
     },
 ];
 
-/// The gateway as the client, by set.
+/// The legs in which the gateway is the client, one for each set.
 const CLIENT_LEGS: [(&str, &str); 2] =
     [("client 2025-11-25", "2025-11-25"), ("client 2026-07-28", "2026-07-28")];
 
-/// How often everything is run with `--full`: what holds only sometimes does not hold.
+/// How often `--full` runs everything. A check that succeeds only sometimes counts as lost.
 const ROUNDS: usize = 5;
-/// How often a single round runs a leg in which something is lost that is not expected to be. The suite gives some answers half
-/// a second, which a busy machine may need for itself. What is lost each time is lost. With several rounds nothing is
-/// run again: there every number must be the same.
+/// How often a single round tries a leg with unexpected losses. The suite gives some answers half a second, which may be
+/// too short on a busy machine. A check is lost if every try loses it. With several rounds nothing is tried again: there
+/// every number must be the same.
 const TRIES: usize = 3;
 
-/// What the chore was asked to do.
+/// The options of the chore.
 #[derive(Debug, PartialEq, Eq)]
 struct Request<'a> {
     repeat: usize,
@@ -138,7 +138,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
         }
         anyhow::Ok(servers)
     })?;
-    // Alone: the suite looks at how long a client waits.
+    // Not in parallel with anything: the suite measures how long a client waits.
     let mut clients = Legs::default();
     for round in 1..=request.repeat {
         for (label, revision) in CLIENT_LEGS {
@@ -156,7 +156,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
         for (label, Seen { worst: comparison, totals }) in &legs.0 {
             print!("\n{}", table(label, comparison));
             if let Some(other) = totals.iter().find(|other| **other != totals[0]) {
-                mistakes.push(format!("{label}: not every time the same: {:?}, then {other:?}", totals[0]));
+                mistakes.push(format!("{label}: rounds differ: {:?}, then {other:?}", totals[0]));
             }
             if request.compare {
                 print!("\n{}", losses(comparison));
@@ -169,7 +169,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     );
     println!("as a client: every check that the suite made of the gateway succeeds, without a warning.");
     println!(
-        "The tasks-* scenarios are left out: the fixture has no tasks. So are those of clients under auth/."
+        "The tasks-* scenarios are left out, because the fixture has no tasks. So are the client scenarios in auth/."
     );
     if let Some(file) = request.json {
         let report = report(&servers, &clients, &expected);
@@ -181,7 +181,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs everything around the fixture of one maker.
+/// Runs all legs with the fixture of one SDK.
 fn observe(
     suite: &Suite,
     programs: &Programs,
@@ -192,7 +192,7 @@ fn observe(
     let mut servers = Legs::default();
     let prefix = maker.prefix();
     for round in 1..=rounds {
-        // The suite leaves calls behind that wait for their clients, which a round is not to inherit.
+        // New processes for each round: the suite leaves calls behind that wait for their clients.
         let peers = Peers::start(programs, maker, suite.folder())?;
         let mut direct = BTreeMap::new();
         let directly = |revision: &'static str| {
@@ -224,7 +224,7 @@ fn observe(
     Ok(servers)
 }
 
-/// Runs a leg, in a single round up to [`TRIES`] times until nothing is lost that is not expected to be.
+/// Runs a leg. In a single round, tries it up to [`TRIES`] times until there is no unexpected loss.
 fn patiently(
     rounds: usize,
     label: &str,
@@ -247,11 +247,11 @@ fn patiently(
     Ok(comparison)
 }
 
-/// What was seen of each leg, in the order they were first run.
+/// The results of each leg, in the order of their first runs.
 #[derive(Default)]
 struct Legs(Vec<(String, Seen)>);
 
-/// The worst of all repetitions, and the sums of each.
+/// The worst result of all rounds, and the totals of each.
 struct Seen {
     worst: Comparison,
     totals: Vec<Totals>,
@@ -270,7 +270,7 @@ impl Legs {
     }
 }
 
-/// Without the columns that only a comparison has.
+/// The table of a client leg, which has no direct run to compare with.
 fn client_table(label: &str, comparison: &Comparison) -> String {
     let mut text = format!("{label:<48} {:<8} {:<7} kept\n", "passes", "scored");
     for (name, Scenario { scored, through, lost, .. }) in &comparison.scenarios {

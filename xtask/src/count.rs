@@ -1,7 +1,7 @@
-//! `cargo xtask count`: instructions of one relayed call, held against the table in `docs/counts.md`.
+//! `cargo xtask count`: counts the instructions of one relayed call and compares them with the table in `docs/counts.md`.
 //!
-//! The table knows which compiler it was made with. With the same one a call that became dearer than [`ROOM`] allows fails
-//! the chore; with another one the figures are only reported, because they differ for reasons that no change here has.
+//! The table names the compiler it was made with. With the same compiler, a call that costs more than [`ROOM`] allows fails
+//! the chore. With another compiler the figures are only reported, because the compiler itself changes them.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -14,13 +14,13 @@ use serde_json::{Map, Value};
 use crate::built::Built;
 use crate::steps;
 
-/// Where the table stands.
+/// The page with the table.
 const PAGE: &str = "docs/counts.md";
-/// How much dearer than in the table a call may be, in percent.
+/// By how many percent a call may exceed its figure in the table.
 const ROOM: f64 = 3.0;
 const COMPILER: &str = "Compiler: ";
 
-/// Counts, prints and compares. `--write` makes the table anew; `--only TEXT` counts some of the calls.
+/// Counts, prints and compares. `--write` writes the table; `--only TEXT` counts some of the calls.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     let (write, only) = match options {
         [] => (false, None),
@@ -30,7 +30,7 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     };
     install_valgrind(root)?;
     let packages = ["--package=bridgehead", "--package=bridgehead-bench"];
-    // Building in increments cuts the code into other units, and the counts become others.
+    // Incremental builds divide the code into other units, which changes the counts.
     let whole = [("CARGO_INCREMENTAL", OsStr::new("0"))];
     let built = Built::by(root, &["build", "--profile=count", "--bins", packages[0], packages[1]], &whole)?;
     let mut arguments = vec!["--gateway".into(), built.program("bridgehead")?.as_os_str().to_owned()];
@@ -50,12 +50,12 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     now.judge(&before)
 }
 
-/// Which compiler builds here, in its own words.
+/// The version of the compiler, as it prints it.
 fn compiler(root: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&steps::output(root, "rustc", &["--version"])?).trim().to_owned())
 }
 
-/// Valgrind, from the system's packages where it is missing.
+/// Installs valgrind from the system's packages, if it is missing.
 fn install_valgrind(root: &Path) -> Result<()> {
     if steps::output(root, "valgrind", &["--version"]).is_ok() {
         return Ok(());
@@ -63,7 +63,7 @@ fn install_valgrind(root: &Path) -> Result<()> {
     eprintln!("installing valgrind");
     steps::output(root, "apt-get", &["install", "--yes", "valgrind"])
         .map(drop)
-        .context("valgrind is missing, and could not be installed")
+        .context("valgrind is missing and could not be installed")
 }
 
 fn figures(counted: &Map<String, Value>) -> Vec<(String, u64)> {
@@ -81,7 +81,7 @@ struct Table {
 struct Row<'a> {
     name: &'a str,
     now: u64,
-    /// What it took in the table, and by how many percent it differs.
+    /// Its figure in the table, and by how many percent it differs.
     change: Option<(u64, f64)>,
 }
 
@@ -90,8 +90,8 @@ impl Table {
         let mut page = format!(
             "# Instructions of one relayed call\n\n\
              Counted by callgrind in the gateway's process: one thread, one connection, the difference of a run of 1 200 calls\n\
-             and one of 200, so that starting and stopping fall out. `cargo xtask count` counts again and fails where a call became\n\
-             more than {ROOM} % dearer with the same compiler; `cargo xtask count --write` writes this page.\n\n\
+             and one of 200, so that starting and stopping cancel out. `cargo xtask count` counts again and fails if a call takes\n\
+             more than {ROOM} % more instructions with the same compiler; `cargo xtask count --write` writes this page.\n\n\
              {COMPILER}{}\n\n| call | instructions |\n|---|---|\n",
             self.compiler
         );
@@ -114,7 +114,7 @@ impl Table {
         self.figures.iter().find(|(known, _)| known == name).map(|(_, count)| *count)
     }
 
-    /// Each call, what it takes now and what it took, and by how many percent that differs.
+    /// Each call, what it takes now, what it took before, and the difference in percent.
     fn compared<'a>(&'a self, before: &Self) -> impl Iterator<Item = Row<'a>> {
         self.figures.iter().map(|(name, now)| {
             let change = before.of(name).map(|was| (was, (*now as f64 / was as f64 - 1.0) * 100.0));
@@ -134,17 +134,17 @@ impl Table {
         text
     }
 
-    /// Fails where a call became too dear and the compiler is the same.
+    /// Fails if a call takes too many instructions and the compiler is the same.
     fn judge(&self, before: &Self) -> Result<()> {
         let too_dear = |row: &Row<'_>| row.change.is_some_and(|(_, percent)| percent > ROOM + 1e-9);
         let dearer: Vec<&str> = self.compared(before).filter(too_dear).map(|row| row.name).collect();
         if self.compiler != before.compiler {
             println!(
-                "the table was made with {}, this is {}: nothing is judged",
+                "the table was made with {}, and this compiler is {}: nothing is judged",
                 before.compiler, self.compiler
             );
         } else if !dearer.is_empty() {
-            bail!("more than {ROOM} % dearer than in {PAGE}: {}", dearer.join("; "));
+            bail!("more than {ROOM} % above the figure in {PAGE}: {}", dearer.join("; "));
         }
         Ok(())
     }

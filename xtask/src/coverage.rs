@@ -1,8 +1,7 @@
-//! `cargo xtask coverage`: which lines the tests run, by crate, and whether that is enough.
+//! `cargo xtask coverage`: shows which lines the tests run, by crate, and fails below the thresholds.
 //!
-//! The compiler puts the counters in, and the tools of its own LLVM read them; programs that tests start are counted
-//! too. Lines of test modules are not counted: they always run. What must stay true: a threshold holds or the chore
-//! fails.
+//! The compiler inserts the counters, and its own LLVM tools read them. Programs that tests start are counted too. Lines
+//! of test modules are not counted, because they always run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +14,7 @@ use crate::cases::Notes;
 use crate::compiler::{self, Aim};
 use crate::steps::{self, Steps};
 
-/// The crates that are judged, and the least share of lines in percent (QA-1).
+/// The crates that are judged, and the smallest allowed share of covered lines in percent (QA-1).
 const CRATES: &[(&str, f64)] = &[
     ("wire", 85.0),
     ("schema", 85.0),
@@ -32,7 +31,7 @@ const CRATES: &[(&str, f64)] = &[
     ("testkit", 0.0),
 ];
 
-/// What every test run must have seen whole (QA-1): the chain, and the bootstrap of the server.
+/// Where every line must be covered (QA-1): the chain, and the bootstrap of the server.
 const WHOLE: &[&str] = &[
     "crates/gateway/src/gate/",
     "crates/gateway/src/surface/tools/",
@@ -42,12 +41,12 @@ const WHOLE: &[&str] = &[
     "crates/bridgehead/src/handlers.rs",
 ];
 
-/// Runs the tests with counters and judges what they counted.
+/// Runs the tests with counters and judges the counts.
 pub(crate) fn run(root: &Path, html: bool) -> Result<()> {
     Counters::new(root)?.count("default")?.judge(html)
 }
 
-/// The tests of CI. They run once: with counters where these can be had, else without, and the step fails.
+/// The tests of CI. They run once: with counters if possible; else without, and the step `coverage` fails.
 pub(crate) fn ci(steps: &mut Steps<'_>) {
     steps.install_nextest();
     steps.install_strace();
@@ -58,7 +57,7 @@ pub(crate) fn ci(steps: &mut Steps<'_>) {
                 counted = Some(counters.count("ci")?);
                 Ok(())
             });
-            // Of tests that failed, the counts say nothing.
+            // If tests fail, their counts mean nothing.
             if let Some(counted) = counted {
                 steps.run("coverage", |_| counted.judge(false));
             }
@@ -74,14 +73,14 @@ pub(crate) fn ci(steps: &mut Steps<'_>) {
 /// How tests are run with counters.
 struct Counters<'a> {
     root: &'a Path,
-    /// Where LLVM's own tools lie.
+    /// The folder of the LLVM tools.
     tools: PathBuf,
     /// Where the counts of each process go.
     folder: PathBuf,
 }
 
 impl<'a> Counters<'a> {
-    /// Installs what reads the counts, where it is missing.
+    /// Installs the tools that read the counts, if they are missing.
     fn new(root: &'a Path) -> Result<Self> {
         let tools = compiler::tools(root)?;
         Ok(Self { root, tools, folder: steps::target_folder()?.join("coverage") })
@@ -89,11 +88,11 @@ impl<'a> Counters<'a> {
 
     /// Runs all tests of the workspace.
     fn count(self, profile: &str) -> Result<Counted<'a>> {
-        // Counts of an older build would be laid over lines that have moved since.
+        // Counts of an older build would be attributed to lines that have moved since.
         if self.folder.exists() {
             fs::remove_dir_all(&self.folder)?;
         }
-        // For the crates of the workspace only: what they depend on is built once, for tests with and without counters.
+        // Only for crates of the workspace: dependencies are built once, and shared by tests with and without counters.
         let compiler = Aim::Lines.install(&self.folder)?;
         let counts = self.folder.join("%p-%m.profraw");
         let variables =
@@ -105,7 +104,7 @@ impl<'a> Counters<'a> {
         };
         let notes = Notes::new()?;
         let outcome = steps::cargo(self.root, arguments, &[&variables[..], &[notes.variable()]].concat());
-        // A server that a test starts gets none of our variables, and leaves its counts in the folder of the test.
+        // A server that a test starts does not get our variables, and leaves its counts in the folder of the test.
         remove_strays(self.root)?;
         outcome?;
         notes.tell(self.root)?;
@@ -119,7 +118,7 @@ impl<'a> Counters<'a> {
     }
 }
 
-/// What was counted, and the programs that say which lines were meant.
+/// The counts, and the programs that map them to lines.
 struct Counted<'a> {
     counters: Counters<'a>,
     programs: Vec<PathBuf>,
@@ -132,7 +131,7 @@ impl Counted<'_> {
         let merged = folder.join("merged.profdata");
         let list = folder.join("profiles");
         fs::write(&list, profiles(folder)?)?;
-        // A process that was killed while it wrote its counts leaves a broken file; all others still count.
+        // A process that was killed while it wrote its counts leaves a broken file; the other files still count.
         let options = ["merge", "-sparse", "--failure-mode=all", "-o"].map(Path::new);
         let inputs = [merged.as_path(), Path::new("-f"), list.as_path()];
         self.counters.read("llvm-profdata", &[&options[..], &inputs].concat())?;
@@ -149,7 +148,7 @@ impl Counted<'_> {
             let to = PathBuf::from(format!("--output-dir={}", pages.display()));
             let options = [Path::new("show"), Path::new("--format=html"), &to];
             self.counters.read("llvm-cov", &[&options, &about[..]].concat())?;
-            println!("pages to look through: {}", pages.join("index.html").display());
+            println!("pages to browse: {}", pages.join("index.html").display());
         }
         let lcov = String::from_utf8(lcov).context("the report is not text")?;
         let files = read_lcov(&lcov, |path| {
@@ -160,13 +159,13 @@ impl Counted<'_> {
         let verdict = judge(&files);
         print!("{}", verdict.table);
         if !verdict.missed.is_empty() {
-            bail!("too little is covered: {}", verdict.missed.join(", "));
+            bail!("coverage is below the threshold: {}", verdict.missed.join(", "));
         }
         Ok(())
     }
 }
 
-/// The files with counts, one on a line.
+/// The files with counts, one per line.
 fn profiles(folder: &Path) -> Result<String> {
     let mut list = String::new();
     for entry in fs::read_dir(folder)? {
@@ -191,11 +190,11 @@ fn remove_strays(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The lines of a file: how often each ran.
+/// How often each line of a file ran.
 type Lines = BTreeMap<usize, u64>;
 
-/// Reads a report. `place` gives the name of a file and the line from which on it is only tests, or none for a
-/// file that does not count.
+/// Reads a report. `place` returns the name of a file and the line where its test module begins, or `None` for a file that
+/// does not count.
 fn read_lcov(report: &str, place: impl Fn(&str) -> Option<(String, usize)>) -> BTreeMap<String, Lines> {
     let mut files: BTreeMap<String, Lines> = BTreeMap::new();
     let mut current = None;
@@ -213,7 +212,7 @@ fn read_lcov(report: &str, place: impl Fn(&str) -> Option<(String, usize)>) -> B
     files
 }
 
-/// The line on which the test module of a file begins. It is the last thing in a file by house rule.
+/// The line on which the test module of a file begins. By convention it is the last item of a file.
 fn test_module(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().collect();
     let module = lines.windows(2).position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod "));
@@ -295,7 +294,7 @@ end_of_record
         assert_eq!(files["crates/wire/src/a.rs"], BTreeMap::from([(1, 3), (2, 0)]));
     }
 
-    /// QA-1: a crate below its threshold, and a line of the chain or the bootstrap that never runs, fail.
+    /// QA-1: a crate below its threshold fails, and so does a line of the chain or the bootstrap that never runs.
     #[test]
     fn too_little_is_named() {
         let verdict = judge(&files());
@@ -309,7 +308,7 @@ end_of_record
         assert!(!verdict.missed.contains(&"crates/testkit".to_owned()), "{:?}", verdict.missed);
     }
 
-    /// QA-1: what is judged, and by how much.
+    /// QA-1: the promised crates and places are judged by the promised thresholds.
     #[test]
     fn the_bars_are_those_of_the_promise() {
         for name in ["upstream", "process", "gateway", "front", "config", "wire", "audit"] {

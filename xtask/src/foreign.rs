@@ -1,9 +1,8 @@
-//! Puts the gateway between clients and servers that other people wrote, and checks what comes through.
+//! Puts the gateway between third-party clients and servers, and checks what comes through.
 //!
-//! The programs are installed at pinned versions into the target folder; the drivers in `foreign/` and
-//! `crates/foreign` speak through the foreign SDKs and print one line of JSON per check. This chore starts the gateway,
-//! hands the drivers their orders, looks for processes that should be gone, and tells the outcome. It fails if any check
-//! does.
+//! The programs are installed at pinned versions into the target folder. The drivers in `foreign/` and `crates/foreign`
+//! use the foreign SDKs and print one line of JSON per check. This chore starts the gateway, gives the drivers their
+//! orders, looks for leftover processes, and reports the outcome. It fails if any check fails.
 
 mod clients;
 mod install;
@@ -25,17 +24,17 @@ use outcome::Outcomes;
 
 const USAGE: &str =
     "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive] [--json FILE]";
-/// How often the long form repeats the clients: a race shows itself in one of many runs.
+/// How often the long form repeats the clients, to catch races.
 const FULL_ROUNDS: u32 = 5;
 
-/// What was asked for.
+/// The options of the chore.
 struct Options {
     full: bool,
     only: Option<Part>,
     json: Option<PathBuf>,
 }
 
-/// What can be run alone.
+/// A part that can be run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Clients,
@@ -71,7 +70,7 @@ impl Options {
     }
 }
 
-/// Runs everything; fails if a check did.
+/// Runs everything; fails if a check fails.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     let options = Options::parse(arguments)?;
     let started = Instant::now();
@@ -85,7 +84,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
         std::fs::write(file, text).with_context(|| format!("{} could not be written", file.display()))?;
     }
     println!("in {:.0} s; the logs are in {}", started.elapsed().as_secs_f32(), installed.logs().display());
-    // The last line: what CI and people look for.
+    // The last line is the one that CI and people look for.
     println!("{} passed, {} failed", outcomes.passed(), outcomes.failed());
     if outcomes.failed() > 0 {
         bail!("{} checks failed", outcomes.failed());

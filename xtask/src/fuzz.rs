@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz`: the property tests, with as many cases as fit into the time given.
+//! `cargo xtask fuzz`: runs the property tests with as many cases as fit into the given time.
 //!
-//! The same tests run in CI with few cases. They are driven by proptest, on stable: its inputs are built from
-//! the grammar of what is read, which gets further into these parsers than random bytes do, and a failing case
-//! is shrunk and printed. Each round draws new random inputs.
+//! CI runs the same tests with few cases. They use proptest on the stable compiler. Its inputs follow the grammar of
+//! what is parsed, which gets further into these parsers than random bytes do. A failing case is shrunk and printed.
+//! Each round draws new random inputs.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,14 +12,14 @@ use anyhow::{Context, Result, bail};
 
 use crate::steps;
 
-/// Cases of each test in one round: some seconds of work, so that the time is kept.
+/// Cases of each test in one round: some seconds of work, so that a run does not exceed its time by much.
 const CASES: &str = "10000";
 
 /// Property tests of one thing.
 struct Target {
     name: &'static str,
     package: &'static str,
-    /// Where they are, from the root.
+    /// The path of the file with the tests, relative to the root.
     file: &'static str,
     tests: &'static [&'static str],
 }
@@ -105,7 +105,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
         let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
         bail!("there is no target `{}`; there are {}", name.unwrap_or_default(), names.join(", "));
     }
-    // Before the clock runs: building is not looking.
+    // Builds first, so that building does not count as test time.
     for target in &chosen {
         target.cargo(root, &["--no-run"], &[])?;
     }
@@ -114,11 +114,11 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     for round in 1.. {
         for target in &chosen {
             if round > 1 && started.elapsed() >= time {
-                println!("{} rounds and no finding", round - 1);
+                println!("{} rounds without a failure", round - 1);
                 return Ok(());
             }
             println!("── round {round}: {}, {:.0} s", target.name, started.elapsed().as_secs_f32());
-            target.run(root).with_context(|| format!("{} has a finding; its input is above", target.name))?;
+            target.run(root).with_context(|| format!("{} failed; its input is above", target.name))?;
         }
     }
     Ok(())
@@ -133,7 +133,7 @@ impl Target {
         self.cargo(root, &[], self.tests)
     }
 
-    /// `cargo test` of the target with more options, and with only these tests if any.
+    /// Runs `cargo test` for the target with these options, and only these tests if any are given.
     fn cargo(&self, root: &Path, options: &[&str], tests: &[&str]) -> Result<()> {
         let mut arguments = vec!["test", "--quiet", "--package", self.package];
         if self.file.contains("/tests/") {
@@ -158,7 +158,7 @@ impl Target {
 mod tests {
     use super::*;
 
-    /// A filter that matches nothing would run nothing and find nothing.
+    /// A filter that matches no test would run nothing and still succeed.
     #[test]
     fn every_target_names_tests_that_exist() {
         for target in TARGETS {

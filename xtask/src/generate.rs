@@ -1,6 +1,6 @@
-//! `cargo xtask generate`: writes every page that is made from code, so that nobody has to remember how.
+//! `cargo xtask generate`: writes every page that is made from code.
 //!
-//! The pages are written by the tests that find them stale, which also run in CI.
+//! The tests that detect stale pages also write them. They run in CI too.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::steps::{self, Variables};
 /// Tests that compare a committed page with its source, and write it where `UPDATE_REFERENCE` is set.
 const PAGES: &[&[&str]] = &[
     &["--package", "bridgehead-config", "--test", "reference", "--test", "schema"],
-    &["--package", "bridgehead", "--bin", "bridgehead", "the_man_pages_are_fresh"],
+    &["--package", "bridgehead", "--bin", "bridgehead", "are_fresh"],
 ];
 
-/// Writes all pages anew.
+/// Writes all pages.
 pub(crate) fn write(root: &Path) -> Result<()> {
     report::write(root)?;
     tests(root, &[("UPDATE_REFERENCE", OsStr::new("1"))])

@@ -1,7 +1,7 @@
-//! The menu of chores around the code: `cargo xtask CHORE`.
+//! Runs the chores around the code: `cargo xtask CHORE`.
 //!
-//! Each chore is what CI runs, under the same name, so that nobody has to read CI to know what will be asked of a
-//! change. Nothing here is part of the product.
+//! CI runs the same chores under the same names, so a contributor can check a change without reading the CI
+//! configuration. Nothing here is part of the product.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the person who started it")]
 
@@ -13,15 +13,19 @@ mod conformance;
 mod count;
 mod coverage;
 mod dist;
+mod docs;
 mod foreign;
 mod fuzz;
 mod generate;
+mod housekeeping;
 mod mutants;
+mod recording;
 mod report;
 mod requirements;
 mod scan;
 mod soak;
 mod steps;
+mod words;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -38,34 +42,39 @@ Chores of the Bridgehead workspace.
 Usage: cargo xtask CHORE
 
 Chores:
-  check                  formatting, requirements, lints and documentation; warnings are errors
+  check                  formatting, requirements, words, links, spelling, dependencies, lints and documentation; warnings
+                         are errors
   test                   all tests of the workspace, then the examples in its documentation
-  ci                     check, test with coverage, and the short forms of conformance, foreign, mutants and soak, bench --brief;
-                         installs what is missing
-  bench                  what the gateway costs, against the server behind it, directly; also --full, --brief,
+  ci                     check, test with coverage, the short forms of conformance, foreign, mutants and soak, and
+                         bench --brief; installs missing tools
+  bench                  measures the gateway against direct calls to the server behind it; also --full, --brief,
                          --json FILE, --enforce (fails if a bar is missed), --threads N, --only TEXT
-  count                  instructions of one relayed call, by valgrind, against docs/counts.md; also --write, --only TEXT
-  dist                   the programs as they are shipped, built twice: the second time by what the first was seen to do
-                         under load; prints where they are
-  conformance            the official suite against our fixture, directly and through the gateway, and with the
-                         gateway as the client it judges; also --full (three rounds, the worst counts), --compare
-                         (what was lost and why), --json FILE
-  foreign                clients and servers of other people through the gateway; also --full (five rounds of the
-                         clients, the servers over stdio too), --only clients|servers|remote, --json FILE
-  soak                   servers are killed in 50 cycles while calls run, and nothing may be left or grow; also
+  count                  counts the instructions of one relayed call with valgrind and compares them with
+                         docs/counts.md; also --write, --only TEXT
+  dist                   builds the programs as they are shipped, with profile-guided optimisation: a first build
+                         records what runs under load, the second uses it; prints where they are
+  conformance            runs the official suite against our fixture, directly and through the gateway, and with the
+                         gateway as the client; also --full (five rounds, the worst counts), --compare (what was
+                         lost and why), --json FILE
+  foreign                runs third-party clients and servers through the gateway; also --full (five rounds of the
+                         clients, the servers over stdio too), --only clients|servers|remote|interactive, --json FILE
+  soak                   kills servers in 50 cycles while calls run, and checks for leaks and growth; also
                          --full (1000 cycles, 50 kills, 10000 isolated calls), --cycles N, --kills N,
                          --calls N, --json FILE
-  requirements           are all landed requirements named by a test, and is docs/requirements.md fresh?
-  requirements --write   writes docs/requirements.md anew
-  cases                  which of the 59 cases of isolation have tests, and why the others have none; `test` and `ci`
-                         end with how many of them this machine could show
-  generate               writes every page that is made from code anew; --check only compares
-  coverage               which lines the tests run, and whether that is enough; --html for pages to look through
-  mutants                small breaks of the code, and whether a test notices each, for 30 minutes at the most; goes on
+  requirements           checks that a test names every landed requirement, and that docs/requirements.md is current
+  requirements --write   writes docs/requirements.md
+  cases                  lists which of the 59 cases of isolation have tests, and why the others have none; `test` and
+                         `ci` end with how many of them this machine could show
+  docs                   checks the links of all pages and builds them as a book; prints where it is
+  recording              runs the program and writes the picture of the README
+  words                  checks texts against a few rules: phrases to avoid, no path of the repository in texts for users
+  generate               writes every page that is made from code; --check only compares
+  coverage               shows which lines the tests run, and fails below the thresholds; --html writes pages to browse
+  mutants                breaks the code in small ways and checks that a test notices, for at most 30 minutes; continues
                          where the last run stopped; also --group NAME, --sample N, --minutes N, --only TEXT,
-                         --missed (names those that no test noticed), --write (the table in docs/testing.md),
-                         --change (40 of what has changed since that table, in six minutes, as CI does)
-  fuzz [TARGET]          property tests for five minutes, or --minutes N
+                         --missed (names the mutants that no test noticed), --write (the table in docs/testing.md),
+                         --change (40 mutants of what has changed since that table, in six minutes, as CI does)
+  fuzz [TARGET]          runs the property tests for five minutes, or --minutes N
   help                   this text
 
 Examples:
@@ -89,6 +98,7 @@ fn main() -> ExitCode {
         ["check"] => {
             let mut steps = Steps::new(&root);
             check(&mut steps);
+            housekeeping(&mut steps);
             steps.finish()
         }
         ["test"] => {
@@ -101,13 +111,16 @@ fn main() -> ExitCode {
         ["count", options @ ..] => count::run(&root, options),
         ["dist"] => dist::run(&root),
         ["conformance", rest @ ..] => conformance::run(&root, rest),
-        // Not for people: the suite starts it, once for every scenario of clients.
+        // Internal: the suite starts it, once for every client scenario.
         [conformance::PLAY, url] => conformance::play(url),
         ["foreign", options @ ..] => foreign::run(&root, options),
         ["soak", options @ ..] => soak::run(&root, options),
         ["requirements"] => report::check(&root),
         ["requirements", "--write"] => report::write(&root),
         ["cases"] => cases::run(&root),
+        ["docs"] => docs::run(&root),
+        ["recording"] => recording::run(&root),
+        ["words"] => words::check(&root),
         ["generate"] => generate::write(&root),
         ["generate", "--check"] => generate::check(&root),
         ["coverage"] => coverage::run(&root, false),
@@ -129,19 +142,23 @@ fn main() -> ExitCode {
     }
 }
 
-/// Everything in its short form. What waits for the network, or is not needed for long, is done beside the first steps with
-/// the time that they leave over.
+/// Runs everything in its short form. Installations, which mostly wait for the network, run in parallel with the first
+/// steps.
 fn ci(root: &Path) -> Result<()> {
     let mut steps = Steps::new(root);
     std::thread::scope(|scope| {
         let packages = scope.spawn(|| {
             foreign::install_packages(root)?;
             conformance::install(root)?;
-            mutants::install(root)
+            mutants::install(root)?;
+            docs::install(root)?;
+            housekeeping::install(root)
         });
         check(&mut steps);
         coverage::ci(&mut steps);
         steps.run("other people's programs", |_| joined(packages));
+        housekeeping(&mut steps);
+        steps.run("book", docs::run);
         steps.run("conformance", |root| conformance::run(root, &[]));
         steps.run("foreign clients and servers", |root| foreign::run(root, &[]));
     });
@@ -155,11 +172,13 @@ fn joined(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
     thread.join().map_err(|_| anyhow!("it panicked"))?
 }
 
-/// The cheap ones first: they fail within a second.
+/// The cheap steps come first: they fail within a second.
 fn check(steps: &mut Steps<'_>) {
     steps.cargo("formatting", &["fmt", "--all", "--check"], &[]);
     steps.run("requirements", report::check);
     steps.run("cases of isolation", cases::run);
+    steps.run("words", words::check);
+    steps.run("links", docs::check);
     steps.cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]);
     steps.cargo(
         "documentation",
@@ -168,7 +187,16 @@ fn check(steps: &mut Steps<'_>) {
     );
 }
 
-/// The root of the repository, wherever the chore was called from.
+/// What other people's tools check.
+fn housekeeping(steps: &mut Steps<'_>) {
+    steps.run("spelling", housekeeping::spelling);
+    steps.run("dependencies", |root| {
+        housekeeping::install(root)?;
+        housekeeping::dependencies(root)
+    });
+}
+
+/// The root of the repository, independent of the current folder.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()

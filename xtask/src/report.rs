@@ -1,7 +1,7 @@
-//! Maps every promise to the tests that name it, as `docs/requirements.md`.
+//! Maps every requirement to the tests that name it, and writes `docs/requirements.md`.
 //!
-//! The page is written from the table and the sources alone, without line numbers or dates, so that it changes
-//! only when a test that names an id comes, goes or moves.
+//! The page is made from the table and the sources alone, without line numbers or dates. It changes only when a test that
+//! names an id is added, removed or moved.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,26 +15,26 @@ use crate::scan;
 use crate::steps::cargo_output;
 
 const PAGE: &str = "docs/requirements.md";
-const CURE: &str = "`cargo xtask requirements --write` writes it anew";
+const CURE: &str = "run `cargo xtask requirements --write`";
 
 /// Id to the full paths of the tests that name it.
 type Proofs = BTreeMap<String, Vec<String>>;
 
-/// Fails where a landed id has no test, a test names an id that does not exist, or the page is not fresh.
+/// Fails if a landed id has no test, a test names an id that does not exist, or the page is stale.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let proofs = collect(root)?;
     let mut complaints = complaints(&proofs);
     if fs::read_to_string(root.join(PAGE)).unwrap_or_default() != render(&proofs) {
-        complaints.push(format!("{PAGE} is not fresh: {CURE}"));
+        complaints.push(format!("{PAGE} is stale: {CURE}"));
     }
     conclude(&complaints)
 }
 
-/// Writes the page, then complains about what a page cannot cure.
+/// Writes the page, then reports the problems that writing it does not solve.
 pub(crate) fn write(root: &Path) -> Result<()> {
     let proofs = collect(root)?;
     fs::write(root.join(PAGE), render(&proofs)).with_context(|| format!("{PAGE} could not be written"))?;
-    println!("{PAGE} is written");
+    println!("wrote {PAGE}");
     conclude(&complaints(&proofs))
 }
 
@@ -181,7 +181,7 @@ mod tests {
         check_place("tests/lines.rs", "front::lines");
     }
 
-    /// QA-2: what has landed and is named by no test fails, and so does an id that nobody promised.
+    /// QA-2: a landed requirement without a test fails, and so does an unknown id in a test.
     #[test]
     fn a_landed_id_without_a_test_and_an_unknown_id_are_complaints() {
         let everything = || {
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(complaints(&unknown), ["PIPE-99 does not exist, but is named by front::one"]);
     }
 
-    /// QA-2: the groups, and the tests under their ids.
+    /// QA-2: the page has the groups, and the tests under their ids.
     #[test]
     fn the_page_names_the_tests() {
         let proofs = Proofs::from([("CAT-3".to_owned(), vec!["a::one".to_owned(), "b::two".to_owned()])]);

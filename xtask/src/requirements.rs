@@ -1,6 +1,6 @@
-//! What Bridgehead promises, one line each, and whether the promise is due already.
+//! The requirements that Bridgehead promises to meet, one line each, and whether each is due already.
 //!
-//! The table is the only list of ids in the repository. A promise is marked as landed in the change that keeps it;
+//! The table is the only list of ids in the repository. A requirement is marked as landed in the change that meets it;
 //! from then on a test has to name it.
 
 /// One promise.
@@ -15,12 +15,12 @@ pub(crate) struct Requirement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     Now,
-    /// The change that is to keep it.
+    /// The change that will meet it.
     With(&'static str),
 }
 
 impl Requirement {
-    /// As tests write it.
+    /// The id, as tests write it.
     pub(crate) fn id(&self) -> String {
         format!("{}-{}", self.family, self.number)
     }
@@ -36,7 +36,7 @@ impl Requirement {
     }
 }
 
-/// Where a promise stands in the report.
+/// The group of a promise in the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
     Integration,
@@ -69,7 +69,7 @@ const fn later(family: &'static str, number: u8, summary: &'static str, change: 
     Requirement { family, number, summary, due: Due::With(change) }
 }
 
-/// The changes that keep what is promised for later.
+/// The changes that will meet the later promises.
 const WORDS: &str = "plain words and a quick build";
 const LIBRARY: &str = "the library over many servers";
 const ACCESS: &str = "keys, single sign-on, policy and limits";
@@ -80,7 +80,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("BRG", 1, "a library call opens one link to a server; closing it twice is fine"),
     kept("BRG", 2, "handshake and attempts have a timeout: option, variable, then 30 s"),
     kept("BRG", 3, "a call is tried a bounded number of times, with doubling pauses on an injected clock"),
-    kept("BRG", 4, "which failures are worth another attempt, and that no other gets one"),
+    kept("BRG", 4, "only failures that are worth another attempt get one"),
     kept("BRG", 5, "the final error has the cause, the attempts, whether it was retryable, and the tool"),
     kept("BRG", 6, "retry policies `always`, `safe` and `never`; `Retry-After` is honoured"),
     kept("BRG", 7, "an in-memory transport joins a client and a server in one process"),
@@ -90,14 +90,14 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         2,
         "start installs its handlers once, keeps to its timeout, and the exit codes tell how it ended",
     ),
-    kept("SRV", 3, "the front answers at once while servers warm up; stop returns when all is closed"),
+    kept("SRV", 3, "the front answers at once while servers warm up; stop returns when everything is closed"),
     kept("SRV", 4, "on stdio, stdout carries the protocol and nothing else"),
     kept("SRV", 5, "four modes decide which tools are offered, and refusals name tool and mode"),
     kept("SRV", 6, "only known environment variables are read; an unknown one of ours is an error"),
     kept("SRV", 7, "`server_ping` and `server_health` answer in the envelope"),
     kept("SRV", 8, "names and schemas of Rust tools are checked at registration, with three distinct errors"),
     kept("PIPE", 1, "lock, validation, audit enter, dispatch, audit exit: one order for every tool"),
-    kept("PIPE", 2, "the tool lock is fair and released whatever happens"),
+    kept("PIPE", 2, "the tool lock is fair and always released"),
     kept("PIPE", 3, "arguments are checked against the tool's schema, and refusals say where and why"),
     kept("PIPE", 4, "a call that cannot be recorded is not made"),
     kept("PIPE", 5, "failure and panic of a Rust tool are one error; backtraces only when asked for"),
@@ -106,12 +106,12 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept(
         "PIPE",
         8,
-        "one correlation id from the front to logs, spans, errors, results and servers; traces go on",
+        "one correlation id from the front to logs, spans, errors, results and servers; traces are continued",
     ),
-    kept("PIPE", 9, "a call ends when it is silent too long, or takes too long altogether"),
+    kept("PIPE", 9, "a call times out after too long a silence, or when it takes too long in total"),
     kept("ERR", 1, "one table maps every code of ours to what a client sees"),
     kept("ERR", 2, "every code has a page with cause and cure, and the hint points there"),
-    kept("AUD", 1, "a sink gets an immutable enter and exit; the default one keeps nothing"),
+    kept("AUD", 1, "a sink gets an immutable enter and exit; the default sink stores nothing"),
     kept("AUD", 2, "the SQLite sink loses no enter of an answered call, even when killed"),
     kept("AUD", 3, "a changed, removed or reordered row is found, and inclusion can be proven offline"),
     kept("AUD", 4, "secrets are taken out before anything is stored, logged or published"),
@@ -120,7 +120,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("ENV", 1, "built-in tools answer in one envelope, as structured content and as text"),
     kept("ENV", 2, "the library's envelope of an upstream call, with data and meta"),
     kept("ENV", 3, "data is the structured content where there is any, else the mapped blocks"),
-    kept("ENV", 4, "output schemas come from discovery; none means anything goes"),
+    kept("ENV", 4, "output schemas come from discovery; a tool without one may return anything"),
     kept("ENV", 5, "results are cast to their schema, and every change is listed"),
     kept("ENV", 6, "a tool's own error is data; only transport failures are errors"),
     kept("ENV", 7, "content blocks are mapped and none is dropped"),
@@ -130,8 +130,8 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("LINK", 2, "streamable HTTP in both eras, with custom headers"),
     kept("LINK", 3, "the older HTTP with SSE, with custom headers"),
     kept("LINK", 4, "WebSocket with custom headers, a frame for each message"),
-    kept("LINK", 5, "the kind of link is named, aliased, or found out"),
-    kept("LINK", 6, "a server that wants OAuth is reported as one, with another way in"),
+    kept("LINK", 5, "the transport of a server is configured by name or alias, or detected"),
+    kept("LINK", 6, "a server that requires OAuth is reported as such, with an alternative"),
     kept("CAT", 1, "on connect the revision is agreed and all tools are read, page by page"),
     kept("CAT", 2, "schemas and lists are answered from memory; announced changes refresh it"),
     kept("CAT", 3, "offered names: prefix, collisions and length, resolved through a map"),
@@ -141,21 +141,21 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept(
         "POOL",
         1,
-        "who shares a server: everyone or a session; unused servers sleep; contradiction is an error",
+        "a server is shared by everyone or by a session; unused servers sleep; contradictory settings are an error",
     ),
-    kept("POOL", 2, "acquiring joins a running start, and fails at once after it failed"),
-    kept("POOL", 3, "restart delays grow to a minute and are reset by lasting health only"),
-    kept("POOL", 4, "the adapter reconnects with its own policy of the same supervisor"),
-    kept("POOL", 5, "health probes, when they run and what they ask"),
+    kept("POOL", 2, "acquiring a server joins a running start, and fails at once after a failed one"),
+    kept("POOL", 3, "restart delays grow to a minute, and only lasting health resets them"),
+    kept("POOL", 4, "the adapter reconnects through the same supervisor, with its own policy"),
+    kept("POOL", 5, "when health probes run and what they ask"),
     kept("POOL", 6, "a link that ends by itself is restarted, one that we close is not"),
     kept("POOL", 7, "fair and bounded queues; a full one is a retryable refusal"),
     kept("POOL", 8, "warm-up is parallel, repeatable, and no failed server blocks another"),
-    kept("POOL", 9, "no process is left behind, whoever is killed; stderr is kept and marked"),
+    kept("POOL", 9, "no process is left behind, whichever one is killed; stderr is kept and marked"),
     kept("POOL", 10, "a client's cancellation reaches the server"),
-    kept("POOL", 11, "two codes tell a running restart from one that will not come"),
-    kept("POOL", 12, "cleanup leaves nothing and may be followed by a new start"),
+    kept("POOL", 11, "separate codes for a restart in progress and for one that will not happen"),
+    kept("POOL", 12, "cleanup leaves nothing behind and may be followed by a new start"),
     kept("POOL", 13, "layers of timeouts are ordered so that the tool's own message wins"),
-    kept("POOL", 14, "what is measured and logged of starts and calls, at which level"),
+    kept("POOL", 14, "what is measured and logged about starts and calls, and at which level"),
     kept("PROV", 1, "the provider adapter's trait and configuration"),
     kept("PROV", 2, "healthy, degraded, unavailable: how the adapter moves between them"),
     kept("PROV", 3, "a call while disconnected is a retryable refusal"),
@@ -176,7 +176,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept(
         "WALL",
         1,
-        "a confined server cannot write what configures, records, authorizes or runs anything less confined",
+        "a confined server cannot write files that configure, record, authorize or run anything less confined",
     ),
     kept("WALL", 2, "paths of a confinement are resolved once, and a start follows no link in them"),
     kept(
@@ -184,7 +184,11 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         3,
         "a confined server reaches no other process by limits, priorities, namespaces or shared memory",
     ),
-    kept("WALL", 4, "a Landlock too old for what was asked counts as missing, and gaps are shown"),
+    kept(
+        "WALL",
+        4,
+        "a Landlock version that is too old for the request counts as missing, and gaps are shown",
+    ),
     kept("WALL", 5, "a confined server with network cannot call the gateway's own endpoint"),
     kept("WALL", 6, "over loopback only the users that `http.local_users` names may call"),
     kept("WALL", 7, "a configuration found in the current folder runs only after a person agreed to it"),
@@ -198,14 +202,14 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("WIRE", 2, "an exit is paired with its enter by a ticket, never by a client's correlation id"),
     kept("WIRE", 3, "what servers, tools and schemas say cannot break a log line or a terminal"),
     kept("WIRE", 4, "a server's question is never displaced by progress messages"),
-    kept("WIRE", 5, "waiting for a tool's lock ends with the call's own clocks, in a retryable refusal"),
+    kept("WIRE", 5, "waiting for a tool lock ends with the call's own timeouts, in a retryable refusal"),
     kept(
         "BOUND",
         1,
         "a server that floods requests and does not read is ended, and costs bounded memory and descriptors",
     ),
     kept("BOUND", 2, "schema work has a budget, and large checks run off the serving threads"),
-    kept("BOUND", 3, "every byte held is held for a peer, within `held_mb` and `held_per_peer_mb`"),
+    kept("BOUND", 3, "every buffered byte is charged to a peer, within `held_mb` and `held_per_peer_mb`"),
     kept("BOUND", 4, "connections and sessions that never send a request make way for those that do"),
     kept(
         "FAULT",
@@ -222,13 +226,13 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept(
         "HOUR",
         2,
-        "a start attempt has its own bound, and a call waits for a starting server within its clock",
+        "a start attempt has its own timeout, and a call waits for a starting server within the call's timeout",
     ),
     kept("HOUR", 3, "`call` and `tools` use the running gateway, else start only what they need"),
     kept(
         "HOUR",
         4,
-        "`audit list` shows the newest calls of all gateways, and its filters refuse what they do not know",
+        "`audit list` shows the newest calls of all gateways, and its filters refuse unknown values",
     ),
     kept("HOUR", 5, "servers get what programs need to reach the network, and no credentials"),
     kept(
@@ -238,13 +242,13 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     ),
     kept("HOUR", 7, "a restriction that does nothing is honoured or warned about"),
     kept("HOUR", 8, "a removed configuration file changes nothing"),
-    kept("HOUR", 9, "a command with arguments in it is told that they belong in `args`"),
+    kept("HOUR", 9, "the error for a `command` that contains arguments says that they belong in `args`"),
     kept("HOUR", 10, "the endpoint that is printed works, and `allowed_origins` works in a browser"),
     kept("HOUR", 11, "hints survive redaction, JSON logs are only JSON, and errors point to what a user has"),
     kept(
         "GATE",
         1,
-        "every request of every surface passes one function, and what a stage means is a property of its subject",
+        "every request of every surface passes one function, and its subject defines what each stage means",
     ),
     kept(
         "GATE",
@@ -254,25 +258,29 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept(
         "GATE",
         3,
-        "one principal is made by an authenticator and carried everywhere; what it owns is refused to any other",
+        "an authenticator makes one principal, which is carried everywhere; what it owns is refused to others",
     ),
     kept(
         "GATE",
         4,
         "lists are prepared per view and revision class, never per client, and a call is routed in its view",
     ),
-    kept("GATE", 5, "the record has a store behind a trait, and one suite proves two implementations"),
-    kept("GATE", 6, "each thing that happens is one typed event, from which logs, bus and counters are fed"),
-    kept("GATE", 7, "credentials of a remote server are asked for with each request and told of a refusal"),
+    kept("GATE", 5, "the record has a store behind a trait, and one test suite covers two implementations"),
+    kept("GATE", 6, "each thing that happens is one typed signal, which feeds logs, bus and counters"),
+    kept(
+        "GATE",
+        7,
+        "the credentials of a remote server are consulted for each request and notified of a refusal",
+    ),
     kept(
         "GATE",
         8,
-        "each pair of eras is a strategy of its own, and the compiler checks that every method is decided on",
+        "each pair of eras has its own strategy, and the compiler checks that it decides on every method",
     ),
     later(
         "WORD",
         1,
-        "errors and help name the thing, the place and the cure, and no path of the repository",
+        "errors and help name the thing, the place and the cure, and no path inside the repository",
         WORDS,
     ),
     later("WORD", 2, "the documentation is a book whose links are checked", WORDS),
@@ -287,7 +295,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     later(
         "LIB",
         2,
-        "tools, prompts and resources are typed Rust functions that may report progress and ask back",
+        "tools, prompts and resources are typed Rust functions that may report progress and ask questions",
         LIBRARY,
     ),
     later("LIB", 3, "features keep out what an embedder does not use", LIBRARY),
@@ -298,7 +306,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "a call that is cancelled at any await, a panicking handler and a dropped runtime leave nothing behind",
         LIBRARY,
     ),
-    later("LIB", 6, "the packages build and run outside of the workspace", LIBRARY),
+    later("LIB", 6, "the packages build and run outside the workspace", LIBRARY),
     later(
         "ACC",
         1,
@@ -314,7 +322,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     later(
         "ACC",
         3,
-        "rules decide who may use what; deny wins, and what is denied is as if it were not there",
+        "rules decide who may use what; deny wins, and what is denied looks as if it did not exist",
         ACCESS,
     ),
     later("ACC", 4, "`explain` says which rule decides, and agrees with what is enforced", ACCESS),
@@ -327,7 +335,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     later(
         "ACC",
         6,
-        "listeners have their own authentication and TLS, and health is told without credentials",
+        "listeners have their own authentication and TLS, and health is readable without credentials",
         ACCESS,
     ),
     later(
@@ -353,7 +361,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     later(
         "JOIN",
         3,
-        "`add`, `remove`, `enable` and `disable` change the configuration, and a running gateway takes it over",
+        "`add`, `remove`, `enable` and `disable` change the configuration, and a running gateway applies it",
         START,
     ),
     later(
@@ -372,11 +380,11 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         START,
     ),
     kept("QA", 1, "coverage bars for the crates, the chain and the bootstrap"),
-    kept("QA", 2, "every promise is named by a test, and this report says by which"),
+    kept("QA", 2, "every promise is named by a test, and this report says by which one"),
     kept("QA", 3, "test doubles are scripted peers over real transports, and published programs"),
     kept("QA", 4, "a troubleshooting section for each class of failure"),
     kept("QA", 5, "the adapter's own cost stays below 10 ms at the 95th percentile"),
-    kept("QA", 6, "small breaks of the code are noticed by the tests, to published bars"),
+    kept("QA", 6, "the tests notice small breaks of the code, to published bars"),
 ];
 
 /// The families, each once, in the order of the table.

@@ -1,8 +1,7 @@
 //! Finds the tests in a source file, and the requirement ids that each of them names.
 //!
-//! A scanner of lines, not a parser: it relies on the layout that `cargo fmt` gives every file, and on nothing
-//! else. What stands in string literals and block comments is never seen. A test that is ignored proves nothing
-//! and is not found.
+//! This is a line scanner, not a parser: it relies only on the layout that `cargo fmt` gives every file. It ignores string
+//! literals and block comments. It skips ignored tests, because they prove nothing.
 
 use std::mem::take;
 
@@ -11,7 +10,7 @@ use std::mem::take;
 pub(crate) struct Test {
     /// The modules within the file, then its name.
     pub(crate) path: String,
-    /// The ids in its doc comment and in its name, as they stand there.
+    /// The ids in its doc comment and in its name.
     pub(crate) ids: Vec<String>,
 }
 
@@ -85,7 +84,7 @@ fn module_name(line: &str) -> Option<&str> {
     name.strip_prefix("mod ")
 }
 
-/// `PIPE-3` in words; `UTF-8`, `FNV-1a` and `XPIPE-3` are none.
+/// Ids in text, such as `PIPE-3`. `UTF-8`, `FNV-1a` and `XPIPE-3` are not ids.
 fn ids_in_text(text: &str, families: &[&str]) -> Vec<String> {
     text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-')
         .filter(|word| {
@@ -96,8 +95,8 @@ fn ids_in_text(text: &str, families: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// `pipe_3` in a name. `box_07_…` is a case of isolation by its number of two digits, and no id; such tests name their
-/// ids in words.
+/// Ids in a test name, such as `pipe_3`. `box_07_…` has a two-digit number: it is a case of isolation, not an id. Such
+/// tests name their ids in the doc comment.
 fn ids_in_name(name: &str, families: &[&str]) -> Vec<String> {
     let case = name.strip_prefix("box_").and_then(|rest| rest.split('_').next());
     if case.is_some_and(|number| number.len() == 2 && is_number(number)) {
@@ -117,8 +116,7 @@ fn is_number(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The source with blanks in place of what stands in string and character literals and in block comments. Lines
-/// stay lines.
+/// The source with string literals, character literals and block comments replaced by blanks. Line breaks stay.
 fn without_literals(source: &str) -> String {
     let letters: Vec<char> = source.chars().collect();
     let at = |index: usize| letters.get(index).copied().unwrap_or('\0');
@@ -155,7 +153,7 @@ fn without_literals(source: &str) -> String {
     out
 }
 
-/// Whether the letter at `index` is inside a name, other than after the `b` or `c` that a raw string may have.
+/// Whether the letter at `index` continues a name, except for the prefix `b` or `c` of a raw string.
 fn follows_name(letters: &[char], index: usize) -> bool {
     let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
     match index.checked_sub(1).map(|before| letters[before]) {
@@ -192,7 +190,7 @@ fn end_of_block_comment(letters: &[char], start: usize) -> usize {
     index
 }
 
-/// `None` where it is no raw string but a name such as `r#type`.
+/// `None` if it is not a raw string but a name such as `r#type`.
 fn end_of_raw_string(letters: &[char], start: usize) -> Option<usize> {
     let hashes = letters[start + 1..].iter().take_while(|letter| **letter == '#').count();
     let open = start + 1 + hashes;

@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: builds the gateway and the scripted servers, then hands over to the program that harms them.
+//! `cargo xtask soak`: builds the gateway and the scripted servers, then runs the program that harms them.
 //!
-//! A foreign server takes part if `cargo xtask foreign` has installed it; nothing is installed here.
+//! A foreign server takes part if `cargo xtask foreign` has installed it. This chore installs nothing.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use anyhow::{Context, Result, bail};
 use crate::built::Built;
 use crate::steps;
 
-/// `options` go to the program as they are.
+/// Passes `options` on to the program unchanged.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     harm(root, &Built::optimised(root)?, options)
 }
 
-/// The short form, on a gateway as it is built for tests: CI has it already, and optimising takes minutes.
+/// The short form, with a gateway that is built for tests: CI has already built it, and optimising takes minutes.
 pub(crate) fn ci(root: &Path) -> Result<()> {
     harm(root, &Built::to_check(root)?, &[])
 }
 
 fn harm(root: &Path, built: &Built, options: &[&str]) -> Result<()> {
-    // How fast a victim is does not matter, so it is built as for tests.
+    // The speed of a victim does not matter, so it is built as for tests.
     let victims = Built::to_check(root)?;
     let mut soak = steps::program_at(root, built.program("soak")?);
     soak.arg("--gateway").arg(built.program("bridgehead")?);
@@ -33,7 +33,7 @@ fn harm(root: &Path, built: &Built, options: &[&str]) -> Result<()> {
             soak.arg("--node").arg(node);
         }
     } else {
-        println!("without a foreign server: `cargo xtask foreign` installs one");
+        println!("running without a foreign server; `cargo xtask foreign` installs one");
     }
     let status = soak.args(options).status().context("the soak could not be started")?;
     if !status.success() {

@@ -1,6 +1,6 @@
 //! Runs the steps of a chore one after the other and remembers which failed.
 //!
-//! A failing step does not stop the next: one run tells everything there is to correct.
+//! A failing step does not stop the next one, so that one run reports every failure.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cases::Notes;
 
-/// Variables that a program gets besides those of this one.
+/// Variables that a program gets in addition to those of this program.
 pub(crate) type Variables<'a> = &'a [(&'a str, &'a OsStr)];
 
 /// The steps so far.
@@ -26,7 +26,7 @@ impl<'a> Steps<'a> {
         Self { root, failed: Vec::new() }
     }
 
-    /// One step, with its time.
+    /// Runs one step and prints its duration.
     pub(crate) fn run(&mut self, name: &'static str, step: impl FnOnce(&Path) -> Result<()>) {
         println!("── {name}");
         let started = Instant::now();
@@ -46,12 +46,12 @@ impl<'a> Steps<'a> {
         self.run(name, |root| cargo(root, arguments, variables));
     }
 
-    /// Where the repository is.
+    /// The root of the repository.
     pub(crate) const fn root(&self) -> &'a Path {
         self.root
     }
 
-    /// Installs nextest where it is missing. Without it the tests still run, so failing here is not a failed step.
+    /// Installs nextest if it is missing. The tests also run without it, so a failure here is not a failed step.
     pub(crate) fn install_nextest(&self) {
         if !has_nextest(self.root)
             && let Err(error) = cargo(self.root, &["install", "cargo-nextest", "--locked"], &[])
@@ -60,21 +60,21 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Installs `strace` where it is missing: a test kills a process with it at chosen system calls, and fails without it.
+    /// Installs `strace` if it is missing. A test uses it to kill a process at chosen system calls, and fails without it.
     pub(crate) fn install_strace(&self) {
         if output(self.root, "strace", &["--version"]).is_ok() {
             return;
         }
         let apt = |arguments: &[&str]| output(self.root, "apt-get", arguments).map(drop);
         let install = ["install", "--yes", "--quiet", "--no-install-recommends", "strace"];
-        // The lists of packages may be missing or old.
+        // The package lists may be missing or old.
         let installed = apt(&install).or_else(|_| apt(&["update", "--quiet"]).and_then(|()| apt(&install)));
         if let Err(error) = installed {
             println!("strace could not be installed; install it for the tests of the audit store: {error:#}");
         }
     }
 
-    /// All tests, with nextest where there is one: it gives each test a process of its own and ends those that hang.
+    /// Runs all tests, with nextest if it is installed: it gives each test its own process and ends tests that hang.
     pub(crate) fn test(&mut self, profile: &str) {
         let with_nextest = has_nextest(self.root);
         self.run("tests", |root| {
@@ -84,7 +84,7 @@ impl<'a> Steps<'a> {
                 println!(
                     "cargo-nextest is not installed; `cargo install cargo-nextest --locked` installs it"
                 );
-                println!("going on with `cargo test`, which cannot end a test that hangs");
+                println!("continuing with `cargo test`, which cannot end a test that hangs");
                 &["test", "--workspace", "--no-fail-fast"]
             };
             let notes = Notes::new()?;
@@ -101,7 +101,7 @@ impl<'a> Steps<'a> {
         self.cargo("tests in documentation", &["test", "--workspace", "--doc"], &[]);
     }
 
-    /// Fails if a step did.
+    /// Fails if a step failed.
     pub(crate) fn finish(self) -> Result<()> {
         if !self.failed.is_empty() {
             bail!("failed: {}", self.failed.join(", "));
@@ -123,13 +123,13 @@ pub(crate) fn cargo(root: &Path, arguments: &[&str], variables: Variables<'_>) -
     Ok(())
 }
 
-/// This program. What it does may build it anew, and then the system no longer knows its path: [`remember_program`] asks
-/// in time.
+/// The path of this program. A chore may rebuild this program, and then the system no longer knows the path. Therefore
+/// [`remember_program`] reads it at the start.
 pub(crate) fn this_program() -> Result<&'static Path> {
     PROGRAM.get().map(PathBuf::as_path).context("the path of this program is not known")
 }
 
-/// To be called first of all.
+/// Remembers the path of this program. Must be called before any chore runs.
 pub(crate) fn remember_program() {
     if let Ok(program) = std::env::current_exe() {
         let _ = PROGRAM.set(program);
@@ -138,25 +138,25 @@ pub(crate) fn remember_program() {
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// The folder of everything that is built or installed.
+/// Cargo's target folder, which holds everything that is built or installed.
 pub(crate) fn target_folder() -> Result<&'static Path> {
-    this_program()?.parent().and_then(Path::parent).context("this program lies in no target folder")
+    this_program()?.parent().and_then(Path::parent).context("this program is not in a target folder")
 }
 
-/// What this machine is to the compiler.
+/// The compiler's target triple of this machine.
 pub(crate) fn host(root: &Path) -> Result<String> {
     let about =
-        String::from_utf8(output(root, "rustc", &["-vV"])?).context("the compiler's words are not text")?;
+        String::from_utf8(output(root, "rustc", &["-vV"])?).context("the compiler's output is not text")?;
     let host = about.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).context("the compiler does not say what machine this is")
+    host.map(str::to_owned).context("the compiler does not print its host")
 }
 
-/// Whether the better test runner is there.
+/// Whether nextest is installed.
 pub(crate) fn has_nextest(root: &Path) -> bool {
     succeeds(root, &["nextest", "--version"])
 }
 
-/// Whether a call of cargo succeeds, without a word.
+/// Whether a call of cargo succeeds; hides its output.
 pub(crate) fn succeeds(root: &Path, arguments: &[&str]) -> bool {
     let outcome = command(root).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
     outcome.is_ok_and(|status| status.success())
@@ -194,7 +194,7 @@ fn command(root: &Path) -> Command {
 /// A program that a chore starts.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a chore is a person's typing: no part of the gateway runs through here"
+    reason = "a chore runs programs as a person would; this is not part of the gateway"
 )]
 pub(crate) fn program_at(root: &Path, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);

@@ -1,9 +1,8 @@
-//! The program that the suite takes for the client it judges: a scripted client, and the gateway between it and the
-//! suite's server.
+//! Plays the client that the suite judges: a scripted client, with the gateway between it and the suite's server.
 //!
-//! Started by the suite with the address of its server as the last argument. The gateway runs over stdio with that
-//! address as its only server, so what the suite sees is what the gateway does as a client. The script says only
-//! which calls a person's client would make; nothing here speaks to the suite's server itself.
+//! The suite starts this program with the address of its server as the last argument. The gateway runs over stdio with
+//! that address as its only server, so the suite sees what the gateway does as a client. The script only makes the calls
+//! that a real client would make; nothing here talks to the suite's server directly.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -19,27 +18,27 @@ use super::suite::program;
 
 /// The variable that says where the gateway's program is.
 pub(crate) const GATEWAY: &str = "BRIDGEHEAD_CONFORMANCE_GATEWAY";
-/// What is printed at the end of a script, so that an end before it is seen.
-pub(crate) const FINISHED: &str = "the script has come to its end";
+/// Printed at the end of a script, so that a premature end is noticed.
+pub(crate) const FINISHED: &str = "the script has finished";
 
 const MODERN: &str = "2026-07-28";
-/// How long the gateway may take for one answer, the first one before it is ready included.
+/// How long the gateway may take for one answer, including the first one before it is ready.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
-/// The tools that are the gateway's own.
+/// The gateway's own tools.
 const OWN_TOOLS: [&str; 2] = ["server_ping", "server_health"];
 
 /// Plays the client of one scenario.
 pub(crate) fn run(url: &str) -> Result<()> {
     let variable = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
     let scenario = variable("MCP_CONFORMANCE_SCENARIO")?;
-    // Asking people for credentials is another matter.
+    // These scenarios need a person who signs in.
     if scenario.starts_with("auth/") {
-        bail!("{scenario} is not played");
+        bail!("{scenario} is not supported");
     }
     let revision = variable("MCP_CONFORMANCE_PROTOCOL_VERSION")?;
     let context = std::env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_else(|_| "{}".to_owned());
-    let context: Value = serde_json::from_str(&context).context("the context is no JSON")?;
+    let context: Value = serde_json::from_str(&context).context("the context is not JSON")?;
     let mut client = Client::start(Path::new(&variable(GATEWAY)?), url, &revision)?;
     client.wait_until_ready()?;
     play(&scenario, &context, &mut client)?;
@@ -48,8 +47,7 @@ pub(crate) fn run(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// The calls of a scenario. Whether they were right is the suite's to say; an answer is looked at only where the
-/// suite cannot see it.
+/// Makes the calls of a scenario. The suite judges them; this script checks an answer only where the suite cannot see it.
 fn play(scenario: &str, context: &Value, client: &mut Client) -> Result<()> {
     let tools = client.list("tools")?;
     match scenario {
@@ -62,7 +60,7 @@ fn play(scenario: &str, context: &Value, client: &mut Client) -> Result<()> {
             for name in ["test_headers", "my-hyphenated-tool"] {
                 client.call(name, &json!({}))?;
             }
-            // What the gateway does not offer yet is not listed, and so not asked for.
+            // Asks only for what the gateway lists.
             for resource in client.list("resources")? {
                 client.result("resources/read", json!({"uri": resource["uri"]}))?;
             }
@@ -80,12 +78,12 @@ fn play(scenario: &str, context: &Value, client: &mut Client) -> Result<()> {
             for tool in &tools {
                 client.call(name(tool)?, &required_arguments(tool))?;
             }
-            // Whoever knows the name of a tool that is not listed gets no further.
+            // Calling an unlisted tool by its name fails.
             let unlisted = client
                 .ask("tools/call", json!({"name": "invalid_empty_header", "arguments": {"value": "x"}}))?;
             ensure!(unlisted["error"]["code"] == -32602, "{unlisted}");
         }
-        // The server has no such call; the argument is what makes the validator look behind the reference.
+        // The server has no such call. The argument makes the validator reach the reference.
         "json-schema-ref-no-deref" => {
             client.ask(
                 "tools/call",
@@ -98,7 +96,7 @@ fn play(scenario: &str, context: &Value, client: &mut Client) -> Result<()> {
             client.call("json_schema_echo", &json!({"schema": schema}))?;
         }
         "sep-2322-client-request-state" => {
-            // The call that must not be mixed up with the others runs between the two halves of one.
+            // The unrelated call runs between the two halves of another call, and must not get its state.
             let asked = client.call("test_mrtr_echo_state", &json!({}))?;
             client.call("test_mrtr_unrelated", &json!({}))?;
             client.answer_and_retry("test_mrtr_echo_state", &asked)?;
@@ -129,7 +127,7 @@ fn required_arguments(tool: &Value) -> Value {
     required.filter_map(Value::as_str).map(|name| (name.to_owned(), json!("x"))).collect::<Map<_, _>>().into()
 }
 
-/// What a person answers who accepts a form as it is presented: the defaults where there are any.
+/// The answer of a person who accepts a form as presented: the defaults, and true for booleans without one.
 fn accepted(schema: &Value) -> Value {
     let properties = schema["properties"].as_object().into_iter().flatten();
     let content: Map<String, Value> = properties
@@ -141,7 +139,7 @@ fn accepted(schema: &Value) -> Value {
     json!({"action": "accept", "content": content})
 }
 
-/// A client of one era, the gateway at its other end.
+/// A client of one era that is connected to the gateway.
 struct Client {
     gateway: Child,
     input: Option<ChildStdin>,
@@ -160,7 +158,7 @@ impl Client {
             &config,
             format!("[audit]\nstore = \"none\"\n\n[servers.suite]\nurl = {}\n", Value::from(url)),
         )?;
-        // Without a home the gateway keeps nothing and opens no control socket.
+        // Without a home folder the gateway stores nothing and opens no control socket.
         let mut gateway = program(gateway)
             .args(["serve", "--stdio", "--config"])
             .arg(&config)
@@ -174,7 +172,7 @@ impl Client {
         let (sender, messages) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                // A line that is no message is kept as one that answers nothing.
+                // A line that is not JSON is passed on as a string, which matches no request.
                 if sender.send(serde_json::from_str(&line).unwrap_or(Value::String(line))).is_err() {
                     return;
                 }
@@ -213,7 +211,7 @@ impl Client {
         }
     }
 
-    /// The suite's own things of a kind; none where the gateway has no such list.
+    /// The suite's own items of a kind; empty if the gateway has no such list.
     fn list(&mut self, kind: &str) -> Result<Vec<Value>> {
         let answer = self.ask(&format!("{kind}/list"), json!({}))?;
         if answer["error"]["code"] == -32601 && kind != "tools" {
@@ -229,8 +227,8 @@ impl Client {
         self.result("tools/call", json!({"name": tool, "arguments": arguments}))
     }
 
-    /// A call as the suite wants it. It gives `null` for an argument that is no more than optional; the gateway
-    /// refuses that as the schema says, and the call is made again without the argument, as a model would.
+    /// A call as the suite wants it. The suite passes `null` for an argument that is only optional, and the gateway
+    /// refuses that as the schema demands. Then the call is repeated without the argument, as a model would do.
     fn call_within_schema(&mut self, tool: &str, mut arguments: Value) -> Result<()> {
         let result = self.call(tool, &arguments)?;
         if result["isError"] != true {
@@ -245,10 +243,10 @@ impl Client {
         Ok(())
     }
 
-    /// Answers what a result asks for, and calls again.
+    /// Answers the questions in a result, and calls again.
     fn answer_and_retry(&mut self, tool: &str, asked: &Value) -> Result<()> {
         ensure!(asked["resultType"] == "input_required", "{asked}");
-        let requests = asked["inputRequests"].as_object().context("nothing is asked")?;
+        let requests = asked["inputRequests"].as_object().context("the result has no questions")?;
         let responses: Map<String, Value> = requests
             .iter()
             .map(|(key, request)| (key.clone(), accepted(&request["params"]["requestedSchema"])))
@@ -268,7 +266,7 @@ impl Client {
         Ok(answer["result"].take())
     }
 
-    /// Sends a request and waits for its answer; what the gateway asks in between is answered.
+    /// Sends a request and waits for its answer. Answers requests of the gateway that arrive in between.
     fn ask(&mut self, method: &str, mut params: Value) -> Result<Value> {
         self.last_id += 1;
         if self.revision == MODERN {
@@ -300,10 +298,10 @@ impl Client {
 
     fn write(&mut self, message: &Value) -> Result<()> {
         let input = self.input.as_mut().context("the gateway has no stdin")?;
-        writeln!(input, "{message}").context("the gateway does not listen any more")
+        writeln!(input, "{message}").context("the gateway has closed its input")
     }
 
-    /// Goes, and waits until the gateway has gone.
+    /// Closes the input, and waits until the gateway has ended.
     fn close(&mut self) -> Result<()> {
         drop(self.input.take());
         let deadline = Instant::now() + PATIENCE;
@@ -312,7 +310,7 @@ impl Client {
                 ensure!(status.success(), "the gateway ended with {status}");
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "the gateway did not end when its client had gone");
+            ensure!(Instant::now() < deadline, "the gateway did not end after its client disconnected");
             std::thread::sleep(POLL);
         }
     }
@@ -320,7 +318,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // The first two fail where the gateway has ended already, and nobody misses the folder.
+        // The first two fail if the gateway has already ended; a folder that stays does no harm.
         let _ = self.gateway.kill();
         let _ = self.gateway.wait();
         let _ = fs::remove_dir_all(&self.folder);

@@ -1,6 +1,6 @@
-//! The servers the suite is run against: the fixture, and gateways with the fixture as their upstream.
+//! The servers that the suite runs against: the fixtures, and gateways with a fixture as their upstream.
 //!
-//! All take a free port and say which. They end when this value is dropped; a gateway's own fixture ends with it.
+//! Each takes a free port and prints it. They end when [`Peers`] is dropped; a gateway's own fixture ends with it.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail};
 use super::suite::program;
 use crate::built::Built;
 
-/// How long the gateway may take until it serves.
+/// How long the gateway may take to start serving.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The era to which an upstream is held; its number is its place in [`Era::ALL`].
+/// The era to which an upstream is restricted; its number is its index in [`Era::ALL`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
     Both,
@@ -27,7 +27,7 @@ pub(crate) enum Era {
 impl Era {
     const ALL: [Self; 3] = [Self::Both, Self::Legacy, Self::Modern];
 
-    /// As the fixture calls it.
+    /// The fixture's name for it.
     const fn name(self) -> &'static str {
         match self {
             Self::Both => "both",
@@ -37,7 +37,7 @@ impl Era {
     }
 }
 
-/// Whose SDK a fixture is built on.
+/// The SDK that a fixture is built on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Maker {
     Rust,
@@ -47,7 +47,7 @@ pub(crate) enum Maker {
 impl Maker {
     pub(crate) const ALL: [Self; 2] = [Self::Rust, Self::TypeScript];
 
-    /// What the names of its legs begin with.
+    /// The prefix of the names of its legs.
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Rust => "",
@@ -56,7 +56,7 @@ impl Maker {
     }
 }
 
-/// The programs that are run.
+/// The programs to run.
 pub(crate) struct Programs {
     /// The gateway.
     pub(crate) gateway: PathBuf,
@@ -65,7 +65,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Builds what is ours.
+    /// Builds our own programs.
     pub(crate) fn build(root: &Path, (node, script): (PathBuf, PathBuf)) -> Result<Self> {
         let built = Built::to_check(root)?;
         let text = |path: &Path| path.to_string_lossy().into_owned();
@@ -84,13 +84,13 @@ impl Programs {
     }
 }
 
-/// The running servers around the fixture of one maker.
+/// The running servers around the fixture on one SDK.
 pub(crate) struct Peers {
-    /// The fixtures that are reached over HTTP, one for each era, in the order of [`Era::ALL`].
+    /// The fixtures over HTTP, one for each era, in the order of [`Era::ALL`].
     fixtures: [Running; 3],
-    /// The gateways before a fixture on stdio, in the same order.
+    /// The gateways in front of a fixture on stdio, in the same order.
     through: [Running; 3],
-    /// The gateways before those over HTTP.
+    /// The gateways in front of the fixtures over HTTP, in the same order.
     remote: [Running; 3],
 }
 
@@ -123,12 +123,12 @@ impl Peers {
         &self.fixtures[Era::Both as usize].url
     }
 
-    /// The address of the gateway before an upstream of an era that is reached over HTTP.
+    /// The address of the gateway in front of an upstream of an era over HTTP.
     pub(crate) fn through_http(&self, era: Era) -> &str {
         &self.remote[era as usize].url
     }
 
-    /// The address of the gateway before an upstream of an era.
+    /// The address of the gateway in front of an upstream of an era on stdio.
     pub(crate) fn through(&self, era: Era) -> &str {
         &self.through[era as usize].url
     }
@@ -141,7 +141,7 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only when the process has ended by itself, which the suite's results have told already.
+        // Both fail only if the process has ended by itself, which the suite's results already show.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -162,12 +162,12 @@ fn start_fixture(fixture: &[String], era: Era) -> Result<Running> {
     url.truncate(url.trim_end().len());
     let running = Running { process, url };
     if running.url.is_empty() {
-        bail!("the fixture ended before it served");
+        bail!("the fixture ended before it was ready");
     }
     Ok(running)
 }
 
-/// Starts a gateway with one server; clients of long calls are sent away soon, because the suite looks for that.
+/// Starts a gateway with one server. Clients of long calls are told to poll soon, because the suite checks for that.
 fn start_gateway(gateway: &Path, name: &str, server: &str, folder: &Path) -> Result<Running> {
     let config = folder.join(format!("{name}.toml"));
     std::fs::write(&config, format!("[http]\npoll_after_ms = 30\n[servers.fixture]\n{server}\n"))?;
@@ -189,14 +189,14 @@ fn start_gateway(gateway: &Path, name: &str, server: &str, folder: &Path) -> Res
             return Ok(running);
         }
         if let Some(status) = running.process.try_wait()? {
-            bail!("the gateway ended with {status} before it served; see {}", log.display());
+            bail!("the gateway ended with {status} before it was ready; see {}", log.display());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    bail!("the gateway did not serve within {} s; see {}", PATIENCE.as_secs(), log.display())
+    bail!("the gateway was not ready within {} s; see {}", PATIENCE.as_secs(), log.display())
 }
 
-/// The address in the line in which the gateway says that it serves.
+/// The address in the log line that says that the gateway serves.
 fn served_at(log: &str) -> Option<String> {
     let (_, rest) = log.split_once("serves MCP at ")?;
     rest.split_once('\n').map(|(url, _)| url.trim().to_owned())

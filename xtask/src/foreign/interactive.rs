@@ -1,9 +1,9 @@
-//! Foreign servers that ask their client something, report, log and tell of changes, used by foreign clients of both
-//! eras through one gateway.
+//! Runs foreign servers that ask questions, report progress, log and announce changes, with foreign clients of both eras
+//! through one gateway.
 //!
-//! `server-everything` is reached over stdio, HTTP+SSE and streamable HTTP, a server on the Python SDK over HTTP and,
-//! held to the legacy era, over stdio. The clients come one after the other: what one of them left in a server that
-//! all share must not show to the next.
+//! `server-everything` is reached over stdio, HTTP+SSE and streamable HTTP; a server on the Python SDK over HTTP and,
+//! restricted to the legacy era, over stdio. The clients run one after the other: what one client left in a shared server
+//! must not be visible to the next.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::outcome::{Outcome, Outcomes};
 use super::program::{Gateway, MARK, command, drive, leftovers, mark};
 use super::remote::{Remote, everything, python};
 
-/// A client and the eras it speaks.
+/// A client and the eras that it speaks.
 struct Driver {
     name: &'static str,
     sdk: &'static str,
@@ -30,7 +30,7 @@ const DRIVERS: [Driver; 3] = [
     Driver { name: "Python SDK", sdk: "python", eras: &["legacy", "modern"] },
 ];
 
-/// The servers, by the names that the drivers know, and of which kind they are.
+/// The servers: the name that the drivers know, and the kind.
 const SERVERS: [(&str, &str); 5] = [
     ("near", "everything"),
     ("sse", "everything"),
@@ -39,7 +39,7 @@ const SERVERS: [(&str, &str); 5] = [
     ("python-old", "python"),
 ];
 
-/// Has every client use every server; over stdio too, if all is wanted.
+/// Lets every client use every server; with `full` also over stdio.
 pub(crate) fn run(installed: &Installed, full: bool, outcomes: &mut Outcomes) -> Result<()> {
     let mark = mark("interactive");
     let log = installed.logs().join("interactive.log");

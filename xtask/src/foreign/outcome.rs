@@ -1,11 +1,11 @@
-//! What was seen, as tables for people and as JSON for programs.
+//! The outcome of all checks, as tables for people and as JSON for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-/// One check that was made.
+/// The outcome of one check.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     row: String,
@@ -15,7 +15,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Passed if there is nothing to complain about.
+    /// Passed if there are no complaints.
     pub(crate) fn of(row: &str, check: &str, complaints: &[String]) -> Self {
         let ok = complaints.is_empty();
         Self { row: row.to_owned(), check: check.to_owned(), detail: complaints.join("\n"), ok }
@@ -26,18 +26,18 @@ impl Outcome {
 #[derive(Debug, Default)]
 pub(crate) struct Group(Vec<Outcome>);
 
-/// Everything that was seen.
+/// The outcomes of all parts.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// Client by client.
+    /// By client.
     pub(crate) clients: Group,
-    /// Server by server.
+    /// By server.
     pub(crate) servers: Group,
-    /// Server by server, those that are reached by their address.
+    /// By server, for servers that are reached by URL.
     pub(crate) remote: Group,
-    /// Client by client, with servers that ask and tell.
+    /// By client, with servers that ask questions and send notifications.
     pub(crate) interactive: Group,
-    /// What became of processes.
+    /// Whether processes ended.
     pub(crate) processes: Group,
 }
 
@@ -46,7 +46,7 @@ impl Group {
         self.0.push(outcome);
     }
 
-    /// Takes over what a driver told, and what was wrong with it as a program.
+    /// Adds what a driver reported, and whether the driver itself failed.
     pub(crate) fn told(
         &mut self,
         subject: &str,
@@ -60,8 +60,8 @@ impl Group {
             (client, _) => format!("{client} · {era} · {transport}"),
         };
         let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
-        // A driver that says nothing has checked nothing.
-        let silent = lines.is_empty().then(|| "the driver told nothing".to_owned());
+        // A driver without output has checked nothing.
+        let silent = lines.is_empty().then(|| "the driver reported nothing".to_owned());
         for line in &lines {
             let upstream = text(line, "upstream");
             let detail = text(line, "detail");
@@ -74,7 +74,7 @@ impl Group {
         }
     }
 
-    /// A row for every subject, a column for every check, both in the order they came.
+    /// A row for every subject and a column for every check, both in order of appearance.
     fn table(&self, title: &str) -> String {
         let (mut rows, mut columns) = (Vec::new(), Vec::new());
         let mut cells: BTreeMap<(&str, &str), (u32, u32)> = BTreeMap::new();
@@ -118,12 +118,12 @@ impl Outcomes {
         self.all().filter(|outcome| outcome.ok).count()
     }
 
-    /// How many did not.
+    /// How many checks failed.
     pub(crate) fn failed(&self) -> usize {
         self.all().filter(|outcome| !outcome.ok).count()
     }
 
-    /// The tables, and what failed in full.
+    /// The tables, and the details of failed checks.
     pub(crate) fn report(&self) -> String {
         let tables = [
             (&self.clients, "client · era · transport"),
@@ -142,7 +142,7 @@ impl Outcomes {
         text
     }
 
-    /// All of it.
+    /// All outcomes as JSON.
     pub(crate) fn to_json(&self, full: bool) -> Value {
         let group = |group: &Group| -> Vec<Value> {
             let told = group.0.iter().map(|outcome| {
@@ -164,7 +164,7 @@ impl Outcomes {
 }
 
 impl Group {
-    /// A line for every kind of check: what happened to processes has no columns in common.
+    /// A line for every kind of check: the checks on processes have no common columns.
     fn list(&self) -> String {
         let mut kinds: Vec<(&str, &str, u32, u32)> = Vec::new();
         for outcome in &self.0 {

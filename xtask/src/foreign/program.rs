@@ -1,7 +1,7 @@
-//! Starts the gateway and the drivers, ends them, and finds what they left behind.
+//! Starts the gateway and the drivers, ends them, and finds the processes that they left behind.
 //!
-//! Whatever is started here, and whatever that starts, carries a mark in its environment: a process that lost its parent
-//! is still found by it. Nothing else is ever looked at or ended.
+//! Everything that is started here, and its descendants, carries a mark in its environment, so a process that lost its
+//! parent is still found. No other process is ever inspected or ended.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,31 +18,31 @@ use super::outcome::Outcome;
 
 /// The variable that carries the mark.
 pub(crate) const MARK: &str = "FOREIGN_TEST_MARK";
-/// What the gateway says on stderr before its address.
+/// The text before the address on the gateway's stderr.
 const ADDRESS_FOLLOWS: &str = "serves MCP at ";
 const START_LIMIT: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const DRIVER_LIMIT: Duration = Duration::from_secs(600);
-/// How long processes may take to go after what they served has gone.
+/// How long processes may take to end after the gateway or client that they served.
 const GONE_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A program to run.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a chore is a person's typing: no part of the gateway runs through here"
+    reason = "a chore runs programs as a person would; this is not part of the gateway"
 )]
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)
 }
 
-/// A mark that nobody else has.
+/// A unique mark.
 pub(crate) fn mark(name: &str) -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!("{name}-{}-{}", std::process::id(), since.as_nanos())
 }
 
-/// A gateway that serves HTTP. Dropped without being ended, it is killed.
+/// A gateway that serves HTTP. Dropping it kills it, if it still runs.
 pub(crate) struct Gateway {
     child: Child,
     /// Where clients reach it.
@@ -50,7 +50,7 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// Starts it on a port of its own choice and waits until it says which.
+    /// Starts it on a free port of its choice and waits until it prints its address.
     pub(crate) fn start(program: &Path, config: &Path, mark: &str, log: &Path) -> Result<Self> {
         let mut child = command(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--config"])
@@ -67,21 +67,21 @@ impl Gateway {
         let mut log = append(log)?;
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                // A log that cannot be written is no reason to stop reading: the gateway would block.
+                // Continue even if the log cannot be written: otherwise the gateway would block.
                 let _ = writeln!(log, "{line}");
                 if let Some((_, url)) = line.split_once(ADDRESS_FOLLOWS) {
                     let _ = sender.send(url.trim().to_owned());
                 }
             }
         });
-        // Made first, so that a gateway that never gets ready is ended too.
+        // Created before the wait, so that a gateway that never becomes ready is ended too.
         let mut gateway = Self { child, url: String::new() };
         gateway.url =
             address.recv_timeout(START_LIMIT).context("the gateway did not say where it listens")?;
         Ok(gateway)
     }
 
-    /// Asks it to end, waits, and tells whether it ended well.
+    /// Sends SIGTERM, waits, and reports whether it ended with success.
     pub(crate) fn terminate(mut self) -> Result<Outcome> {
         let id = self.child.id().to_string();
         command("kill").args(["-TERM", &id]).status().context("kill could not be started")?;
@@ -93,7 +93,7 @@ impl Gateway {
         Ok(Outcome::of("every gateway", "ends well when asked to", &complaint))
     }
 
-    /// Ends it in the hardest way there is.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -103,13 +103,13 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // Both fail where it has ended already, and then there is nothing to do.
+        // Both fail if it has already ended; then there is nothing to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs a driver with its order and gives the lines of JSON it printed, and what was wrong with it as a program.
+/// Runs a driver with its order. Returns the lines of JSON that it printed, and whether the driver itself failed.
 pub(crate) fn drive(
     name: &str,
     driver: &mut Command,
@@ -142,7 +142,7 @@ pub(crate) fn drive(
     Ok((collect(&lines), trouble(status)))
 }
 
-/// What the driver printed. Its end closes the channel, unless a process it left behind holds its stdout.
+/// Collects what the driver printed. The channel closes when the driver ends, unless a leftover process holds its stdout.
 fn collect(lines: &Receiver<String>) -> Vec<Value> {
     let mut outcomes = Vec::new();
     while let Ok(line) = lines.recv_timeout(Duration::from_secs(1)) {
@@ -153,7 +153,7 @@ fn collect(lines: &Receiver<String>) -> Vec<Value> {
     outcomes
 }
 
-/// An exit status of 1 is a failed check, which the driver has told.
+/// An exit status of 1 means a failed check, which the driver has already reported.
 fn trouble(status: Option<ExitStatus>) -> Option<String> {
     match status {
         None => Some(format!("the driver did not end within {DRIVER_LIMIT:?}")),
@@ -162,7 +162,7 @@ fn trouble(status: Option<ExitStatus>) -> Option<String> {
     }
 }
 
-/// Waits until no marked process is left; gives the command lines of those that stay.
+/// Waits until no marked process is left; returns the command lines of those that remain.
 pub(crate) fn leftovers(mark: &str) -> Vec<String> {
     let deadline = Instant::now() + GONE_LIMIT;
     loop {
@@ -174,7 +174,7 @@ pub(crate) fn leftovers(mark: &str) -> Vec<String> {
     }
 }
 
-/// The processes that carry the mark.
+/// The processes that have the mark.
 pub(crate) fn marked(mark: &str) -> Vec<String> {
     let wanted = format!("{MARK}={mark}");
     let Ok(processes) = Path::new("/proc").read_dir() else {
@@ -195,7 +195,7 @@ pub(crate) fn marked(mark: &str) -> Vec<String> {
         .collect()
 }
 
-/// A process may end while it is looked at; then it has nothing to tell.
+/// Reads a file of `/proc`; empty if the process ends meanwhile.
 fn read(path: &Path) -> Vec<u8> {
     let mut text = Vec::new();
     if let Ok(mut file) = File::open(path) {
@@ -217,7 +217,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// A log, to write on where it ends.
+/// Opens a log file for appending.
 pub(crate) fn append(log: &Path) -> Result<File> {
     let file = File::options().create(true).append(true).open(log);
     file.with_context(|| format!("{} could not be opened", log.display()))
@@ -231,7 +231,7 @@ mod tests {
     fn a_process_is_found_by_its_mark_until_it_ends() {
         let mark = mark("test");
         let mut child = command("sleep").arg("60").env(MARK, &mark).spawn().unwrap();
-        // A process shows its environment a moment after it was started.
+        // The environment of a process becomes visible a moment after its start.
         let deadline = Instant::now() + GONE_LIMIT;
         let mut found = marked(&mark);
         while found.is_empty() && Instant::now() < deadline {

@@ -1,7 +1,7 @@
-//! Foreign servers that the gateway reaches by their address, called in both eras.
+//! Runs foreign servers that the gateway reaches by their URL, called in both eras.
 //!
-//! They are started here, because the gateway does not start them: over HTTP+SSE and over streamable HTTP. Each is
-//! configured twice, with its `type` and without, where the gateway finds out by itself what is spoken there.
+//! This module starts them, because the gateway does not: over HTTP+SSE and over streamable HTTP. Each is configured
+//! twice: with its `type`, and without, so that the gateway has to detect it.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -19,25 +19,25 @@ use super::program::{Gateway, MARK, append, command, drive, leftovers, mark};
 const START_LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A server that runs. It ends with this value.
+/// A running server; dropping it ends the server.
 pub(crate) struct Remote {
     process: Child,
-    /// As `foreign/remote.mjs` calls it.
+    /// Its name in `foreign/remote.mjs`.
     pub(crate) kind: &'static str,
     pub(crate) url: String,
-    /// What its entry says under `type`.
+    /// The `type` in its configuration entry.
     pub(crate) transport: &'static str,
 }
 
 impl Remote {
-    /// Starts a server on a free port, which `program` is told, and waits until it accepts connections.
+    /// Starts a server on a free port, which `program` gets, and waits until it accepts connections.
     pub(crate) fn start(
         kind: &'static str,
         (path, transport): (&str, &'static str),
         program: impl FnOnce(u16) -> Command,
         log: &Path,
     ) -> Result<Self> {
-        // Free when it is looked for; these servers cannot choose one and say which.
+        // The port is free now, but may be taken before the start. These servers cannot choose a port themselves.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let process = program(port).stdin(Stdio::null()).stdout(append(log)?).stderr(append(log)?).spawn();
         let process = process.with_context(|| format!("the server `{kind}` could not be started"))?;
@@ -58,7 +58,7 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // Both fail where it has ended already, and then there is nothing to do.
+        // Both fail if it has already ended; then there is nothing to do.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -128,7 +128,7 @@ fn start(installed: &Installed, mark: &str, log: &Path) -> Result<Vec<Remote>> {
     ])
 }
 
-/// The two entries of a server: told what it speaks, and left to find out.
+/// The two entries of a server: with its transport, and without, to be detected.
 fn names(remote: &Remote) -> [(String, Option<&'static str>); 2] {
     [(format!("{}-told", remote.kind), Some(remote.transport)), (format!("{}-probed", remote.kind), None)]
 }

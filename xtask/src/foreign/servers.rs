@@ -1,7 +1,7 @@
-//! All foreign servers at once behind one gateway, called in both eras, and gone when the gateway is.
+//! Runs all foreign servers at once behind one gateway, calls them in both eras, and checks that they end with the gateway.
 //!
-//! Most are started as `node FILE` or by the program that pip installed; some go through `npx`, which puts npm and a
-//! shell between the gateway and the server.
+//! Most are started as `node FILE` or by the program that pip installed. Some are started through `npx`, which puts npm
+//! and a shell between the gateway and the server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use super::program::{Gateway, MARK, command, drive, leftovers, mark, marked};
 
 const ERAS: [&str; 2] = ["legacy", "modern"];
 const SERVERS: usize = 12;
-/// How many processes more there are because of `npx`: npm and a shell for each of three.
+/// How many processes `npx` adds: npm and a shell for each of three servers.
 const LAUNCHERS: usize = 6;
 
-/// Calls all servers, then ends the gateway in every way there is.
+/// Calls all servers, then ends the gateway in several ways.
 pub(crate) fn run(installed: &Installed, full: bool, outcomes: &mut Outcomes) -> Result<()> {
     let stage = Stage::set(installed)?;
 
@@ -45,7 +45,7 @@ pub(crate) fn run(installed: &Installed, full: bool, outcomes: &mut Outcomes) ->
     Ok(())
 }
 
-/// What the servers work on.
+/// The files that the servers work on.
 struct Stage<'a> {
     installed: &'a Installed,
     folder: PathBuf,
@@ -93,8 +93,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// A Node and a Python server with all that isolation has: a process for each call, with the limits of one, no network,
-    /// nothing that they could write to, and no file to read but their own.
+    /// A Node and a Python server with full isolation: a process for each call with the limits of isolated calls, no
+    /// network, no writable file, and only their own files to read.
     fn confined(&self, outcomes: &mut Outcomes) -> Result<()> {
         let mark = mark("confined");
         let file = self.installed.scratch().join("confined.toml");
@@ -117,25 +117,25 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Texts are written as in JSON, which TOML reads too.
+    /// Strings are written as JSON, which is valid TOML too.
     fn confined_servers(&self, mark: &str) -> Result<String> {
         let at = self.installed;
-        // Interpreters may be installed anywhere, with their libraries beside them.
+        // An interpreter may be installed anywhere; its libraries are beside it.
         let home = |program: &Path| -> Result<PathBuf> {
             let found = match program.is_absolute() {
                 true => program.to_owned(),
                 false => std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
                     .map(|folder| folder.join(program))
                     .find(|path| path.is_file())
-                    .with_context(|| format!("there is no {}", program.display()))?,
+                    .with_context(|| format!("{} is not in the PATH", program.display()))?,
             };
             let real = found.canonicalize()?;
             let home = real.parent().and_then(Path::parent);
-            home.map(Path::to_owned).with_context(|| format!("{} lies nowhere", real.display()))
+            home.map(Path::to_owned).with_context(|| format!("{} is not in a folder", real.display()))
         };
         let everything = at.npm_program("mcp-server-everything");
         let time = at.python("mcp-server-time");
-        let python = time.parent().context("it lies in a folder")?.to_owned();
+        let python = time.parent().context("mcp-server-time is not in a folder")?.to_owned();
         let server = |name: &str, program: &Path, arguments: Value, read: Value| {
             let (program, folder, path) = (json!(program), json!(self.folder), json!(self.path()));
             format!(
@@ -150,13 +150,13 @@ impl<'a> Stage<'a> {
             + &server("time", &time, json!([]), python_reads))
     }
 
-    /// What is left when the gateway has no chance to tidy up.
+    /// Checks what is left when the gateway has no chance to clean up.
     fn kill(&self, outcomes: &mut Outcomes) -> Result<()> {
         let mark = mark("killed");
         let gateway = self.gateway(&mark)?;
         let order = json!({"transport": "http", "era": "modern", "url": gateway.url, "only_list": true});
         self.drive(&order, outcomes)?;
-        // The gateway itself, the servers, and npm and its shells.
+        // The gateway itself, the servers, and the npm processes with their shells.
         let before = marked(&mark);
         let complaint = if before.len() > SERVERS + LAUNCHERS { Vec::new() } else { before };
         outcomes.processes.push(Outcome::of("all servers", "run before the gateway is killed", &complaint));
@@ -213,7 +213,7 @@ impl<'a> Stage<'a> {
             started["cwd"] = json!(at.npm());
             started
         };
-        // Where there is a browser, it is not to be started either.
+        // Even if a browser is installed, the server must not start it.
         let no_browser = ["--headless", "--isolated", "--executable-path", "/no/such/browser"];
         let database = self.folder.join("notes.db");
         json!({
@@ -232,7 +232,7 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// The path of the servers begins with the Node they are tested on: npx and the code runner look for it there.
+    /// The servers' PATH begins with the folder of the tested Node, because npx and the code runner search it there.
     fn path(&self) -> String {
         let inherited = std::env::var("PATH").unwrap_or_default();
         match self.installed.node().parent().filter(|folder| folder.is_absolute()) {

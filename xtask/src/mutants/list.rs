@@ -1,4 +1,4 @@
-//! Which mutants there are, as cargo-mutants finds them, and which of them are tried.
+//! The list of mutants that cargo-mutants finds, and the groups in which they are judged.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use crate::steps;
 /// One small change of the product's code that a test should notice.
 #[derive(Debug, Clone)]
 pub(super) struct Mutant {
-    /// What cargo-mutants calls it: file, line, column and the change.
+    /// Its name in cargo-mutants: file, line, column and the change.
     pub(super) name: String,
     pub(super) package: String,
-    /// From the root of the repository.
+    /// Relative to the root of the repository.
     pub(super) file: String,
     pub(super) genre: Genre,
     pub(super) replacement: String,
@@ -48,7 +48,7 @@ impl Group {
     pub(super) const ALL: [Self; 6] =
         [Self::RequestPath, Self::Bridge, Self::Registry, Self::Audit, Self::EventsAndConfig, Self::Rest];
 
-    /// As the command line names it.
+    /// Its name on the command line.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::RequestPath => "request",
@@ -71,7 +71,7 @@ impl Group {
         }
     }
 
-    /// The share in percent that must be caught; the rest counts in the whole only.
+    /// The share in percent that must be caught. The group `rest` has no bar of its own and counts only in the total.
     pub(super) const fn bar(self) -> Option<f64> {
         match self {
             Self::Rest => None,
@@ -79,7 +79,7 @@ impl Group {
         }
     }
 
-    /// Where a file belongs.
+    /// The group of a file.
     pub(super) fn of(file: &str) -> Self {
         const PLACES: &[(&str, Group)] = &[
             ("crates/gateway/", Group::RequestPath),
@@ -101,8 +101,8 @@ impl Group {
     }
 }
 
-/// Where every mutant is tried, not a sample of them. For the chain and the bootstrap that stands in place of branch
-/// coverage, which only a nightly compiler measures.
+/// Where every mutant is tried instead of a sample. For the chain and the bootstrap this replaces branch coverage, which
+/// only a nightly compiler can measure.
 pub(super) const EXHAUSTIVE: &[&str] = &[
     "crates/gateway/src/gate/",
     "crates/gateway/src/surface/tools/",
@@ -115,7 +115,7 @@ pub(super) const EXHAUSTIVE: &[&str] = &[
     "crates/bridgehead/src/handlers.rs",
 ];
 
-/// The crates whose mutants are tried: all of the product, none of its tools.
+/// The crates whose mutants are tried: the whole product, without its tools.
 pub(super) const PACKAGES: &[&str] = &[
     "bridgehead-wire",
     "bridgehead-schema",
@@ -131,7 +131,7 @@ pub(super) const PACKAGES: &[&str] = &[
     "bridgehead",
 ];
 
-/// All mutants of the product, or those of the lines that a difference touches.
+/// All mutants of the product, or only those in the lines that a diff touches.
 pub(super) fn all(root: &Path, difference: Option<&Path>) -> Result<Vec<Mutant>> {
     install(root)?;
     let mut arguments: Vec<String> = vec!["mutants".into(), "--list".into(), "--json".into()];
@@ -146,7 +146,7 @@ pub(super) fn all(root: &Path, difference: Option<&Path>) -> Result<Vec<Mutant>>
     listed.iter().map(read).collect()
 }
 
-/// Installs cargo-mutants where it is missing.
+/// Installs cargo-mutants if it is missing.
 pub(super) fn install(root: &Path) -> Result<()> {
     if steps::succeeds(root, &["mutants", "--version"]) {
         return Ok(());
@@ -171,7 +171,7 @@ fn read(listed: &Value) -> Result<Mutant> {
         "MatchArm" => Genre::MatchArm,
         "MatchArmGuard" => Genre::MatchArmGuard,
         "StructField" => Genre::StructField,
-        unknown => bail!("cargo-mutants knows a genre `{unknown}`, which this chore does not"),
+        unknown => bail!("cargo-mutants lists the genre `{unknown}`, which this chore does not support"),
     };
     Ok(Mutant {
         name: text("name")?,
@@ -184,12 +184,12 @@ fn read(listed: &Value) -> Result<Mutant> {
     })
 }
 
-/// Puts mutants in an order that depends on the seed and their names alone, on every machine.
+/// Puts mutants in an order that depends only on the seed and their names, the same on every machine.
 pub(super) fn shuffle(mutants: &mut [(u32, &Mutant)], seed: u64) {
     mutants.sort_by_cached_key(|(_, mutant)| digest(seed, mutant.name.bytes()));
 }
 
-/// FNV-1a, which no release of the compiler changes.
+/// FNV-1a, because the standard hasher may change with a compiler release.
 pub(super) fn digest(seed: u64, bytes: impl Iterator<Item = u8>) -> u64 {
     let bytes = seed.to_le_bytes().into_iter().chain(bytes);
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

@@ -1,9 +1,9 @@
-//! `cargo xtask mutants`: small breaks of the product's code, and whether the tests notice.
+//! `cargo xtask mutants`: breaks the product's code in small ways, and checks that the tests notice.
 //!
-//! cargo-mutants says which breaks there are. Building the workspace for each would take days, so all are built at once
-//! into a copy of the repository, each behind a switch (`weave.rs`, `tree.rs`), and one at a time is turned on for the tests
-//! that come across it (`trial.rs`). A verdict is kept, in the target folder, while the mutated file stays as it is; a run
-//! goes on where the last one stopped.
+//! cargo-mutants lists the possible changes. Building the workspace for each of them would take days. So all are built at
+//! once into a copy of the repository, each behind a switch (`weave.rs`, `tree.rs`), and one at a time is turned on for the
+//! tests that reach it (`trial.rs`). The target folder keeps the verdicts as long as the mutated file does not change. A run
+//! continues where the last one stopped.
 
 mod list;
 mod results;
@@ -25,31 +25,31 @@ use results::{Results, page};
 use tree::Tree;
 use trial::{Effort, Tests, Verdict};
 
-/// The order in which mutants are drawn.
+/// The seed of the order in which mutants are drawn.
 const SEED: u64 = 18;
-/// How many are tried of each group, besides those places where all are.
+/// How many mutants of each group are tried, besides the places where all are tried.
 const SAMPLE: usize = 300;
-/// How long one run goes on at the most.
+/// The longest time that one run may take.
 const MINUTES: u64 = 30;
 
-/// How many mutants of a change CI tries, how long its tests run for that at the most, and the share in percent that must
-/// be caught.
+/// How many mutants of a change CI tries, the longest time that its tests may take, and the share in percent that must be
+/// caught.
 const CI_SAMPLE: usize = 40;
 const CI_TIME: Duration = Duration::from_secs(6 * 60);
 const CI_BAR: usize = 80;
-/// Fewer than these say nothing about a change.
+/// The smallest number of tried mutants that is judged.
 const CI_LEAST: usize = 10;
 
-/// What is asked for.
+/// The options of the chore.
 struct Options {
-    /// None means all.
+    /// `None` means every group.
     group: Option<Group>,
-    /// How many of each group.
+    /// How many mutants of each group.
     sample: usize,
     minutes: u64,
-    /// Only mutants whose name contains it.
+    /// Only mutants whose name contains this text.
     only: Option<String>,
-    /// Names those that were missed, instead of trying any.
+    /// Lists the missed mutants instead of trying any.
     show: bool,
     /// Writes the figures into docs/testing.md.
     write: bool,
@@ -61,7 +61,7 @@ impl Options {
             Self { group: None, sample: SAMPLE, minutes: MINUTES, only: None, show: false, write: false };
         let mut options = options.iter();
         while let Some(option) = options.next() {
-            let mut value = || options.next().with_context(|| format!("`{option}` wants a value"));
+            let mut value = || options.next().with_context(|| format!("`{option}` needs a value"));
             match *option {
                 "--group" => {
                     let name = value()?;
@@ -71,8 +71,8 @@ impl Options {
                         format!("there is no group `{name}`, only {}", names.join(", "))
                     })?);
                 }
-                "--sample" => read.sample = value()?.parse().context("`--sample` wants a number")?,
-                "--minutes" => read.minutes = value()?.parse().context("`--minutes` wants a number")?,
+                "--sample" => read.sample = value()?.parse().context("`--sample` needs a number")?,
+                "--minutes" => read.minutes = value()?.parse().context("`--minutes` needs a number")?,
                 "--only" => read.only = Some((*value()?).to_owned()),
                 "--missed" => read.show = true,
                 "--write" => read.write = true,
@@ -90,7 +90,7 @@ impl Options {
     }
 }
 
-/// Tries mutants for a while and says how many were caught so far.
+/// Tries mutants for the given time and prints how many were caught so far.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     let options = Options::read(options)?;
     let deadline = Instant::now() + Duration::from_secs(options.minutes * 60);
@@ -106,9 +106,9 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
             results.leave_out(&tree.left_out)?;
             let open = open.into_iter().filter(|id| !tree.left_out.contains(id) && !results.is_settled(*id));
             let mut open: Vec<(u32, Effort)> = open.map(|id| (id, results.effort(id))).collect();
-            // What was never tried tells more than what was missed before.
+            // Mutants that were never tried come first: they tell more than those that were missed before.
             open.sort_by_key(|(_, effort)| *effort == Effort::Thorough);
-            println!("{} mutants are tried, for {} minutes at the most", open.len(), options.minutes);
+            println!("trying {} mutants for at most {} minutes", open.len(), options.minutes);
             judge(&tree, &tests, &open, deadline, &mut results, &mutants)?;
         }
     }
@@ -126,24 +126,22 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Installs cargo-mutants where it is missing.
+/// Installs cargo-mutants if it is missing.
 pub(crate) fn install(root: &Path) -> Result<()> {
     list::install(root)
 }
 
-/// Tries some mutants of what has changed since the published figures were made. What does not fit into the time is left.
+/// Tries some mutants of the code that has changed since the published figures were made, as many as the time allows.
 pub(crate) fn ci(root: &Path) -> Result<()> {
     if !trial::can_isolate(root) {
-        println!("no mutant is tried: `unshare` cannot make namespaces for tests here (as root it can)");
+        println!("no mutant is tried: `unshare` cannot make namespaces for tests here; run it as root");
         return Ok(());
     }
     let folder = folder()?.join("ci");
     fs::create_dir_all(&folder)?;
     let base = results::base(root)?;
     let Ok(difference) = steps::output(root, "git", &["diff", &base, "--", "crates"]) else {
-        println!(
-            "the commit of the published figures, {base}, is not in this clone: nothing to compare with"
-        );
+        println!("no mutant is tried: the commit of the published figures, {base}, is not in this clone");
         return Ok(());
     };
     let file = folder.join("change.diff");
@@ -152,7 +150,7 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
     let mut drawn: Vec<(u32, &Mutant)> = (1..).zip(&all).collect();
     list::shuffle(&mut drawn, SEED);
     drawn.truncate(CI_SAMPLE);
-    println!("{} mutants are in what has changed since {base}; {} of them are tried", all.len(), drawn.len());
+    println!("the changes since {base} have {} mutants; {} of them are tried", all.len(), drawn.len());
     if drawn.is_empty() {
         return Ok(());
     }
@@ -161,7 +159,7 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
     let packages: Vec<&str> = mutants.values().map(|mutant| mutant.package.as_str()).collect();
     let tests = Tests::record(&tree, Some(CI_TIME / 2), |test| packages.contains(&test.package.as_str()))?;
     let deadline = Instant::now() + CI_TIME / 2;
-    // Where a few tests were seen only, those that come across a mutant may not be among them.
+    // If the time was enough for only some tests, the tests that reach a mutant may not be among them.
     let open = mutants.keys().filter(|id| !tree.left_out.contains(id) && tests.know(**id));
     let open: Vec<(u32, Effort)> = open.map(|id| (*id, Effort::Quick)).collect();
     let mut results = Results::none(&folder, &mutants)?;
@@ -191,12 +189,12 @@ fn judge(
     })
 }
 
-/// The mutants by their numbers, which the woven code knows them by. None has the number zero.
+/// The mutants by the numbers that the woven code uses. Zero is not used.
 fn numbered(mutants: Vec<Mutant>) -> BTreeMap<u32, Mutant> {
     (1..).zip(mutants).collect()
 }
 
-/// The mutants that are to be tried: every one where all are, and the first of each group in the order of the seed.
+/// The mutants to try: all in exhaustive places, and the first of each group in the order of the seed.
 fn chosen(mutants: &BTreeMap<u32, Mutant>, options: &Options) -> Vec<u32> {
     let mut chosen = Vec::new();
     for group in Group::ALL {
@@ -218,7 +216,7 @@ fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The copy with all mutants in it, and what its tests come across. Both are kept while no file changes.
+/// The copy with all mutants in it, and the mutants that each test reaches. Both are kept as long as no file changes.
 fn prepared(
     root: &Path,
     folder: &Path,
@@ -227,10 +225,10 @@ fn prepared(
 ) -> Result<(Tree, Tests)> {
     if !trial::can_isolate(root) {
         bail!(
-            "mutants are only tried in namespaces of their own, and `unshare` cannot make them here (as root it can)"
+            "mutants are only tried in separate namespaces, and `unshare` cannot make them here; run it as root"
         );
     }
-    println!("{} mutants are woven into a copy of the repository", mutants.len());
+    println!("weaving {} mutants into a copy of the repository", mutants.len());
     let tree = Tree::make(root, folder, mutants, left_out)?;
     println!("{} of them cannot be woven in or do not compile", tree.left_out.len());
     let digest = tree.digest()?;

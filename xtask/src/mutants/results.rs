@@ -1,4 +1,4 @@
-//! What became of mutants, kept between runs, and the figures that are published.
+//! The verdicts on mutants, kept between runs, and the published figures.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Write as _};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::list::{EXHAUSTIVE, Group, Mutant, digest};
 use super::trial::{Effort, Verdict};
 
-/// Where the figures stand, and between which marks.
+/// The page with the figures, and the marks around them.
 const PAGE: &str = "docs/testing.md";
 const BEGIN: &str = "<!-- mutants: written by `cargo xtask mutants --write` -->\n";
 const COMMIT: &str = "Judged at commit ";
@@ -21,9 +21,9 @@ const END: &str = "<!-- /mutants -->\n";
 /// Verdicts of earlier runs and of this one.
 pub(super) struct Results {
     verdicts: BTreeMap<u32, Kept>,
-    /// Of each mutant's name and file.
+    /// A digest of each mutant's name and file.
     keys: BTreeMap<u32, u64>,
-    /// The copy that is tried now, and in which each mutant was tried thoroughly.
+    /// The digest of the current copy, and of the copy in which each mutant was tried thoroughly.
     tree: u64,
     thorough_in: BTreeMap<u32, u64>,
     file: File,
@@ -37,7 +37,7 @@ enum Kept {
 }
 
 impl Results {
-    /// What is known. A verdict counts while the file that it is about has not changed.
+    /// Reads the known verdicts. A verdict is valid as long as the mutated file has not changed.
     pub(super) fn read(root: &Path, folder: &Path, mutants: &BTreeMap<u32, Mutant>) -> Result<Self> {
         let mut files: HashMap<&str, u64> = HashMap::new();
         let mut keys = BTreeMap::new();
@@ -68,26 +68,25 @@ impl Results {
         Ok(Self { verdicts, keys, tree: 0, thorough_in, file })
     }
 
-    /// None yet; what is found is kept apart from what earlier runs found.
+    /// Starts without verdicts, and keeps new ones apart from those of earlier runs.
     pub(super) fn none(folder: &Path, mutants: &BTreeMap<u32, Mutant>) -> Result<Self> {
         let file = File::create(folder.join("verdicts.jsonl"))?;
         let keys = mutants.iter().map(|(id, mutant)| (*id, digest(0, mutant.name.bytes()))).collect();
         Ok(Self { verdicts: BTreeMap::new(), keys, tree: 0, thorough_in: BTreeMap::new(), file })
     }
 
-    /// How many were caught, of how many that were tried.
+    /// How many mutants were caught, and how many were tried.
     pub(super) fn caught(&self) -> (usize, usize) {
         let tally = self.tally(self.verdicts.keys());
         (tally.caught, tally.tried())
     }
 
-    /// Says which copy is tried from now on.
+    /// Sets the digest of the copy that is tried from now on.
     pub(super) fn about(&mut self, tree: u64) {
         self.tree = tree;
     }
 
-    /// Whether a mutant need not be tried again: it was caught, and more tests do not let it through, or nothing has changed
-    /// since it was not.
+    /// Whether a mutant need not be tried again: it was caught, or it was tried thoroughly and nothing has changed since.
     pub(super) fn is_settled(&self, id: u32) -> bool {
         match self.verdicts.get(&id) {
             Some(Kept::Judged(Verdict::Caught(_))) => true,
@@ -96,7 +95,7 @@ impl Results {
         }
     }
 
-    /// How much is to be done to catch it now.
+    /// How much effort the next try takes.
     pub(super) fn effort(&self, id: u32) -> Effort {
         if self.verdicts.contains_key(&id) { Effort::Thorough } else { Effort::Quick }
     }
@@ -108,7 +107,7 @@ impl Results {
         self.keep(id, Kept::Judged(verdict))
     }
 
-    /// The mutants that are known not to compile, or that cannot be woven in.
+    /// The mutants that do not compile or cannot be woven in.
     pub(super) fn left_out(&self) -> BTreeSet<u32> {
         self.verdicts.iter().filter(|(_, kept)| **kept == Kept::LeftOut).map(|(id, _)| *id).collect()
     }
@@ -128,7 +127,7 @@ impl Results {
         Ok(())
     }
 
-    /// Names those that no test noticed.
+    /// Lists the mutants that no test noticed.
     pub(super) fn missed(&self, mutants: &BTreeMap<u32, Mutant>, takes: impl Fn(&Mutant) -> bool) -> String {
         let mut out = String::new();
         for (id, mutant) in mutants {
@@ -186,14 +185,14 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Caught(by) => write!(f, "caught by {by}"),
-            Self::Missed(0) => f.write_str("no test comes across it"),
+            Self::Missed(0) => f.write_str("no test reaches it"),
             Self::Missed(tests) => write!(f, "missed by {tests} tests"),
             Self::TimedOut => f.write_str("timed out"),
         }
     }
 }
 
-/// How many of some mutants ended how.
+/// How many mutants got each verdict.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     caught: usize,
@@ -208,12 +207,12 @@ impl Tally {
         self.caught + self.missed + self.timed_out
     }
 
-    /// The share that was caught, in percent. One that timed out was not.
+    /// The share of caught mutants in percent. A mutant that timed out does not count as caught.
     fn share(&self) -> f64 {
         100.0 * self.caught as f64 / self.tried().max(1) as f64
     }
 
-    /// Between which bounds the share of all lies, with 95 % certainty (Wilson).
+    /// The 95 % confidence interval of the share (Wilson).
     fn interval(&self) -> (f64, f64) {
         const Z: f64 = 1.96;
         let count = self.tried().max(1) as f64;
@@ -237,7 +236,7 @@ impl Tally {
     }
 }
 
-/// The table that is published: a line for each group, one for all, one for each place where every mutant is tried.
+/// The published table: a line for each group, one for all, and one for each place where every mutant is tried.
 pub(super) fn page(results: &Results, mutants: &BTreeMap<u32, Mutant>, sampled: &[u32], seed: u64) -> String {
     let mut out = format!(
         "Drawn with seed {seed}.\n\n\
@@ -245,7 +244,7 @@ pub(super) fn page(results: &Results, mutants: &BTreeMap<u32, Mutant>, sampled: 
          |---|---|---|---|---|---|---|---|\n"
     );
     let group_of = |id: &u32| mutants.get(id).map(|mutant| Group::of(&mutant.file));
-    // Each group counts in the whole by how many mutants it has, not by how many of them were tried.
+    // In the total each group is weighted by its number of mutants, not by how many were tried.
     let mut weighted = 0.0;
     for group in Group::ALL {
         let of = mutants.keys().filter(|id| group_of(id) == Some(group)).count();
@@ -278,7 +277,7 @@ pub(super) fn page(results: &Results, mutants: &BTreeMap<u32, Mutant>, sampled: 
     out
 }
 
-/// Puts the figures into the page, with the commit that they are about.
+/// Writes the figures into the page, with the commit that they describe.
 pub(super) fn write(root: &Path, summary: &str, commit: &str) -> Result<()> {
     let path = root.join(PAGE);
     let text = fs::read_to_string(&path)?;
@@ -287,16 +286,16 @@ pub(super) fn write(root: &Path, summary: &str, commit: &str) -> Result<()> {
     Ok(())
 }
 
-/// The commit that the published figures are about.
+/// The commit that the published figures describe.
 pub(super) fn base(root: &Path) -> Result<String> {
     let text = fs::read_to_string(root.join(PAGE))?;
     let (_, figures, _) = parts(&text)?;
     let commit =
         figures.lines().find_map(|line| line.strip_prefix(COMMIT)).map(|line| line.trim_end_matches('.'));
-    commit.map(str::to_owned).with_context(|| format!("{PAGE} does not say which commit its mutants are of"))
+    commit.map(str::to_owned).with_context(|| format!("{PAGE} does not name the commit of its figures"))
 }
 
-/// What stands before the figures, the figures, and what stands behind them.
+/// The text before the figures, the figures, and the text after them.
 fn parts(text: &str) -> Result<(&str, &str, &str)> {
     let missing = |mark: &str| format!("{PAGE} has no mark `{}`", mark.trim());
     let (before, rest) = text.split_once(BEGIN).with_context(|| missing(BEGIN))?;

@@ -1,6 +1,6 @@
-//! A copy of the repository with mutants in it, and how it is made to compile.
+//! Makes a copy of the repository with mutants in it that compiles.
 //!
-//! A mutant that does not compile is taken out and the rest is tried again, until the compiler has nothing more to say.
+//! A mutant that does not compile is removed and the rest is compiled again, until the compiler reports no more errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,24 +15,25 @@ use super::weave::{Woven, weave};
 use crate::compiler::Aim;
 use crate::steps;
 
-/// How often the compiler is asked at the most: it checks types before borrows, and a crate only when those below it compile.
+/// The largest number of compiler runs. Several are needed, because the compiler checks types before borrows, and a crate
+/// only when the crates below it compile.
 const MOST_ROUNDS: usize = 60;
 
 /// The copy.
 pub(super) struct Tree {
     pub(super) root: PathBuf,
-    /// What it is a copy of; its `target` holds the copy and what is built of it.
+    /// The original; its `target` holds the copy and the copy's build.
     pub(super) repository: PathBuf,
-    /// Where a process of it looks for the mutant that is on, and notes those it came across.
+    /// Where a process of the copy reads which mutant is on, and notes the mutants that it reached.
     pub(super) switch: PathBuf,
-    /// What compiles it. Under the compiler's own name its crates would take the places of ours in the target folder.
+    /// The wrapper that compiles it. Without one, its crates would replace ours in the target folder.
     compiler: PathBuf,
     /// The mutants that could not be woven in or do not compile.
     pub(super) left_out: BTreeSet<u32>,
 }
 
 impl Tree {
-    /// Copies the repository and weaves the mutants in, but for those that are known not to compile.
+    /// Copies the repository and weaves the mutants in, except those that are known not to compile.
     pub(super) fn make(
         root: &Path,
         folder: &Path,
@@ -53,7 +54,7 @@ impl Tree {
         tree.woven(root, &roots, mutants)
     }
 
-    /// Every file that git knows or would add, written only where it differs: cargo looks at times.
+    /// Copies every file that git tracks or would add. Writes only changed files, because cargo compares modification times.
     fn copy(&self, root: &Path) -> Result<()> {
         let listed =
             steps::output(root, "git", &["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;
@@ -63,7 +64,7 @@ impl Tree {
             .map(PathBuf::from)
             .collect();
         for path in &listed {
-            // What mutants go into is written once, with them.
+            // Files that may get mutants are written later, together with their mutants.
             if !is_source(path) {
                 write(&self.root.join(path), &fs::read(root.join(path))?)?;
                 fs::set_permissions(self.root.join(path), fs::metadata(root.join(path))?.permissions())?;
@@ -72,7 +73,7 @@ impl Tree {
         remove_strays(&self.root, &self.root, &listed)
     }
 
-    /// The files that crates begin with, from the root of the repository.
+    /// The root files of the crates, relative to the root of the repository.
     fn roots(&self, root: &Path) -> Result<BTreeSet<PathBuf>> {
         let metadata = steps::cargo_output(root, &["metadata", "--no-deps", "--format-version=1"], &[])?;
         let metadata: Value = serde_json::from_slice(&metadata)?;
@@ -130,14 +131,14 @@ impl Tree {
             }
             if self.left_out.len() == before {
                 let said = errors.iter().find_map(|error| error["rendered"].as_str()).unwrap_or_default();
-                bail!("the copy does not compile, and no mutant is to blame:\n{said}");
+                bail!("the copy does not compile, and no mutant is the cause:\n{said}");
             }
             println!("round {round}: {} mutants do not compile", self.left_out.len() - before);
         }
         bail!("after {MOST_ROUNDS} rounds the mutants still do not compile")
     }
 
-    /// What the compiler has against the copy.
+    /// Compiles the copy and returns the errors.
     fn compile(&self) -> Result<Vec<Value>> {
         let target = steps::target_folder()?;
         let output = steps::program_at(&self.root, "cargo")
@@ -161,7 +162,7 @@ impl Tree {
                 message["reason"] == "compiler-message" && message["message"]["level"] == "error"
             })
             .map(|message| message["message"].clone())
-            // The last word of a failed crate names no place.
+            // The summary of a failed crate has no location.
             .filter(|message| message["spans"].as_array().is_some_and(|spans| !spans.is_empty()))
             .collect();
         if errors.is_empty() && !output.status.success() {
@@ -170,7 +171,7 @@ impl Tree {
         Ok(errors)
     }
 
-    /// Takes out the mutant that an error is about: the innermost one at the place that it names.
+    /// Removes the mutant that an error is about: the innermost one at the error's location.
     fn leave_out(&mut self, error: &Value, files: &BTreeMap<String, Woven>) {
         let spans = || error["spans"].as_array().into_iter().flatten();
         let primary = spans().filter(|span| span["is_primary"] == true);
@@ -186,7 +187,7 @@ impl Tree {
                 self.left_out.insert(*id);
                 return;
             }
-            // The place may be around the mutant, or beside it.
+            // The location may be around the mutant, or beside it on the same lines.
             let begin = woven.text[..begin].rfind('\n').unwrap_or(0);
             let end = woven.text[end..].find('\n').map_or(woven.text.len(), |at| end + at);
             let near = woven.regions.iter().filter(|(region, _)| region.start < end && begin < region.end);
@@ -196,17 +197,17 @@ impl Tree {
                 return;
             }
         }
-        // It may show the code that it is about.
+        // The rendered error may show the mutated code.
         let shown = error["rendered"].as_str().unwrap_or_default().split("mutant_switch::on(").skip(1);
         self.left_out.extend(shown.filter_map(|text| text.split_once(')')?.0.parse::<u32>().ok()));
     }
 
-    /// What cargo is told besides, to compile it.
+    /// The variables that make cargo use the wrapper.
     pub(super) fn variables(&self) -> [(&'static str, &OsStr); 1] {
         [("RUSTC_WORKSPACE_WRAPPER", self.compiler.as_os_str())]
     }
 
-    /// Of everything in it.
+    /// A digest of all files of the copy.
     pub(super) fn digest(&self) -> Result<u64> {
         let mut files = Vec::new();
         gather(&self.root, &mut files)?;
@@ -214,7 +215,7 @@ impl Tree {
         files.iter().try_fold(0, |sum, path| Ok(digest(sum, fs::read(path)?.into_iter())))
     }
 
-    /// Added to every crate: says whether a mutant is on, or notes that it was come across.
+    /// The module that is added to every crate. It says whether a mutant is on, or records that it was reached.
     fn switch_module(&self) -> String {
         let active = self.switch.join("active");
         let reach = self.switch.join("reach");
@@ -268,7 +269,7 @@ fn is_source(path: &Path) -> bool {
         && parts.nth(1).is_some_and(|part| part == "src")
 }
 
-/// Where a macro was used, the place of its use.
+/// The location of the outermost macro call, if the span is inside a macro.
 fn outermost(span: &Value) -> &Value {
     let mut span = span;
     while span["expansion"]["span"].is_object() {

@@ -1,7 +1,7 @@
-//! Runs tests of the copy: once to see which mutants each comes across, then against one mutant at a time.
+//! Runs tests of the copy: once to record which mutants each test reaches, then against one mutant at a time.
 //!
-//! Every test has a process of its own, in namespaces of its own: a mutated pid or path reaches nothing outside. The
-//! system's files are read-only there, `/tmp` is empty and goes with the test, and so does every process it started.
+//! Every test has its own process in its own namespaces, so a mutated pid or path does no harm outside. The system's files
+//! are read-only there and `/tmp` is empty. The contents of `/tmp` and all processes of the test end with it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,17 +17,17 @@ use serde_json::{Value, json};
 use super::tree::Tree;
 use crate::steps;
 
-/// How much is done to catch a mutant.
+/// How much effort is spent to catch a mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effort {
-    /// For one that is tried the first time.
+    /// For a mutant that is tried for the first time.
     Quick,
-    /// For one that was not caught before: all tests, and each may wait as long as it waits for anything.
+    /// For a mutant that was not caught before: all tests, each with time for its own longest timeouts.
     Thorough,
 }
 
 impl Effort {
-    /// What a test may take besides ten times what it took before: a busy machine is no mutant.
+    /// How long a test may take in addition to ten times its normal duration. A busy machine must not look like a hang.
     const fn patience(self) -> Duration {
         match self {
             Self::Quick => Duration::from_secs(20),
@@ -35,7 +35,7 @@ impl Effort {
         }
     }
 
-    /// How many tests are tried. Those that come across the fewest mutants come first: they are about it.
+    /// How many tests are tried. Tests that reach few mutants come first, because they test this code specifically.
     const fn tests(self) -> usize {
         match self {
             Self::Quick => 80,
@@ -43,7 +43,7 @@ impl Effort {
         }
     }
 
-    /// How many tests may hang before a mutant is given up.
+    /// How many tests may hang before the mutant counts as timed out.
     const fn hangs(self) -> usize {
         match self {
             Self::Quick => 2,
@@ -52,8 +52,8 @@ impl Effort {
     }
 }
 
-/// Enters the namespaces' files, then runs what follows. It stays the first process there and waits for all others.
-/// A repository below `/tmp` is shown there again, by a descriptor that was opened before.
+/// Sets up the mounts of the namespaces, then runs the test. The shell stays the first process there and waits for it.
+/// A repository below `/tmp` is mounted there again, through a descriptor that was opened before.
 const ENTER: &str = r#"set -e
 mount --bind "$1" "$2"
 exec 9<"$3"
@@ -72,7 +72,7 @@ set +e
 "$@"
 exit $?"#;
 
-/// One test, and what it came across.
+/// One test, and the mutants that it reaches.
 #[derive(Debug, Clone)]
 pub(super) struct Test {
     pub(super) name: String,
@@ -83,14 +83,14 @@ pub(super) struct Test {
     reached: Vec<u32>,
 }
 
-/// What became of a mutant.
+/// The verdict on a mutant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// By a test that failed.
+    /// This test failed.
     Caught(String),
-    /// No test failed; so many came across it.
+    /// No test failed, although this many reach it.
     Missed(usize),
-    /// Tests hung, and none failed.
+    /// Some tests hung, and none failed.
     TimedOut,
 }
 
@@ -101,17 +101,17 @@ enum Ended {
     Hung,
 }
 
-/// All tests of the copy that pass without a mutant, with what they come across.
+/// All tests of the copy that pass without a mutant, with the mutants that they reach.
 pub(super) struct Tests {
     all: Vec<Test>,
-    /// The tests that come across a mutant, the best ones first.
+    /// The tests that reach a mutant, the most promising ones first.
     by_mutant: BTreeMap<u32, Vec<usize>>,
-    /// Whether there was time to see them all.
+    /// Whether there was time to run them all.
     complete: bool,
 }
 
 impl Tests {
-    /// Builds all tests, then runs those that are wanted once, for so long at the most.
+    /// Builds all tests, then runs the wanted ones once, for at most `limit`.
     pub(super) fn record(
         tree: &Tree,
         limit: Option<Duration>,
@@ -120,7 +120,7 @@ impl Tests {
         let mut listed = list(tree)?;
         let deadline = limit.map(|limit| Instant::now() + limit);
         listed.retain(wanted);
-        println!("{} tests are run once to see which mutants each comes across", listed.len());
+        println!("running {} tests once to record which mutants each reaches", listed.len());
         let done = AtomicUsize::new(0);
         let recorded = Mutex::new(Vec::new());
         let failed = Mutex::new(Vec::new());
@@ -149,7 +149,7 @@ impl Tests {
         })?;
         let failed = failed.into_inner().unwrap_or_default();
         for name in &failed {
-            println!("  left out, as it fails without a mutant here: {name}");
+            println!("  left out, because it fails here without a mutant: {name}");
         }
         if failed.len() * 20 > listed.len() {
             bail!("{} of {} tests fail without a mutant", failed.len(), listed.len());
@@ -157,7 +157,7 @@ impl Tests {
         let mut all = recorded.into_inner().unwrap_or_default();
         let complete = all.len() + failed.len() == listed.len();
         if !complete {
-            println!("  the time was enough for {} of them", all.len() + failed.len());
+            println!("  there was time for {} of them", all.len() + failed.len());
         }
         all.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(Self::of(all, complete))
@@ -178,7 +178,7 @@ impl Tests {
         Self { all, by_mutant, complete }
     }
 
-    /// Tries mutants, until the deadline, and says what became of each.
+    /// Tries mutants until the deadline, and calls `told` with each verdict.
     pub(super) fn judge(
         &self,
         tree: &Tree,
@@ -212,12 +212,12 @@ impl Tests {
         Ok(if hung > 0 { Verdict::TimedOut } else { Verdict::Missed(tests.len()) })
     }
 
-    /// Whether it is known which tests come across a mutant, if any does.
+    /// Whether it is known which tests reach a mutant.
     pub(super) fn know(&self, id: u32) -> bool {
         self.complete || self.by_mutant.contains_key(&id)
     }
 
-    /// For the next shard.
+    /// For the next run.
     pub(super) fn to_json(&self) -> Value {
         let tests = self.all.iter().map(|test| {
             json!([
@@ -249,7 +249,7 @@ impl Tests {
     }
 }
 
-/// Builds and lists the tests: all of them, so that dependencies are the ones that are built already.
+/// Builds and lists all tests. A selection would make cargo build the dependencies again.
 fn list(tree: &Tree) -> Result<Vec<Test>> {
     let target = format!("--target-dir={}", steps::target_folder()?.display());
     let arguments = ["nextest", "list", "--workspace", "--message-format=json", "--cargo-quiet", &target];
@@ -268,11 +268,11 @@ fn list(tree: &Tree) -> Result<Vec<Test>> {
             reached: Vec::new(),
         })
     });
-    // The chores have no mutants, and their tests read sources that are not what they were.
+    // The chores have no mutants, and their tests read sources, which are changed in the copy.
     Ok(tests.filter(|test| test.package != "xtask").collect())
 }
 
-/// Where one thread runs its tests.
+/// The folder in which one thread runs its tests.
 struct Place {
     folder: PathBuf,
 }
@@ -284,7 +284,7 @@ impl Place {
         Ok(Self { folder })
     }
 
-    /// Which mutant is on from now.
+    /// Sets which mutant is on, or `record`.
     fn set(&self, active: &str) -> Result<()> {
         fs::write(self.folder.join("active"), active)?;
         let reach = self.folder.join("reach");
@@ -321,7 +321,7 @@ impl Place {
                 return Ok(if status.success() { Ended::Passed } else { Ended::Failed });
             }
             if Instant::now() >= deadline {
-                // Its namespace, and every process in it, ends with it.
+                // Its namespaces, with all processes in them, end with it.
                 child.kill()?;
                 child.wait()?;
                 return Ok(Ended::Hung);
@@ -332,7 +332,7 @@ impl Place {
     }
 }
 
-/// Does something with each item, on as many threads as there are processors, until it says no.
+/// Calls `work` for each item, on as many threads as there are CPUs, until it returns false.
 fn in_parallel<T: Sync>(
     tree: &Tree,
     items: &[T],
@@ -362,7 +362,7 @@ fn in_parallel<T: Sync>(
     })
 }
 
-/// Whether tests can be kept in namespaces here.
+/// Whether tests can run in their own namespaces here.
 pub(super) fn can_isolate(root: &Path) -> bool {
     steps::output(root, "unshare", &["--mount", "--pid", "--fork", "--mount-proc", "true"]).is_ok()
 }

@@ -1,8 +1,8 @@
 //! Writes all mutants of one source file into it at once, each behind a switch that a test run turns on.
 //!
-//! Building the workspace once per mutant would take days. Woven in, thousands of them are built in one go, and trying one
-//! costs what its tests cost. A mutant that cannot be written this way (in a `const`, across a `let` of a condition) is
-//! left out and said so.
+//! Building the workspace once per mutant would take days. With weaving, thousands of mutants are built at once, and trying
+//! one costs only the time of its tests. A mutant that cannot be written this way (in a `const`, or in a condition with
+//! `let`) is left out and reported.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,21 +14,21 @@ use syn::visit::{self, Visit};
 
 use super::list::{Genre, Mutant};
 
-/// How a mutant asks whether it is on. The function is added to the root of every crate.
+/// The function that says whether a mutant is on. It is added to the root of every crate.
 const ON: &str = "crate::mutant_switch::on";
 
 /// A file with its mutants in it.
 pub(super) struct Woven {
     pub(super) text: String,
-    /// What stands where in the text because of which mutant; the same one may stand in several places.
+    /// The regions of the text that belong to a mutant; a mutant may have several.
     pub(super) regions: Vec<(Range<usize>, u32)>,
-    /// The mutants that are not in it.
+    /// The mutants that could not be woven in.
     pub(super) left_out: Vec<u32>,
 }
 
 /// Weaves mutants of one file into its text.
 pub(super) fn weave(source: &str, mutants: &[(u32, &Mutant)]) -> Result<Woven> {
-    let file = syn::parse_file(source).context("it is no Rust source")?;
+    let file = syn::parse_file(source).context("it is not valid Rust")?;
     let lines = Lines::of(source);
     let mut map = Map::new(&lines);
     map.visit_file(&file);
@@ -46,7 +46,7 @@ pub(super) fn weave(source: &str, mutants: &[(u32, &Mutant)]) -> Result<Woven> {
     Ok(Woven { text: out.text, regions: out.regions, left_out })
 }
 
-/// Where lines begin.
+/// The offsets at which lines begin.
 struct Lines<'a> {
     source: &'a str,
     begins: Vec<usize>,
@@ -58,7 +58,7 @@ impl<'a> Lines<'a> {
         Self { source, begins: std::iter::once(0).chain(breaks).collect() }
     }
 
-    /// Of a line and column that both count from one, the column in characters.
+    /// The offset of a line and column. Both count from one; the column counts characters.
     fn offset(&self, (line, column): (usize, usize)) -> usize {
         let begin = self.begins.get(line - 1).copied().unwrap_or(self.source.len());
         let rest = &self.source[begin..];
@@ -71,20 +71,20 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// The places of a file that mutants may be about.
+/// The places of a file that mutants may change.
 struct Map<'a> {
     lines: &'a Lines<'a>,
-    /// By where the operator begins.
+    /// By the start of the operator.
     binary: BTreeMap<usize, Binary>,
     unary: BTreeMap<usize, (Range<usize>, Range<usize>)>,
-    /// By where the arm begins, and by where its guard does: the end of its pattern, its guard.
+    /// Arms by their start: the end of the pattern, and the guard. `guards` has the guards by their start.
     arms: BTreeMap<usize, (usize, Option<Range<usize>>)>,
     guards: BTreeMap<usize, Range<usize>>,
-    /// By where the field begins: the whole expression, and the field with its comma.
+    /// By the start of the field: the whole expression, and the field with its comma.
     fields: BTreeMap<usize, (Range<usize>, Range<usize>)>,
-    /// What is computed while compiling.
+    /// What is evaluated at compile time.
     constant: Vec<Range<usize>>,
-    /// Functions whose type of result only their body tells: they cannot return something else early.
+    /// Functions with `impl` in their return type: the body decides the type, so they cannot return another value early.
     opaque: Vec<Range<usize>>,
 }
 
@@ -142,7 +142,7 @@ impl<'ast> Visit<'ast> for Map<'_> {
     }
 
     fn visit_expr_match(&mut self, node: &'ast syn::ExprMatch) {
-        // Where nothing catches the rest, a match without one of its arms is no match.
+        // Without a wildcard arm, a `match` that lacks one of its arms does not compile.
         let rest = |arm: &syn::Arm| arm.guard.is_none() && matches!(arm.pat, syn::Pat::Wild(_));
         let may_go = node.arms.iter().any(rest);
         for arm in &node.arms {
@@ -198,7 +198,7 @@ impl<'ast> Visit<'ast> for Map<'_> {
     }
 }
 
-/// Whether a type says `impl` anywhere.
+/// Whether a type contains `impl`.
 struct Opaque(bool);
 
 impl<'ast> Visit<'ast> for Opaque {
@@ -219,9 +219,9 @@ fn has_let(expression: &syn::Expr) -> bool {
     }
 }
 
-/// One place of the text that becomes another.
+/// One change of the text.
 enum Edit {
-    /// A function returns something else from its first line on.
+    /// A function returns another value at its first line.
     Return {
         at: usize,
         id: u32,
@@ -238,7 +238,7 @@ enum Edit {
         operator: String,
         id: u32,
     },
-    /// An arm of a `match`; without a guard the range is empty and lies behind the pattern.
+    /// An arm of a `match`. Without a guard the range is empty and lies behind the pattern.
     Arm {
         guard: Range<usize>,
         deleted: Option<u32>,
@@ -265,12 +265,12 @@ impl Edit {
 #[derive(Default)]
 struct Edits {
     returns: Vec<Edit>,
-    /// By where they begin, and what they are about: mutants of one place share an edit.
+    /// By their range and genre: mutants of one place share an edit.
     places: BTreeMap<(usize, usize, Genre), Edit>,
 }
 
 impl Edits {
-    /// Adds a mutant, and says whether it can be woven in.
+    /// Adds a mutant; returns whether it can be woven in.
     fn add(&mut self, id: u32, mutant: &Mutant, range: Range<usize>, map: &Map<'_>, source: &str) -> bool {
         if is_within(&range, &map.constant) {
             return false;
@@ -338,12 +338,12 @@ impl Edits {
         })
     }
 
-    /// By where they begin, what lies around another first.
+    /// Sorted by their start, an outer edit before the edits inside it.
     fn sorted(self) -> Vec<Edit> {
         let mut all: Vec<Edit> = self.returns.into_iter().chain(self.places.into_values()).collect();
         all.sort_by_key(|edit| {
             let range = edit.range();
-            // A return is put in front of the expression that begins there; a guard lies around what it consists of.
+            // A return comes before the expression that begins at the same place; a guard is outside its own parts.
             let inside = !matches!(edit, Edit::Return { .. });
             (range.start, inside, std::cmp::Reverse(range.end), !matches!(edit, Edit::Arm { .. }))
         });
@@ -359,7 +359,7 @@ struct Out<'a> {
 }
 
 impl Out<'_> {
-    /// Writes a part of the source with all edits in it, of those from the given one on.
+    /// Writes a part of the source with all edits in it, from edit number `from` on.
     fn render(&mut self, range: Range<usize>, from: usize) {
         let mut at = range.start;
         let edits = self.edits;
@@ -492,7 +492,7 @@ impl Out<'_> {
 mod tests {
     use super::*;
 
-    /// Weaves one change, given by what it replaces in the source, and shows the line that came of it.
+    /// Weaves one change, given by the text that it replaces, and compares the resulting line.
     #[track_caller]
     fn check(line: &str, genre: Genre, from: &str, to: &str, expected: &str) {
         let source = format!("fn f(a: u8, b: u8, c: bool) -> bool {{\n{line}\n}}\n");
@@ -507,15 +507,15 @@ mod tests {
             end: (2, column + from.len()),
         };
         let woven = weave(&source, &[(7, &mutant)]).expect("the source is Rust");
-        assert!(woven.left_out.is_empty(), "it is left out");
+        assert!(woven.left_out.is_empty(), "the mutant was left out");
         let end = woven.text.len() - "\n}\n".len();
         assert_eq!(&woven.text[source.find('\n').map_or(0, |at| at + 1)..end], expected);
         let regions: Vec<_> = woven.regions.iter().map(|(_, id)| *id).collect();
         assert!(!regions.is_empty() && regions.iter().all(|id| *id == 7), "{regions:?}");
-        syn::parse_file(&woven.text).expect("it is Rust still");
+        syn::parse_file(&woven.text).expect("the result is valid Rust");
     }
 
-    /// QA-6: every kind of change is put behind its switch, beside what the code says now.
+    /// QA-6: every kind of change is put behind its switch, beside the original code.
     #[test]
     fn each_kind_of_change_is_woven_behind_its_switch() {
         use Genre::{BinaryOperator, FnValue, MatchArm, MatchArmGuard, StructField, UnaryOperator};
@@ -559,7 +559,7 @@ mod tests {
         );
     }
 
-    /// QA-6: what runs while compiling, or would tear a condition with `let` apart, is left out and not woven wrongly.
+    /// QA-6: a change in code that runs at compile time, or in a condition with `let`, is left out.
     #[test]
     fn what_cannot_be_woven_is_left_out() {
         let source = "const A: bool = 1 == 2;\nfn f(a: Option<u8>, c: bool) -> bool {\nif let Some(_) = a && c { c } else { c }\n}\n";
@@ -582,7 +582,7 @@ mod tests {
         assert_eq!(woven.text, source);
     }
 
-    /// QA-6: changes inside of a changed expression are kept, in each of its copies.
+    /// QA-6: changes inside a changed expression are kept, in each of its copies.
     #[test]
     fn changes_nest() {
         let source = "fn f(a: u8, b: u8) -> bool {\na + 1 < b\n}\n";
