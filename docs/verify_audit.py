@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks audit segments (*.sqlite, with their *.rows) and exports (*.jsonl); knows nothing but docs/audit.md.
+"""Checks audit segments (*.sqlite, with their *.rows) and exports (*.jsonl). It relies only on docs/audit.md.
 
 usage: verify_audit.py FILE... [--head SEGMENT:COUNT:HEAD]      exit code 1 when something is wrong
 """
@@ -11,7 +11,7 @@ def sha(tag, *parts):
     return hashlib.sha256(bytes([tag]) + b"".join(parts)).digest()
 
 def from_database(path):
-    journal = path.removesuffix(".sqlite") + ".rows"  # before the database, which rows go into from there
+    journal = path.removesuffix(".sqlite") + ".rows"  # read first: rows move from it to the database
     newest = list(from_export(journal)) if os.path.exists(journal) else []
     database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     read = lambda sql: database.execute(sql).fetchall()
@@ -26,20 +26,20 @@ def from_database(path):
     for point in points:
         yield "checkpoint", *point
 
-def cut_short(line):  # and not a whole record whose end was changed
+def cut_short(line):  # False for a whole record whose last byte was changed
     try: return not json.loads(LINE.fullmatch(line[:-1] + b"\n")[5])
     except (TypeError, ValueError): return True
 
 def from_export(path):
     for number, line in enumerate(open(path, "rb"), 1):
-        # The last thing that a process wrote before it was killed; nobody was promised it.
+        # The process was killed while it wrote this line, so no call was answered that depends on it.
         if path.endswith(".rows") and line[-1:] != b"\n" and cut_short(line): return
         found = LINE.fullmatch(line)
-        if not found: raise ValueError(f"line {number} is no record")
+        if not found: raise ValueError(f"line {number} is not a record")
         kind, text, digits = (found[2] or found[4]).decode(), found[5], (found[1] or found[3]).decode()
         yield kind, json.loads(text)["seq"] if kind == "row" else None, text, bytes.fromhex(digits)
 
-def is_pair(calls, form, index, body):  # an exit is of the call whose enter it names, by the row alone
+def is_pair(calls, form, index, body):  # an exit belongs to the enter that it names by number
     call = body["correlationId"], body["tool"]
     if body["kind"] == "enter": calls[body["seq"]] = index, call
     enter = body.get("enter")
