@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::steps;
 use pages::Page;
 
+const PROGRAM: &str = "mdbook";
 /// The version that the book is built with: another one may order its settings differently.
 const MDBOOK: &str = "0.5.4";
 
@@ -34,24 +35,20 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     pages::copy_pictures(root, &sources)?;
     fs::write(sources.join("SUMMARY.md"), listed)?;
     fs::copy(root.join("book.toml"), folder.join("book.toml")).context("book.toml could not be copied")?;
-    steps::output(root, mdbook(), &["build".as_ref(), folder.as_os_str()])?;
+    steps::output(root, PROGRAM, &["build".as_ref(), folder.as_os_str()])?;
     println!("{}", folder.join("html").join("index.html").display());
     Ok(())
 }
 
 /// Installs mdBook if it is missing.
 pub(crate) fn install(root: &Path) -> Result<()> {
-    if steps::output(root, mdbook(), &["--version"]).is_ok() {
+    if steps::output(root, PROGRAM, &["--version"]).is_ok() {
         return Ok(());
     }
     eprintln!("installing mdbook");
     let version = format!("mdbook@{MDBOOK}");
     // The features left out watch files and serve pages.
     steps::cargo(root, &["install", &version, "--locked", "--no-default-features", "--features=search"], &[])
-}
-
-const fn mdbook() -> &'static str {
-    "mdbook"
 }
 
 /// Fails if a page links to a file or a heading that does not exist, names a source file that does not exist, or is missing in

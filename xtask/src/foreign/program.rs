@@ -162,7 +162,7 @@ fn trouble(status: Option<ExitStatus>) -> Option<String> {
     }
 }
 
-/// Waits until no marked process is left; returns the command lines of those that remain.
+/// Waits for the marked processes to end. Returns the command lines of any that still run.
 pub(crate) fn leftovers(mark: &str) -> Vec<String> {
     let deadline = Instant::now() + GONE_LIMIT;
     loop {
